@@ -1,0 +1,1 @@
+"""Checkpoint in, artifact and certificate out."""

@@ -1,0 +1,1 @@
+"""Model families, frozen specs, dataset tables, the training loop and the registry."""

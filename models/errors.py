@@ -1,0 +1,85 @@
+"""The errors that Millrace raises.
+
+    MillraceError            exit code 1
+    ├── InputError           exit code 2: the user's file, data, option or setting is wrong
+    └── WorkError            exit code 1: the work failed, terminally
+        └── TransientError   exit code 1: the work failed and may succeed if tried again
+
+An error is raised from values: what failed, what was seen, what is valid and what to do next.
+The text is put together here, so that every error reads alike, and the values survive pickling
+between Ray and Prefect processes.
+"""
+
+from difflib import get_close_matches
+from typing import ClassVar
+
+
+class MillraceError(Exception):
+    """Base of every error that a user is meant to read.
+
+    Args:
+        what: what failed, as a sentence without a full stop.
+        seen: the value that was found.
+        valid: what would have been accepted.
+        hint: the next step for the reader.
+    """
+
+    exit_code: ClassVar[int] = 1
+    transient: ClassVar[bool] = False
+
+    def __init__(
+        self, what: str, *, seen: object = None, valid: object = None, hint: str | None = None
+    ) -> None:
+        super().__init__(what)
+        self.what = what
+        self.seen = None if seen is None else str(seen)
+        self.valid = None if valid is None else str(valid)
+        self.hint = hint
+
+    def __str__(self) -> str:
+        """Return the whole message, one labelled line for each value that is known."""
+        labelled = (("seen", self.seen), ("valid", self.valid), ("next", self.hint))
+        return "\n".join([self.what, *(f"  {label}: {text}" for label, text in labelled if text)])
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle by values: the default would lose the keyword arguments."""
+        return (_rebuild, (type(self), self.what, self.seen, self.valid, self.hint))
+
+    def as_dict(self) -> dict[str, object]:
+        """Return the error as JSON-ready values for `--json`."""
+        return {
+            "error": type(self).__name__,
+            "what": self.what,
+            "seen": self.seen,
+            "valid": self.valid,
+            "next": self.hint,
+            "exit_code": self.exit_code,
+        }
+
+
+class InputError(MillraceError):
+    """The user's file, data, option or setting is wrong; running again will not help."""
+
+    exit_code = 2
+
+
+class WorkError(MillraceError):
+    """The work failed for a reason that is not the user's input."""
+
+
+class TransientError(WorkError):
+    """The work failed for a reason that may pass: a service that is starting, a lost connection."""
+
+    transient = True
+
+
+def _rebuild(
+    kind: type[MillraceError], what: str, seen: str | None, valid: str | None, hint: str | None
+) -> MillraceError:
+    return kind(what, seen=seen, valid=valid, hint=hint)
+
+
+def nearest(word: str, known: list[str] | tuple[str, ...]) -> str | None:
+    """Return a hint that names the known word nearest to `word`, or None."""
+    close = get_close_matches(word, known, n=1, cutoff=0.5)
+    return f"did you mean {close[0]!r}?" if close else None

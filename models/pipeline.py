@@ -1,0 +1,207 @@
+"""The pipeline file: one model from its data to its serving, as frozen pydantic models.
+
+Every key is documented by its `description`, which is also what `millrace schema` gives to an
+editor. Unknown keys are refused; `models.pipeline_file` turns pydantic's errors into ours.
+"""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, model_validator
+
+ColumnType = Literal["float", "int", "bool", "string", "category", "vector"]
+Split = Literal["train", "validation", "test"]
+
+
+class Spec(BaseModel):
+    """Base of every part of a pipeline file: frozen, and unknown keys are refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class ColumnSpec(Spec):
+    """What a column must hold. A row that does not is put into quarantine with the reason."""
+
+    type: ColumnType | None = Field(
+        None,
+        description="float, int, bool, string, category (string or integer codes with a known set "
+        "of values) or vector (a list of floats of one length). Inferred when left out.",
+    )
+    min: float | None = Field(None, description="Smallest value allowed.")
+    max: float | None = Field(None, description="Largest value allowed.")
+    nullable: bool = Field(
+        False, description="Accept nulls and NaN; a feature's are replaced by the train mean."
+    )
+    categories: tuple[str | int | bool, ...] | None = Field(
+        None, description="The values allowed; taken from the data when left out."
+    )
+
+
+class SplitSpec(Spec):
+    """Shares of the three splits. They must add up to 1."""
+
+    train: float = Field(0.8, gt=0, lt=1, description="Share of rows to train on.")
+    validation: float = Field(0.1, gt=0, lt=1, description="Share of rows to choose by.")
+    test: float = Field(0.1, gt=0, lt=1, description="Share of rows that only the gates see.")
+
+    @model_validator(mode="after")
+    def _adds_up(self) -> "SplitSpec":
+        if abs(self.train + self.validation + self.test - 1) > 1e-6:
+            raise ValueError("train, validation and test must add up to 1")
+        return self
+
+
+class DatasetSpec(Spec):
+    """Where the rows come from, and what they must look like."""
+
+    source: str = Field(
+        description="A file, a glob or a URI of Parquet, CSV or JSON Lines; a Delta table; "
+        "sklearn:NAME; or module:function that yields pyarrow record batches, from a folder "
+        "beside the pipeline file."
+    )
+    format: Literal["auto", "parquet", "csv", "jsonl", "delta"] = Field(
+        "auto", description="Format of the source; by its ending when auto."
+    )
+    target: str = Field(description="The column to predict.")
+    key: tuple[str, ...] = Field(
+        (), description="Columns that identify a row; a hash of the whole row when left out."
+    )
+    features: tuple[str, ...] | None = Field(
+        None, description="Columns to learn from; all but the key and the target when left out."
+    )
+    columns: dict[str, ColumnSpec] = Field(
+        default_factory=dict, description="Declared columns; the others are inferred and then held."
+    )
+    split: SplitSpec = Field(default_factory=SplitSpec, description="Shares of the splits.")
+    max_quarantine: float = Field(
+        0.05, ge=0, le=1, description="Share of bad rows above which ingestion fails."
+    )
+
+
+class ModelSpec(Spec):
+    """The family of the model, and its parameters."""
+
+    family: str = Field(
+        "mlp",
+        description="mlp, cnn, or module:Class: a torch.nn.Module, from a folder beside the "
+        "pipeline file, whose constructor takes in_features, num_classes and the params.",
+    )
+    params: dict[str, Any] = Field(
+        default_factory=dict, description="Keyword arguments of the family or the class."
+    )
+
+
+class TrainingSpec(Spec):
+    """How the model is trained."""
+
+    epochs: int = Field(20, ge=1, description="Passes over the train split.")
+    batch_size: int = Field(64, ge=1, description="Rows per worker and step.")
+    learning_rate: float = Field(1e-3, gt=0, description="Peak learning rate of AdamW.")
+    weight_decay: float = Field(1e-4, ge=0, description="Weight decay of AdamW.")
+    num_workers: int = Field(2, ge=1, description="Ray Train workers, one process each.")
+    seed: int = Field(0, ge=0, description="Seed of weights and order.")
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = Field(
+        "auto", description="Autocast type; auto is bf16 on a GPU that has it, else fp32."
+    )
+    max_failures: int = Field(
+        3, ge=0, description="Failures of workers to recover from by the last checkpoint."
+    )
+    checkpoint_every: int = Field(1, ge=1, description="Epochs between two checkpoints.")
+
+
+class ExportSpec(Spec):
+    """Which forms of the model to make, and what they may lose."""
+
+    candidates: tuple[Literal["onnx-fp32", "onnx-int8-static"], ...] = Field(
+        ("onnx-fp32", "onnx-int8-static"), min_length=1, description="Forms to export and measure."
+    )
+    objective: Literal["latency", "size", "metric"] = Field(
+        "latency", description="What the chosen candidate is best at, among those that pass."
+    )
+    max_metric_loss: float = Field(
+        0.01, ge=0, le=1, description="Largest loss of the metric against PyTorch, relative."
+    )
+    calibration_rows: int = Field(
+        512, ge=1, description="Rows of the train split that calibrate static quantization."
+    )
+    golden_rows: int = Field(
+        32, ge=1, le=4096, description="Rows of the golden batch, kept with the version."
+    )
+
+
+class PromotionSpec(Spec):
+    """Who moves the alias champion."""
+
+    mode: Literal["auto", "manual"] = Field(
+        "manual",
+        description="auto: a version that passed its gates and is no worse than the champion on "
+        "the same test split becomes champion. manual: a person does it in the MLflow UI.",
+    )
+
+
+class ServingSpec(Spec):
+    """How Triton serves the model; the words are Triton's own."""
+
+    max_batch_size: int = Field(64, ge=1, description="Largest batch of one execution.")
+    max_queue_delay_microseconds: int = Field(
+        0, ge=0, description="How long dynamic batching may wait for a fuller batch."
+    )
+    instance_count: int = Field(1, ge=1, description="Instances in the instance_group.")
+    intra_op_thread_count: int = Field(1, ge=1, description="Threads of each instance.")
+
+
+class BatchSpec(Spec):
+    """How batch inference scores."""
+
+    batch_size: int = Field(4096, ge=1, description="Rows per call of the model.")
+    num_actors: int | None = Field(
+        None, ge=1, description="Actors that score; one per core when left out."
+    )
+    input: str | None = Field(
+        None, description="Rows for the scheduled job; the dataset's own source when left out."
+    )
+
+
+class ScheduleSpec(Spec):
+    """Cron lines of the scheduled deployments, in `timezone`; null switches one off."""
+
+    train: str | None = Field("0 3 * * 1", description="When to retrain.")
+    score: str | None = Field("0 2 * * *", description="When to score.")
+    timezone: str = Field("UTC", description="Timezone of the cron lines.")
+
+
+def _mode_from_word(value: object) -> object:
+    """Let `promotion: auto` stand for `promotion: {mode: auto}`."""
+    return {"mode": value} if isinstance(value, str) else value
+
+
+class Pipeline(Spec):
+    """One model, from its data to its serving."""
+
+    name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,62}$")] = Field(
+        description="Name of the dataset's table, the MLflow experiment and registered model, and "
+        "the Triton model: a small letter, then small letters, digits, - or _."
+    )
+    dataset: DatasetSpec = Field(description="Where the rows come from.")
+    model: ModelSpec = Field(default_factory=ModelSpec, description="What is trained.")
+    training: TrainingSpec = Field(default_factory=TrainingSpec, description="How.")
+    export: ExportSpec = Field(default_factory=ExportSpec, description="What is shipped.")
+    promotion: Annotated[PromotionSpec, BeforeValidator(_mode_from_word)] = Field(
+        default_factory=PromotionSpec, description="Who moves the alias champion: auto or manual."
+    )
+    serving: ServingSpec = Field(default_factory=ServingSpec, description="How Triton serves it.")
+    batch: BatchSpec = Field(default_factory=BatchSpec, description="How rows are scored.")
+    schedule: ScheduleSpec = Field(default_factory=ScheduleSpec, description="When.")
+
+    _folder: Path = PrivateAttr(default_factory=Path.cwd)
+
+    @property
+    def folder(self) -> Path:
+        """Folder of the pipeline file: relative paths and user modules are found from here."""
+        return self._folder
+
+    def located(self, folder: Path) -> "Pipeline":
+        """Return this pipeline as read from `folder`."""
+        twin = self.model_copy()
+        twin._folder = folder.resolve()
+        return twin

@@ -1,0 +1,101 @@
+"""Where this installation keeps its state and finds its services.
+
+A frozen value, built once from the environment by `flows.settings` and handed to everything below,
+so that no other module reads the environment.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from models.errors import WorkError
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """One Triton server: its host and its HTTP, gRPC and metrics ports."""
+
+    host: str = "127.0.0.1"
+    http_port: int = 8000
+    grpc_port: int = 8001
+    metrics_port: int = 8002
+
+    @property
+    def grpc(self) -> str:
+        """The `host:port` that `tritonclient.grpc` takes."""
+        return f"{self.host}:{self.grpc_port}"
+
+    @property
+    def http(self) -> str:
+        """The `host:port` that `tritonclient.http` takes."""
+        return f"{self.host}:{self.http_port}"
+
+
+@dataclass(frozen=True)
+class Places:
+    """Folders, URIs and endpoints of one installation.
+
+    Attributes:
+        home: `MILLRACE_HOME`, absolute; mode 0700 once `prepared()`.
+        tracking_uri: MLflow tracking and registry, `sqlite:///…` when embedded.
+        tables_uri: root of the Delta tables, a path or `s3://…`.
+        ray_address: `local` when embedded.
+        triton: the endpoints to reconcile; the first is where requests are sent.
+    """
+
+    home: Path
+    tracking_uri: str
+    tables_uri: str
+    ray_address: str = "local"
+    triton: tuple[Endpoint, ...] = (Endpoint(),)
+
+    @property
+    def artifacts(self) -> Path:
+        """Folder of MLflow's artifacts when MLflow is embedded."""
+        return self.home / "artifacts"
+
+    @property
+    def model_repository(self) -> Path:
+        """Folder that Triton serves from."""
+        return self.home / "model_repository"
+
+    @property
+    def logs(self) -> Path:
+        """Folder of the services' logs."""
+        return self.home / "logs"
+
+    @property
+    def run(self) -> Path:
+        """Folder of process ids, sockets and tokens: what is true only while something runs."""
+        return self.home / "run"
+
+    @property
+    def staging(self) -> Path:
+        """Folder where work is prepared before it is published; safe to delete when idle."""
+        return self.home / "staging"
+
+    def table(self, *parts: str) -> str:
+        """Return the URI of a table, `tables_uri/part/part`."""
+        return "/".join([self.tables_uri.rstrip("/"), *parts])
+
+    def prepared(self) -> "Places":
+        """Create the home folder (mode 0700) and its parts, and return self.
+
+        Raises:
+            WorkError: the folder cannot be created or written.
+        """
+        try:
+            self.home.mkdir(parents=True, exist_ok=True)
+            self.home.chmod(0o700)
+            for folder in (self.artifacts, self.model_repository, self.logs, self.run, self.staging):
+                folder.mkdir(exist_ok=True)
+            probe = self.run / ".writable"
+            probe.write_text("")
+            probe.unlink()
+        except OSError as error:
+            raise WorkError(
+                f"the home folder {self.home} cannot be written",
+                seen=error.strerror or error,
+                valid="a folder that this user can create and write",
+                hint="set MILLRACE_HOME to a writable folder, or mend the permissions",
+            ) from error
+        return self

@@ -1,0 +1,1 @@
+"""Triton's repository, process and client, and the batch predictor."""

@@ -1,0 +1,1 @@
+"""The steps of the line: Prefect tasks around plain functions."""
