@@ -86,7 +86,8 @@ class Places:
         try:
             self.home.mkdir(parents=True, exist_ok=True)
             self.home.chmod(0o700)
-            for folder in (self.artifacts, self.model_repository, self.logs, self.run, self.staging):
+            parts = (self.artifacts, self.model_repository, self.logs, self.run, self.staging)
+            for folder in parts:
                 folder.mkdir(exist_ok=True)
             probe = self.run / ".writable"
             probe.write_text("")

@@ -1,0 +1,25 @@
+"""One line of the benchmark table."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Row:
+    """A ratio or a difference that the benchmarks hold.
+
+    Attributes:
+        name: its short name, P1 to P10.
+        what: what is compared, in words, with the unit of the value.
+        value: the median over the rounds.
+        goal: what the value should be, in words.
+        holds: whether it is.
+        samples: the measurements behind it, one for each round.
+    """
+
+    name: str
+    what: str
+    value: float
+    goal: str
+    holds: bool
+    samples: Mapping[str, Sequence[float]] = field(default_factory=dict)

@@ -1,0 +1,213 @@
+"""The command line: `millrace COMMAND`.
+
+Modules that take seconds to import (MLflow, Prefect, Ray, torch) are imported by the command that
+needs them, after the settings were put into the environment that they read.
+"""
+
+import sys
+import traceback
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flows import console, settings
+from models.errors import MillraceError
+
+app = typer.Typer(
+    name="millrace",
+    help="From a dataset to a served model and a nightly table of predictions.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+
+PipelineFile = Annotated[Path, typer.Argument(metavar="FILE", help="The pipeline file.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Override one key; may be repeated."),
+]
+
+
+@app.command()
+def check(file: PipelineFile, set_: Overrides = None, as_json: AsJson = False) -> None:
+    """Check a pipeline file and print it resolved."""
+    from models.pipeline_file import load_pipeline, resolved_yaml
+
+    pipeline = load_pipeline(file, set_ or ())
+    if as_json:
+        console.print_json(pipeline.model_dump(mode="json"))
+    else:
+        sys.stdout.write(resolved_yaml(pipeline))
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON Schema of pipeline files, for an editor to complete by."""
+    from models.pipeline_file import json_schema
+
+    console.print_json(json_schema())
+
+
+@app.command()
+def run(file: PipelineFile, set_: Overrides = None, as_json: AsJson = False) -> None:
+    """Ingest, train, export, certify and register."""
+    _ready(file, set_)
+    from flows.show import show_training
+    from flows.train_model import train_model
+
+    outcome = train_model(str(file.resolve()), list(set_ or ()))
+    console.print_json(outcome) if as_json else show_training(outcome)
+
+
+@app.command()
+def release(
+    watch: Annotated[bool, typer.Option("--watch", help="Go on until Ctrl-C.")] = False,
+    interval: Annotated[float, typer.Option(min=1, help="Seconds between two looks.")] = 5.0,
+    as_json: AsJson = False,
+) -> None:
+    """Make what Triton serves equal to the registry's champions."""
+    _ready()
+    from flows.release_loop import release_once, watch_releases
+    from flows.show import show_release
+
+    if watch:
+        watch_releases(interval, console.print_json if as_json else show_release)
+        return
+    outcomes = release_once()
+    console.print_json(outcomes) if as_json else show_release(outcomes)
+
+
+@app.command()
+def score(
+    file: PipelineFile,
+    input: Annotated[
+        str | None, typer.Option("--input", help="Rows to score: file, glob, URI or Delta table.")
+    ] = None,
+    date: Annotated[
+        str | None, typer.Option(help="Partition to write, YYYY-MM-DD; yesterday if left out.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Score rows with the champion into one partition of a Delta table."""
+    _ready(file)
+    from flows.score_batch import score_batch
+    from flows.show import show_batch
+
+    report = score_batch(str(file.resolve()), input, date)
+    console.print_json(report) if as_json else show_batch(report)
+
+
+@app.command()
+def predict(
+    model: Annotated[str, typer.Argument(help="A model that Triton serves.")],
+    rows: Annotated[
+        str | None,
+        typer.Option(help="JSON Lines file of rows, or - for stdin; a golden row if left out."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Send one request to the live model."""
+    _ready()
+    from flows.predict import predict_live
+    from flows.show import show_prediction
+
+    answer = predict_live(settings.load().places(), model, rows)
+    console.print_json(answer) if as_json else show_prediction(answer)
+
+
+@app.command()
+def up(
+    foreground: Annotated[bool, typer.Option("--foreground", help="Stay until Ctrl-C.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Start MLflow, Prefect, Triton and the scheduled deployments on this machine."""
+    from flows import control
+    from flows.show import show_status
+
+    found = control.up(settings.load(), detach=not foreground, say=_say)
+    console.print_json(found) if as_json else show_status(found)
+
+
+@app.command()
+def down(as_json: AsJson = False) -> None:
+    """Stop everything that `up` started."""
+    from flows import control
+
+    stopped = control.down(settings.load(), say=_say)
+    if as_json:
+        console.print_json(stopped)
+    else:
+        _say("stopped" if stopped.was_running else "nothing was running")
+
+
+@app.command()
+def status(as_json: AsJson = False) -> None:
+    """Tell what runs, and which versions are live."""
+    from flows import control
+    from flows.predict import live_versions
+    from flows.show import show_status
+
+    found = control.status(settings.load(), live_versions=live_versions)
+    console.print_json(found) if as_json else show_status(found)
+
+
+@app.command()
+def demo(
+    file: Annotated[Path, typer.Argument(metavar="FILE")] = Path("examples/digits.yaml"),
+    as_json: AsJson = False,
+) -> None:
+    """Train, promote, serve and score an example, and print one table."""
+    _ready(file)
+    from flows.demo import run_demo
+    from flows.show import show_demo
+
+    summary = run_demo(file.resolve())
+    console.print_json(summary) if as_json else show_demo(summary)
+
+
+def _ready(file: Path | None = None, overrides: list[str] | None = None) -> None:
+    """Check the user's input before anything slow is imported, and set the environment."""
+    from models.pipeline_file import load_pipeline
+
+    if file is not None:
+        load_pipeline(file, overrides or ())
+    settings.apply(settings.load())
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(line + "\n")
+
+
+def main() -> None:
+    """Run a command; a user's mistake is an error message and exit code 2, never a stack trace."""
+    console.set_up_logging()
+    as_json = "--json" in sys.argv
+    try:
+        app()
+    except MillraceError as error:
+        console.print_error(error, as_json=as_json)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        _say("stopped; nothing unfinished was published")
+        sys.exit(130)
+    except Exception as error:
+        # The last resort for a fault of ours: the trace goes to a file, its place to the user.
+        console.print_error(_unexpected(error), as_json=as_json)
+        sys.exit(1)
+
+
+def _unexpected(error: Exception) -> MillraceError:
+    name = f"error-{datetime.now().strftime('%Y%m%d-%H%M%S')}.log"
+    hint = "run it again; if it stays, report it with this trace"
+    try:
+        path = settings.load().places().prepared().logs / name
+        path.write_text("".join(traceback.format_exception(error)))
+        hint = f"the trace is in {path}"
+    except (MillraceError, OSError):
+        traceback.print_exception(error)
+    return MillraceError(
+        "an unexpected fault ended the command", seen=f"{type(error).__name__}: {error}", hint=hint
+    )

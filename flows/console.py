@@ -1,0 +1,80 @@
+"""What the user sees: tables and JSON on stdout; progress, warnings and errors on stderr."""
+
+import json
+import logging
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import is_dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.logging import RichHandler
+from rich.table import Table
+from rich.text import Text
+
+from models.errors import MillraceError
+
+
+def set_up_logging() -> None:
+    """Send the lines of the logger `millrace` to stderr: short on a terminal, dated in a log."""
+    log = logging.getLogger("millrace")
+    log.setLevel(logging.INFO)
+    log.propagate = False
+    if log.handlers:
+        return
+    if sys.stderr.isatty():
+        handler: logging.Handler = RichHandler(
+            console=Console(stderr=True), show_path=False, log_time_format="%H:%M:%S"
+        )
+        handler.setFormatter(logging.Formatter("%(message)s"))
+    else:
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    log.addHandler(handler)
+
+
+def print_table(
+    title: str, head: Sequence[str], rows: Iterable[Sequence[object]], *, numbers: int = 0
+) -> None:
+    """Print a table; columns from `numbers` on are aligned to the right if it is not 0."""
+    table = Table(title=title, title_justify="left", title_style="bold", header_style="bold")
+    for position, name in enumerate(head):
+        right = bool(numbers) and position >= numbers
+        table.add_column(name, justify="right" if right else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(str(cell)) for cell in row))
+    Console(soft_wrap=False).print(table)
+
+
+def print_json(value: object) -> None:
+    """Print a value as JSON."""
+    sys.stdout.write(json.dumps(plain(value), indent=2, default=str) + "\n")
+
+
+def plain(value: Any) -> Any:
+    """Return dataclasses, errors, paths and tuples as what JSON knows."""
+    if isinstance(value, MillraceError):
+        return value.as_dict()
+    if is_dataclass(value) and not isinstance(value, type):
+        shallow = {name: getattr(value, name) for name in value.__dataclass_fields__}
+        return {name: plain(each) for name, each in shallow.items()}
+    if isinstance(value, dict):
+        return {str(name): plain(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(each) for each in value]
+    if isinstance(value, Path):
+        return str(value)
+    return value
+
+
+def print_error(error: MillraceError, *, as_json: bool) -> None:
+    """Print an error: on stdout as JSON, else on stderr."""
+    if as_json:
+        print_json(error.as_dict())
+        return
+    console = Console(stderr=True, soft_wrap=True, highlight=False)
+    first, *rest = str(error).splitlines()
+    console.print(Text("error: ", style="bold red") + Text(first))
+    for line in rest:
+        console.print(Text(line))

@@ -1,0 +1,78 @@
+"""`make demo`: the whole line on an example, in one go."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from flows import settings
+from flows.release_model import release_model
+from flows.score_batch import score_batch
+from flows.train_model import TrainOutcome, train_model
+from models.arrays import Array
+from models.features import FEATURES
+from models.places import Places
+from models.registry import Registry
+from serving import load
+from serving.batch import BatchReport
+from serving.client import TritonClient
+from serving.load import LoadReport
+from serving.triton import running
+from tasks.progress import log
+
+CLIENTS = 16
+LOAD_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class DemoSummary:
+    """What the demo saw, each part as its step returned it."""
+
+    training: TrainOutcome
+    live_version: int | None
+    load: LoadReport
+    requests_per_second: float
+    batch: BatchReport
+    rows_per_day: float
+
+
+def run_demo(file: Path) -> DemoSummary:
+    """Train, promote, serve, load and score.
+
+    Triton is the one of `millrace up` if that runs, else one for the length of the demo.
+    """
+    places = settings.load().places()
+    training = train_model(str(file))
+    with triton_for(places):
+        release_model()
+        model = training.version.model
+        with TritonClient(places.triton[0]) as client:
+            live = client.live_version(model)
+        log.info("load: %s clients for %s s", CLIENTS, LOAD_SECONDS)
+        seen = load.measure(
+            places.triton[0],
+            model,
+            {FEATURES: _golden_row(places, training)},
+            clients=CLIENTS,
+            seconds=LOAD_SECONDS,
+        )
+        batch = score_batch(str(file))
+    return DemoSummary(training, live, seen, seen.requests_per_second, batch, batch.rows_per_day)
+
+
+@contextmanager
+def triton_for(places: Places) -> Iterator[None]:
+    """Use the Triton that runs, or run one for the length of the block."""
+    with TritonClient(places.triton[0]) as client:
+        ready = client.is_ready()
+    if ready:
+        yield
+        return
+    log.info("starting Triton")
+    with running(places, places.triton[0]):
+        yield
+
+
+def _golden_row(places: Places, training: TrainOutcome) -> Array:
+    registry = Registry(places.tracking_uri, places.home / "cache")
+    return registry.fetch(training.version).golden()[0][:1]

@@ -1,0 +1,55 @@
+"""Flow: batch inference with the champion."""
+
+import re
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from prefect import flow
+
+from flows import settings
+from models.cluster import disconnect
+from models.errors import InputError
+from models.pipeline_file import load_pipeline
+from models.tracking import check_reachable
+from serving.batch import BatchReport
+from tasks.report import publish_batch
+from tasks.score import score_rows
+
+
+@flow(name="score_batch", retries=0, persist_result=False)
+def score_batch(
+    pipeline_file: str, input: str | None = None, date: str | None = None
+) -> BatchReport:
+    """Score rows into the partition of a date.
+
+    Args:
+        pipeline_file: path of the YAML file.
+        input: the rows; what the pipeline says when None.
+        date: `YYYY-MM-DD`; yesterday in UTC when None, the day that a nightly job closes.
+    """
+    pipeline = load_pipeline(Path(pipeline_file))
+    day = checked_date(date)
+    places = settings.apply(settings.load()).places()
+    check_reachable(places.tracking_uri)
+    try:
+        report = score_rows(pipeline, places, input, day)
+    finally:
+        disconnect()
+    publish_batch(pipeline, report)
+    return report
+
+
+def checked_date(date: str | None) -> str:
+    """Return the date of the partition.
+
+    Raises:
+        InputError: it is not a day of the calendar, written YYYY-MM-DD.
+    """
+    if date is None:
+        return (datetime.now(UTC) - timedelta(days=1)).date().isoformat()
+    try:
+        if not re.fullmatch(r"\d{4}-\d{2}-\d{2}", date):
+            raise ValueError(date)
+        return datetime.strptime(date, "%Y-%m-%d").replace(tzinfo=UTC).date().isoformat()
+    except ValueError as error:
+        raise InputError("the date is not valid", seen=date, valid="YYYY-MM-DD") from error

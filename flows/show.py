@@ -1,0 +1,139 @@
+"""Outcomes as tables, for people."""
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from flows.console import print_table
+
+if TYPE_CHECKING:
+    from flows.control import Status
+    from flows.demo import DemoSummary
+    from flows.predict import LiveAnswer
+    from flows.train_model import TrainOutcome
+    from serving.batch import BatchReport
+    from serving.reconcile import Outcome
+
+Row = tuple[object, object]
+
+
+def show_training(outcome: "TrainOutcome") -> None:
+    """Print what a training run came to."""
+    print_table(outcome.version.model, ("what", "value"), _training_rows(outcome))
+
+
+def show_demo(summary: "DemoSummary") -> None:
+    """Print the one table of the demo."""
+    batch = summary.batch
+    rows = [
+        *_training_rows(summary.training),
+        ("live on Triton", f"version {summary.live_version}"),
+        (
+            "requests/s seen",
+            f"{summary.requests_per_second:,.0f} (p50 {summary.load.p50_ms:.2f} ms, "
+            f"p99 {summary.load.p99_ms:.2f} ms, {summary.load.errors} errors)",
+        ),
+        ("rows scored", f"{batch.rows:,} into {batch.table}, date={batch.date}"),
+        ("rows/day", f"{summary.rows_per_day:,.0f} (a run of {batch.seconds:.1f} s, end to end)"),
+    ]
+    print_table("millrace demo", ("what", "value"), rows)
+
+
+def show_release(outcomes: "Iterable[Outcome]") -> None:
+    """Print what is live, and what changed."""
+    rows = [
+        (
+            outcome.model,
+            "none" if outcome.version is None else outcome.version,
+            outcome.endpoint.grpc,
+            _release_state(outcome),
+        )
+        for outcome in outcomes
+    ]
+    if not rows:
+        rows = [("none", "", "", "no registered model has the alias champion")]
+    print_table("release", ("model", "version", "Triton", "state"), rows)
+
+
+def show_batch(report: "BatchReport") -> None:
+    """Print what a batch job did."""
+    rows: list[Row] = [
+        ("table", f"{report.table} version {report.table_version}"),
+        ("date", report.date),
+        ("model", f"{report.model} version {report.model_version}"),
+        ("rows", f"{report.rows:,}"),
+        ("without a prediction", f"{report.unscored:,}"),
+        ("rows/s", f"{report.rows_per_second:,.0f}"),
+        ("rows/day", f"{report.rows_per_day:,.0f} (a run of {report.seconds:.1f} s, end to end)"),
+    ]
+    print_table("batch", ("what", "value"), rows)
+
+
+def show_prediction(answer: "LiveAnswer") -> None:
+    """Print the answers of the live model."""
+    pairs = zip(answer.predictions, answer.scores, strict=True)
+    rows = [(label, f"{score:.4f}") for label, score in pairs]
+    title = f"{answer.model} version {answer.version} at {answer.endpoint}"
+    print_table(f"{title}, {answer.milliseconds:.1f} ms", ("prediction", "score"), rows)
+
+
+def show_status(status: "Status") -> None:
+    """Print what runs, and what is live."""
+    rows = [
+        (
+            service.name,
+            "healthy" if service.healthy else "running" if service.running else "stopped",
+            service.address,
+            service.pid or "",
+            "" if service.uptime_seconds is None else f"{service.uptime_seconds:,.0f} s",
+        )
+        for service in status.services
+    ]
+    if not rows:
+        rows = [("nothing runs", "start it with `millrace up`", "", "", "")]
+    print_table(status.home, ("service", "state", "address", "pid", "up"), rows)
+    for endpoint, live in (status.live_versions or {}).items():
+        versions = live.items() if isinstance(live, Mapping) else [(str(live), "")]
+        print_table(f"live on {endpoint}", ("model", "version"), list(versions))
+
+
+def _training_rows(outcome: "TrainOutcome") -> list[Row]:
+    certificate, snapshot = outcome.certificate, outcome.snapshot
+    state = "new" if snapshot.created else "unchanged"
+    pytorch = certificate.stage("pytorch")
+    rows: list[Row] = [
+        ("snapshot", f"{snapshot.rows:,} rows, version {snapshot.version} ({state})"),
+        (f"test {certificate.metric_name}", _number(pytorch.metric if pytorch else None)),
+    ]
+    if snapshot.quarantined:
+        rows.append(("quarantined", f"{snapshot.quarantined:,} rows: {dict(snapshot.reasons)}"))
+    if outcome.restarts:
+        rows.append(("restarts", f"{outcome.restarts}, each from the last checkpoint"))
+    for candidate in outcome.candidates:
+        if candidate.stage is None:
+            rows.append((candidate.name, candidate.reason))
+            continue
+        mark = "  ← chosen" if candidate.name == certificate.candidate else ""
+        rows.append(
+            (
+                candidate.name,
+                f"{candidate.size_bytes / 1024:,.0f} KiB, {candidate.latency_ms:.3f} ms, "
+                f"{certificate.metric_name} {_number(candidate.stage.metric)}"
+                f"{', ' + candidate.reason if candidate.reason else ''}{mark}",
+            )
+        )
+    champion = "champion" if outcome.promotion.champion else "not champion"
+    version = f"{outcome.version.model} version {outcome.version.version}"
+    rows.append(("registered", f"{version}, {champion}: {outcome.promotion.reason}"))
+    return rows
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.4f}"
+
+
+def _release_state(outcome: "Outcome") -> str:
+    if outcome.error is not None:
+        return f"failed: {outcome.error.what}"
+    if not outcome.changed:
+        return "live, unchanged"
+    return f"live, was {outcome.previous or 'not served'}, {outcome.seconds:.2f} s"

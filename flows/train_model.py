@@ -1,0 +1,102 @@
+"""Flow: from a dataset to a registered model."""
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from prefect import flow
+
+from export.candidate import Candidate
+from export.certificate import Certificate
+from flows import settings
+from models.cluster import disconnect
+from models.pipeline import Pipeline
+from models.pipeline_file import load_pipeline, resolved_yaml
+from models.places import Places
+from models.promotion import Promotion
+from models.registry import ModelVersion
+from models.snapshots import Snapshot
+from models.tracking import TrackedRun, check_reachable, tracked_run
+from tasks.export import export_candidates
+from tasks.ingest import ingest_dataset
+from tasks.promote import promote_version
+from tasks.register import log_evidence, register_version
+from tasks.report import publish_training
+from tasks.source_control import code_version
+from tasks.train import train_workers
+
+
+@dataclass(frozen=True)
+class TrainOutcome:
+    """What a run of the flow came to.
+
+    Attributes:
+        snapshot: what was learnt from.
+        candidates: the forms that were measured.
+        certificate: evidence of the chosen one.
+        version: the registered version.
+        promotion: its aliases, and why.
+        run: the MLflow run.
+        restarts: how often workers went back to a checkpoint.
+    """
+
+    snapshot: Snapshot
+    candidates: tuple[Candidate, ...]
+    certificate: Certificate
+    version: ModelVersion
+    promotion: Promotion
+    run: TrackedRun
+    restarts: int
+
+
+@flow(name="train_model", retries=0, persist_result=False, validate_parameters=False)
+def train_model(pipeline_file: str, overrides: list[str] | None = None) -> TrainOutcome:
+    """Ingest, train, export, certify, register and decide on the aliases.
+
+    Args:
+        pipeline_file: path of the YAML file.
+        overrides: `key=value` for single keys of it.
+    """
+    pipeline = load_pipeline(Path(pipeline_file), overrides or ())
+    places = settings.apply(settings.load()).places()
+    check_reachable(places.tracking_uri)
+    snapshot = ingest_dataset(pipeline, places)
+    try:
+        with tracked_run(places, pipeline.name, code_version(pipeline.folder)) as run:
+            outcome = _train_and_register(pipeline, places, snapshot, run)
+    finally:
+        disconnect()
+    publish_training(
+        pipeline,
+        places,
+        snapshot=outcome.snapshot,
+        candidates=outcome.candidates,
+        certificate=outcome.certificate,
+        version=outcome.version,
+        promotion=outcome.promotion,
+        run=outcome.run,
+    )
+    return outcome
+
+
+def _train_and_register(
+    pipeline: Pipeline, places: Places, snapshot: Snapshot, run: TrackedRun
+) -> TrainOutcome:
+    run.log_params(pipeline.model_dump(mode="json"))
+    run.log_text(resolved_yaml(pipeline), "pipeline.yaml")
+    run.log_dataset(snapshot.name, snapshot.uri, snapshot.version, snapshot.digest)
+    trained = train_workers(pipeline, places, snapshot, run)
+    with tempfile.TemporaryDirectory(dir=places.staging) as folder:
+        exported = export_candidates(pipeline, snapshot, trained, Path(folder))
+        log_evidence(trained, exported, run)
+        version = register_version(pipeline, places, snapshot, exported, run)
+        promotion = promote_version(pipeline, places, snapshot, exported, version)
+    return TrainOutcome(
+        snapshot,
+        exported.candidates,
+        exported.certificate,
+        version,
+        promotion,
+        run,
+        trained.restarts,
+    )

@@ -1,0 +1,54 @@
+"""What is kept of a training run: weights as safetensors, and what it takes to go on.
+
+A checkpoint folder holds `model.safetensors` (weights only, what everything downstream reads),
+`optimizer.pt` (tensors and plain values, read back with `weights_only=True`) and `state.json`.
+"""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+WEIGHTS = "model.safetensors"
+_OPTIMIZER = "optimizer.pt"
+_STATE = "state.json"
+
+
+@dataclass(frozen=True)
+class TrainState:
+    """Where a run stands: `epoch` epochs are done, after `restarts` returns to a checkpoint."""
+
+    epoch: int = 0
+    restarts: int = 0
+
+
+def save_checkpoint(
+    folder: Path, network: nn.Module, optimizer: dict[str, Any], state: TrainState
+) -> None:
+    """Write a checkpoint into an empty folder.
+
+    Args:
+        folder: where to write.
+        network: the network, not wrapped for distribution.
+        optimizer: `state_dict()` of optimizer, scheduler and scaler, by name.
+        state: where the run stands.
+    """
+    weights = {name: tensor.contiguous().cpu() for name, tensor in network.state_dict().items()}
+    save_file(weights, folder / WEIGHTS)
+    torch.save(optimizer, folder / _OPTIMIZER)
+    (folder / _STATE).write_text(json.dumps(asdict(state)))
+
+
+def load_weights(folder: Path, network: nn.Module) -> None:
+    """Load the weights of a checkpoint into a network of the same shape."""
+    network.load_state_dict(load_file(folder / WEIGHTS))
+
+
+def load_progress(folder: Path) -> tuple[dict[str, Any], TrainState]:
+    """Return the optimizer's states and where the run stood."""
+    optimizer = torch.load(folder / _OPTIMIZER, weights_only=True, map_location="cpu")
+    return optimizer, TrainState(**json.loads((folder / _STATE).read_text()))

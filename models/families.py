@@ -1,0 +1,110 @@
+"""Model families: how the word in `model.family` becomes a module.
+
+A family is anything that is called with `in_features`, `num_classes` and the pipeline's params and
+returns a `torch.nn.Module` from `[rows, in_features]` to `[rows, num_classes]`. So a user's own
+class is a family as it stands.
+"""
+
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import cast
+
+import torch
+from torch import nn
+
+from models import user_code
+from models.cnn import ConvNet
+from models.errors import InputError, nearest
+from models.features import Encoding
+from models.mlp import Perceptron
+from models.network import Network
+from models.objective import Objective
+from models.pipeline import ModelSpec
+
+Family = Callable[..., nn.Module]
+FAMILIES: dict[str, Family] = {"mlp": Perceptron, "cnn": ConvNet}
+
+
+def family_of(spec: ModelSpec, folder: Path) -> Family:
+    """Return the family that `spec` names.
+
+    Args:
+        spec: the pipeline's model.
+        folder: where the user's modules are.
+
+    Raises:
+        InputError: no such family, module or class.
+    """
+    if ":" in spec.family:
+        family = user_code.load(spec.family, folder)
+        if callable(family):
+            return cast(Family, family)
+        raise InputError(
+            f"model.family {spec.family!r} cannot be called",
+            seen=type(family).__name__,
+            valid="a torch.nn.Module class, or a function that returns a module",
+            hint="name a class: module:Class",
+        )
+    if spec.family not in FAMILIES:
+        raise InputError(
+            f"model.family {spec.family!r} is not known",
+            seen=spec.family,
+            valid=f"{', '.join(FAMILIES)} or module:Class",
+            hint=nearest(spec.family, list(FAMILIES)) or "bring your own with module:Class",
+        )
+    return FAMILIES[spec.family]
+
+
+def build_network(
+    spec: ModelSpec, folder: Path, encoding: Encoding, objective: Objective
+) -> Network:
+    """Build the network and try it on two rows, so that a misfit is told before training.
+
+    Raises:
+        InputError: the params do not fit the constructor, or the output has the wrong shape.
+    """
+    family = family_of(spec, folder)
+    try:
+        net = family(in_features=encoding.in_features, num_classes=objective.outputs, **spec.params)
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            f"the family {spec.family!r} could not be built with the given params",
+            seen=f"params {spec.params}: {error}",
+            valid=f"{spec.family}{_signature(family)}",
+            hint="mend model.params in the pipeline file",
+        ) from error
+    network = Network(encoding, net)
+    _try_out(network, spec, encoding, objective)
+    return network
+
+
+def _signature(family: Family) -> str:
+    try:
+        return str(inspect.signature(family))
+    except (TypeError, ValueError):
+        return "(in_features, num_classes, …)"
+
+
+def _try_out(network: Network, spec: ModelSpec, encoding: Encoding, objective: Objective) -> None:
+    wanted = (2, objective.outputs)
+    network.eval()
+    try:
+        with torch.no_grad():
+            answer = network(torch.zeros(2, encoding.raw_width))
+    except (RuntimeError, ValueError, TypeError, AttributeError) as error:
+        raise InputError(
+            f"the family {spec.family!r} fails on a batch of two rows",
+            seen=f"{type(error).__name__}: {error}",
+            valid=f"float32 [rows, {encoding.in_features}] to [rows, {objective.outputs}]",
+            hint="mend the module's forward, or model.params",
+        ) from error
+    finally:
+        network.train()
+    if not isinstance(answer, torch.Tensor) or tuple(answer.shape) != wanted:
+        raise InputError(
+            f"the family {spec.family!r} answers with the wrong shape",
+            seen=list(getattr(answer, "shape", [])) or type(answer).__name__,
+            valid=f"{list(wanted)} for two rows",
+            hint="forward must return logits of shape [rows, num_classes]",
+        )

@@ -1,0 +1,193 @@
+"""From the columns of a table to the one tensor that a model reads.
+
+The served input is `features`, float32 `[rows, raw_width]`: numbers as they are, a vector column
+flattened in place, and a category as the position of its value in `Feature.categories`. Scaling,
+one-hot coding and the replacement of missing values belong to the graph (`models.network`), so a
+client sends raw values and the exported artifact is complete.
+"""
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from models.arrays import Array
+from models.columns import Column, TableSchema
+
+FEATURES = "features"
+
+
+@dataclass(frozen=True)
+class Feature:
+    """One column as the model sees it.
+
+    Attributes:
+        name: the column.
+        kind: `number`, `category` or `vector`.
+        width: how many places it takes in `features`.
+        categories: the values of a category, in the order of their codes.
+        mean: mean over the train split, nulls left out; of all elements for a vector.
+        std: standard deviation likewise; 1 where the column is constant.
+        nullable: whether missing values are accepted (and sent as NaN).
+    """
+
+    name: str
+    kind: Literal["number", "category", "vector"]
+    width: int = 1
+    categories: tuple[str | int | bool, ...] = ()
+    mean: float = 0.0
+    std: float = 1.0
+    nullable: bool = False
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """How rows become tensors; kept with every model version as `encoding.json`.
+
+    Attributes:
+        features: in the order of their places in the tensor.
+        target: the column that is predicted.
+        labels: the classes in the order of the model's outputs; empty for regression.
+    """
+
+    features: tuple[Feature, ...]
+    target: str
+    labels: tuple[str | int | bool, ...] = ()
+
+    @property
+    def raw_width(self) -> int:
+        """Places in the served tensor."""
+        return sum(feature.width for feature in self.features)
+
+    @property
+    def in_features(self) -> int:
+        """Inputs of the network behind the preprocessing: categories are one-hot there."""
+        return sum(len(f.categories) or f.width for f in self.features)
+
+    def encode(self, rows: pa.RecordBatch | pa.Table) -> Array:
+        """Return float32 `[rows, raw_width]`; a null or an unknown category becomes NaN."""
+        parts = [_encode_column(feature, rows[feature.name]) for feature in self.features]
+        return np.ascontiguousarray(np.concatenate(parts, axis=1), dtype=np.float32)
+
+    def encode_target(self, rows: pa.RecordBatch | pa.Table) -> Array:
+        """Return the target: int64 `[rows]` positions in `labels`, or float32 `[rows]` values."""
+        column = _one_chunk(rows[self.target])
+        if not self.labels:
+            return np.asarray(column.cast(pa.float32()).to_numpy(zero_copy_only=False))
+        return _positions(column, self.labels).astype(np.int64)
+
+    def errors(self, encoded: Array) -> list[str | None]:
+        """Return for each encoded row why it cannot be answered, or None.
+
+        Args:
+            encoded: what `encode` returned.
+        """
+        found: list[str | None] = [None] * len(encoded)
+        position = 0
+        for feature in self.features:
+            part = encoded[:, position : position + feature.width]
+            position += feature.width
+            if not feature.nullable:
+                fault = "is unknown or missing" if feature.kind == "category" else "is missing"
+                for row in np.flatnonzero(~np.isfinite(part).all(axis=1)):
+                    found[row] = found[row] or f"{feature.name} {fault}"
+        return found
+
+    def to_json(self) -> str:
+        """Return the encoding as JSON."""
+        return json.dumps(asdict(self), indent=1)
+
+    @classmethod
+    def from_json(cls, text: str) -> "Encoding":
+        """Read what `to_json` wrote."""
+        values = json.loads(text)
+        features = tuple(
+            Feature(**{**feature, "categories": tuple(feature["categories"])})
+            for feature in values["features"]
+        )
+        return cls(features, values["target"], tuple(values["labels"]))
+
+
+class _Moments:
+    """Running count, sum and sum of squares in float64."""
+
+    def __init__(self) -> None:
+        self.count, self.total, self.squares = 0, 0.0, 0.0
+
+    def add(self, values: Array) -> None:
+        finite = values[np.isfinite(values)].astype(np.float64)
+        self.count += finite.size
+        self.total += float(finite.sum())
+        self.squares += float(np.square(finite).sum())
+
+    def mean_std(self) -> tuple[float, float]:
+        mean = self.total / max(self.count, 1)
+        variance = max(self.squares / max(self.count, 1) - mean * mean, 0.0)
+        std = variance**0.5
+        return mean, std if std > 1e-12 * max(abs(mean), 1.0) else 1.0
+
+
+def fit_encoding(schema: TableSchema, batches: Iterable[pa.RecordBatch]) -> Encoding:
+    """Fit the encoding on the train split, one batch at a time.
+
+    Args:
+        schema: the columns that the snapshot holds.
+        batches: rows of the train split.
+    """
+    columns = {column.name: column for column in schema.columns}
+    raw = [_unfitted(columns[name]) for name in schema.features]
+    moments = {f.name: _Moments() for f in raw if f.kind != "category"}
+    for batch in batches:
+        for feature in raw:
+            if feature.name in moments:
+                moments[feature.name].add(_encode_column(feature, batch[feature.name]))
+    features = tuple(_fitted(feature, moments.get(feature.name)) for feature in raw)
+    return Encoding(features, schema.target, columns[schema.target].categories or ())
+
+
+def _unfitted(column: Column) -> Feature:
+    if column.type == "category":
+        return Feature(
+            column.name, "category", 1, tuple(column.categories or ()), nullable=column.nullable
+        )
+    if column.type == "vector":
+        return Feature(column.name, "vector", column.width or 0, nullable=column.nullable)
+    return Feature(column.name, "number", nullable=column.nullable)
+
+
+def _fitted(feature: Feature, moments: _Moments | None) -> Feature:
+    if moments is None:
+        return feature
+    mean, std = moments.mean_std()
+    return Feature(feature.name, feature.kind, feature.width, (), mean, std, feature.nullable)
+
+
+def _one_chunk(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+
+
+def _encode_column(feature: Feature, column: pa.Array | pa.ChunkedArray) -> Array:
+    """Return float32 `[rows, width]`."""
+    array = _one_chunk(column)
+    if feature.kind == "category":
+        return _positions(array, feature.categories)[:, None]
+    if feature.kind == "vector":
+        flat = array.flatten().cast(pa.float32()).to_numpy(zero_copy_only=False)
+        if len(flat) == len(array) * feature.width:
+            return np.asarray(flat).reshape(len(array), feature.width)
+        rows = [np.full(feature.width, np.nan) if v is None else v for v in array.to_pylist()]
+        return np.asarray(rows, dtype=np.float32).reshape(len(array), feature.width)
+    if pa.types.is_boolean(array.type):
+        array = array.cast(pa.uint8())
+    return np.asarray(array.cast(pa.float32()).to_numpy(zero_copy_only=False))[:, None]
+
+
+def _positions(array: pa.Array, values: tuple[str | int | bool, ...]) -> Array:
+    """Return the position of each element in `values` as float32, NaN where it is not there."""
+    known = pa.array(values)
+    found = pc.index_in(array.cast(known.type), value_set=known)
+    return np.asarray(found.cast(pa.float32()).to_numpy(zero_copy_only=False))

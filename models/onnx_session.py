@@ -1,0 +1,54 @@
+"""One ONNX Runtime session, opened the same way wherever a model is measured or scored."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+
+from models.arrays import Array
+from models.errors import InputError
+from models.features import FEATURES
+
+
+class OnnxSession:
+    """A model file, ready to answer. It can be opened again in another process by its path."""
+
+    def __init__(self, path: Path, threads: int = 1) -> None:
+        """Open a model.
+
+        Args:
+            path: the `.onnx` file, weights inside.
+            threads: threads for one operator; there is one operator at a time.
+
+        Raises:
+            InputError: the file is not a model that can be run.
+        """
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        options.inter_op_num_threads = 1
+        # Idle threads that spin steal the cores from the other sessions of a host.
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        options.log_severity_level = 3
+        try:
+            self._session: Any = onnxruntime.InferenceSession(
+                str(path), options, providers=execution_providers()
+            )
+        except Exception as error:
+            # onnxruntime raises its own classes, which share no base but Exception.
+            raise InputError(
+                f"{path} is not a model that ONNX Runtime can run",
+                seen=str(error).splitlines()[0],
+                hint="export or fetch it again",
+            ) from error
+
+    def answer(self, features: Array) -> Array:
+        """Return the answers float32 `[rows, outputs]` for float32 `[rows, raw_width]`."""
+        return np.asarray(self._session.run(None, {FEATURES: features})[0])
+
+
+def execution_providers() -> list[str]:
+    """Return the execution providers of this machine, the fastest first."""
+    available = onnxruntime.get_available_providers()
+    wanted = ("CUDAExecutionProvider", "CPUExecutionProvider")
+    return [provider for provider in wanted if provider in available]

@@ -1,0 +1,210 @@
+"""Reads a pipeline file and says everything that is wrong with it at once, with lines."""
+
+from collections.abc import Hashable, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from models.errors import InputError, nearest
+from models.pipeline import Pipeline
+from models.source import missing_file
+
+FAMILIES = ("mlp", "cnn")
+
+Location = tuple[str | int, ...]
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML's safe loader, but a key that comes twice is an error."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        seen = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if key in seen:
+                raise yaml.MarkedYAMLError(
+                    problem=f"the key {key!r} is there twice", problem_mark=key_node.start_mark
+                )
+            seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+def load_pipeline(path: Path, overrides: Sequence[str] = ()) -> Pipeline:
+    """Read a pipeline file.
+
+    Args:
+        path: the YAML file; relative paths in it start from its folder.
+        overrides: `a.b=value` lines of `--set`; the value is YAML.
+
+    Raises:
+        InputError: the file is not there, is no YAML, or says something that is not valid; every
+            problem is listed.
+    """
+    text = _read(path)
+    values = _parse(text, path)
+    lines = _lines(text)
+    for override in overrides:
+        lines |= _override(values, override)
+    try:
+        pipeline = Pipeline.model_validate(values)
+    except ValidationError as error:
+        raise _invalid(path, error, lines) from error
+    _require_known_family(pipeline.model.family, path, lines)
+    return pipeline.located(path.resolve().parent)
+
+
+def resolved_yaml(pipeline: Pipeline) -> str:
+    """Return the pipeline as YAML, with every default filled in."""
+    values = pipeline.model_dump(mode="json")
+    text: str = yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
+    return text
+
+
+def json_schema() -> dict[str, Any]:
+    """Return the JSON Schema of pipeline files, for editors."""
+    return Pipeline.model_json_schema()
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise missing_file(path.resolve(), "the pipeline file") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"the pipeline file {path} cannot be read", seen=error) from error
+
+
+def _parse(text: str, path: Path) -> dict[str, Any]:
+    try:
+        values = yaml.load(text, Loader=_Loader)  # noqa: S506 - a safe loader
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        where = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        raise InputError(
+            f"{path}{where}: this is not YAML that can be read",
+            seen=" ".join(filter(None, (error.problem, error.context))),
+            hint="mend that line; YAML goes by indentation, with spaces",
+        ) from error
+    except yaml.YAMLError as error:
+        raise InputError(f"{path} is not YAML", seen=error) from error
+    if not isinstance(values, dict):
+        raise InputError(
+            f"{path} holds no pipeline",
+            seen="nothing" if values is None else type(values).__name__,
+            valid="a mapping with name, dataset and model",
+            hint="start from examples/digits.yaml",
+        )
+    return values
+
+
+def _lines(text: str) -> dict[Location, str]:
+    """Return `line N` for every key of a YAML text."""
+    found: dict[Location, str] = {}
+
+    def walk(node: yaml.Node | None, place: Location) -> None:
+        if isinstance(node, yaml.MappingNode):
+            for key, value in node.value:
+                found[(*place, key.value)] = f"line {key.start_mark.line + 1}"
+                walk(value, (*place, key.value))
+        elif isinstance(node, yaml.SequenceNode):
+            for index, value in enumerate(node.value):
+                found[(*place, index)] = f"line {value.start_mark.line + 1}"
+                walk(value, (*place, index))
+
+    walk(yaml.compose(text, Loader=_Loader), ())
+    return found
+
+
+def _override(values: dict[str, Any], override: str) -> dict[Location, str]:
+    """Set `a.b=value` in place, and return where it came from."""
+    key, equals, text = override.partition("=")
+    parts = key.strip().split(".")
+    if not equals or not all(parts):
+        raise InputError(
+            "an override is malformed",
+            seen=override,
+            valid="key=value or part.key=value",
+            hint="e.g. --set training.epochs=5",
+        )
+    try:
+        value = yaml.load(text, Loader=_Loader)  # noqa: S506 - a safe loader
+    except yaml.YAMLError as error:
+        raise InputError("the value of an override is not YAML", seen=override) from error
+    inner = values
+    for part in parts[:-1]:
+        if not isinstance(inner.get(part), dict):
+            inner[part] = {}
+        inner = inner[part]
+    inner[parts[-1]] = value
+    return {tuple(parts): f"--set {key}"}
+
+
+def _invalid(path: Path, error: ValidationError, lines: dict[Location, str]) -> InputError:
+    problems = [_problem(found, lines) for found in error.errors()]
+    count = f"{len(problems)} problems" if len(problems) > 1 else "a problem"
+    listed = "".join(f"\n  {problem}" for problem in problems)
+    return InputError(
+        f"the pipeline file {path} has {count}{listed}",
+        hint=f"mend the file; `millrace check {path}` tells when it is right",
+    )
+
+
+def _problem(found: Any, lines: dict[Location, str]) -> str:
+    """Return one problem as a line: where, what, the value seen and the nearest right name."""
+    place: Location = found["loc"]
+    dotted = ".".join(str(part) for part in place) or "the file"
+    line = next((lines[place[:n]] for n in range(len(place), 0, -1) if place[:n] in lines), "")
+    return f"{line + ': ' if line else ''}{dotted}: {_explained(found, place)}"
+
+
+def _explained(found: Any, place: Location) -> str:
+    kind, seen = found["type"], found["input"]
+    if kind == "missing":
+        return "is missing"
+    if kind == "extra_forbidden":
+        known = _known_keys(place[:-1])
+        hint = nearest(str(place[-1]), known)
+        return f"there is no such key; {hint or 'valid: ' + ', '.join(known)}"
+    message = found["msg"].removeprefix("Value error, ")
+    message = message[0].lower() + message[1:]
+    text = f"{message}; seen {seen!r}" if not isinstance(seen, dict) else message
+    if kind == "literal_error" and isinstance(seen, str):
+        words = [
+            word.strip("'") for word in found["ctx"]["expected"].replace(" or ", ", ").split(", ")
+        ]
+        text += f"; {near}" if (near := nearest(seen, words)) else ""
+    if kind == "string_type" and isinstance(seen, bool | int | float):
+        text += "; put it in quotes"
+    return text
+
+
+def _known_keys(place: Location) -> list[str]:
+    """Return the keys that are valid at a place of the pipeline file."""
+    model: Any = Pipeline
+    for part in place:
+        field = getattr(model, "model_fields", {}).get(part)
+        model = _model_in(field.annotation if field else None) or model
+    return list(model.model_fields)
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    """Return the pydantic model in an annotation such as `dict[str, ColumnSpec]`."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    inner = getattr(annotation, "__args__", ())
+    return next((model for argument in inner if (model := _model_in(argument))), None)
+
+
+def _require_known_family(family: str, path: Path, lines: dict[Location, str]) -> None:
+    if family in FAMILIES or ":" in family:
+        return
+    where = lines.get(("model", "family"), "")
+    raise InputError(
+        f"the pipeline file {path} has a problem\n"
+        f"  {where + ': ' if where else ''}model.family: there is no such family",
+        seen=family,
+        valid=f"{', '.join(FAMILIES)}, or module:Class of your own",
+        hint=nearest(family, FAMILIES),
+    )

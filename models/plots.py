@@ -1,0 +1,67 @@
+"""The pictures of a training run, for MLflow."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from models.arrays import Array
+
+
+def learning_curves(history: Sequence[dict[str, float]], metric: str) -> Figure:
+    """Draw loss and metric by epoch, train and validation beside each other.
+
+    Args:
+        history: metrics of every epoch.
+        metric: name of the task metric.
+    """
+    figure = Figure(figsize=(9, 3.6), layout="constrained")
+    epochs = [entry["epoch"] for entry in history]
+    for axes, name in zip(figure.subplots(1, 2), ("loss", metric), strict=True):
+        for split, style in (("train", "--"), ("validation", "-")):
+            values = [entry[f"{split}_{name}"] for entry in history]
+            axes.plot(epochs, values, style, label=split, linewidth=1.8)
+        axes.set_xlabel("epoch")
+        axes.set_title(name)
+        axes.grid(alpha=0.3)
+        axes.legend(frameon=False)
+        axes.xaxis.get_major_locator().set_params(integer=True)
+    return figure
+
+
+def confusion_matrix(predicted: Array, target: Array, labels: Sequence[str | int | bool]) -> Figure:
+    """Draw how often each class was taken for each other on the test split.
+
+    Args:
+        predicted: int `[rows]`, positions in `labels`.
+        target: int `[rows]`, likewise.
+        labels: the classes; only counts are written where there are at most 20.
+    """
+    size = len(labels)
+    counts = np.zeros((size, size), dtype=int)
+    np.add.at(counts, (target, predicted), 1)
+    width = min(4 + 0.35 * size, 14)
+    figure = Figure(figsize=(width, width * 0.9), layout="constrained")
+    axes = figure.subplots()
+    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    figure.colorbar(axes.imshow(shares, cmap="Blues", vmin=0, vmax=1), label="share of the class")
+    axes.set(xlabel="predicted", ylabel="true", title=f"test split, {len(target):,} rows")
+    if size <= 20:
+        axes.set_xticks(range(size), [str(label) for label in labels], rotation=45, ha="right")
+        axes.set_yticks(range(size), [str(label) for label in labels])
+        for row, column in zip(*np.nonzero(counts), strict=True):
+            color = "white" if shares[row, column] > 0.5 else "black"
+            axes.text(column, row, counts[row, column], ha="center", va="center", color=color)
+    return figure
+
+
+def predicted_against_true(predicted: Array, target: Array) -> Figure:
+    """Draw predicted against true values of a regression on the test split."""
+    figure = Figure(figsize=(5, 4.6), layout="constrained")
+    axes = figure.subplots()
+    axes.scatter(target, predicted, s=10, alpha=0.5)
+    low, high = float(min(target.min(), predicted.min())), float(max(target.max(), predicted.max()))
+    axes.plot([low, high], [low, high], color="grey", linewidth=1)
+    axes.set(xlabel="true", ylabel="predicted", title=f"test split, {len(target):,} rows")
+    axes.grid(alpha=0.3)
+    return figure

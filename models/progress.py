@@ -1,0 +1,100 @@
+"""What happens in training, told live to the driver.
+
+Ray Train calls `UserCallback`s in its controller, another process than the one that the user
+watches and that holds the connection to MLflow. An actor in between keeps the events until the
+driver takes them; so workers need neither MLflow nor its credentials.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from threading import Event, Thread
+from typing import Any
+
+import ray
+import ray.train
+
+_POLL_SECONDS = 0.2
+
+
+@dataclass(frozen=True)
+class EpochEnded:
+    """Every worker reported an epoch; `metrics` are the same on all ranks."""
+
+    metrics: dict[str, float]
+
+
+@dataclass(frozen=True)
+class WorkersFailed:
+    """Workers died or raised; `causes` by rank. Ray Train restarts the group if it may."""
+
+    causes: dict[int, str] = field(default_factory=dict)
+
+
+TrainEvent = EpochEnded | WorkersFailed
+
+
+class EventLog:
+    """Actor: events wait here between Ray Train's controller and the driver."""
+
+    def __init__(self) -> None:
+        self.waiting: list[TrainEvent] = []
+
+    def add(self, event: TrainEvent) -> None:
+        """Keep an event."""
+        self.waiting.append(event)
+
+    def take(self) -> list[TrainEvent]:
+        """Return the events since the last call."""
+        taken, self.waiting = self.waiting, []
+        return taken
+
+
+class TellDriver(ray.train.UserCallback):
+    """Sends every report and failure to the event log."""
+
+    def __init__(self, log: Any) -> None:
+        self.log = log
+
+    def after_report(self, run_context: Any, metrics: list[Any], checkpoint: Any) -> None:
+        """Tell that an epoch ended."""
+        self.log.add.remote(EpochEnded(dict(metrics[0])))
+
+    def after_exception(self, run_context: Any, worker_exceptions: dict[int, Exception]) -> None:
+        """Tell which workers failed, and of what."""
+        causes = {
+            rank: f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"
+            for rank, error in worker_exceptions.items()
+        }
+        self.log.add.remote(WorkersFailed(causes))
+
+
+@contextmanager
+def told(on_event: Callable[[TrainEvent], None]) -> Iterator[TellDriver]:
+    """Give a callback for Ray Train whose events reach `on_event` in a thread of the driver."""
+    log: Any = ray.remote(num_cpus=0)(EventLog).remote()
+    finished = Event()
+    failures: list[Exception] = []
+
+    def drain() -> None:
+        for event in ray.get(log.take.remote()):
+            on_event(event)
+
+    def pump() -> None:
+        try:
+            while not finished.wait(_POLL_SECONDS):
+                drain()
+            drain()
+        except Exception as error:  # a thread: kept, and raised where the caller can see it
+            failures.append(error)
+
+    thread = Thread(target=pump, name="train-events", daemon=True)
+    thread.start()
+    try:
+        yield TellDriver(log)
+    finally:
+        finished.set()
+        thread.join()
+        ray.kill(log)
+    if failures:
+        raise failures[0]

@@ -1,0 +1,300 @@
+"""MLflow's model registry: versions, their evidence and their aliases.
+
+A version's folder in MLflow is an `onnx` model with its weights inside `model.onnx`, and beside it
+what is needed to use it: `encoding.json`, `certificate.json`, `golden.npz` and `pipeline.yaml`.
+Its sha256 is a tag of the version, checked when it is registered and whenever it is fetched.
+"""
+
+import hashlib
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from models.arrays import Array
+from models.errors import InputError, WorkError
+from models.features import Encoding
+from models.onnx_session import execution_providers
+from models.tracking import TrackedRun, check_reachable, client
+
+if TYPE_CHECKING:
+    from mlflow.entities.model_registry import ModelVersion as MlflowVersion
+
+CHAMPION = "champion"
+CHALLENGER = "challenger"
+DIGEST_TAG = "millrace.digest"
+EXTRA_FILES = ("encoding.json", "certificate.json", "golden.npz", "pipeline.yaml")
+
+
+@dataclass(frozen=True)
+class ModelVersion:
+    """One version of a registered model.
+
+    Attributes:
+        model: registered model.
+        version: its number; Triton serves it under the same one.
+        digest: sha256 of `model.onnx`; empty if it was not registered by Millrace.
+        run_id: run that made it.
+        aliases: aliases that point at it.
+        tags: its tags.
+    """
+
+    model: str
+    version: int
+    digest: str
+    run_id: str
+    aliases: tuple[str, ...] = ()
+    tags: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Package:
+    """The files of a fetched version, digest checked.
+
+    Attributes:
+        version: which version it is.
+        model: the ONNX file.
+        encoding: rows to tensors.
+        folder: where the other files are.
+    """
+
+    version: ModelVersion
+    model: Path
+    encoding: Encoding
+    folder: Path
+
+    def text(self, name: str) -> str:
+        """Return one of `EXTRA_FILES` as text."""
+        return (self.folder / name).read_text()
+
+    def golden(self) -> tuple[Array, Array]:
+        """Return the golden batch and PyTorch's answers to it."""
+        with np.load(self.folder / "golden.npz", allow_pickle=False) as arrays:
+            return arrays["features"], arrays["answers"]
+
+
+@dataclass(frozen=True)
+class Registry:
+    """The registry at one MLflow address.
+
+    Attributes:
+        tracking_uri: its address.
+        cache: folder for fetched versions, by digest.
+    """
+
+    tracking_uri: str
+    cache: Path
+
+    def register(
+        self,
+        run: TrackedRun,
+        model: str,
+        onnx_file: Path,
+        extra: Mapping[str, Path],
+        tags: Mapping[str, str],
+    ) -> ModelVersion:
+        """Log a model with its evidence to a run and register it as a new version.
+
+        Args:
+            run: the open run.
+            model: registered model, made if it is not there.
+            onnx_file: the model, weights inside.
+            extra: the files named in `EXTRA_FILES`.
+            tags: tags of the version.
+
+        Raises:
+            WorkError: what MLflow keeps is not what was given.
+        """
+        import mlflow.onnx
+        import onnx
+
+        digest = sha256(onnx_file)
+        with np.load(extra["golden.npz"], allow_pickle=False) as golden:
+            features, answers = golden["features"], golden["answers"]
+        info = mlflow.onnx.log_model(
+            onnx.load(onnx_file),
+            name="model",
+            signature=mlflow.models.infer_signature(features, answers),
+            input_example=features[:2],
+            save_as_external_data=False,
+            extra_files=[str(extra[name]) for name in EXTRA_FILES],
+            pip_requirements=["onnx", "onnxruntime"],
+            onnx_execution_providers=execution_providers(),
+        )
+        self._check_logged(info.model_uri, digest)
+        store = client(self.tracking_uri)
+        _ensure_model(store, model)
+        made = store.create_model_version(
+            model,
+            info.model_uri,
+            run_id=run.run_id,
+            tags={**tags, DIGEST_TAG: digest},
+            model_id=info.model_id,
+        )
+        return _version_of(made, ())
+
+    def by_alias(self, model: str, alias: str) -> ModelVersion | None:
+        """Return the version that an alias points at, or None."""
+        from mlflow.exceptions import MlflowException
+
+        check_reachable(self.tracking_uri)
+        try:
+            found = client(self.tracking_uri).get_model_version_by_alias(model, alias)
+        except MlflowException as error:
+            if error.error_code in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
+                return None
+            raise WorkError("MLflow's registry failed", seen=str(error)) from error
+        return _version_of(found, tuple(found.aliases))
+
+    def version(self, model: str, number: int) -> ModelVersion:
+        """Return one version.
+
+        Raises:
+            InputError: there is no such version.
+        """
+        from mlflow.exceptions import MlflowException
+
+        try:
+            found = client(self.tracking_uri).get_model_version(model, str(number))
+        except MlflowException as error:
+            raise InputError(f"the registry has no {model} version {number}", seen=error) from error
+        return _version_of(found, tuple(found.aliases))
+
+    def champions(self) -> dict[str, ModelVersion]:
+        """Return the champion of every registered model that has one."""
+        check_reachable(self.tracking_uri)
+        models: list[Any] = []
+        token = None
+        while True:
+            page = client(self.tracking_uri).search_registered_models(page_token=token)
+            models += page
+            token = page.token
+            if not token:
+                break
+        found = {m.name: self.by_alias(m.name, CHAMPION) for m in models if CHAMPION in m.aliases}
+        return {name: version for name, version in found.items() if version is not None}
+
+    def models(self) -> list[str]:
+        """Return the names of the registered models."""
+        return [m.name for m in client(self.tracking_uri).search_registered_models()]
+
+    def set_alias(self, version: ModelVersion, alias: str) -> None:
+        """Point an alias at a version."""
+        store = client(self.tracking_uri)
+        store.set_registered_model_alias(version.model, alias, str(version.version))
+
+    def set_tags(self, version: ModelVersion, tags: Mapping[str, object]) -> None:
+        """Set tags of a version."""
+        store = client(self.tracking_uri)
+        for name, value in tags.items():
+            store.set_model_version_tag(version.model, str(version.version), name, str(value))
+
+    def fetch(self, version: ModelVersion) -> Package:
+        """Return the files of a version, from the cache if they are there.
+
+        Raises:
+            InputError: the version was not made by Millrace, or its files are not the ones that
+                were registered.
+        """
+        if not version.digest:
+            raise InputError(
+                f"{version.model} version {version.version} has no digest",
+                valid=f"a version registered by Millrace, with the tag {DIGEST_TAG}",
+                hint="point the alias at another version",
+            )
+        folder = self.cache / version.model / f"{version.version}-{version.digest[:16]}"
+        if not folder.exists():
+            self._download(version, folder)
+        model = folder / "model.onnx"
+        if sha256(model) != version.digest:
+            raise InputError(
+                f"{version.model} version {version.version} is not the file that was registered",
+                seen=f"sha256 {sha256(model)}",
+                valid=f"sha256 {version.digest}",
+                hint="register the model again, or point the alias at another version",
+            )
+        encoding = Encoding.from_json((folder / "encoding.json").read_text())
+        return Package(version, model, encoding, folder)
+
+    def _download(self, version: ModelVersion, folder: Path) -> None:
+        """Download into a staging folder, check, and only then give it its name."""
+        from mlflow.artifacts import download_artifacts
+        from mlflow.exceptions import MlflowException
+
+        self.cache.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=self.cache) as staging:
+            try:
+                got = Path(
+                    download_artifacts(
+                        artifact_uri=f"models:/{version.model}/{version.version}",
+                        dst_path=f"{staging}/download",
+                        tracking_uri=self.tracking_uri,
+                    )
+                )
+            except (MlflowException, OSError) as error:
+                raise WorkError(
+                    f"the files of {version.model} version {version.version} cannot be fetched",
+                    seen=str(error).splitlines()[0],
+                    hint="check the artifact store of MLflow",
+                ) from error
+            kept = Path(staging) / "package"
+            kept.mkdir()
+            files = {"model.onnx": got / "model.onnx"}
+            files |= {name: got / "extra_files" / name for name in EXTRA_FILES}
+            for name, file in files.items():
+                _copy(file, kept / name, version)
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            if not folder.exists():
+                kept.rename(folder)
+
+    def _check_logged(self, model_uri: str, digest: str) -> None:
+        from mlflow.artifacts import download_artifacts
+
+        with tempfile.TemporaryDirectory() as folder:
+            got = Path(
+                download_artifacts(model_uri, dst_path=folder, tracking_uri=self.tracking_uri),
+                "model.onnx",
+            )
+            if sha256(got) != digest:
+                raise WorkError(
+                    "MLflow keeps another file than the one that was certified",
+                    seen=f"sha256 {sha256(got)}",
+                    valid=f"sha256 {digest}",
+                    hint="check the artifact store",
+                )
+
+
+def sha256(file: Path) -> str:
+    """Return the sha256 of a file, in hex."""
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
+def _copy(file: Path, to: Path, version: ModelVersion) -> None:
+    if not file.is_file() or file.is_symlink():
+        raise InputError(
+            f"{version.model} version {version.version} has no {to.name}",
+            valid=f"a version registered by Millrace: model.onnx, {', '.join(EXTRA_FILES)}",
+            hint="point the alias at another version",
+        )
+    shutil.copyfile(file, to)
+
+
+def _ensure_model(store: Any, model: str) -> None:
+    from mlflow.exceptions import MlflowException
+
+    try:
+        store.create_registered_model(model)
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_ALREADY_EXISTS":
+            raise
+
+
+def _version_of(found: "MlflowVersion", aliases: tuple[str, ...]) -> ModelVersion:
+    tags = dict(found.tags)
+    digest = tags.get(DIGEST_TAG, "")
+    return ModelVersion(found.name, int(found.version), digest, found.run_id or "", aliases, tags)

@@ -1,0 +1,108 @@
+"""CSV files, streamed.
+
+Cells stay text: the held types are cast to later, cell by cell if need be, so that one bad cell is
+one row in quarantine and not the end of the ingestion.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv as csv
+
+from models.errors import InputError
+from models.pipeline import DatasetSpec
+from models.source import Batched, Chunk, Unreadable, as_text, projection
+from models.source_files import File
+
+BLOCK_BYTES = 8 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class CsvSource(Batched):
+    """CSV files with a header each; `.tsv` is separated by tabs."""
+
+    spec: DatasetSpec
+    files: tuple[File, ...]
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        """The header of the first file, every column as text."""
+        names = _header(self.files[0])
+        return pa.schema([pa.field(name, pa.string()) for name in names])
+
+    def chunks(self) -> Iterator[Chunk]:
+        """Read the rows of all files."""
+        wanted = projection(self.spec, self.schema.names)
+        for file in self.files:
+            yield from _read(file, wanted)
+
+    def describe(self) -> dict[str, Any]:
+        """Return the files with sizes and digests."""
+        return {"format": "csv", "files": [file.manifest() for file in self.files]}
+
+
+def _header(file: File) -> list[str]:
+    with _opened(file, []) as reader:
+        names: list[str] = reader.schema.names
+        return names
+
+
+def _read(file: File, wanted: Sequence[str]) -> Iterator[Chunk]:
+    names = _header(file)
+    ragged: list[Unreadable] = []
+    with _opened(file, ragged, names, [name for name in wanted if name in names]) as reader:
+        while True:
+            try:
+                batch = reader.read_next_batch()
+            except StopIteration:
+                break
+            except pa.ArrowInvalid as error:
+                raise _not_csv(file, error) from error
+            unreadable = tuple(ragged)
+            del ragged[: len(unreadable)]
+            yield Chunk(as_text(batch), unreadable)
+    if ragged:
+        yield Chunk(pa.record_batch({}), tuple(ragged))
+
+
+def _opened(
+    file: File,
+    ragged: list[Unreadable],
+    names: Sequence[str] = (),
+    include: Sequence[str] = (),
+) -> csv.CSVStreamingReader:
+    def skip(row: csv.InvalidRow) -> str:
+        reason = f"line has {row.actual_columns} cells, not {row.expected_columns}"
+        ragged.append(Unreadable(reason, row.text))
+        return "skip"
+
+    try:
+        return csv.open_csv(
+            file.open(),
+            read_options=csv.ReadOptions(block_size=BLOCK_BYTES),
+            parse_options=csv.ParseOptions(
+                delimiter="\t" if ".tsv" in file.path.lower() else ",",
+                newlines_in_values=True,
+                invalid_row_handler=skip,
+            ),
+            convert_options=csv.ConvertOptions(
+                column_types=dict.fromkeys(names, pa.string()),
+                include_columns=list(include),
+                strings_can_be_null=True,
+                null_values=[""],
+            ),
+        )
+    except pa.ArrowInvalid as error:
+        raise _not_csv(file, error) from error
+
+
+def _not_csv(file: File, error: Exception) -> InputError:
+    return InputError(
+        f"{file.path} cannot be read as CSV",
+        seen=error,
+        valid="UTF-8 text with a header line, cells separated by commas (tabs in a .tsv)",
+        hint="mend the file, or set dataset.format to what it is",
+    )

@@ -1,0 +1,64 @@
+"""Opens the source that a pipeline file names.
+
+`batches()` streams; nothing is read before, but headers and schemas. The kinds are in
+`source_csv`, `source_jsonl`, `source_arrow` (Parquet, Delta) and `source_python` (scikit-learn,
+the user's function).
+"""
+
+import re
+from pathlib import Path
+
+from models.errors import InputError
+from models.pipeline import DatasetSpec
+from models.source import Source
+from models.source_arrow import ParquetSource, open_delta
+from models.source_csv import CsvSource
+from models.source_files import ENDINGS, File, find_files, format_of, resolve
+from models.source_jsonl import JsonlSource
+from models.source_python import SKLEARN_PREFIX, FunctionSource, open_sklearn
+
+_FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+
+
+def open_source(spec: DatasetSpec, folder: Path) -> Source:
+    """Open the source of a dataset.
+
+    Args:
+        spec: the pipeline file's `dataset` part.
+        folder: folder of the pipeline file, which relative paths and user modules start from.
+
+    Raises:
+        InputError: nothing is there, it is empty, or its format is not known.
+        TransientError: a remote store cannot be reached.
+    """
+    source = spec.source
+    if source.startswith(SKLEARN_PREFIX):
+        return open_sklearn(spec)
+    if _FUNCTION.fullmatch(source):
+        return FunctionSource(spec, folder)
+    if spec.format == "delta" or (spec.format == "auto" and _is_delta(source, folder)):
+        return open_delta(spec, source if "://" in source else str(resolve(source, folder)[1]))
+    files = find_files(source, folder)
+    return _file_source(spec, files)
+
+
+def _is_delta(source: str, folder: Path) -> bool:
+    """A remote table has to be declared by `format: delta`."""
+    return "://" not in source and Path(resolve(source, folder)[1], "_delta_log").is_dir()
+
+
+def _file_source(spec: DatasetSpec, files: tuple[File, ...]) -> Source:
+    kinds = {format_of(file.path) for file in files} if spec.format == "auto" else {spec.format}
+    if kinds == {"csv"}:
+        return CsvSource(spec, files)
+    if kinds == {"jsonl"}:
+        return JsonlSource(spec, files)
+    if kinds == {"parquet"}:
+        return ParquetSource(spec, files)
+    endings = ", ".join(ending for group in ENDINGS.values() for ending in group)
+    raise InputError(
+        f"the format of {spec.source} cannot be told from its ending",
+        seen=", ".join(sorted(Path(file.path).name for file in files)[:5]),
+        valid=f"files of one kind: {endings}, compressed or not",
+        hint="set dataset.format to parquet, csv or jsonl",
+    )

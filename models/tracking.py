@@ -1,0 +1,187 @@
+"""MLflow tracking: one run of a pipeline, from its parameters to its pictures.
+
+MLflow takes seconds to import, so it is imported inside the functions here.
+"""
+
+import logging
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from models.errors import TransientError, WorkError
+from models.places import Places
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from mlflow import MlflowClient
+
+_PARAM_LENGTH = 500
+
+
+@dataclass(frozen=True)
+class TrackedRun:
+    """One MLflow run, by its id; every method may be called while it is open.
+
+    Attributes:
+        tracking_uri: where it is kept.
+        experiment_id: experiment it belongs to.
+        run_id: its id.
+    """
+
+    tracking_uri: str
+    experiment_id: str
+    run_id: str
+
+    @property
+    def client(self) -> "MlflowClient":
+        """MLflow's client for this run's store."""
+        return client(self.tracking_uri)
+
+    @property
+    def path(self) -> str:
+        """Path of the run's page below the address of an MLflow UI."""
+        return f"#/experiments/{self.experiment_id}/runs/{self.run_id}"
+
+    def log_params(self, params: Mapping[str, object]) -> None:
+        """Log parameters, flattened to dotted names."""
+        from mlflow.entities import Param
+
+        flat = [Param(name, str(v)[:_PARAM_LENGTH]) for name, v in _flat("", params)]
+        for start in range(0, len(flat), 100):
+            self.client.log_batch(self.run_id, params=flat[start : start + 100])
+
+    def log_metrics(self, metrics: Mapping[str, float], step: int = 0) -> None:
+        """Log metrics of one step."""
+        import time
+
+        from mlflow.entities import Metric
+
+        now = int(time.time() * 1000)
+        entries = [Metric(name, float(value), now, step) for name, value in metrics.items()]
+        self.client.log_batch(self.run_id, metrics=entries)
+
+    def log_text(self, text: str, path: str) -> None:
+        """Keep a text as an artifact."""
+        self.client.log_text(self.run_id, text, path)
+
+    def log_figure(self, figure: "Figure", path: str) -> None:
+        """Keep a picture as an artifact."""
+        self.client.log_figure(self.run_id, figure, path)
+
+    def log_file(self, file: Path, folder: str | None = None) -> None:
+        """Keep a file as an artifact."""
+        self.client.log_artifact(self.run_id, str(file), folder)
+
+    def set_tags(self, tags: Mapping[str, object]) -> None:
+        """Set tags of the run."""
+        for name, value in tags.items():
+            self.client.set_tag(self.run_id, name, str(value))
+
+    def log_dataset(self, name: str, uri: str, version: int, digest: str) -> None:
+        """Log the snapshot as the input of the run."""
+        from mlflow.entities import Dataset, DatasetInput, InputTag
+
+        source = {"path": uri, "delta_table_version": version}
+        dataset = Dataset(
+            name=name,
+            digest=digest[:36],
+            source_type="delta_table",
+            source=_json(source),
+            profile=_json({"version": version}),
+        )
+        tags = [InputTag("mlflow.data.context", "training"), InputTag("version", str(version))]
+        self.client.log_inputs(self.run_id, [DatasetInput(dataset, tags)])
+
+
+def client(tracking_uri: str) -> "MlflowClient":
+    """Return a client of tracking and registry at one address."""
+    from mlflow import MlflowClient
+
+    return MlflowClient(tracking_uri=tracking_uri, registry_uri=tracking_uri)
+
+
+def check_reachable(tracking_uri: str, timeout_s: float = 5.0) -> None:
+    """Fail at once, and clearly, where MLflow's client would try for minutes.
+
+    Raises:
+        TransientError: no MLflow answers at an http address.
+    """
+    if not tracking_uri.startswith(("http://", "https://")):
+        return
+    try:
+        with urllib.request.urlopen(f"{tracking_uri.rstrip('/')}/health", timeout=timeout_s):
+            pass
+    except (urllib.error.URLError, TimeoutError, OSError) as error:
+        raise TransientError(
+            f"MLflow cannot be reached at {tracking_uri}",
+            seen=getattr(error, "reason", error),
+            valid="the address of a running MLflow server, or sqlite:///PATH",
+            hint="check MLFLOW_TRACKING_URI, or unset it to use the embedded MLflow",
+        ) from error
+
+
+@contextmanager
+def tracked_run(
+    places: Places, experiment: str, tags: Mapping[str, str], system_metrics: bool = True
+) -> Iterator[TrackedRun]:
+    """Open a run and close it as FINISHED, FAILED or KILLED, whatever happens inside.
+
+    Args:
+        places: where MLflow is.
+        experiment: made if it is not there.
+        tags: tags of the new run.
+        system_metrics: sample CPU, memory and GPU while the run is open.
+
+    Raises:
+        WorkError: the store cannot be opened.
+    """
+    check_reachable(places.tracking_uri)
+    import mlflow
+
+    logging.getLogger("mlflow").setLevel(logging.ERROR)
+    logging.getLogger("alembic").setLevel(logging.ERROR)
+    mlflow.set_tracking_uri(places.tracking_uri)
+    mlflow.set_registry_uri(places.tracking_uri)
+    experiment_id = _experiment(places, experiment)
+    with mlflow.start_run(
+        experiment_id=experiment_id, tags=dict(tags), log_system_metrics=system_metrics
+    ) as run:
+        yield TrackedRun(places.tracking_uri, experiment_id, run.info.run_id)
+
+
+def _experiment(places: Places, name: str) -> str:
+    """Return the id of an experiment, made with its artifacts under the home when embedded."""
+    from mlflow.exceptions import MlflowException
+
+    store = client(places.tracking_uri)
+    embedded = not places.tracking_uri.startswith(("http://", "https://"))
+    location = f"{places.artifacts.as_uri()}/{name}" if embedded else None
+    try:
+        known = store.get_experiment_by_name(name)
+        if known is not None and known.lifecycle_stage == "deleted":
+            store.restore_experiment(known.experiment_id)
+        return str(known.experiment_id if known else store.create_experiment(name, location))
+    except MlflowException as error:
+        raise WorkError(
+            f"MLflow's experiment {name!r} cannot be opened",
+            seen=str(error).splitlines()[0],
+            hint=f"check MLFLOW_TRACKING_URI (now {places.tracking_uri})",
+        ) from error
+
+
+def _flat(prefix: str, values: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
+    for name, value in values.items():
+        if isinstance(value, Mapping) and value:
+            yield from _flat(f"{prefix}{name}.", value)
+        else:
+            yield f"{prefix}{name}", value
+
+
+def _json(values: Mapping[str, object]) -> str:
+    import json
+
+    return json.dumps(values)

@@ -1,0 +1,137 @@
+"""Ray Train around the training loop: workers, shards, restarts and the result."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import ray
+import ray.data
+import ray.train
+import torch
+from ray.data.expressions import col
+from ray.train.torch import TorchTrainer
+
+from models import snapshots
+from models.columns import BUCKET
+from models.errors import MillraceError, WorkError
+from models.keys import split_bounds
+from models.pipeline import Split, SplitSpec, TrainingSpec
+from models.progress import EpochEnded, TrainEvent, told
+from models.training import TRAIN, VALIDATION, TrainJob, train_loop
+
+_BLOCK_ROWS = 65_536
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """What a training run left.
+
+    Attributes:
+        checkpoint: folder of the last checkpoint.
+        history: the metrics of every epoch, in order, an epoch that was done again only once.
+        restarts: how often workers went back to the last checkpoint.
+    """
+
+    checkpoint: Path
+    history: tuple[dict[str, float], ...]
+    restarts: int
+
+
+def fit(
+    job: TrainJob,
+    snapshot: snapshots.Snapshot,
+    shares: SplitSpec,
+    storage: Path,
+    name: str,
+    on_event: Callable[[TrainEvent], None],
+) -> TrainResult:
+    """Train on a snapshot with the Ray that is connected.
+
+    Args:
+        job: what the workers run.
+        snapshot: where the rows come from.
+        shares: shares of the splits.
+        storage: folder that all nodes see; checkpoints go to `storage/name`.
+        name: name of this run.
+        on_event: called in a thread of this process for every epoch and failure.
+
+    Raises:
+        WorkError: the workers failed more often than `training.max_failures`.
+    """
+    history: dict[int, dict[str, float]] = {}
+
+    def keep(event: TrainEvent) -> None:
+        if isinstance(event, EpochEnded):
+            history[int(event.metrics["epoch"])] = event.metrics
+        on_event(event)
+
+    with told(keep) as callback:
+        trainer = TorchTrainer(
+            train_loop,
+            train_loop_config={"job": job},
+            scaling_config=_scaling(job.training),
+            datasets={
+                TRAIN: _rows(snapshot, TRAIN, shares, job.training.num_workers),
+                VALIDATION: _rows(snapshot, VALIDATION, shares, 1),
+            },
+            dataset_config=_data_config(),
+            run_config=ray.train.RunConfig(
+                name=name,
+                storage_path=str(storage),
+                failure_config=ray.train.FailureConfig(max_failures=job.training.max_failures),
+                checkpoint_config=ray.train.CheckpointConfig(num_to_keep=2),
+                callbacks=[callback],  # type: ignore[list-item]
+            ),
+        )
+        try:
+            result = trainer.fit()
+        except ray.train.TrainingFailedError as error:
+            raise _failed(error, job.training) from error
+    if result.checkpoint is None or result.metrics is None:
+        raise WorkError("training ended without a checkpoint", hint="see the Ray Train log above")
+    return TrainResult(
+        checkpoint=Path(result.checkpoint.path),
+        history=tuple(history[epoch] for epoch in sorted(history)),
+        restarts=int(result.metrics["restarts"]),
+    )
+
+
+def _rows(
+    snapshot: snapshots.Snapshot, split: Split, shares: SplitSpec, workers: int
+) -> ray.data.Dataset:
+    low, high = split_bounds(shares)[split]
+    # Left to itself Ray Data makes hundreds of blocks, each read by a process that takes longer
+    # to start than a small table takes to read.
+    blocks = max(workers, snapshot.rows // _BLOCK_ROWS)
+    rows = ray.data.read_parquet(snapshots.files(snapshot), override_num_blocks=blocks)
+    rows = rows.filter(expr=(col(BUCKET) >= low) & (col(BUCKET) < high))
+    return rows.select_columns([*snapshot.schema.features, snapshot.schema.target])
+
+
+def _data_config() -> ray.train.DataConfig:
+    options = ray.data.ExecutionOptions()
+    options.preserve_order = True  # the same rows to the same rank in every run with this seed
+    return ray.train.DataConfig(datasets_to_split=[TRAIN], execution_options=options)
+
+
+def _scaling(spec: TrainingSpec) -> ray.train.ScalingConfig:
+    gpus = int(_resources().get("GPU", 0)) if torch.cuda.is_available() else 0
+    return ray.train.ScalingConfig(num_workers=spec.num_workers, use_gpu=gpus >= spec.num_workers)
+
+
+def _resources() -> dict[str, float]:
+    return dict(ray.cluster_resources())  # type: ignore[no-untyped-call]
+
+
+def _failed(error: Exception, spec: TrainingSpec) -> Exception:
+    causes = list(getattr(error, "worker_failures", {}).values())
+    for cause in causes:
+        inner = getattr(cause, "cause", cause)
+        if isinstance(inner, MillraceError):
+            return inner
+    first = str(causes[0] if causes else error).strip().splitlines()
+    return WorkError(
+        "training failed",
+        seen=first[-1] if first else type(error).__name__,
+        hint=f"mend the cause, or raise training.max_failures (now {spec.max_failures})",
+    )

@@ -1,0 +1,1 @@
+"""The backend that answers to `backend: "onnxruntime"` where NVIDIA's C++ one is not installed."""

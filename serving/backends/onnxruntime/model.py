@@ -1,0 +1,192 @@
+"""A Triton Python-based backend for models whose version folder holds `model.onnx`.
+
+It stands in for NVIDIA's C++ backend of the same name and reads the same `config.pbtxt`: the
+parameters `intra_op_thread_count`, `inter_op_thread_count`, `execution_mode`, `enable_mem_arena`
+and `enable_mem_pattern`, and `optimization { graph { level } }`. Triton runs it in stub processes,
+one for each instance, so it imports nothing of Millrace.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnxruntime as ort
+import triton_python_backend_utils as pb_utils
+from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
+
+Array = npt.NDArray[Any]
+Feed = dict[str, Array]
+
+REFUSED = (ort_errors.InvalidArgument, ValueError, UnicodeDecodeError)
+FAILED = (ort_errors.Fail, ort_errors.RuntimeException, ort_errors.EPFail, MemoryError)
+GRAPH_LEVELS = {
+    -1: ort.GraphOptimizationLevel.ORT_ENABLE_BASIC,
+    0: ort.GraphOptimizationLevel.ORT_ENABLE_ALL,
+    1: ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
+    2: ort.GraphOptimizationLevel.ORT_DISABLE_ALL,
+}
+
+
+class TritonPythonModel:
+    """One instance of one model version: an ONNX Runtime session."""
+
+    def initialize(self, args: Mapping[str, str]) -> None:
+        """Open the session; an exception here makes Triton refuse the version."""
+        config = json.loads(args["model_config"])
+        version = Path(args["model_repository"]) / args["model_version"]
+        self.batches = config["max_batch_size"] > 0
+        self.inputs = [entry["name"] for entry in config["input"]]
+        self.outputs = [entry["name"] for entry in config["output"]]
+        self.session = ort.InferenceSession(
+            str(version / (config.get("default_model_filename") or "model.onnx")),
+            sess_options=session_options(config),
+            providers=providers(args["model_instance_kind"], args["model_instance_device_id"]),
+        )
+        self.text_inputs = {
+            node.name for node in self.session.get_inputs() if node.type == "tensor(string)"
+        }
+        check_names("input", self.inputs, [node.name for node in self.session.get_inputs()])
+        check_names("output", self.outputs, [node.name for node in self.session.get_outputs()])
+
+    def execute(self, requests: Sequence[Any]) -> list[Any]:
+        """Answer all requests by one run of the session where that is possible."""
+        responses: list[Any] = [None] * len(requests)
+        feeds: dict[int, Feed] = {}
+        for position, request in enumerate(requests):
+            try:
+                feeds[position] = self._feed(request)
+            except REFUSED as error:
+                responses[position] = refusal(error)
+        for group in [list(feeds)] if self.batches else [[position] for position in feeds]:
+            answers = self._answer(
+                [requests[position] for position in group], [feeds[position] for position in group]
+            )
+            for position, answer in zip(group, answers, strict=True):
+                responses[position] = answer
+        return responses
+
+    def finalize(self) -> None:
+        """Free the session."""
+        del self.session
+
+    def _feed(self, request: Any) -> Feed:
+        """Read a request's inputs; numbers are views of Triton's shared memory, not copies."""
+        feed = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
+        for name in self.text_inputs & feed.keys():
+            feed[name] = decoded(feed[name])
+        return feed
+
+    def _answer(self, requests: list[Any], feeds: list[Feed]) -> list[Any]:
+        """Run the requests together, and alone if together fails: none is failed by another."""
+        if not requests:
+            return []
+        try:
+            return self._run(requests, feeds)
+        except (*REFUSED, *FAILED) as error:
+            if len(requests) == 1:
+                return [refusal(error)]
+        return [
+            self._answer([request], [feed])[0]
+            for request, feed in zip(requests, feeds, strict=True)
+        ]
+
+    def _run(self, requests: list[Any], feeds: list[Feed]) -> list[Any]:
+        wanted = [set(request.requested_output_names()) for request in requests]
+        names = [name for name in self.outputs if any(name in each for each in wanted)]
+        arrays = self.session.run(names, joined(feeds))
+        pieces = [[array] for array in arrays]
+        if len(feeds) > 1:
+            rows = [len(next(iter(feed.values()))) for feed in feeds]
+            pieces = [split(array, rows) for array in arrays]
+        return [
+            pb_utils.InferenceResponse(
+                [
+                    pb_utils.Tensor(name, encoded(pieces[column][position]))
+                    for column, name in enumerate(names)
+                    if name in wanted[position]
+                ]
+            )
+            for position in range(len(requests))
+        ]
+
+
+def session_options(config: Mapping[str, Any]) -> ort.SessionOptions:
+    """Translate `config.pbtxt`, as JSON, to ONNX Runtime's session options."""
+    values = {key: entry["string_value"] for key, entry in config.get("parameters", {}).items()}
+    options = ort.SessionOptions()
+    if int(values.get("intra_op_thread_count", "0")) > 0:
+        options.intra_op_num_threads = int(values["intra_op_thread_count"])
+    if int(values.get("inter_op_thread_count", "0")) > 0:
+        options.inter_op_num_threads = int(values["inter_op_thread_count"])
+    if values.get("execution_mode", "0") == "1":
+        options.execution_mode = ort.ExecutionMode.ORT_PARALLEL
+    options.enable_cpu_mem_arena = is_true(values.get("enable_mem_arena", "true"))
+    options.enable_mem_pattern = is_true(values.get("enable_mem_pattern", "true"))
+    level = config.get("optimization", {}).get("graph", {}).get("level", 0)
+    options.graph_optimization_level = GRAPH_LEVELS[int(level)]
+    return options
+
+
+def providers(kind: str, device: str) -> list[Any]:
+    """Return the execution providers of an instance: CUDA for KIND_GPU, else the CPU's."""
+    if kind != "GPU":
+        return ["CPUExecutionProvider"]
+    if "CUDAExecutionProvider" not in ort.get_available_providers():
+        raise pb_utils.TritonModelException(
+            "instance_group is KIND_GPU but this onnxruntime has no CUDAExecutionProvider: "
+            "install onnxruntime-gpu in the environment of Triton, or serve on KIND_CPU"
+        )
+    return [("CUDAExecutionProvider", {"device_id": int(device)}), "CPUExecutionProvider"]
+
+
+def check_names(kind: str, configured: Sequence[str], found: Sequence[str]) -> None:
+    """Raise if config.pbtxt names a tensor that the graph does not have."""
+    unknown = sorted(set(configured) - set(found))
+    if unknown:
+        raise pb_utils.TritonModelException(
+            f"config.pbtxt names the {kind} {unknown}, and model.onnx has {sorted(found)}"
+        )
+
+
+def joined(feeds: Sequence[Feed]) -> Feed:
+    """Concatenate feeds along the batch dimension."""
+    if len(feeds) == 1:
+        return feeds[0]
+    return {name: np.concatenate([feed[name] for feed in feeds]) for name in feeds[0]}
+
+
+def split(array: Array, rows: Sequence[int]) -> list[Array]:
+    """Cut the answer of a joined run into views of so many rows each."""
+    if array.ndim == 0 or len(array) != sum(rows):
+        raise ValueError(f"an output has shape {array.shape} for a batch of {sum(rows)}")
+    return np.split(array, np.cumsum(rows)[:-1])
+
+
+def decoded(array: Array) -> Array:
+    """Turn Triton's bytes into the str that ONNX Runtime takes."""
+    texts = [item.decode() if isinstance(item, bytes) else item for item in array.ravel()]
+    return np.array(texts, dtype=object).reshape(array.shape)
+
+
+def encoded(array: Array) -> Array:
+    """Turn ONNX Runtime's str into Triton's bytes; numbers pass."""
+    if array.dtype != np.object_:
+        return array
+    return np.array([str(item).encode() for item in array.ravel()], dtype=object).reshape(
+        array.shape
+    )
+
+
+def is_true(text: str) -> bool:
+    """Read a flag as Triton's C++ backends do."""
+    return text.lower() in ("true", "1")
+
+
+def refusal(error: BaseException) -> Any:
+    """Answer one request by an error, the client's fault where ONNX Runtime says so."""
+    kind = pb_utils.TritonError
+    code = kind.INVALID_ARG if isinstance(error, REFUSED) else kind.INTERNAL
+    return pb_utils.InferenceResponse(error=kind(str(error), code))

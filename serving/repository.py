@@ -1,0 +1,280 @@
+"""Triton's model repository on disk.
+
+    MODEL/config.pbtxt
+    MODEL/labels.txt
+    MODEL/<version>/model.onnx
+    MODEL/<version>/version.json     what this version is; Triton does not read it
+
+MLflow version N is Triton version N. A version folder appears by one rename and never changes: a
+folder that is touched while Triton loads it gives half a model.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+import re
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tritonclient.grpc import model_config_pb2 as pb
+
+from models.errors import InputError, WorkError
+from models.pipeline import ServingSpec
+from serving.config import LABELS, to_text
+from serving.onnx_graph import Signature, read_signature
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+CHUNK = 1 << 20
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """What a version consists of.
+
+    Attributes:
+        onnx: the model file, anywhere on this machine.
+        sha256: the digest that the registry holds for it, 64 hexadecimal digits.
+        labels: class names, in the order of the output.
+        serving: how Triton is to serve it.
+    """
+
+    onnx: Path
+    sha256: str
+    labels: tuple[str, ...] = ()
+    serving: ServingSpec = field(default_factory=ServingSpec)
+
+
+@dataclass(frozen=True)
+class SavedConfig:
+    """A model's configuration files as they were; None where there was none."""
+
+    config: bytes | None
+    labels: bytes | None
+
+
+@dataclass(frozen=True)
+class Repository:
+    """A model repository and the folder, on the same filesystem, where versions are staged."""
+
+    root: Path
+    staging: Path
+
+    def versions(self) -> dict[str, tuple[int, ...]]:
+        """Return the models on disk and their versions, ascending."""
+        folders = sorted(each for each in self.root.iterdir() if each.is_dir())
+        return {
+            folder.name: tuple(sorted(_versions_in(folder)))
+            for folder in folders
+            if NAME.fullmatch(folder.name)
+        }
+
+    def onnx(self, model: str, version: int) -> Path:
+        """Return the path of a version's model file."""
+        return self._version(model, version) / "model.onnx"
+
+    def signature(self, model: str, version: int) -> Signature:
+        """Read a staged version's inputs and outputs."""
+        return read_signature(self.onnx(model, version))
+
+    def artifact(self, model: str, version: int) -> Artifact:
+        """Return what was staged as a version.
+
+        Raises:
+            WorkError: the version is not staged, or its folder is damaged.
+        """
+        path = self._version(model, version) / "version.json"
+        try:
+            card = json.loads(path.read_text())
+            return Artifact(
+                onnx=self.onnx(model, version),
+                sha256=card["sha256"],
+                labels=tuple(card["labels"]),
+                serving=ServingSpec.model_validate(card["serving"]),
+            )
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise WorkError(
+                f"version {version} of {model} is not whole in the model repository",
+                seen=error,
+                valid=f"the folder that staging made, {path.parent}",
+                hint="remove the folder; the next release stages the version again",
+            ) from error
+
+    def stage(self, model: str, version: int, artifact: Artifact) -> bool:
+        """Publish a version folder by one rename; return False if it was there already.
+
+        Raises:
+            InputError: the file is not an ONNX model that Triton can serve from one file.
+            WorkError: the digest is not the expected one, or the version exists with another.
+        """
+        target = self._version(model, version)
+        if target.exists():
+            self._must_equal(model, version, artifact)
+            return False
+        with self.workspace() as work:
+            folder = work / str(version)
+            folder.mkdir()
+            _copy_verified(artifact, folder / "model.onnx")
+            read_signature(folder / "model.onnx")
+            (folder / "version.json").write_text(_card(artifact))
+            _share_with_group(folder)
+            target.parent.mkdir(mode=0o750, exist_ok=True)
+            try:
+                folder.rename(target)
+            except OSError as error:
+                if not target.exists():
+                    raise _unmovable(folder, target, error) from error
+                self._must_equal(model, version, artifact)
+                return False
+        return True
+
+    def remove(self, model: str, version: int) -> bool:
+        """Take a version folder away by one rename; return False if there was none.
+
+        Only for versions that no server has loaded.
+        """
+        target = self._version(model, version)
+        if not target.exists():
+            return False
+        with self.workspace() as work:
+            target.rename(work / str(version))
+        return True
+
+    def write_config(self, config: pb.ModelConfig, labels: Sequence[str] = ()) -> None:
+        """Write a model's `config.pbtxt` and `labels.txt`, each replaced as a whole."""
+        text = "".join(f"{label}\n" for label in labels)
+        self.restore(
+            config.name, SavedConfig(to_text(config).encode(), text.encode() if labels else None)
+        )
+
+    def saved_config(self, model: str) -> SavedConfig:
+        """Read a model's configuration files, to `restore` them later."""
+        folder = self._model(model)
+        return SavedConfig(*(_bytes_or_none(folder / name) for name in ("config.pbtxt", LABELS)))
+
+    def restore(self, model: str, saved: SavedConfig) -> None:
+        """Make a model's configuration files be `saved`."""
+        folder = self._model(model)
+        folder.mkdir(mode=0o750, exist_ok=True)
+        # labels first: a config that names a file needs it
+        for name, content in ((LABELS, saved.labels), ("config.pbtxt", saved.config)):
+            if content is None:
+                (folder / name).unlink(missing_ok=True)
+                continue
+            with self.workspace() as work:
+                (work / name).write_bytes(content)
+                (work / name).chmod(0o640)
+                (work / name).replace(folder / name)
+
+    @contextmanager
+    def workspace(self) -> Iterator[Path]:
+        """Give a private folder beside the repository, removed afterwards."""
+        with tempfile.TemporaryDirectory(prefix="stage-", dir=self.staging) as folder:
+            yield Path(folder)
+
+    @contextmanager
+    def exclusive(self) -> Iterator[None]:
+        """Keep other releases on this machine out, until the block ends."""
+        with open(self.staging / "release.lock", "w", opener=_private) as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+    def _model(self, model: str) -> Path:
+        if not NAME.fullmatch(model):
+            raise InputError(
+                "the name of a model cannot be a folder's",
+                seen=repr(model),
+                valid="letters, digits, '.', '_' and '-', a letter or a digit first",
+                hint="register the model by another name",
+            )
+        return self.root / model
+
+    def _version(self, model: str, version: int) -> Path:
+        if version < 1:
+            raise InputError(
+                f"a version of {model} cannot be served", seen=version, valid="1, 2, 3, …"
+            )
+        return self._model(model) / str(version)
+
+    def _must_equal(self, model: str, version: int, artifact: Artifact) -> None:
+        path = self.onnx(model, version)
+        found = digest_of(path) if path.is_file() else "no model.onnx"
+        if found != artifact.sha256:
+            raise WorkError(
+                f"version {version} of {model} is in the model repository with other contents",
+                seen=found,
+                valid=artifact.sha256,
+                hint="a version never changes: register the new file as a new version, or remove "
+                f"{path.parent} if it was put there by hand",
+            )
+
+
+def digest_of(path: Path) -> str:
+    """Return the SHA-256 of a file, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _copy_verified(artifact: Artifact, target: Path) -> None:
+    """Copy and hash in one pass, so that the bytes that were checked are those that are served."""
+    digest = hashlib.sha256()
+    try:
+        with artifact.onnx.open("rb") as source, target.open("wb") as copy:
+            while chunk := source.read(CHUNK):
+                digest.update(chunk)
+                copy.write(chunk)
+            copy.flush()
+            os.fsync(copy.fileno())
+    except OSError as error:
+        raise WorkError(
+            f"{artifact.onnx} cannot be copied into the model repository", seen=error
+        ) from error
+    if digest.hexdigest() != artifact.sha256:
+        raise WorkError(
+            f"{artifact.onnx.name} is not the file that was registered",
+            seen=digest.hexdigest(),
+            valid=artifact.sha256,
+            hint="download it again; if it stays so, the artifact store was changed",
+        )
+
+
+def _card(artifact: Artifact) -> str:
+    values = {
+        "sha256": artifact.sha256,
+        "labels": artifact.labels,
+        "serving": artifact.serving.model_dump(),
+    }
+    return json.dumps(values, indent=1)
+
+
+def _share_with_group(folder: Path) -> None:
+    """Let a server that runs as another user of the group read the version, and nobody write it."""
+    for file in folder.iterdir():
+        file.chmod(0o440)
+    folder.chmod(0o750)
+
+
+def _versions_in(folder: Path) -> Iterator[int]:
+    for each in folder.iterdir():
+        if each.is_dir() and each.name.isascii() and each.name.isdigit() and each.name[0] != "0":
+            yield int(each.name)
+
+
+def _bytes_or_none(path: Path) -> bytes | None:
+    return path.read_bytes() if path.exists() else None
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def _unmovable(folder: Path, target: Path, error: OSError) -> WorkError:
+    return WorkError(
+        f"{folder} cannot be moved to {target}",
+        seen=error.strerror,
+        valid="a staging folder on the filesystem of the model repository",
+        hint="put both below one MILLRACE_HOME, and check its permissions",
+    )

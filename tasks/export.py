@@ -1,0 +1,190 @@
+"""Step: from trained weights to measured candidates and a certificate."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from export.candidate import Candidate, choose, fallback
+from export.certificate import Certificate
+from models import snapshots
+from models.arrays import Array
+from models.errors import InputError, WorkError
+from models.features import Encoding
+from models.pipeline import Pipeline
+from models.pipeline_file import resolved_yaml
+from tasks.progress import bar, log
+from tasks.retry import step
+from tasks.train import Trained
+
+if TYPE_CHECKING:
+    from export.forms import Exporter
+    from export.measure import Evidence
+    from models.objective import Objective
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What the export left.
+
+    Attributes:
+        candidates: every form that was asked for, measured or with the reason why not.
+        chosen: the one to register.
+        certificate: its evidence.
+        files: the files that go beside the model, by name.
+        answers: the chosen form's answers to the test split, `[rows, outputs]`.
+        target: the test split's target.
+    """
+
+    candidates: tuple[Candidate, ...]
+    chosen: Candidate
+    certificate: Certificate
+    files: dict[str, Path]
+    answers: Array
+    target: Array
+
+
+@step(timeout_seconds=3600, retries=0)
+def export_candidates(
+    pipeline: Pipeline, snapshot: snapshots.Snapshot, trained: Trained, folder: Path
+) -> Exported:
+    """Export, measure, choose and certify.
+
+    Args:
+        pipeline: what to export.
+        snapshot: gives the calibration rows and the test split.
+        trained: weights and encoding.
+        folder: an empty folder for the files, kept until the version is registered.
+
+    Raises:
+        WorkError: no form could be made.
+        InputError: the test split has no rows.
+    """
+    from export.measure import gather_evidence
+    from models.objective import objective_of
+
+    objective = objective_of(trained.encoding)
+    test, target = test_split(pipeline, snapshot, trained.encoding)
+    exporter = _exporter(pipeline, snapshot, trained, objective, folder)
+    golden_rows = pipeline.export.golden_rows
+    evidence = gather_evidence(exporter.served, objective, test, target, golden_rows)
+    candidates: list[Candidate] = []
+    with bar("export", len(pipeline.export.candidates), "candidates") as shown:
+        for candidate in exporter.candidates(pipeline.export, evidence):
+            candidates.append(candidate)
+            shown.update(len(candidates), candidate.name)
+            if candidate.reason:
+                log.warning("%s is refused: %s", candidate.name, candidate.reason)
+    chosen = choose(tuple(candidates), pipeline.export) or fallback(tuple(candidates))
+    if chosen is None or chosen.path is None:
+        reasons = "; ".join(f"{c.name}: {c.reason}" for c in candidates)
+        raise WorkError("no form of the model could be made", seen=reasons)
+    certificate = _certificate(pipeline, snapshot, objective, evidence, candidates, chosen)
+    files = _write_files(folder, pipeline, trained.encoding, certificate, evidence)
+    answers = _answers(chosen.path, evidence)
+    return Exported(tuple(candidates), chosen, certificate, files, answers, target)
+
+
+def _exporter(
+    pipeline: Pipeline,
+    snapshot: snapshots.Snapshot,
+    trained: Trained,
+    objective: "Objective",
+    folder: Path,
+) -> "Exporter":
+    from export.forms import Exporter
+    from models.checkpoint import load_weights
+    from models.families import build_network
+    from models.network import Served
+
+    encoding = trained.encoding
+    network = build_network(pipeline.model, pipeline.folder, encoding, objective)
+    load_weights(trained.checkpoint, network)
+
+    def calibration() -> Iterator[Array]:
+        left, columns = pipeline.export.calibration_rows, snapshot.schema.features
+        shares = pipeline.dataset.split
+        for batch in snapshots.scan(snapshot, "train", shares, columns=columns):
+            rows = encoding.encode(batch)[:left]
+            left -= len(rows)
+            yield from (rows[start : start + 64] for start in range(0, len(rows), 64))
+            if left <= 0:
+                return
+
+    threads = pipeline.serving.intra_op_thread_count
+    served = Served(network, objective)
+    return Exporter(served, objective, encoding.raw_width, calibration, folder, threads)
+
+
+def test_split(
+    pipeline: Pipeline, snapshot: snapshots.Snapshot, encoding: Encoding
+) -> tuple[Array, Array]:
+    """Return the test split as `(features [rows, raw_width], target [rows])`.
+
+    Raises:
+        InputError: it has no rows.
+    """
+    features, targets = [], []
+    columns = (*snapshot.schema.features, snapshot.schema.target)
+    for batch in snapshots.scan(snapshot, "test", pipeline.dataset.split, columns=columns):
+        features.append(encoding.encode(batch))
+        targets.append(encoding.encode_target(batch))
+    if not features or not sum(len(part) for part in targets):
+        raise InputError(
+            "the test split has no rows",
+            seen=f"{snapshot.rows} rows in all, {pipeline.dataset.split.test:.0%} of them for test",
+            valid="at least one row in each split",
+            hint="bring more rows, or raise dataset.split.test",
+        )
+    return np.concatenate(features), np.concatenate(targets)
+
+
+def _certificate(
+    pipeline: Pipeline,
+    snapshot: snapshots.Snapshot,
+    objective: "Objective",
+    evidence: "Evidence",
+    candidates: list[Candidate],
+    chosen: Candidate,
+) -> Certificate:
+    return Certificate(
+        model=pipeline.name,
+        candidate=chosen.name,
+        digest=chosen.digest,
+        dataset=snapshot.name,
+        dataset_version=snapshot.version,
+        dataset_digest=snapshot.digest,
+        test_rows=len(evidence.target),
+        golden_rows=len(evidence.golden),
+        metric_name=objective.metric,
+        max_metric_loss=pipeline.export.max_metric_loss,
+        stages=(evidence.stage, *(c.stage for c in candidates if c.stage)),
+        passed=chosen.passed,
+    )
+
+
+def _write_files(
+    folder: Path,
+    pipeline: Pipeline,
+    encoding: Encoding,
+    certificate: Certificate,
+    evidence: "Evidence",
+) -> dict[str, Path]:
+    texts = {
+        "encoding.json": encoding.to_json(),
+        "certificate.json": certificate.to_json(),
+        "pipeline.yaml": resolved_yaml(pipeline),
+    }
+    for name, text in texts.items():
+        (folder / name).write_text(text)
+    np.savez(folder / "golden.npz", features=evidence.golden, answers=evidence.golden_answers)
+    return {name: folder / name for name in (*texts, "golden.npz")}
+
+
+def _answers(path: Path, evidence: "Evidence") -> Array:
+    from export.measure import in_chunks
+    from models.onnx_session import OnnxSession
+
+    return in_chunks(OnnxSession(path).answer, evidence.test)

@@ -1,0 +1,66 @@
+"""Progress of long work: a bar on a terminal, plain lines in a log, always on stderr."""
+
+import logging
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+log = logging.getLogger("millrace")
+
+_LINE_SECONDS = 5.0
+
+
+@dataclass
+class Bar:
+    """How far one piece of work is.
+
+    Attributes:
+        title: what is being done.
+        total: how much there is to do; None if that is not known.
+        unit: what is counted.
+    """
+
+    title: str
+    total: int | None
+    unit: str
+    _bar: Progress | None = None
+    _last: float = field(default_factory=time.monotonic)
+
+    def __post_init__(self) -> None:
+        self._task = (
+            self._bar.add_task(self.title, total=self.total, note="") if self._bar else None
+        )
+
+    def update(self, done: int, note: str = "") -> None:
+        """Tell that `done` of the total is done; `note` is shown beside it."""
+        if self._bar is not None and self._task is not None:
+            self._bar.update(self._task, completed=done, note=note)
+            return
+        if time.monotonic() - self._last >= _LINE_SECONDS or done == self.total:
+            self._last = time.monotonic()
+            of_total = f"/{self.total}" if self.total else ""
+            log.info("%s: %s%s %s  %s", self.title, f"{done:,}", of_total, self.unit, note)
+
+
+@contextmanager
+def bar(title: str, total: int | None, unit: str) -> Iterator[Bar]:
+    """Show progress while the block runs, and a line when it is done."""
+    started = time.monotonic()
+    if not sys.stderr.isatty():
+        yield Bar(title, total, unit)
+    else:
+        columns = (
+            TextColumn("{task.description:<10}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("[dim]{task.fields[note]}"),
+        )
+        with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
+            yield Bar(title, total, unit, shown)
+    log.info("%s: done in %.1f s", title, time.monotonic() - started)

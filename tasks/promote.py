@@ -1,0 +1,62 @@
+"""Step: the aliases of a new version."""
+
+import numpy as np
+
+from models.arrays import Array
+from models.errors import MillraceError
+from models.onnx_session import OnnxSession
+from models.pipeline import Pipeline
+from models.places import Places
+from models.promotion import Promotion, decide
+from models.registry import CHALLENGER, CHAMPION, ModelVersion, Package
+from models.snapshots import Snapshot
+from tasks.export import Exported, test_split
+from tasks.progress import log
+from tasks.register import registry_of
+from tasks.retry import step
+
+
+@step(timeout_seconds=900)
+def promote_version(
+    pipeline: Pipeline,
+    places: Places,
+    snapshot: Snapshot,
+    exported: Exported,
+    version: ModelVersion,
+) -> Promotion:
+    """Set the aliases that the gates and `promotion.mode` allow, and say why on the version."""
+    from models.objective import objective_of
+
+    registry = registry_of(places)
+    champion = registry.by_alias(pipeline.name, CHAMPION)
+    compared: float | None = None
+    if champion is not None and pipeline.promotion.mode == "auto" and exported.chosen.passed:
+        try:
+            package = registry.fetch(champion)
+            features, target = test_split(pipeline, snapshot, package.encoding)
+            objective = objective_of(package.encoding)
+            compared = objective.metric_of_answers(_answers(package, features), target)
+        except (MillraceError, KeyError) as error:
+            log.warning("champion %s cannot be compared: %s", champion.version, error)
+    stage = exported.chosen.stage
+    promotion = decide(
+        mode=pipeline.promotion.mode,
+        passed=exported.chosen.passed,
+        metric=stage.metric if stage and stage.metric is not None else float("nan"),
+        champion=champion.version if champion else None,
+        champion_metric=compared,
+    )
+    registry.set_tags(version, {"millrace.promotion": promotion.reason})
+    if promotion.challenger:
+        registry.set_alias(version, CHALLENGER)
+    if promotion.champion:
+        registry.set_alias(version, CHAMPION)
+    log.info("%s: %s", "champion" if promotion.champion else "not champion", promotion.reason)
+    return promotion
+
+
+def _answers(package: Package, features: Array) -> Array:
+    session = OnnxSession(package.model)
+    return np.concatenate(
+        [session.answer(part) for part in np.array_split(features, 8) if len(part)]
+    )

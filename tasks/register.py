@@ -1,0 +1,73 @@
+"""Step: from a certified candidate to a version in the registry."""
+
+from models.pipeline import Pipeline
+from models.places import Places
+from models.registry import ModelVersion, Registry
+from models.snapshots import Snapshot
+from models.tracking import TrackedRun
+from tasks.export import Exported
+from tasks.progress import log
+from tasks.retry import step
+from tasks.train import Trained
+
+
+def registry_of(places: Places) -> Registry:
+    """Return the registry of this installation."""
+    return Registry(places.tracking_uri, places.home / "cache")
+
+
+@step(timeout_seconds=900)
+def register_version(
+    pipeline: Pipeline,
+    places: Places,
+    snapshot: Snapshot,
+    exported: Exported,
+    run: TrackedRun,
+) -> ModelVersion:
+    """Register the chosen candidate with its evidence."""
+    certificate, chosen = exported.certificate, exported.chosen
+    assert chosen.path is not None
+    assert chosen.stage is not None
+    tags = {
+        "millrace.candidate": chosen.name,
+        "millrace.certificate": "passed" if certificate.passed else f"failed: {chosen.reason}",
+        f"millrace.{certificate.metric_name}": f"{chosen.stage.metric:.4f}",
+        "millrace.metric_loss": f"{chosen.stage.metric_loss:.4%}",
+        "millrace.golden_difference": f"{chosen.stage.golden_difference:.2e}",
+        "millrace.dataset": f"{snapshot.name} version {snapshot.version}",
+        "millrace.dataset_digest": snapshot.digest,
+    }
+    version = registry_of(places).register(run, pipeline.name, chosen.path, exported.files, tags)
+    log.info("registered %s version %s (%s)", version.model, version.version, chosen.name)
+    return version
+
+
+@step(timeout_seconds=300)
+def log_evidence(trained: Trained, exported: Exported, run: TrackedRun) -> None:
+    """Log certificate, candidates, curves and pictures to the run."""
+    from models.plots import confusion_matrix, learning_curves, predicted_against_true
+
+    certificate, labels = exported.certificate, trained.encoding.labels
+    run.log_text(certificate.to_json(), "certificate.json")
+    run.log_text(trained.encoding.to_json(), "encoding.json")
+    run.log_file(trained.checkpoint / "model.safetensors", "weights")
+    run.log_figure(
+        learning_curves(trained.history, certificate.metric_name), "plots/learning_curves.png"
+    )
+    answers, target = exported.answers, exported.target
+    if labels:
+        matrix = confusion_matrix(answers.argmax(axis=1), target, labels)
+        run.log_figure(matrix, "plots/confusion_matrix.png")
+    else:
+        figure = predicted_against_true(answers[:, 0], target)
+        run.log_figure(figure, "plots/predicted_against_true.png")
+    for candidate in exported.candidates:
+        if candidate.stage is not None and candidate.stage.metric is not None:
+            run.log_metrics(
+                {
+                    f"{candidate.name}/test_{certificate.metric_name}": candidate.stage.metric,
+                    f"{candidate.name}/size_bytes": candidate.size_bytes,
+                    f"{candidate.name}/latency_ms": candidate.latency_ms,
+                    f"{candidate.name}/test_difference": candidate.stage.test_difference or 0.0,
+                }
+            )

@@ -1,0 +1,125 @@
+"""Results as Prefect artifacts: a Markdown table of the run, and links."""
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from prefect.artifacts import create_link_artifact, create_markdown_artifact
+
+from export.candidate import Candidate
+from models.pipeline import Pipeline
+from models.places import Places
+from serving.batch import BatchReport
+from serving.reconcile import Outcome
+
+if TYPE_CHECKING:
+    from export.certificate import Certificate
+    from models.promotion import Promotion
+    from models.registry import ModelVersion
+    from models.snapshots import Snapshot
+    from models.tracking import TrackedRun
+
+
+def publish_training(
+    pipeline: Pipeline,
+    places: Places,
+    *,
+    snapshot: "Snapshot",
+    candidates: Sequence[Candidate],
+    certificate: "Certificate",
+    version: "ModelVersion",
+    promotion: "Promotion",
+    run: "TrackedRun",
+) -> None:
+    """Publish what a training run came to."""
+    facts = [
+        ("snapshot", f"version {snapshot.version}, {snapshot.rows:,} rows"),
+        ("quarantined", f"{snapshot.quarantined:,}"),
+        ("model", f"{version.model} version {version.version}"),
+        ("digest", f"`{version.digest[:16]}…`"),
+        ("champion", f"{'yes' if promotion.champion else 'no'}: {promotion.reason}"),
+    ]
+    stages = [
+        (
+            stage.name,
+            f"{stage.golden_difference:.2e}",
+            "" if stage.metric is None else f"{stage.metric:.4f}",
+            "" if stage.metric_loss is None else f"{stage.metric_loss:+.2%}",
+        )
+        for stage in certificate.stages
+    ]
+    text = "\n\n".join(
+        [
+            f"# {pipeline.name}",
+            table(("", ""), facts),
+            "## Candidates",
+            table(
+                ("candidate", "size", "latency", certificate.metric_name, "verdict"),
+                [candidate_row(c, certificate) for c in candidates],
+            ),
+            "## Certificate",
+            table(("stage", "golden difference", certificate.metric_name, "loss"), stages),
+        ]
+    )
+    create_markdown_artifact(text, key=_key(pipeline.name, "training"), description="training run")
+    if places.tracking_uri.startswith("http"):
+        link = f"{places.tracking_uri}/{run.path}"
+        create_link_artifact(link, "run in MLflow", key=_key(pipeline.name, "mlflow-run"))
+        link = f"{places.tracking_uri}/#/models/{version.model}/versions/{version.version}"
+        create_link_artifact(link, "version in MLflow", key=_key(pipeline.name, "mlflow-version"))
+
+
+def publish_release(outcomes: Iterable[Outcome]) -> None:
+    """Publish what a release changed."""
+    rows = []
+    for outcome in outcomes:
+        state = "failed: " + outcome.error.what if outcome.error else "live"
+        wanted = outcome.version if outcome.version is not None else "none"
+        changed = f"{outcome.previous or 'none'} → {wanted}" if outcome.changed else str(wanted)
+        row = (outcome.model, changed, outcome.endpoint.grpc, f"{outcome.seconds:.2f} s", state)
+        rows.append(row)
+        link = f"http://{outcome.endpoint.http}/v2/models/{outcome.model}/config"
+        create_link_artifact(link, "model on Triton", key=_key(outcome.model, "triton"))
+    text = table(("model", "version", "Triton", "took", "state"), rows)
+    create_markdown_artifact(f"# Release\n\n{text}", key="release", description="release")
+
+
+def publish_batch(pipeline: Pipeline, report: BatchReport) -> None:
+    """Publish what a batch job did."""
+    facts = [
+        ("date", report.date),
+        ("model", f"{report.model} version {report.model_version}"),
+        ("table", f"`{report.table}` version {report.table_version}"),
+        ("rows", f"{report.rows:,}, {report.unscored:,} of them without a prediction"),
+        ("rows per second", f"{report.rows_per_second:,.0f}"),
+        ("rows per day", f"{report.rows_per_day:,.0f}"),
+    ]
+    text = f"# {pipeline.name}: batch of {report.date}\n\n" + table(("", ""), facts)
+    create_markdown_artifact(text, key=_key(pipeline.name, "batch"), description="batch job")
+
+
+def candidate_row(candidate: Candidate, certificate: "Certificate") -> tuple[str, ...]:
+    """Return name, size, latency, metric and verdict of a candidate, for people."""
+    if candidate.stage is None or candidate.stage.metric is None:
+        return (candidate.name, "", "", "", candidate.reason or "")
+    chosen = "chosen" if candidate.name == certificate.candidate else "passed"
+    return (
+        candidate.name,
+        f"{candidate.size_bytes / 1024:,.0f} KiB",
+        f"{candidate.latency_ms:.3f} ms",
+        f"{candidate.stage.metric:.4f}",
+        candidate.reason or chosen,
+    )
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a Markdown table."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(
+        "| " + " | ".join(str(c).replace("|", "\\|") for c in line) + " |" for line in lines
+    )
+
+
+def _key(*parts: str) -> str:
+    """Return an artifact key: Prefect takes small letters, digits and dashes."""
+    return re.sub(r"[^a-z0-9]+", "-", "-".join(parts)).strip("-")

@@ -1,0 +1,385 @@
+"""One embedded Triton for the module; every test serves models of its own names."""
+
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from tritonclient import grpc, http
+
+from models.errors import InputError, TransientError, WorkError
+from models.pipeline import ServingSpec
+from models.places import Endpoint, Places
+from serving import triton
+from serving.client import TritonClient
+from serving.load import measure
+from serving.reconcile import Outcome, checked, reconcile
+from serving.repository import Artifact, Repository, digest_of
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the wheel is for Linux")
+FLOAT, INT64, STRING = TensorProto.FLOAT, TensorProto.INT64, TensorProto.STRING
+
+
+@dataclass
+class Served:
+    """The server under test, with the registry's side of it: what each version consists of."""
+
+    client: TritonClient
+    repository: Repository
+    places: Places
+    registry: dict[tuple[str, int], Artifact] = field(default_factory=dict)
+
+    def register(self, model: str, version: int, proto: bytes, **serving: int) -> Path:
+        path = self.places.home / f"{model}-{version}.onnx"
+        path.write_bytes(proto)
+        self.registry[model, version] = Artifact(
+            path, digest_of(path), serving=ServingSpec(**serving)
+        )
+        return path
+
+    def release(self, **desired: int) -> Outcome:
+        """Move one model's champion and leave the other models as they are."""
+        live = {
+            entry.name: entry.version for entry in self.client.index() if entry.state == "READY"
+        }
+        outcomes = reconcile(
+            {**live, **desired},
+            self.repository,
+            [self.client.endpoint],
+            lambda model, version, _: self.registry[model, version],
+        )
+        return next(outcome for outcome in outcomes if outcome.model in desired)
+
+    def serve(self, model: str, proto: bytes, **serving: int) -> Path:
+        path = self.register(model, 1, proto, **serving)
+        checked([self.release(**{model: 1})])
+        return path
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    home = tmp_path_factory.mktemp("home")
+    places = Places(home, "", "").prepared()
+    with triton.running(places, free_endpoint()) as client:
+        yield Served(client, Repository(places.model_repository, places.staging), places)
+
+
+def free_endpoint() -> Endpoint:
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(3)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return Endpoint("127.0.0.1", *(each.getsockname()[1] for each in sockets))
+
+
+def proto(nodes, inputs, outputs, weights=()) -> bytes:
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info(*each) for each in inputs],
+        [helper.make_tensor_value_info(*each) for each in outputs],
+        [numpy_helper.from_array(array, name) for name, array in weights],
+    )
+    opsets = [helper.make_opsetid("", 17)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=9).SerializeToString()
+
+
+def classifier(seed: int = 0) -> bytes:
+    """Scores of three classes, and the number of the best one."""
+    weights = np.random.default_rng(seed).normal(size=(4, 3)).astype(np.float32)
+    return proto(
+        [
+            helper.make_node("MatMul", ["x", "w"], ["scores"]),
+            helper.make_node("ArgMax", ["scores"], ["label"], axis=1, keepdims=0),
+        ],
+        [("x", FLOAT, ["batch", 4])],
+        [("scores", FLOAT, ["batch", 3]), ("label", INT64, ["batch"])],
+        [("w", weights)],
+    )
+
+
+def constant(value: float, width: int = 4) -> bytes:
+    """Every answer is `value`, so an answer tells its version."""
+    return proto(
+        [
+            helper.make_node("ReduceSum", ["x", "axis"], ["sum"]),
+            helper.make_node("Mul", ["sum", "zero"], ["nothing"]),
+            helper.make_node("Add", ["nothing", "value"], ["y"]),
+        ],
+        [("x", FLOAT, ["batch", width])],
+        [("y", FLOAT, ["batch", 1])],
+        [
+            ("axis", np.array([1])),
+            ("zero", np.zeros(1, np.float32)),
+            ("value", np.full(1, value, np.float32)),
+        ],
+    )
+
+
+def lookup() -> bytes:
+    """A table of three rows: an index beyond it fails when it runs, not before."""
+    return proto(
+        [helper.make_node("Gather", ["table", "i"], ["y"])],
+        [("i", INT64, ["batch", 1])],
+        [("y", FLOAT, ["batch", 1])],
+        [("table", np.array([10, 20, 30], np.float32))],
+    )
+
+
+ROWS = np.random.default_rng(1).normal(size=(5, 4)).astype(np.float32)
+
+
+def answer_of(served: Served, model: str) -> float:
+    return float(served.client.predict(model, {"x": ROWS})["y"][0, 0])
+
+
+def raw_answer(path: Path, rows: np.ndarray) -> dict[str, np.ndarray]:
+    session = ort.InferenceSession(path, providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    return dict(zip(names, session.run(names, {"x": rows}), strict=True))
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 20) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "the condition was not met in time"
+        threading.Event().wait(0.01)
+
+
+@contextmanager
+def asking(served: Served, model: str) -> Iterator[list[float | Exception]]:
+    """Send requests from four threads for the length of the block, and collect the answers."""
+    answers: list[float | Exception] = []
+    stop = threading.Event()
+
+    def ask() -> None:
+        while not stop.is_set():
+            try:
+                answers.append(answer_of(served, model))
+            except Exception as error:
+                answers.append(error)
+
+    with ThreadPoolExecutor(4) as pool:
+        for _ in range(4):
+            pool.submit(ask)
+        try:
+            wait_for(lambda: len(answers) > 20)
+            yield answers
+            after = len(answers)
+            wait_for(lambda: len(answers) > after + 20)
+        finally:
+            stop.set()
+
+
+def test_answers_by_http_and_grpc_equal_onnx_runtime(served) -> None:
+    path = served.serve("classifier", classifier())
+    expected = raw_answer(path, ROWS)
+    endpoint = served.client.endpoint
+    for module, address in ((http, endpoint.http), (grpc, endpoint.grpc)):
+        with module.InferenceServerClient(address) as client:
+            tensor = module.InferInput("x", list(ROWS.shape), "FP32")
+            tensor.set_data_from_numpy(ROWS)
+            answer = client.infer("classifier", [tensor])
+        np.testing.assert_array_equal(answer.as_numpy("scores"), expected["scores"])
+        np.testing.assert_array_equal(answer.as_numpy("label")[:, 0], expected["label"])
+
+
+def test_only_the_requested_output_is_sent(served) -> None:
+    served.serve("chosen", classifier())
+    with grpc.InferenceServerClient(served.client.endpoint.grpc) as client:
+        tensor = grpc.InferInput("x", list(ROWS.shape), "FP32")
+        tensor.set_data_from_numpy(ROWS)
+        wanted = [grpc.InferRequestedOutput("label")]
+        answer = client.infer("chosen", [tensor], outputs=wanted).get_response()
+    assert [output.name for output in answer.outputs] == ["label"]
+
+
+def test_concurrent_requests_are_answered_by_fewer_runs(served) -> None:
+    path = served.serve("batched", classifier(), max_queue_delay_microseconds=100_000)
+    before = served.client.statistics("batched")[0]
+    rows = [ROWS + number for number in range(12)]
+    with ThreadPoolExecutor(len(rows)) as pool:
+        answers = list(pool.map(lambda each: served.client.predict("batched", {"x": each}), rows))
+    after = served.client.statistics("batched")[0]
+    for each, answer in zip(rows, answers, strict=True):
+        np.testing.assert_allclose(answer["scores"], raw_answer(path, each)["scores"], rtol=1e-5)
+    assert after.requests - before.requests == len(rows)
+    assert after.executions - before.executions < len(rows) / 2
+
+
+def test_a_bad_request_does_not_fail_those_it_was_batched_with(served) -> None:
+    served.serve("lookup", lookup(), max_queue_delay_microseconds=100_000)
+
+    def ask(index: int) -> float | str:
+        try:
+            return float(served.client.predict("lookup", {"i": np.array([[index]])})["y"][0, 0])
+        except InputError as error:
+            return str(error)
+
+    with ThreadPoolExecutor(4) as pool:
+        good_1, bad, good_2, good_3 = pool.map(ask, (0, 99, 1, 2))
+    assert (good_1, good_2, good_3) == (10, 20, 30)
+    assert "indices element out of data bounds" in bad
+    assert "model.py" not in bad
+
+
+def test_a_graph_with_a_fixed_batch_is_served_as_it_is(served) -> None:
+    doubled = proto(
+        [helper.make_node("Add", ["x", "x"], ["y"])],
+        [("x", FLOAT, [2, 4])],
+        [("y", FLOAT, [2, 4])],
+    )
+    served.serve("fixed", doubled)
+    np.testing.assert_array_equal(
+        served.client.predict("fixed", {"x": ROWS[:2]})["y"], ROWS[:2] * 2
+    )
+
+
+def test_strings_go_in_and_out(served) -> None:
+    same = proto(
+        [helper.make_node("Identity", ["text"], ["same"])],
+        [("text", STRING, ["batch", 1])],
+        [("same", STRING, ["batch", 1])],
+    )
+    served.serve("text", same)
+    words = np.array([["grüße"], [""], ["日本"]], dtype=object)
+    answer = served.client.predict("text", {"text": words})["same"]
+    assert [item.decode() for item in answer[:, 0]] == ["grüße", "", "日本"]
+
+
+def test_doing_it_again_changes_nothing(served) -> None:
+    served.serve("again", constant(1))
+    outcome = served.release(again=1)
+    assert (outcome.changed, outcome.version, outcome.previous) == (False, 1, 1)
+
+
+def test_a_new_version_takes_over_under_load_without_an_error(served) -> None:
+    served.serve("swap", constant(1))
+    served.register("swap", 2, constant(2))
+    with asking(served, "swap") as answers:
+        outcome = checked([served.release(swap=2)])[0]
+        wait_for(lambda: answers[-1] == 2)
+    assert set(answers) == {1.0, 2.0}
+    assert (outcome.previous, outcome.version, outcome.changed) == (1, 2, True)
+
+
+def test_the_older_version_stays_warm(served) -> None:
+    served.serve("warm", constant(1))
+    served.register("warm", 2, constant(2))
+    checked([served.release(warm=2)])
+    assert served.client.predict("warm", {"x": ROWS}, version=1)["y"][0, 0] == 1
+
+
+def test_rollback_under_load_without_an_error(served) -> None:
+    served.serve("back", constant(1))
+    served.register("back", 2, constant(2))
+    checked([served.release(back=2)])
+    with asking(served, "back") as answers:
+        outcome = checked([served.release(back=1)])[0]
+        wait_for(lambda: answers[-1] == 1)
+    assert set(answers) == {1.0, 2.0}
+    assert outcome.previous == 2
+
+
+def test_a_version_with_other_inputs_replaces_the_older_one(served) -> None:
+    served.serve("wider", constant(1))
+    served.register("wider", 2, constant(2, width=6))
+    checked([served.release(wider=2)])
+    assert served.client.predict("wider", {"x": np.ones((1, 6), np.float32)})["y"][0, 0] == 2
+    assert served.client.live_version("wider") == 2
+
+
+def test_a_broken_version_is_refused_and_the_older_one_serves_on(served) -> None:
+    served.serve("broken", constant(1))
+    unknown = helper.make_node("NoSuchOperator", ["x"], ["y"])
+    served.register(
+        "broken",
+        2,
+        proto([unknown], [("x", FLOAT, ["batch", 4])], [("y", FLOAT, ["batch", 1])]),
+    )
+    config = served.repository.saved_config("broken")
+    with asking(served, "broken") as answers:
+        outcome = served.release(broken=2)
+    assert set(answers) == {1.0}
+    assert isinstance(outcome.error, WorkError)
+    assert "NoSuchOperator" in str(outcome.error)
+    assert not outcome.changed
+    assert served.client.live_version("broken") == 1
+    assert served.repository.saved_config("broken") == config
+
+
+def test_a_model_without_champion_is_unloaded(served) -> None:
+    served.serve("gone", constant(1))
+    live = {e.name: e.version for e in served.client.index() if e.state == "READY"}
+    del live["gone"]
+    outcomes = reconcile(
+        live, served.repository, [served.client.endpoint], lambda *_: pytest.fail("nothing to do")
+    )
+    assert [each for each in checked(outcomes) if each.changed][0].version is None
+    with pytest.raises(TransientError, match="not loaded now"):
+        served.client.predict("gone", {"x": ROWS})
+
+
+def test_every_server_is_told(served) -> None:
+    served.register("everywhere", 1, constant(1))
+    with triton.running(served.places, free_endpoint()) as second:
+        outcomes = reconcile(
+            {"everywhere": 1},
+            served.repository,
+            [second.endpoint, free_endpoint(), second.endpoint],
+            lambda model, version, _: served.registry[model, version],
+        )
+        assert [outcome.changed for outcome in outcomes] == [True, False, False]
+        assert isinstance(outcomes[1].error, TransientError)
+        assert second.live_version("everywhere") == 1
+
+
+def test_a_server_that_is_not_there_is_in_the_outcome(served) -> None:
+    served.serve("half", constant(1))
+    absent = free_endpoint()
+    outcomes = reconcile(
+        {"half": 1}, served.repository, [absent], lambda *_: pytest.fail("nothing to fetch")
+    )
+    with pytest.raises(TransientError, match=f"no Triton answers at {absent.grpc}"):
+        checked(outcomes)
+
+
+def test_wrong_inputs_name_what_is_valid(served) -> None:
+    served.serve("strict", constant(1))
+    for name, rows in (("x", ROWS[:, :2]), ("x", ROWS.astype(np.float64)), ("z", ROWS)):
+        with pytest.raises(InputError, match=r"valid: x: FP32 \[-1, 4\]"):
+            served.client.predict("strict", {name: rows})
+
+
+def test_an_unknown_model_names_the_nearest(served) -> None:
+    served.serve("digits", constant(1))
+    with pytest.raises(InputError, match="did you mean 'digits'"):
+        served.client.predict("digit", {"x": ROWS})
+
+
+def test_an_unknown_version_names_those_loaded(served) -> None:
+    served.serve("versioned", constant(1))
+    with pytest.raises(InputError, match=r"valid: \[1\]"):
+        served.client.predict("versioned", {"x": ROWS}, version=9)
+
+
+def test_a_load_run_counts_what_the_server_counts(served) -> None:
+    served.serve("loaded", constant(1))
+    before = served.client.statistics("loaded")[0]
+    report = measure(served.client.endpoint, "loaded", {"x": ROWS}, clients=4, seconds=0.5)
+    after = served.client.statistics("loaded")[0]
+    assert report.errors == 0
+    assert (report.requests, report.rows) == (
+        after.requests - before.requests,
+        after.rows - before.rows,
+    )
+    assert 0 < report.p50_ms <= report.p90_ms <= report.p99_ms

@@ -1,0 +1,55 @@
+import sys
+from pathlib import Path
+
+import pytest
+
+from models.errors import InputError, WorkError
+from models.places import Endpoint, Places
+from serving import backend_directory, triton
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the wheel is for Linux")
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> Places:
+    return Places(tmp_path, "", "").prepared()
+
+
+def test_every_listener_is_on_loopback(places) -> None:
+    argv, _ = triton.command(places, Endpoint())
+    for kind in ("http", "grpc", "metrics"):
+        assert f"--{kind}-address=127.0.0.1" in argv
+
+
+def test_a_public_address_is_refused(places) -> None:
+    with pytest.raises(InputError, match="this machine only"):
+        triton.command(places, Endpoint(host="0.0.0.0"))
+
+
+def test_the_server_inherits_no_variables(places, monkeypatch) -> None:
+    monkeypatch.setenv("SOME_TOKEN", "secret")
+    _, environment = triton.command(places, Endpoint())
+    assert sorted(environment) == ["LD_LIBRARY_PATH", "PATH", "PYTHONDONTWRITEBYTECODE"]
+
+
+def test_backends_are_prepared_once(places) -> None:
+    folder = triton.prepare_backends(places.home)
+    before = (folder / "python/triton_python_backend_stub").stat().st_ino
+    assert triton.prepare_backends(places.home) == folder
+    assert (folder / "python/triton_python_backend_stub").stat().st_ino == before
+    assert (folder / "onnxruntime/model.py").is_file()
+    assert (folder / "python/libtriton_python.so").is_file()
+
+
+def test_two_servers_have_different_shared_memory(places) -> None:
+    def region(port: int) -> str:
+        argv, _ = triton.command(places, Endpoint(grpc_port=port))
+        return next(flag for flag in argv if "shm-region-prefix-name" in flag)
+
+    assert region(1) != region(2)
+
+
+def test_no_wheel_names_the_setting_for_an_external_server(monkeypatch) -> None:
+    monkeypatch.setattr(backend_directory, "find_spec", lambda _: None)
+    with pytest.raises(WorkError, match="MILLRACE_TRITON"):
+        triton.find_server()
