@@ -82,7 +82,7 @@ class ShardBatches:
         seeds = np.random.SeedSequence((self.seed, number, self.rank))
         order = torch.Generator().manual_seed(int(seeds.generate_state(1)[0]))
         places_of_all = torch.randperm(len(kept[1]), generator=order)
-        for places in torch.split(places_of_all, self.batch_size):  # type: ignore[no-untyped-call]
+        for places in torch.split(places_of_all, self.batch_size):
             yield kept[0][places], kept[1][places]
 
     def _streamed(self) -> Iterator[Batch]:

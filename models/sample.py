@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 from models.casts import INTEGER, cast, mask, plain
 from models.columns import Column
 from models.errors import InputError
+from models.pipeline import ColumnType
 from models.source import TEXT
 
 NUMBER_SHARE = 0.9
@@ -24,15 +25,21 @@ def sampled(name: str, sample: Sequence[pa.RecordBatch]) -> pa.Array:
     text = any(
         name in batch.schema.names and batch.schema.field(name).metadata == TEXT for batch in sample
     )
-    if text or len({part.type for part in parts}) > 1 and not all(map(_numeric, parts)):
-        return _read_text(pa.concat_arrays([part.cast(pa.string()) for part in parts]))
-    if len({part.type for part in parts}) > 1:
-        parts = [part.cast(pa.float64()) for part in parts]
-    return pa.concat_arrays(parts)
+    if text:
+        return _read_text(_concatenated(parts, "string"))
+    if len({part.type for part in parts}) == 1:
+        return pa.concat_arrays(parts)
+    types = {seen_type(part) for part in parts} - {None}
+    if types <= {"int", "float"}:
+        return _concatenated(parts, "float")
+    if types == {"vector"}:
+        return _concatenated(parts, "vector")
+    return _read_text(_concatenated(parts, "string"))
 
 
-def _numeric(array: pa.Array) -> bool:
-    return bool(pa.types.is_integer(array.type) or pa.types.is_floating(array.type))
+def _concatenated(parts: Sequence[pa.Array], type_: ColumnType) -> pa.Array:
+    """Join arrays of different types; a cell that cannot be cast becomes null."""
+    return pa.concat_arrays([cast(part, Column("", type_)).values for part in parts])
 
 
 def _read_text(text: pa.Array) -> pa.Array:

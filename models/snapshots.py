@@ -141,12 +141,15 @@ def files(snapshot: Snapshot) -> list[str]:
 
 
 def split_filter(split: Split, split_spec: SplitSpec) -> ds.Expression:
-    """Return the split as an expression, for `ray.data.read_parquet(…, filter=…)`."""
+    """Return the split as a pyarrow expression.
+
+    Ray Data takes only its own: `(col(BUCKET) >= low) & (col(BUCKET) < high)` of `split_bounds`.
+    """
     return bucket_filter(*split_bounds(split_spec)[split])
 
 
 def bucket_filter(low: int, high: int) -> ds.Expression:
-    """Return the rows with `low <= _bucket < high` as an expression."""
+    """Return the rows with `low <= _bucket < high` as a pyarrow expression."""
     return (pc.field(BUCKET) >= low) & (pc.field(BUCKET) < high)
 
 

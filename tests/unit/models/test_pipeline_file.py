@@ -1,0 +1,115 @@
+from pathlib import Path
+
+import pytest
+import yaml
+
+from models import families
+from models.errors import InputError
+from models.pipeline_file import FAMILIES, json_schema, load_pipeline, resolved_yaml
+
+GOOD = "name: t\ndataset:\n  source: r.csv\n  target: y\n"
+EXAMPLES = Path(__file__).parents[3] / "examples"
+
+
+def load(folder: Path, text: str, *overrides: str) -> object:
+    path = folder / "p.yaml"
+    path.write_text(text)
+    return load_pipeline(path, overrides)
+
+
+def test_a_pipeline_knows_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "p.yaml").write_text(GOOD)
+    assert load_pipeline(tmp_path / "p.yaml").folder == tmp_path
+
+
+def test_overrides_are_yaml_and_make_what_is_missing(tmp_path: Path) -> None:
+    (tmp_path / "p.yaml").write_text(GOOD + "promotion: manual\n")
+    pipeline = load_pipeline(
+        tmp_path / "p.yaml",
+        ["training.epochs=5", "model.params={hidden: [8]}", "promotion.mode=auto"],
+    )
+    assert pipeline.training.epochs == 5
+    assert pipeline.model.params == {"hidden": [8]}
+    assert pipeline.promotion.mode == "auto"
+
+
+@pytest.mark.parametrize("name", ["digits.yaml", "tabular.yaml"])
+def test_the_examples_are_valid_and_survive_being_resolved(tmp_path: Path, name: str) -> None:
+    pipeline = load_pipeline(EXAMPLES / name)
+    (tmp_path / "again.yaml").write_text(resolved_yaml(pipeline))
+    assert load_pipeline(tmp_path / "again.yaml").model_dump() == pipeline.model_dump()
+
+
+def test_every_family_is_known() -> None:
+    assert tuple(families.FAMILIES) == FAMILIES
+
+
+def test_the_schema_describes_the_keys() -> None:
+    assert json_schema()["properties"]["dataset"]["description"]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("name: t\n  dataset: [\n", ["line 2", "column", "not YAML"]),
+        ("name: t\nname: u\n", ["line 2, column 1", "'name' is there twice"]),
+        ("", ["holds no pipeline", "seen: nothing"]),
+        ("- a\n", ["seen: list"]),
+        ("name: t\n", ["dataset: is missing"]),
+        (GOOD + "trainning: {}\n", ["line 5: trainning", "did you mean 'training'?"]),
+        (GOOD + "training:\n  epoch: 3\n", ["line 6: training.epoch", "did you mean 'epochs'?"]),
+        (GOOD + "training: {epochs: 0}\n", ["line 5: training.epochs", "seen 0"]),
+        (GOOD + "export: {objective: latancy}\n", ["'latancy'", "did you mean 'latency'?"]),
+        (GOOD + "model: {family: mlpp}\n", ["line 5: model.family", "did you mean 'mlp'?"]),
+        (GOOD.replace("target: y", "target: no"), ["dataset.target", "put it in quotes"]),
+        (GOOD.replace("name: t", "name: T x"), ["line 1: name", "'T x'"]),
+        (
+            GOOD + "  columns:\n    a: {typ: float}\n",
+            ["line 6: dataset.columns.a.typ", "did you mean 'type'?"],
+        ),
+        (
+            GOOD + "  split: {train: 0.9, validation: 0.9, test: 0.1}\n",
+            ["line 5: dataset.split", "must add up to 1"],
+        ),
+        (
+            GOOD + "training: {epochs: x}\nserving: {max_batch: 3}\n",
+            ["2 problems", "training.epochs", "did you mean 'max_batch_size'?"],
+        ),
+    ],
+)
+def test_mistakes_are_told_with_their_place(tmp_path: Path, text: str, words: list[str]) -> None:
+    with pytest.raises(InputError) as caught:
+        load(tmp_path, text)
+    for word in words:
+        assert word in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("training.epochs", "malformed"),
+        ("training..epochs=1", "malformed"),
+        ("training.epochs=[", "not YAML"),
+        ("training.epoch=3", "--set training.epoch: training.epoch"),
+    ],
+)
+def test_wrong_overrides_are_told(tmp_path: Path, override: str, words: str) -> None:
+    with pytest.raises(InputError, match=words.replace(".", r"\.")):
+        load(tmp_path, GOOD, override)
+
+
+def test_a_missing_file_is_told_with_the_nearest_name(tmp_path: Path) -> None:
+    (tmp_path / "digits.yaml").write_text(GOOD)
+    with pytest.raises(InputError, match="did you mean 'digits.yaml'"):
+        load_pipeline(tmp_path / "digit.yaml")
+
+
+def test_a_family_of_the_users_own_is_taken_by_its_word(tmp_path: Path) -> None:
+    (tmp_path / "p.yaml").write_text(GOOD + "model: {family: 'net:Net'}\n")
+    assert load_pipeline(tmp_path / "p.yaml").model.family == "net:Net"
+
+
+def test_resolved_yaml_holds_the_defaults(tmp_path: Path) -> None:
+    (tmp_path / "p.yaml").write_text(GOOD)
+    values = yaml.safe_load(resolved_yaml(load_pipeline(tmp_path / "p.yaml")))
+    assert values["training"]["epochs"] == 20

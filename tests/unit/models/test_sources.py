@@ -1,0 +1,215 @@
+import gzip
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import write_deltalake
+
+from models import source_jsonl
+from models.errors import InputError, TransientError
+from models.pipeline import DatasetSpec
+from models.source import CHUNK_ROWS
+from models.sources import open_source
+
+ROWS = pa.table({"a": [1.5, 2.5, 3.5], "b": ["x", "y", None], "target": [0, 1, 0]})
+
+
+def spec(source: str, **more: Any) -> DatasetSpec:
+    return DatasetSpec(source=source, target=more.pop("target", "target"), **more)
+
+
+def read(source: str, folder: Path, **more: Any) -> list[dict[str, Any]]:
+    batches = open_source(spec(source, **more), folder).batches()
+    return [row for batch in batches for row in batch.to_pylist()]
+
+
+def test_parquet_is_read_with_its_types_and_described(tmp_path: Path) -> None:
+    pq.write_table(ROWS, tmp_path / "r.parquet")
+    source = open_source(spec("r.parquet"), tmp_path)
+    assert source.schema is not None
+    assert source.schema.equals(ROWS.schema)
+    assert pa.Table.from_batches(source.batches()).equals(ROWS)
+    digest = hashlib.sha256((tmp_path / "r.parquet").read_bytes()).hexdigest()
+    (file,) = source.describe()["files"]
+    assert file["sha256"] == digest
+    assert file["size"] == (tmp_path / "r.parquet").stat().st_size
+
+
+@pytest.mark.parametrize("name", ["r.csv", "r.csv.gz", "r.tsv"])
+def test_csv_cells_come_as_text(tmp_path: Path, name: str) -> None:
+    text = 'a,b,target\n1.5,"x, y",0\n,NA,1\n'
+    text = text.replace(", y", "; y").replace(",", "\t") if name == "r.tsv" else text
+    data = gzip.compress(text.encode()) if name.endswith("gz") else text.encode()
+    (tmp_path / name).write_bytes(data)
+    comma = ";" if name == "r.tsv" else ","
+    assert read(name, tmp_path) == [
+        {"a": "1.5", "b": f"x{comma} y", "target": "0"},
+        {"a": None, "b": "NA", "target": "1"},
+    ]
+
+
+def test_ragged_csv_lines_are_put_aside(tmp_path: Path) -> None:
+    (tmp_path / "r.csv").write_text("a,target\n1,0\n2\n3,1,9\n4,1\n")
+    chunks = list(open_source(spec("r.csv"), tmp_path).chunks())
+    assert sum(chunk.rows.num_rows for chunk in chunks) == 2
+    unreadable = [line for chunk in chunks for line in chunk.unreadable]
+    assert [(line.line, line.reason) for line in unreadable] == [
+        ("2", "line has 1 cells, not 2"),
+        ("3,1,9", "line has 3 cells, not 2"),
+    ]
+
+
+def test_json_lines_keep_text_that_looks_like_a_date(tmp_path: Path) -> None:
+    rows = [{"d": "2024-01-01", "v": [1, 2.5], "target": 1}, {"d": "2024-01-02", "target": 0}]
+    (tmp_path / "r.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    assert read("r.jsonl", tmp_path)[0] == {"d": "2024-01-01", "v": [1.0, 2.5], "target": 1}
+
+
+def test_bad_json_lines_are_put_aside_and_mixed_types_become_text() -> None:
+    chunk = source_jsonl.read_block(b'{"a": 1}\nnot json\n\n{"a": "x"}\n[1]\n')
+    assert chunk.rows.to_pylist() == [{"a": "1"}, {"a": "x"}]
+    assert [line.line for line in chunk.unreadable] == ["not json", "[1]"]
+
+
+def test_json_lines_are_read_in_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source_jsonl, "BLOCK_BYTES", 100)
+    rows = [{"a": number, "target": 0} for number in range(50)]
+    (tmp_path / "r.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
+    batches = list(open_source(spec("r.jsonl"), tmp_path).batches())
+    assert len(batches) > 5
+    assert [row for batch in batches for row in batch.to_pylist()] == rows
+
+
+def test_a_delta_table_is_read_at_one_version(tmp_path: Path) -> None:
+    write_deltalake(str(tmp_path / "t"), ROWS)
+    source = open_source(spec("t"), tmp_path)
+    write_deltalake(str(tmp_path / "t"), ROWS, mode="append")
+    assert sum(batch.num_rows for batch in source.batches()) == 3
+    assert source.describe()["version"] == 0
+
+
+def test_a_glob_reads_files_in_order_and_only_the_used_columns(tmp_path: Path) -> None:
+    for number in (2, 1):
+        pq.write_table(
+            pa.table({"a": [number], "b": [0], "target": [0]}), tmp_path / f"{number}.pq"
+        )
+    assert read("*.pq", tmp_path, features=("a",)) == [
+        {"a": 1, "target": 0},
+        {"a": 2, "target": 0},
+    ]
+
+
+def test_a_uri_of_any_fsspec_store_is_read() -> None:
+    with fsspec.open("memory://bucket/r.csv", "w") as stream:
+        stream.write("a,target\n1,0\n")
+    assert read("memory://bucket/*.csv", Path.cwd()) == [{"a": "1", "target": "0"}]
+
+
+@pytest.mark.parametrize(
+    ("name", "columns", "rows"),
+    [("iris", 5, 150), ("wine", 14, 178), ("breast_cancer", 31, 569), ("diabetes", 11, 442)],
+)
+def test_bundled_sets_have_one_column_per_feature(name: str, columns: int, rows: int) -> None:
+    batch = next(open_source(spec(f"sklearn:{name}"), Path()).batches())
+    assert (batch.num_columns, batch.num_rows) == (columns, rows)
+    assert all(column.replace("_", "").isalnum() for column in batch.schema.names)
+    assert batch.schema.field("target").type == (pa.float64() if name == "diabetes" else pa.int64())
+
+
+def test_digits_are_vectors_of_64() -> None:
+    batch = next(open_source(spec("sklearn:digits"), Path()).batches())
+    assert batch.schema.field("image").type == pa.list_(pa.float32())
+    pixels = np.array(batch.column("image").to_pylist())
+    assert pixels.shape == (1797, 64)
+    assert (pixels.min(), pixels.max()) == (0, 16)
+
+
+def test_the_users_function_is_read_in_slices(tmp_path: Path) -> None:
+    (tmp_path / "rows.py").write_text(
+        "import pyarrow as pa\n"
+        "def read():\n"
+        "    yield pa.record_batch({'a': list(range(100_000)), 'target': [0] * 100_000})\n"
+    )
+    source = open_source(spec("rows:read"), tmp_path)
+    assert [batch.num_rows for batch in source.batches()] == [CHUNK_ROWS, 100_000 - CHUNK_ROWS]
+    assert source.describe()["function"] == "rows:read"
+
+
+def test_a_file_that_changes_while_it_is_read_is_noticed(tmp_path: Path) -> None:
+    (tmp_path / "r.csv").write_text("a,target\n1,0\n")
+    source = open_source(spec("r.csv"), tmp_path)
+    (tmp_path / "r.csv").write_text("a,target\n1,0\n2,0\n")
+    with pytest.raises(TransientError, match="changed while it was read"):
+        source.describe()
+
+
+def test_extension_types_are_refused(tmp_path: Path) -> None:
+    pixels = np.zeros((3, 4), dtype=np.float32)
+    tensors = pa.FixedShapeTensorArray.from_numpy_ndarray(pixels)
+    pq.write_table(pa.table({"image": tensors, "target": [0, 1, 0]}), tmp_path / "r.parquet")
+    with pytest.raises(InputError, match="'image'.*Arrow extension type"):
+        list(open_source(spec("r.parquet"), tmp_path).batches())
+
+
+def prepare(folder: Path) -> None:
+    (folder / "train.csv").write_text("a,label\n1,0\n")
+    (folder / "empty.csv").write_text("")
+    (folder / "bad.parquet").write_text("no")
+    (folder / "bad.csv").write_bytes(b"a,target\n\xff\xfe,1\n")
+    (folder / "twice.csv").write_text("a,a,target\n1,2,3\n")
+    (folder / "notes.txt").write_text("x")
+    (folder / "sub").mkdir()
+    (folder / "rows.py").write_text(
+        "def broken():\n    raise KeyError('x')\n\ndef dicts():\n    yield {}\n\nnumber = 3\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("trian.csv", ["{folder}/trian.csv", "did you mean 'train.csv'?"]),
+        ("nowhere/r.csv", ["the folder {folder}/nowhere does not exist"]),
+        ("*.jsonl", ["matches no file", "{folder}/*.jsonl"]),
+        ("empty.csv", ["is empty", "{folder}/empty.csv"]),
+        ("bad.parquet", ["is not a Parquet file"]),
+        ("bad.csv", ["cannot be read as CSV", "UTF-8"]),
+        ("twice.csv", ["two columns of one name"]),
+        ("notes.txt", ["cannot be told from its ending", "dataset.format"]),
+        ("sub", ["a folder and not a Delta table", "sub/*.parquet"]),
+        ("train.csv", ["dataset.target", "seen: target", "valid: a, label"]),
+        ("sklearn:digit", ["did you mean 'digits'?", "sklearn:iris"]),
+        ("sklearn:fetch_openml", ["downloaded"]),
+        ("rows:broken", ["KeyError", "(rows.py, line 2)"]),
+        ("rows:dicts", ["seen: dict", "RecordBatch"]),
+        ("rows:number", ["is not a function"]),
+        ("nosuch://x/y.csv", ["nosuch"]),
+    ],
+)
+def test_bad_sources_are_told_clearly(tmp_path: Path, source: str, words: list[str]) -> None:
+    prepare(tmp_path)
+    with pytest.raises(InputError) as caught:
+        list(open_source(spec(source), tmp_path).batches())
+    for word in words:
+        assert word.format(folder=tmp_path) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("place", "more"),
+    [
+        ("key", {"key": ("idd",)}),
+        ("features", {"features": ("idd",)}),
+        ("columns", {"columns": {"idd": {}}}),
+    ],
+)
+def test_unknown_columns_are_named_with_the_nearest(
+    tmp_path: Path, place: str, more: dict[str, Any]
+) -> None:
+    (tmp_path / "r.csv").write_text("id,target\n1,0\n")
+    with pytest.raises(InputError, match=rf"dataset\.{place}(.|\n)*did you mean 'id'"):
+        list(open_source(spec("r.csv", **more), tmp_path).batches())

@@ -1,0 +1,50 @@
+from dataclasses import replace
+
+import pytest
+
+from models.columns import Column, TableSchema
+from models.errors import InputError
+from models.pipeline import DatasetSpec
+from models.snapshots import Snapshot
+from models.statistics import ColumnStatistics
+from models.verdict import Tally, decide
+
+SPEC = DatasetSpec(source="s.csv", target="t", max_quarantine=0.1)
+SCHEMA = TableSchema((Column("a", "float"), Column("t", "category")), (), "t", ("a",))
+STATISTICS = {"t": ColumnStatistics(90, 0, None, (("x", 50), ("y", 40)))}
+TALLY = Tally(90, "d1", SCHEMA, STATISTICS, 10, {"a: null": 7, "t: null": 3})
+STORED = Snapshot("n", "uri", 3, "d1", 90, SCHEMA, STATISTICS, {})
+
+
+def test_the_first_rows_are_published() -> None:
+    assert decide(TALLY, None, SPEC, "q") == "publish"
+
+
+def test_the_same_rows_under_the_same_schema_are_unchanged() -> None:
+    assert decide(TALLY, STORED, SPEC, "q") == "unchanged"
+
+
+@pytest.mark.parametrize(
+    "stored", [replace(STORED, digest="d0"), replace(STORED, schema=replace(SCHEMA, features=()))]
+)
+def test_other_rows_or_another_schema_are_published(stored: Snapshot) -> None:
+    assert decide(TALLY, stored, SPEC, "q") == "publish"
+
+
+def test_too_many_bad_rows_are_refused_with_the_reasons() -> None:
+    verdict = decide(replace(TALLY, quarantined=11), None, SPEC, "/tables/q")
+    assert isinstance(verdict, InputError)
+    assert "11 of the 101 rows of s.csv" in str(verdict)
+    assert "a: null (7 rows); t: null (3 rows)" in str(verdict)
+    assert "at most 10.0%" in str(verdict)
+    assert "/tables/q" in str(verdict)
+
+
+def test_nothing_but_bad_rows_is_refused_whatever_is_allowed() -> None:
+    spec = SPEC.model_copy(update={"max_quarantine": 1.0})
+    assert "all of the 10 rows" in str(decide(replace(TALLY, rows=0), None, spec, "q"))
+
+
+def test_one_class_is_refused() -> None:
+    one = replace(TALLY, statistics={"t": ColumnStatistics(90, 0, None, (("x", 90),))})
+    assert "only one class" in str(decide(one, None, SPEC, "q"))
