@@ -14,6 +14,7 @@ import typer
 
 from flows import console, settings
 from models.errors import MillraceError
+from models.reachable import require_http
 
 app = typer.Typer(
     name="millrace",
@@ -58,7 +59,8 @@ def run(file: PipelineFile, set_: Overrides = None, as_json: AsJson = False) -> 
     from flows.show import show_training
     from flows.train_model import train_model
 
-    outcome = train_model(str(file.resolve()), list(set_ or ()))
+    with console.stdout_for_results():
+        outcome = train_model(str(file.resolve()), list(set_ or ()))
     console.print_json(outcome) if as_json else show_training(outcome)
 
 
@@ -76,7 +78,8 @@ def release(
     if watch:
         watch_releases(interval, console.print_json if as_json else show_release)
         return
-    outcomes = release_once()
+    with console.stdout_for_results():
+        outcomes = release_once()
     console.print_json(outcomes) if as_json else show_release(outcomes)
 
 
@@ -96,7 +99,8 @@ def score(
     from flows.score_batch import score_batch
     from flows.show import show_batch
 
-    report = score_batch(str(file.resolve()), input, date)
+    with console.stdout_for_results():
+        report = score_batch(str(file.resolve()), input, date)
     console.print_json(report) if as_json else show_batch(report)
 
 
@@ -164,7 +168,8 @@ def demo(
     from flows.demo import run_demo
     from flows.show import show_demo
 
-    summary = run_demo(file.resolve())
+    with console.stdout_for_results():
+        summary = run_demo(file.resolve())
     console.print_json(summary) if as_json else show_demo(summary)
 
 
@@ -174,7 +179,12 @@ def _ready(file: Path | None = None, overrides: list[str] | None = None) -> None
 
     if file is not None:
         load_pipeline(file, overrides or ())
-    settings.apply(settings.load())
+    found = settings.apply(settings.load())
+    places, prefect_api = found.places(), found.prefect_api()
+    if prefect_api is not None:
+        require_http(f"{prefect_api}/health", service="Prefect", setting="PREFECT_API_URL")
+    console.native_stderr_to(places.logs / "native.log")
+    console.set_up_logging()
 
 
 def _say(line: str) -> None:
@@ -183,7 +193,6 @@ def _say(line: str) -> None:
 
 def main() -> None:
     """Run a command; a user's mistake is an error message and exit code 2, never a stack trace."""
-    console.set_up_logging()
     as_json = "--json" in sys.argv
     try:
         app()

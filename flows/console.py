@@ -2,8 +2,10 @@
 
 import json
 import logging
+import os
 import sys
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, redirect_stdout
 from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any
@@ -32,6 +34,24 @@ def set_up_logging() -> None:
         handler = logging.StreamHandler()
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     log.addHandler(handler)
+
+
+def native_stderr_to(log: Path) -> None:
+    """Send what native code and child processes write to file descriptor 2 to a log.
+
+    Python's `sys.stderr` goes on to where it went. Ray's C++ core writes warnings of its own there
+    that say nothing to a user.
+    """
+    sys.stderr.flush()
+    sys.stderr = os.fdopen(os.dup(2), "w", buffering=1)
+    with log.open("ab") as output:
+        log.chmod(0o600)
+        os.dup2(output.fileno(), 2)
+
+
+def stdout_for_results() -> AbstractContextManager[object]:
+    """Send what libraries print to stderr while the block runs; stdout is for outcomes alone."""
+    return redirect_stdout(sys.stderr)
 
 
 def print_table(

@@ -10,7 +10,9 @@ from flows.release_model import release_model
 from flows.score_batch import score_batch
 from flows.train_model import TrainOutcome, train_model
 from models.arrays import Array
+from models.cluster import connected
 from models.features import FEATURES
+from models.pipeline_file import load_pipeline
 from models.places import Places
 from models.registry import Registry
 from serving import load
@@ -42,8 +44,9 @@ def run_demo(file: Path) -> DemoSummary:
     Triton is the one of `millrace up` if that runs, else one for the length of the demo.
     """
     places = settings.load().places()
-    training = train_model(str(file))
-    with triton_for(places):
+    pipeline = load_pipeline(file)
+    with triton_for(places), connected(places.ray_address, pipeline.training.num_workers):
+        training = train_model(str(file))
         release_model()
         model = training.version.model
         with TritonClient(places.triton[0]) as client:

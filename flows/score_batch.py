@@ -7,7 +7,7 @@ from pathlib import Path
 from prefect import flow
 
 from flows import settings
-from models.cluster import disconnect
+from models.cluster import connected
 from models.errors import InputError
 from models.pipeline_file import load_pipeline
 from models.tracking import check_reachable
@@ -31,10 +31,8 @@ def score_batch(
     day = checked_date(date)
     places = settings.apply(settings.load()).places()
     check_reachable(places.tracking_uri)
-    try:
+    with connected(places.ray_address, pipeline.batch.num_actors or 1):
         report = score_rows(pipeline, places, input, day)
-    finally:
-        disconnect()
     publish_batch(pipeline, report)
     return report
 

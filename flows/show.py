@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from flows.console import print_table
+from tasks.train import recovery
 
 if TYPE_CHECKING:
     from flows.control import Status
@@ -106,8 +107,7 @@ def _training_rows(outcome: "TrainOutcome") -> list[Row]:
     ]
     if snapshot.quarantined:
         rows.append(("quarantined", f"{snapshot.quarantined:,} rows: {dict(snapshot.reasons)}"))
-    if outcome.restarts:
-        rows.append(("restarts", f"{outcome.restarts}, each from the last checkpoint"))
+    rows += [("workers failed", recovery(epoch)) for epoch in outcome.recoveries]
     for candidate in outcome.candidates:
         if candidate.stage is None:
             rows.append((candidate.name, candidate.reason))

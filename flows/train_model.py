@@ -9,7 +9,7 @@ from prefect import flow
 from export.candidate import Candidate
 from export.certificate import Certificate
 from flows import settings
-from models.cluster import disconnect
+from models.cluster import connected
 from models.pipeline import Pipeline
 from models.pipeline_file import load_pipeline, resolved_yaml
 from models.places import Places
@@ -37,7 +37,7 @@ class TrainOutcome:
         version: the registered version.
         promotion: its aliases, and why.
         run: the MLflow run.
-        restarts: how often workers went back to a checkpoint.
+        recoveries: the epochs that were done at each recovery from a failure of workers.
     """
 
     snapshot: Snapshot
@@ -46,7 +46,7 @@ class TrainOutcome:
     version: ModelVersion
     promotion: Promotion
     run: TrackedRun
-    restarts: int
+    recoveries: tuple[int, ...]
 
 
 @flow(name="train_model", retries=0, persist_result=False, validate_parameters=False)
@@ -61,11 +61,11 @@ def train_model(pipeline_file: str, overrides: list[str] | None = None) -> Train
     places = settings.apply(settings.load()).places()
     check_reachable(places.tracking_uri)
     snapshot = ingest_dataset(pipeline, places)
-    try:
-        with tracked_run(places, pipeline.name, code_version(pipeline.folder)) as run:
-            outcome = _train_and_register(pipeline, places, snapshot, run)
-    finally:
-        disconnect()
+    with (
+        tracked_run(places, pipeline.name, code_version(pipeline.folder)) as run,
+        connected(places.ray_address, pipeline.training.num_workers),
+    ):
+        outcome = _train_and_register(pipeline, places, snapshot, run)
     publish_training(
         pipeline,
         places,
@@ -98,5 +98,5 @@ def _train_and_register(
         version,
         promotion,
         run,
-        trained.restarts,
+        trained.recoveries,
     )

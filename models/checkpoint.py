@@ -20,10 +20,9 @@ _STATE = "state.json"
 
 @dataclass(frozen=True)
 class TrainState:
-    """Where a run stands: `epoch` epochs are done, after `restarts` returns to a checkpoint."""
+    """Where a run stands: `epoch` epochs are done."""
 
     epoch: int = 0
-    restarts: int = 0
 
 
 def save_checkpoint(
@@ -37,7 +36,8 @@ def save_checkpoint(
         optimizer: `state_dict()` of optimizer, scheduler and scaler, by name.
         state: where the run stands.
     """
-    weights = {name: tensor.contiguous().cpu() for name, tensor in network.state_dict().items()}
+    # Copies: safetensors refuses tensors that share memory, as tied weights do.
+    weights = {name: t.cpu().clone().contiguous() for name, t in network.state_dict().items()}
     save_file(weights, folder / WEIGHTS)
     torch.save(optimizer, folder / _OPTIMIZER)
     (folder / _STATE).write_text(json.dumps(asdict(state)))

@@ -1,30 +1,51 @@
 """The connection to Ray: the embedded one, or a cluster."""
 
 import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import ray
 import ray.data
 
 from models.errors import TransientError
+from models.reachable import require_tcp
 
 
-def connect(address: str, cores: int) -> None:
-    """Connect to Ray if this process is not connected yet.
+@contextmanager
+def connected(address: str, processes: int) -> Iterator[None]:
+    """Be connected to Ray for the length of the block.
+
+    Inside another such block it is the outer one's connection, and stays. The embedded Ray stops
+    at the end, and its processes with it.
 
     Args:
         address: `local` to start the embedded Ray, or the address of a cluster.
-        cores: logical CPUs of the embedded Ray. More than the machine may have, so that data
-            tasks can be scheduled while every training worker holds a CPU.
+        processes: how many workers or actors will hold a CPU each.
 
     Raises:
         TransientError: there is no Ray at that address.
     """
     if ray.is_initialized():
+        yield
         return
+    _connect(address, processes)
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def _connect(address: str, processes: int) -> None:
     embedded: dict[str, Any] = {}
     if address == "local":
+        # Logical CPUs, two more than are held all the time: data tasks must find a place
+        # while every worker holds one, or they wait for each other for ever.
+        cores = max(os.cpu_count() or 1, processes) + 2
         embedded = {"num_cpus": cores, "include_dashboard": False}
+    elif address != "auto":
+        require_tcp(address, service="Ray", setting="RAY_ADDRESS")
     try:
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **embedded)
     except (ConnectionError, TimeoutError, RuntimeError, ValueError) as error:
@@ -34,15 +55,13 @@ def connect(address: str, cores: int) -> None:
             valid="local, or the address of a running cluster",
             hint="check RAY_ADDRESS, or unset it to use the embedded Ray",
         ) from error
+    _quiet()
+
+
+def _quiet() -> None:
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     # The newer reader lists files and reads footers in processes of their own, eight of them
     # before the first row: on two cores that took longer than the whole training of an example.
     context.use_datasource_v2 = False
-
-
-def disconnect() -> None:
-    """Leave Ray; the embedded one stops, and its processes with it."""
-    if ray.is_initialized():
-        ray.shutdown()

@@ -67,7 +67,7 @@ def build_network(
     family = family_of(spec, folder)
     try:
         net = family(in_features=encoding.in_features, num_classes=objective.outputs, **spec.params)
-    except (TypeError, ValueError) as error:
+    except Exception as error:  # whatever the user's own constructor raises
         raise InputError(
             f"the family {spec.family!r} could not be built with the given params",
             seen=f"params {spec.params}: {error}",
@@ -92,7 +92,7 @@ def _try_out(network: Network, spec: ModelSpec, encoding: Encoding, objective: O
     try:
         with torch.no_grad():
             answer = network(torch.zeros(2, encoding.raw_width))
-    except (RuntimeError, ValueError, TypeError, AttributeError) as error:
+    except Exception as error:  # whatever the user's own forward raises
         raise InputError(
             f"the family {spec.family!r} fails on a batch of two rows",
             seen=f"{type(error).__name__}: {error}",

@@ -77,7 +77,7 @@ class Encoding:
         """Return the target: int64 `[rows]` positions in `labels`, or float32 `[rows]` values."""
         column = _one_chunk(rows[self.target])
         if not self.labels:
-            return np.asarray(column.cast(pa.float32()).to_numpy(zero_copy_only=False))
+            return np.array(column.cast(pa.float32(), safe=False).to_numpy(zero_copy_only=False))
         return _positions(column, self.labels).astype(np.int64)
 
     def errors(self, encoded: Array) -> list[str | None]:
@@ -176,14 +176,16 @@ def _encode_column(feature: Feature, column: pa.Array | pa.ChunkedArray) -> Arra
     if feature.kind == "category":
         return _positions(array, feature.categories)[:, None]
     if feature.kind == "vector":
-        flat = array.flatten().cast(pa.float32()).to_numpy(zero_copy_only=False)
+        flat = array.flatten().cast(pa.float32(), safe=False).to_numpy(zero_copy_only=False)
         if len(flat) == len(array) * feature.width:
             return np.asarray(flat).reshape(len(array), feature.width)
         rows = [np.full(feature.width, np.nan) if v is None else v for v in array.to_pylist()]
         return np.asarray(rows, dtype=np.float32).reshape(len(array), feature.width)
     if pa.types.is_boolean(array.type):
         array = array.cast(pa.uint8())
-    return np.asarray(array.cast(pa.float32()).to_numpy(zero_copy_only=False))[:, None]
+    # Whole numbers beyond 2**24 are rounded, which a safe cast would refuse.
+    array = array.cast(pa.float32(), safe=False)
+    return np.asarray(array.to_numpy(zero_copy_only=False))[:, None]
 
 
 def _positions(array: pa.Array, values: tuple[str | int | bool, ...]) -> Array:

@@ -31,7 +31,14 @@ class WorkersFailed:
     causes: dict[int, str] = field(default_factory=dict)
 
 
-TrainEvent = EpochEnded | WorkersFailed
+@dataclass(frozen=True)
+class Recovered:
+    """After a failure training went on; `epoch` epochs were done already, 0 is from the start."""
+
+    epoch: int
+
+
+TrainEvent = EpochEnded | WorkersFailed | Recovered
 
 
 class EventLog:

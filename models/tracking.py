@@ -4,16 +4,15 @@ MLflow takes seconds to import, so it is imported inside the functions here.
 """
 
 import logging
-import urllib.error
-import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from models.errors import TransientError, WorkError
+from models.errors import WorkError
 from models.places import Places
+from models.reachable import require_http
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -104,24 +103,15 @@ def client(tracking_uri: str) -> "MlflowClient":
     return MlflowClient(tracking_uri=tracking_uri, registry_uri=tracking_uri)
 
 
-def check_reachable(tracking_uri: str, timeout_s: float = 5.0) -> None:
+def check_reachable(tracking_uri: str) -> None:
     """Fail at once, and clearly, where MLflow's client would try for minutes.
 
     Raises:
         TransientError: no MLflow answers at an http address.
     """
-    if not tracking_uri.startswith(("http://", "https://")):
-        return
-    try:
-        with urllib.request.urlopen(f"{tracking_uri.rstrip('/')}/health", timeout=timeout_s):
-            pass
-    except (urllib.error.URLError, TimeoutError, OSError) as error:
-        raise TransientError(
-            f"MLflow cannot be reached at {tracking_uri}",
-            seen=getattr(error, "reason", error),
-            valid="the address of a running MLflow server, or sqlite:///PATH",
-            hint="check MLFLOW_TRACKING_URI, or unset it to use the embedded MLflow",
-        ) from error
+    if tracking_uri.startswith(("http://", "https://")):
+        health = f"{tracking_uri.rstrip('/')}/health"
+        require_http(health, service="MLflow", setting="MLFLOW_TRACKING_URI")
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from models.columns import BUCKET
 from models.errors import MillraceError, WorkError
 from models.keys import split_bounds
 from models.pipeline import Split, SplitSpec, TrainingSpec
-from models.progress import EpochEnded, TrainEvent, told
+from models.progress import EpochEnded, Recovered, TrainEvent, told
 from models.training import TRAIN, VALIDATION, TrainJob, train_loop
 
 _BLOCK_ROWS = 65_536
@@ -29,12 +29,13 @@ class TrainResult:
     Attributes:
         checkpoint: folder of the last checkpoint.
         history: the metrics of every epoch, in order, an epoch that was done again only once.
-        restarts: how often workers went back to the last checkpoint.
+        recoveries: for each time that workers failed, the epochs that were done already: training
+            went on from the checkpoint of that epoch; 0 is from the start.
     """
 
     checkpoint: Path
     history: tuple[dict[str, float], ...]
-    restarts: int
+    recoveries: tuple[int, ...]
 
 
 def fit(
@@ -59,10 +60,20 @@ def fit(
         WorkError: the workers failed more often than `training.max_failures`.
     """
     history: dict[int, dict[str, float]] = {}
+    recoveries: list[int] = []
+    failed = False
 
     def keep(event: TrainEvent) -> None:
+        nonlocal failed
         if isinstance(event, EpochEnded):
-            history[int(event.metrics["epoch"])] = event.metrics
+            epoch = int(event.metrics["epoch"])
+            history[epoch] = event.metrics
+            if failed:
+                failed = False
+                recoveries.append(epoch - 1)
+                on_event(Recovered(epoch - 1))
+        else:
+            failed = True
         on_event(event)
 
     with told(keep) as callback:
@@ -87,12 +98,12 @@ def fit(
             result = trainer.fit()
         except ray.train.TrainingFailedError as error:
             raise _failed(error, job.training) from error
-    if result.checkpoint is None or result.metrics is None:
+    if result.checkpoint is None:
         raise WorkError("training ended without a checkpoint", hint="see the Ray Train log above")
     return TrainResult(
         checkpoint=Path(result.checkpoint.path),
         history=tuple(history[epoch] for epoch in sorted(history)),
-        restarts=int(result.metrics["restarts"]),
+        recoveries=tuple(recoveries),
     )
 
 

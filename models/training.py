@@ -5,7 +5,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +108,7 @@ class _Learner:
         self.optimizer.load_state_dict(states["optimizer"])
         self.schedule.load_state_dict(states["schedule"])
         self.scaler.load_state_dict(states["scaler"])
-        return replace(state, restarts=state.restarts + 1)
+        return state
 
 
 def train_loop(config: dict[str, Any]) -> None:
@@ -135,7 +135,7 @@ def train_loop(config: dict[str, Any]) -> None:
         learned = _learn(learner, _on(device, batches.epoch(epoch)))
         seconds = time.perf_counter() - started
         checked = _check(learner, _on(device, iter(validation)))
-        state = replace(state, epoch=epoch + 1)
+        state = TrainState(epoch + 1)
         metrics: dict[str, Any] = {
             "epoch": state.epoch,
             **_metrics(objective, "train", learned),
@@ -143,7 +143,6 @@ def train_loop(config: dict[str, Any]) -> None:
             "learning_rate": learner.schedule.get_last_lr()[0],
             "samples_per_second": float(learned[1]) / seconds,
             "epoch_seconds": seconds,
-            "restarts": state.restarts,
         }
         _report(metrics, learner, state, spec, rank)
 

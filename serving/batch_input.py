@@ -39,7 +39,7 @@ def read_rows(source: str, format_name: str = "auto") -> ray.data.Dataset:
 
 
 def _format_of(source: str) -> str:
-    if deltalake.DeltaTable.is_deltatable(source):
+    if not Path(source).is_file() and deltalake.DeltaTable.is_deltatable(source):
         return "delta"
     stem = source.removesuffix(".gz")
     for ending, name in _READERS.items():

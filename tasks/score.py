@@ -5,7 +5,6 @@ import uuid
 
 import deltalake
 
-from models import cluster
 from models.errors import InputError
 from models.pipeline import Pipeline
 from models.places import Places
@@ -43,7 +42,6 @@ def score_rows(pipeline: Pipeline, places: Places, source: str | None, date: str
         )
     package = registry.fetch(champion)
     cores = os.cpu_count() or 1
-    cluster.connect(places.ray_address, cores + 2)
     found = source or _default_input(pipeline, places)
     job = ScoreJob(
         pipeline.name,

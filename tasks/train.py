@@ -1,14 +1,13 @@
 """Step: from a snapshot to trained weights."""
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from models import cluster, snapshots
+from models import snapshots
 from models.features import Encoding, fit_encoding
 from models.pipeline import Pipeline
 from models.places import Places
-from models.progress import EpochEnded, TrainEvent
+from models.progress import Recovered, TrainEvent, WorkersFailed
 from models.tracking import TrackedRun
 from tasks import progress
 from tasks.progress import log
@@ -23,13 +22,13 @@ class Trained:
         encoding: rows to tensors, fitted on the train split.
         checkpoint: folder with the weights.
         history: metrics of every epoch.
-        restarts: how often workers went back to a checkpoint.
+        recoveries: the epochs that were done at each recovery from a failure.
     """
 
     encoding: Encoding
     checkpoint: Path
     history: tuple[dict[str, float], ...]
-    restarts: int
+    recoveries: tuple[int, ...]
 
 
 @step(timeout_seconds=7 * 24 * 3600, retries=0)
@@ -51,13 +50,13 @@ def train_workers(
     # A misfit of family and data is told here, before any worker is started.
     build_network(pipeline.model, pipeline.folder, encoding, objective_of(encoding))
     job = TrainJob(pipeline.model, spec, encoding, pipeline.folder, rows)
-    cluster.connect(places.ray_address, max(os.cpu_count() or 1, spec.num_workers) + 2)
     storage = places.home / "training"
     with progress.bar("train", spec.epochs, "epochs") as bar:
         result = fit(job, snapshot, shares, storage, run.run_id, Teller(run, bar))
-    if result.restarts:
-        run.set_tags({"millrace.restarts": result.restarts})
-    return Trained(encoding, result.checkpoint, result.history, result.restarts)
+    if result.recoveries:
+        told = "; ".join(recovery(epoch) for epoch in result.recoveries)
+        run.set_tags({"millrace.recoveries": told})
+    return Trained(encoding, result.checkpoint, result.history, result.recoveries)
 
 
 class Teller:
@@ -66,22 +65,26 @@ class Teller:
     def __init__(self, run: TrackedRun, bar: progress.Bar) -> None:
         self.run = run
         self.bar = bar
-        self.restarts = 0
 
     def __call__(self, event: TrainEvent) -> None:
-        """Log an epoch, or say which workers failed."""
-        if not isinstance(event, EpochEnded):
+        """Log an epoch, or say which workers failed and where training went on."""
+        if isinstance(event, WorkersFailed):
             for rank, cause in event.causes.items():
                 log.warning("worker %s failed: %s", rank, cause)
-            return
-        metrics = event.metrics
-        epoch, restarts = int(metrics["epoch"]), int(metrics["restarts"])
-        if restarts > self.restarts:
-            self.restarts = restarts
-            log.warning("resumed from the checkpoint after epoch %s", epoch - 1)
-        kept = {name: value for name, value in metrics.items() if name not in ("epoch", "restarts")}
-        self.run.log_metrics(kept, step=epoch)
-        self.bar.update(epoch, _note(kept))
+        elif isinstance(event, Recovered):
+            log.warning("%s", recovery(event.epoch))
+        else:
+            metrics = dict(event.metrics)
+            epoch = int(metrics.pop("epoch"))
+            self.run.log_metrics(metrics, step=epoch)
+            self.bar.update(epoch, _note(metrics))
+
+
+def recovery(epoch: int) -> str:
+    """Say from where training went on after a failure."""
+    if epoch == 0:
+        return "restarted from the beginning: there was no checkpoint yet"
+    return f"resumed from the checkpoint of epoch {epoch}"
 
 
 def _note(metrics: dict[str, float]) -> str:

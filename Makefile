@@ -1,0 +1,66 @@
+# Everything is relative, so a path with spaces is fine; the environment is built once for any target.
+SHELL := /bin/bash
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.installed
+PICTURES ?= docs/images
+TORCH := 2.13.0
+TORCH_CPU_INDEX := https://download.pytorch.org/whl/cpu
+PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test lint bench up down status screenshots clean
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
+
+install: $(STAMP) ## Make the environment in .venv
+
+demo: $(STAMP) ## Train, certify, promote, serve and score the example, with a summary
+	@$(BIN)/millrace demo
+
+test: $(STAMP) ## Run the tests that need neither a GPU nor a browser
+	@$(BIN)/python -m pytest -m "not gpu and not browser" $(ARGS)
+
+lint: $(STAMP) ## Run ruff, mypy and import-linter
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+bench: $(STAMP) ## Measure the ratios, into bench/*.json
+	@$(BIN)/python -m bench
+
+up: $(STAMP) ## Start MLflow, Prefect, Triton and the scheduled deployments
+	@$(BIN)/millrace up
+
+down: $(STAMP) ## Stop them
+	@$(BIN)/millrace down
+
+status: $(STAMP) ## Look at them
+	@$(BIN)/millrace status
+
+screenshots: $(STAMP) ## Take pictures of the MLflow and Prefect UIs into PICTURES, with Chromium
+	@MILLRACE_SCREENSHOTS="$(PICTURES)" $(BIN)/python -m pytest -m browser $(ARGS)
+
+clean: ## Delete the environment and the caches; .millrace, your data, stays
+	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	  echo "Millrace needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version 2>&1)." >&2; \
+	  echo "Try: make PYTHON=python3.11" >&2; exit 1; }
+	@test -x $(BIN)/python || { echo "[1/3] making .venv"; $(PYTHON) -m venv .venv; }
+	@if command -v nvidia-smi >/dev/null; then \
+	  echo "[2/3] torch $(TORCH) comes with the rest: there is a GPU"; \
+	else \
+	  echo "[2/3] installing torch $(TORCH) for the CPU"; \
+	  $(PIP) -c constraints.txt "torch==$(TORCH)+cpu" 2>/dev/null \
+	    || $(PIP) --index-url $(TORCH_CPU_INDEX) "torch==$(TORCH)+cpu" 2>/dev/null \
+	    || { echo "      no CPU build found; the plain one is larger"; $(PIP) "torch==$(TORCH)"; }; \
+	fi
+	@echo "[3/3] installing Millrace and its tools (some minutes the first time)"
+	@$(PIP) -c constraints.txt -e '.[dev]'
+	@touch $(STAMP)
+	@echo "ready: $(BIN)/millrace --help"

@@ -1,0 +1,292 @@
+"""`millrace up`, `down` and `status`: start, stop and look at what runs on this machine."""
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from flows import processes, run_state
+from flows.deployment_specs import plan
+from flows.run_state import RunRecord
+from flows.services import Service, healthy, local
+from flows.settings import MARK, Settings, child_environment
+from models.errors import WorkError
+from models.places import Places
+
+HEALTHY_SECONDS = 120.0
+STOP_SECONDS = 60.0
+POLL_SECONDS = 0.2
+HOPELESS_RESTARTS = 2
+TAIL_LINES = 15
+
+Say = Callable[[str], None]
+LiveVersions = Callable[[Places], Mapping[str, object]]
+
+
+@dataclass(frozen=True)
+class ServiceStatus:
+    """One service, as seen now.
+
+    Attributes:
+        name: `mlflow`, `prefect`, `triton` or `deployments`.
+        running: whether its process is there.
+        healthy: whether it says that it is well.
+        address: where to reach it; empty when it listens nowhere.
+        pid: its process.
+        uptime_seconds: since its last start.
+        restarts: starts after the first.
+        log: its log file.
+    """
+
+    name: str
+    running: bool
+    healthy: bool
+    address: str
+    pid: int | None
+    uptime_seconds: float | None
+    restarts: int
+    log: str
+
+
+@dataclass(frozen=True)
+class Status:
+    """What runs for one home.
+
+    Attributes:
+        running: whether a supervisor is alive.
+        home: the home folder.
+        pid: the supervisor's process.
+        uptime_seconds: since `millrace up`.
+        services: empty when nothing runs.
+        live_versions: what the hook that was given returned.
+    """
+
+    running: bool
+    home: str
+    pid: int | None = None
+    uptime_seconds: float | None = None
+    services: tuple[ServiceStatus, ...] = ()
+    live_versions: Mapping[str, object] | None = None
+
+    @property
+    def healthy(self) -> bool:
+        """Whether everything that should run is well."""
+        return self.running and all(service.healthy for service in self.services)
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """What `down` did.
+
+    Attributes:
+        was_running: whether a supervisor was alive.
+        ended: processes that had outlived their supervisor.
+    """
+
+    was_running: bool
+    ended: tuple[str, ...] = ()
+
+
+def _silent(line: str) -> None:
+    """Say nothing."""
+
+
+def up(settings: Settings, *, detach: bool = True, say: Say = _silent) -> Status:
+    """Start everything that runs on this machine, and return when all of it is well.
+
+    Args:
+        settings: what to start, and where.
+        detach: leave it running; else stay until it ends or Ctrl-C, and stop it.
+        say: takes progress lines.
+
+    Raises:
+        InputError: a pipeline file to schedule cannot be read.
+        WorkError: a port is taken, or a service did not become well; nothing is left running.
+    """
+    plan(settings.pipeline_files(), settings.deployments)
+    settings.places().prepared()
+    starting = run_state.hold_lock(settings.run, run_state.STARTING, 2 * HEALTHY_SECONDS)
+    if starting is None:
+        raise WorkError("another `millrace up` is at work on this home", seen=settings.home)
+    with starting:
+        if run_state.supervisor_alive(settings.run):
+            say(f"already up for {settings.home}")
+            return status(settings)
+        supervisor = _start(settings, say)
+    if not detach:
+        _stay(settings, supervisor, say)
+    return status(settings)
+
+
+def _start(settings: Settings, say: Say) -> "subprocess.Popen[bytes]":
+    """Start the supervisor and wait until its services are well; else stop everything."""
+    _sweep(settings, say)
+    services = local(settings)
+    _ports_must_be_free(services)
+    supervisor = _start_supervisor(settings)
+    try:
+        _wait_until_well(settings, services, supervisor, say)
+    except (WorkError, KeyboardInterrupt):
+        down(settings)
+        raise
+    return supervisor
+
+
+def _stay(settings: Settings, supervisor: "subprocess.Popen[bytes]", say: Say) -> None:
+    """Stay until the supervisor ends or Ctrl-C, and stop it."""
+    say("running; Ctrl-C stops it")
+    try:
+        supervisor.wait()
+    except KeyboardInterrupt:
+        down(settings, say=say)
+
+
+def down(settings: Settings, *, say: Say = _silent) -> Stopped:
+    """Stop everything that `up` started for this home; nothing to stop is no error.
+
+    Raises:
+        WorkError: a process could not be ended.
+    """
+    record = run_state.live(settings.run)
+    if record is not None:
+        say(f"stopping {', '.join(service.name for service in record.services)}")
+        _stop_supervisor(settings, record)
+    ended = _sweep(settings, say)
+    return Stopped(was_running=record is not None, ended=ended)
+
+
+def status(settings: Settings, *, live_versions: LiveVersions | None = None) -> Status:
+    """Look at what runs for this home.
+
+    Args:
+        settings: whose home to look at.
+        live_versions: asked for what Triton serves, if Triton is well.
+    """
+    record = run_state.live(settings.run)
+    if record is None:
+        return Status(running=False, home=str(settings.home))
+    known = {service.name: service for service in local(settings)}
+    services = tuple(_service_status(each, known.get(each.name)) for each in record.services)
+    serving = any(service.name == "triton" and service.healthy for service in services)
+    serving = serving or settings.triton is not None
+    return Status(
+        running=True,
+        home=str(settings.home),
+        pid=record.pid,
+        uptime_seconds=time.time() - record.started_at,
+        services=services,
+        live_versions=live_versions(settings.places()) if live_versions and serving else None,
+    )
+
+
+def _service_status(record: run_state.ServiceRecord, service: Service | None) -> ServiceStatus:
+    running = record.pid is not None
+    return ServiceStatus(
+        name=record.name,
+        running=running,
+        healthy=running and service is not None and healthy(service, record.pid),
+        address=record.address,
+        pid=record.pid,
+        uptime_seconds=time.time() - record.started_at if running and record.started_at else None,
+        restarts=record.restarts,
+        log=record.log,
+    )
+
+
+def _ports_must_be_free(services: tuple[Service, ...]) -> None:
+    for service in services:
+        for port in service.ports:
+            if not processes.port_is_free(port.number):
+                raise WorkError(
+                    f"{service.name} cannot listen on port {port.number}: it is taken",
+                    seen=processes.listener(port.number) or "a process of another user",
+                    valid="a free port",
+                    hint=f"stop that process, or set {port.setting} to another port",
+                )
+
+
+def _start_supervisor(settings: Settings) -> "subprocess.Popen[bytes]":
+    log = settings.places().logs / "supervisor.log"
+    with log.open("ab") as output:
+        log.chmod(0o600)
+        return subprocess.Popen(
+            (sys.executable, "-m", "flows.supervise"),
+            env=child_environment(settings) | {MARK: str(settings.home)},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+
+def _wait_until_well(
+    settings: Settings,
+    services: tuple[Service, ...],
+    supervisor: "subprocess.Popen[bytes]",
+    say: Say,
+) -> None:
+    began = time.monotonic()
+    waiting = {service.name: service for service in services}
+    say(f"starting {', '.join(waiting)}; logs in {settings.places().logs}")
+    while waiting:
+        if supervisor.poll() is not None:
+            raise _failed("the supervisor", settings.places().logs / "supervisor.log")
+        record = run_state.live(settings.run)
+        for service in list(waiting.values()):
+            seen = record.service(service.name) if record else None
+            if seen and seen.restarts >= HOPELESS_RESTARTS:
+                raise _failed(service.name, service.log, seen.last_exit)
+            if seen and seen.pid and healthy(service, seen.pid):
+                say(f"{service.name} is up {service.address}".rstrip())
+                del waiting[service.name]
+        if waiting and time.monotonic() - began > HEALTHY_SECONDS:
+            late = next(iter(waiting.values()))
+            raise _failed(late.name, late.log)
+        time.sleep(POLL_SECONDS)
+
+
+def _failed(name: str, log: Path, status: int | None = None) -> WorkError:
+    what = "did not become well in time" if status is None else f"ended with status {status}"
+    return WorkError(
+        f"{name} {what}; everything is stopped again",
+        seen=f"the end of {log}\n{tail(log)}",
+        hint=f"read {log}",
+    )
+
+
+def tail(log: Path, lines: int = TAIL_LINES) -> str:
+    """Return the last lines of a log."""
+    try:
+        return "\n".join(log.read_text(errors="replace").splitlines()[-lines:])
+    except OSError:
+        return "(no log)"
+
+
+def _stop_supervisor(settings: Settings, record: RunRecord) -> None:
+    supervisor = processes.find(record.pid)
+    if supervisor is not None:
+        supervisor.terminate()
+    deadline = time.monotonic() + STOP_SECONDS
+    while run_state.supervisor_alive(settings.run) and time.monotonic() < deadline:
+        time.sleep(POLL_SECONDS)
+    if supervisor is not None:
+        processes.end([supervisor], 1.0)
+
+
+def _sweep(settings: Settings, say: Say) -> tuple[str, ...]:
+    """End what carries this home's mark: what a killed supervisor or a crash left running."""
+    left = processes.marked(MARK, str(settings.home))
+    described = tuple(filter(None, (processes.describe(process.pid) for process in left)))
+    for line in described:
+        say(f"ending {line}")
+    survivors = processes.end(left, 10.0)
+    if survivors:
+        raise WorkError(
+            "some processes could not be ended",
+            seen=", ".join(str(process.pid) for process in survivors),
+            hint="end them by hand",
+        )
+    run_state.forget(settings.run)
+    return described

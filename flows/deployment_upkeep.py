@@ -1,0 +1,124 @@
+"""Putting right, when the deployments' process starts, what happened while it was away.
+
+Runs whose process died unseen still hold their deployment's only slot; runs that fell due while
+nothing was up wait in a queue; pipelines that are no longer served still have their schedules.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from flows import processes
+from flows.deployment_specs import DeploymentSpec
+from flows.settings import MARK, Settings
+
+if TYPE_CHECKING:
+    from prefect.client.orchestration import PrefectClient
+    from prefect.client.schemas.filters import DeploymentFilter, FlowRunFilter
+    from prefect.client.schemas.objects import FlowRun
+
+OURS = "millrace"
+LATE = timedelta(minutes=2)
+
+
+@dataclass(frozen=True)
+class Missed:
+    """A scheduled run whose time passed while nothing served its deployment."""
+
+    id: UUID
+    deployment: str
+    due: datetime
+
+
+def superseded(missed: Iterable[Missed], specs: Iterable[DeploymentSpec]) -> tuple[UUID, ...]:
+    """Return the missed runs that need not be made up for.
+
+    Of a deployment whose runs wait for each other, the newest missed run stays; one whose runs
+    are dropped when they collide makes up for none.
+    """
+    waits = {spec.name for spec in specs if spec.collision_strategy == "ENQUEUE"}
+    runs = sorted(missed, key=lambda run: run.due)
+    newest = {run.deployment: run.id for run in runs if run.deployment in waits}
+    return tuple(run.id for run in runs if run.id not in newest.values())
+
+
+async def put_right(
+    client: "PrefectClient", settings: Settings, specs: tuple[DeploymentSpec, ...]
+) -> None:
+    """Bring the Prefect server's view of our deployments up to date."""
+    await _crash_lost(client, settings, specs)
+    await _forget_missed(client, specs)
+    await _unschedule_others(client, {spec.name for spec in specs})
+
+
+async def _crash_lost(
+    client: "PrefectClient", settings: Settings, specs: tuple[DeploymentSpec, ...]
+) -> None:
+    """Mark as crashed what the server holds for running and no process of ours runs."""
+    from prefect.client.schemas.objects import StateType
+    from prefect.states import Crashed
+
+    active = (StateType.RUNNING, StateType.PENDING, StateType.CANCELLING)
+    alive = {
+        process.environ().get("PREFECT__FLOW_RUN_ID")
+        for process in processes.marked(MARK, str(settings.home))
+    }
+    for spec in specs:
+        for run in await _runs(client, spec, _in_states(*active)):
+            if str(run.id) not in alive:
+                message = "Its process ended without a word: a restart, or out of memory."
+                await client.set_flow_run_state(run.id, Crashed(message=message))
+
+
+async def _forget_missed(client: "PrefectClient", specs: tuple[DeploymentSpec, ...]) -> None:
+    """Delete the runs of the past that nobody needs any more."""
+    from prefect.client.schemas import filters
+    from prefect.client.schemas.objects import StateType
+
+    late = _in_states(StateType.SCHEDULED)
+    late.expected_start_time = filters.FlowRunFilterExpectedStartTime(
+        before_=datetime.now(UTC) - LATE
+    )
+    missed = [
+        Missed(run.id, spec.name, run.expected_start_time)
+        for spec in specs
+        for run in await _runs(client, spec, late)
+        if run.auto_scheduled and run.expected_start_time
+    ]
+    for run_id in superseded(missed, specs):
+        await client.delete_flow_run(run_id)
+
+
+async def _unschedule_others(client: "PrefectClient", names: set[str]) -> None:
+    """Take the schedules from deployments of ours whose pipeline is no longer served."""
+    for deployment in await client.read_deployments(deployment_filter=_deployments()):
+        if deployment.name not in names and deployment.work_pool_name is None:
+            for schedule in deployment.schedules:
+                await client.delete_deployment_schedule(deployment.id, schedule.id)
+
+
+async def _runs(
+    client: "PrefectClient", spec: DeploymentSpec, runs: "FlowRunFilter"
+) -> "list[FlowRun]":
+    return await client.read_flow_runs(
+        deployment_filter=_deployments(spec.name), flow_run_filter=runs, limit=200
+    )
+
+
+def _deployments(*names: str) -> "DeploymentFilter":
+    from prefect.client.schemas import filters
+
+    return filters.DeploymentFilter(
+        name=filters.DeploymentFilterName(any_=list(names)) if names else None,
+        tags=filters.DeploymentFilterTags(all_=[OURS]),
+    )
+
+
+def _in_states(*types: str) -> "FlowRunFilter":
+    from prefect.client.schemas import filters
+    from prefect.client.schemas.objects import StateType
+
+    wanted = filters.FlowRunFilterStateType(any_=[StateType(each) for each in types])
+    return filters.FlowRunFilter(state=filters.FlowRunFilterState(type=wanted))

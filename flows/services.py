@@ -1,0 +1,242 @@
+"""What `millrace up` runs on this machine: each service as a command, its ports and its health.
+
+`python -m flows.services NAME` runs one of them in the foreground, for a Procfile or a unit file.
+"""
+
+import base64
+import os
+import secrets
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from flows import run_state
+from flows.settings import LOOPBACK, MARK, Settings, child_environment, load
+from models.errors import InputError
+
+
+@dataclass(frozen=True)
+class Port:
+    """A port of this machine, and the setting that moves it."""
+
+    number: int
+    setting: str
+
+
+@dataclass(frozen=True)
+class Service:
+    """One process to keep alive.
+
+    Attributes:
+        name: its name, which is also that of its log.
+        argv: its command.
+        log: where its output goes.
+        environment: what it needs beside the environment of every service.
+        isolated: whether `environment` is all that it gets.
+        address: where a person or a client reaches it; empty when it listens nowhere.
+        health: a URL that answers 200 when it is well, or the file that it writes when it is ready,
+            holding its process id.
+        ports: the ports that it takes.
+        grace: seconds that it may take to stop.
+        keeps_children: whether children may finish their work after it has died.
+        clean_up: removes what an ended process left; called before every start and after the end.
+    """
+
+    name: str
+    argv: tuple[str, ...]
+    log: Path
+    environment: Mapping[str, str] = field(default_factory=dict)
+    isolated: bool = False
+    address: str = ""
+    health: str | Path = ""
+    ports: tuple[Port, ...] = ()
+    grace: float = 10.0
+    keeps_children: bool = False
+    clean_up: Callable[[], None] = lambda: None
+
+
+def local(settings: Settings) -> tuple[Service, ...]:
+    """Return the services that run here: a part that was given another address does not."""
+    served_elsewhere = (settings.mlflow_tracking_uri or "").startswith(("http://", "https://"))
+    return (
+        *(() if served_elsewhere else (mlflow_server(settings),)),
+        *(() if settings.prefect_api_url else (prefect_server(settings),)),
+        *(() if settings.triton else (triton_server(settings),)),
+        deployments(settings),
+    )
+
+
+def mlflow_server(settings: Settings) -> Service:
+    """Return the MLflow server over the embedded database and artifacts folder.
+
+    One worker: the SQLite behind it takes one writer at a time, and each worker costs 300 MB.
+    """
+    port = settings.mlflow_port
+    artifacts = str(settings.home / "artifacts")
+    database = settings.mlflow_tracking_uri or settings.mlflow_database()
+    options = {
+        "--host": LOOPBACK,
+        "--port": str(port),
+        "--workers": "1",
+        "--backend-store-uri": database,
+        "--default-artifact-root": artifacts,
+        "--artifacts-destination": artifacts,
+        # Its own default also lets in every private address.
+        "--allowed-hosts": f"{LOOPBACK}:{port},localhost:{port}",
+        "--cors-allowed-origins": f"http://{LOOPBACK}:{port},http://localhost:{port}",
+    }
+    return Service(
+        name="mlflow",
+        log=_log(settings, "mlflow"),
+        argv=(sys.executable, "-m", "mlflow", "server", *_flat(options)),
+        environment={
+            "MLFLOW_WEBHOOK_SECRET_ENCRYPTION_KEY": webhook_key(settings),
+            "MLFLOW_WEBHOOK_ALLOWED_SCHEMES": "http,https",
+            "MLFLOW_WEBHOOK_ALLOW_PRIVATE_IPS": "true",
+            # Jobs (LLM judges, scorers) would add several processes of 200 MB.
+            "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+        },
+        address=f"http://{LOOPBACK}:{port}",
+        health=f"http://{LOOPBACK}:{port}/health",
+        ports=(Port(port, "MILLRACE_MLFLOW_PORT"),),
+    )
+
+
+def prefect_server(settings: Settings) -> Service:
+    """Return the Prefect server over the embedded database.
+
+    Its CORS default lets every website that the user visits call the API; ours only its own UI.
+    """
+    port = settings.prefect_port
+    address = f"http://{LOOPBACK}:{port}"
+    return Service(
+        name="prefect",
+        log=_log(settings, "prefect"),
+        argv=(
+            *(sys.executable, "-m", "prefect", "server", "start"),
+            *("--host", LOOPBACK, "--port", str(port)),
+        ),
+        environment={
+            "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": f"{address},http://localhost:{port}",
+            # In memory, the default, a restart forgets who holds a deployment's only slot.
+            "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": (
+                "prefect.server.concurrency.lease_storage.filesystem"
+            ),
+        },
+        address=address,
+        health=f"{address}/api/health",
+        ports=(Port(port, "MILLRACE_PREFECT_PORT"),),
+    )
+
+
+def triton_server(settings: Settings) -> Service:
+    """Return the Triton server over the model repository; it sees none of our variables."""
+    from serving import triton  # takes a third of a second, which `status` need not wait
+
+    places, endpoint = settings.places(), settings.local_triton
+    argv, environment = triton.command(places, endpoint)
+    return Service(
+        name="triton",
+        argv=tuple(argv),
+        log=triton.log_file(places, endpoint),
+        environment=environment,
+        isolated=True,
+        clean_up=partial(triton.clean_up, places, endpoint),
+        address=f"http://{endpoint.http}",
+        health=f"http://{endpoint.http}/v2/health/ready",
+        ports=(
+            Port(endpoint.http_port, "MILLRACE_TRITON_HTTP_PORT"),
+            Port(endpoint.grpc_port, "MILLRACE_TRITON_GRPC_PORT"),
+            Port(endpoint.metrics_port, "MILLRACE_TRITON_METRICS_PORT"),
+        ),
+        grace=15.0,
+    )
+
+
+def deployments(settings: Settings) -> Service:
+    """Return the process that serves the scheduled deployments."""
+    return Service(
+        name="deployments",
+        log=_log(settings, "deployments"),
+        argv=(sys.executable, "-m", "flows.deployments"),
+        environment={"PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "INFO"},
+        health=deployments_ready_file(settings),
+        grace=20.0,
+        keeps_children=True,
+    )
+
+
+def deployments_ready_file(settings: Settings) -> Path:
+    """Return the file in which the deployments' process says that it is ready."""
+    return settings.run / "deployments.ready"
+
+
+def webhook_key(settings: Settings) -> str:
+    """Return the key under which MLflow keeps the webhooks' secrets: a Fernet key, made once.
+
+    It must outlive the server: what is encrypted under a lost key is lost.
+    """
+
+    def fernet_key() -> str:
+        return base64.urlsafe_b64encode(secrets.token_bytes(32)).decode()
+
+    return run_state.kept_secret(settings.home / "webhook.key", fernet_key)
+
+
+def environment(settings: Settings, service: Service) -> dict[str, str]:
+    """Return the whole environment of a service's process."""
+    ours = {} if service.isolated else child_environment(settings)
+    return {**ours, MARK: str(settings.home), **service.environment}
+
+
+def healthy(service: Service, pid: int | None) -> bool:
+    """Return whether the service, run by process `pid`, says that it is well."""
+    if isinstance(service.health, Path):
+        try:
+            return service.health.read_text().strip() == str(pid)
+        except OSError:
+            return False
+    return answers(service.health)
+
+
+def answers(url: str, timeout: float = 2.0) -> bool:
+    """Return whether a GET of `url` answers 200, never through a proxy."""
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(url, timeout=timeout) as response:
+            return bool(response.status == 200)
+    except (OSError, urllib.error.URLError, ValueError):
+        return False
+
+
+def _log(settings: Settings, name: str) -> Path:
+    return settings.places().logs / f"{name}.log"
+
+
+def _flat(options: Mapping[str, str]) -> tuple[str, ...]:
+    return tuple(word for pair in options.items() for word in pair)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Become the service that is named: nothing supervises it but what started it.
+
+    Raises:
+        InputError: no service has this name.
+    """
+    names = sys.argv[1:] if arguments is None else arguments
+    settings = load()
+    settings.places().prepared()
+    services = {service.name: service for service in local(settings)}
+    if len(names) != 1 or names[0] not in services:
+        raise InputError("name one service", seen=" ".join(names), valid=", ".join(services))
+    service = services[names[0]]
+    service.clean_up()
+    os.execvpe(service.argv[0], service.argv, environment(settings, service))  # noqa: S606
+
+
+if __name__ == "__main__":
+    main()

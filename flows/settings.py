@@ -1,0 +1,365 @@
+"""The settings of one installation: the only reader of the environment.
+
+`load()` reads, `apply()` hands the settings on to Prefect, MLflow and Ray by their own variables
+and must be called before any of them is imported. Importing this module imports none of them.
+"""
+
+import json
+import os
+import secrets
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+from flows import run_state
+from models.errors import InputError, WorkError
+from models.places import Endpoint, Places
+
+LOOPBACK = "127.0.0.1"
+DEFAULT_DEPLOYMENTS = Path(__file__).parents[1] / "infra" / "prefect.yaml"
+DEFAULT_PIPELINES = ("examples/digits.yaml",)
+
+# Every process under the supervisor carries it, so that `down` finds what outlived its parent.
+MARK = "MILLRACE_SUPERVISED"
+
+_ADDRESSES = ("MLFLOW_TRACKING_URI", "PREFECT_API_URL")
+_PORTS = ("mlflow_port", "prefect_port", "triton_http_port", "triton_grpc_port")
+
+
+def _split(value: object) -> object:
+    """Split a comma-separated list; leave what is no string alone."""
+    if not isinstance(value, str):
+        return value
+    return tuple(part for part in (part.strip() for part in value.split(",")) if part)
+
+
+def _endpoints(value: object) -> object:
+    """Read `host:http:grpc[:metrics]`, comma separated."""
+    return None if value is None else tuple(_endpoint(item) for item in _items(_split(value)))
+
+
+def _items(value: object) -> tuple[object, ...]:
+    return tuple(value) if isinstance(value, tuple | list) else (value,)
+
+
+def _endpoint(item: object) -> Endpoint:
+    if isinstance(item, Endpoint):
+        return item
+    host, *ports = str(item).rsplit(":", 3 if str(item).count(":") >= 3 else 2)
+    numbers = [int(port) for port in ports if port.isdigit() and 0 < int(port) < 65536]
+    if not host or len(numbers) != len(ports) or len(ports) < 2:
+        raise ValueError(f"{item!r} is not host:http:grpc or host:http:grpc:metrics")
+    return Endpoint(host, *numbers)
+
+
+def _absolute(path: Path) -> Path:
+    return Path(os.path.abspath(path.expanduser()))  # noqa: PTH100  (keeps symbolic links as given)
+
+
+Port = Annotated[int, Field(ge=1, le=65535)]
+Words = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)]
+
+
+class Settings(BaseSettings):
+    """The settings, each with the variable that sets it.
+
+    `MLFLOW_TRACKING_URI`, `PREFECT_API_URL` and `MILLRACE_TRITON` are None unless somebody chose
+    them: a part that is chosen runs elsewhere, and `millrace up` does not start it.
+    """
+
+    model_config = SettingsConfigDict(
+        env_prefix="MILLRACE_", frozen=True, extra="ignore", populate_by_name=True
+    )
+
+    home: Annotated[Path, AfterValidator(_absolute)] = Field(
+        Path(".millrace"), description="Folder of the embedded state."
+    )
+    mlflow_tracking_uri: str | None = Field(
+        None, validation_alias="MLFLOW_TRACKING_URI", description="MLflow tracking and registry."
+    )
+    prefect_api_url: str | None = Field(
+        None, validation_alias="PREFECT_API_URL", description="API of a Prefect server."
+    )
+    ray_address: str = Field(
+        "local", validation_alias="RAY_ADDRESS", description="A Ray cluster, or local."
+    )
+    tables: str | None = Field(None, description="Root of the Delta tables, a path or s3://….")
+    triton: Annotated[tuple[Endpoint, ...] | None, NoDecode, BeforeValidator(_endpoints)] = Field(
+        None, min_length=1, description="Triton servers: host:http:grpc[:metrics],…."
+    )
+    mlflow_port: Port = Field(5000, description="Port of the MLflow server.")
+    prefect_port: Port = Field(4200, description="Port of the Prefect server.")
+    triton_http_port: Port = Field(8000, description="HTTP port of Triton.")
+    triton_grpc_port: Port = Field(8001, description="gRPC port of Triton.")
+    triton_metrics_port: Port = Field(8002, description="Metrics port of Triton.")
+    pipelines: Words = Field(
+        DEFAULT_PIPELINES, description="Pipeline files or globs whose jobs are scheduled."
+    )
+    deployments: Annotated[Path, AfterValidator(_absolute)] = Field(
+        DEFAULT_DEPLOYMENTS, description="The prefect.yaml whose deployments are served."
+    )
+    derived: dict[str, str] = Field(
+        default_factory=dict, description="Set by apply(): addresses that nobody chose, as JSON."
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_derived(cls, data: Any) -> Any:
+        """Ignore the addresses that an earlier `apply()` put into the environment."""
+        derived = data.get("derived") or {}
+        return {key: value for key, value in data.items() if derived.get(key, ...) != value}
+
+    @model_validator(mode="after")
+    def _ports_differ(self) -> "Settings":
+        names = (*_PORTS, "triton_metrics_port")
+        ports = [getattr(self, name) for name in names]
+        if len(set(ports)) < len(ports):
+            raise ValueError("two services have one port: " + ", ".join(map(str, ports)))
+        return self
+
+    @property
+    def run(self) -> Path:
+        """Folder of process ids, locks and tokens."""
+        return self.home / "run"
+
+    @property
+    def local_triton(self) -> Endpoint:
+        """The Triton server that `millrace up` starts."""
+        return Endpoint(
+            LOOPBACK, self.triton_http_port, self.triton_grpc_port, self.triton_metrics_port
+        )
+
+    def mlflow_uri(self) -> str:
+        """Return where MLflow is now: as chosen, the server of `millrace up`, or SQLite."""
+        return self.mlflow_tracking_uri or _served(self.run, "mlflow") or self.mlflow_database()
+
+    def mlflow_database(self) -> str:
+        """Return the URI of the embedded MLflow database."""
+        return f"sqlite:///{self.home / 'mlflow.db'}"
+
+    def prefect_api(self) -> str | None:
+        """Return Prefect's API now: as chosen, of `millrace up`, or None for an embedded one."""
+        server = _served(self.run, "prefect")
+        return self.prefect_api_url or (f"{server}/api" if server else None)
+
+    def places(self) -> Places:
+        """Return where everything is now."""
+        return Places(
+            home=self.home,
+            tracking_uri=self.mlflow_uri(),
+            tables_uri=self.tables or str(self.home / "tables"),
+            ray_address=self.ray_address,
+            triton=self.triton or (self.local_triton,),
+        )
+
+    def pipeline_files(self) -> tuple[Path, ...]:
+        """Return the pipeline files to schedule, absolute and in order.
+
+        Raises:
+            InputError: a pattern that was chosen matches no file.
+        """
+        found: list[Path] = []
+        for pattern in self.pipelines:
+            path = _absolute(Path(pattern))
+            matches = sorted(Path(path.anchor).glob(str(path.relative_to(path.anchor))))
+            if not matches and self.pipelines != DEFAULT_PIPELINES:
+                raise InputError(
+                    "MILLRACE_PIPELINES names no file",
+                    seen=pattern,
+                    valid="paths or globs of pipeline files, comma separated",
+                )
+            found += [match for match in matches if match.is_file() and match not in found]
+        return tuple(found)
+
+
+def _served(run: Path, name: str) -> str | None:
+    record = run_state.live(run)
+    service = record.service(name) if record else None
+    return service.address if service else None
+
+
+def load() -> Settings:
+    """Read the settings from the environment.
+
+    Raises:
+        InputError: a value is not valid, or the name of a variable is nearly that of a setting.
+    """
+    _refuse_typos()
+    try:
+        return Settings()
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = _variable(str(first["loc"][0])) if first["loc"] else "the ports"
+        seen = os.environ.get(name) if first["loc"] else first["msg"].removeprefix("Value error, ")
+        raise InputError(
+            f"{name} is not valid",
+            seen=seen,
+            valid=_valid(name, first["msg"]),
+            hint=f"unset {name} to use the default" if first["loc"] else None,
+        ) from error
+
+
+def variables() -> tuple[str, ...]:
+    """Return the names of all variables that are read."""
+    return tuple(_variable(name) for name in Settings.model_fields)
+
+
+def _variable(field_or_alias: str) -> str:
+    field = Settings.model_fields.get(field_or_alias)
+    if field is not None and isinstance(field.validation_alias, str):
+        return field.validation_alias
+    return field_or_alias if field is None else f"MILLRACE_{field_or_alias}".upper()
+
+
+def _valid(name: str, message: str) -> str:
+    if name.endswith("_PORT"):
+        return "a port, 1 to 65535"
+    if name == "MILLRACE_TRITON":
+        return "host:http:grpc or host:http:grpc:metrics, comma separated"
+    return message.removeprefix("Value error, ") if name != "the ports" else "five different ports"
+
+
+def _refuse_typos() -> None:
+    known = variables()
+    for name in sorted(os.environ):
+        if not name.startswith("MILLRACE_") or name in known or name == MARK:
+            continue
+        close = get_close_matches(name, known, n=1, cutoff=0.85)
+        if close:
+            raise InputError(
+                f"{name} is no setting",
+                seen=name,
+                valid=", ".join(known),
+                hint=f"did you mean {close[0]}?",
+            )
+
+
+def tool_environment(settings: Settings) -> dict[str, str]:
+    """Return the variables that tell Prefect, MLflow and Ray where they are.
+
+    They are facts of this installation and replace what is set; `preferences` does not.
+    """
+    prefect_api = settings.prefect_api()
+    derived: dict[str, str] = {}
+    if settings.mlflow_tracking_uri is None:
+        derived["MLFLOW_TRACKING_URI"] = settings.mlflow_uri()
+    if settings.prefect_api_url is None and prefect_api is not None:
+        derived["PREFECT_API_URL"] = prefect_api
+    environment = {
+        **derived,
+        "MILLRACE_HOME": str(settings.home),
+        "MILLRACE_DERIVED": json.dumps(derived),
+        # Where a store that is opened in-process puts the artifacts of new experiments; without
+        # it they land in ./mlruns. The server gets the same folder as --default-artifact-root.
+        "_MLFLOW_SERVER_ARTIFACT_ROOT": str(settings.home / "artifacts"),
+        "RAY_AUTH_MODE": "token",
+    }
+    if settings.ray_address == "local":
+        environment["RAY_AUTH_TOKEN_PATH"] = str(settings.run / "ray.token")
+    if settings.prefect_api_url is None:
+        environment["PREFECT_HOME"] = str(settings.home / "prefect")
+    if prefect_api is None:
+        environment["PREFECT_SERVER_EPHEMERAL_ENABLED"] = "true"
+    return environment
+
+
+def preferences() -> dict[str, str]:
+    """Return what Millrace prefers of its tools; a variable that is set already wins."""
+    return {
+        "DO_NOT_TRACK": "true",
+        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+        "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
+        # The console stays quiet: a failure is told once, by us, without a stack trace. The log
+        # lines of a run, its traces among them, are kept with the run.
+        "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
+        "PREFECT_LOGGING_EXTRA_LOGGERS": "millrace",
+        "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+        "MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING": "true",
+        "MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL": "5",
+        "MLFLOW_SYSTEM_METRICS_SAMPLES_BEFORE_LOGGING": "1",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        # A worker's report waits until the controller looks: at 2 s, the default, an epoch of a
+        # small model would take 2 s.
+        "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",
+    }
+
+
+def apply(settings: Settings) -> Settings:
+    """Put the tools' variables into this process's environment, and return the settings.
+
+    Creates the home folder and, for an embedded Ray, the token of its clusters. To be called
+    before prefect, mlflow or ray is imported.
+
+    Raises:
+        WorkError: the home folder cannot be written.
+    """
+    settings.places().prepared()
+    if settings.ray_address == "local":
+        ray_token(settings)
+    environment = child_environment(settings)
+    for name in _ADDRESSES:
+        os.environ.pop(name, None)
+    os.environ.update(environment)
+    return settings
+
+
+def ray_token(settings: Settings) -> str:
+    """Return the token that every local Ray cluster of this home asks for.
+
+    Raises:
+        WorkError: the token cannot be read or written.
+    """
+    try:
+        return run_state.kept_secret(settings.run / "ray.token", lambda: secrets.token_hex(32))
+    except OSError as error:
+        raise WorkError("the Ray token cannot be kept", seen=error) from error
+
+
+def child_environment(settings: Settings) -> dict[str, str]:
+    """Return the whole environment for a process that works for these settings."""
+    inherited = {name: value for name, value in os.environ.items() if name not in _ADDRESSES}
+    return {
+        **preferences(),
+        **inherited,
+        **_proxy_exceptions(inherited),
+        **chosen(settings),
+        **tool_environment(settings),
+    }
+
+
+def chosen(settings: Settings) -> dict[str, str]:
+    """Return the variables that make `load()` return these settings elsewhere."""
+    files = [str(_absolute(Path(pattern))) for pattern in settings.pipelines]
+    if settings.pipelines == DEFAULT_PIPELINES:
+        files = [file for file in files if Path(file).exists()]
+    values: dict[str, str | None] = {
+        "MLFLOW_TRACKING_URI": settings.mlflow_tracking_uri,
+        "PREFECT_API_URL": settings.prefect_api_url,
+        "MILLRACE_TABLES": settings.tables,
+        "MILLRACE_DEPLOYMENTS": str(settings.deployments),
+        "MILLRACE_PIPELINES": ",".join(files),
+        "RAY_ADDRESS": None if settings.ray_address == "local" else settings.ray_address,
+        **{
+            _variable(name): str(getattr(settings, name))
+            for name in (*_PORTS, "triton_metrics_port")
+        },
+    }
+    if settings.triton is not None:
+        values["MILLRACE_TRITON"] = ",".join(
+            f"{each.host}:{each.http_port}:{each.grpc_port}:{each.metrics_port}"
+            for each in settings.triton
+        )
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _proxy_exceptions(environment: dict[str, str]) -> dict[str, str]:
+    """Keep calls to this machine away from an HTTP proxy."""
+    if not any(name.lower() in ("http_proxy", "https_proxy", "all_proxy") for name in environment):
+        return {}
+    hosts = environment.get("NO_PROXY", environment.get("no_proxy", "")).split(",")
+    hosts += [host for host in (LOOPBACK, "localhost") if host not in hosts]
+    return dict.fromkeys(("NO_PROXY", "no_proxy"), ",".join(host for host in hosts if host))

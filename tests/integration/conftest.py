@@ -1,0 +1,133 @@
+"""What the integration tests share: homes of their own, free ports, and the command line."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+@dataclass(frozen=True)
+class Done:
+    """A command that ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+@dataclass(frozen=True)
+class Home:
+    """A home folder with an environment of its own, and commands that run in it."""
+
+    path: Path
+    environment: dict[str, str]
+
+    def start(self, *arguments: str, **options: Any) -> "subprocess.Popen[str]":
+        return subprocess.Popen(
+            [sys.executable, "-c", "from flows.cli import main; main()", *map(str, arguments)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=self.environment | options.pop("env", {}),
+            **options,
+        )
+
+    def run(self, *arguments: str, timeout: float = 240, **options: Any) -> Done:
+        process = self.start(*arguments, **options)
+        out, err = process.communicate(timeout=timeout)
+        return Done(process.returncode, out, err)
+
+
+def free_ports(count: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    for each in sockets:
+        each.bind(("127.0.0.1", 0))
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+def make_home(path: Path, prefect_api: str | None = None) -> Home:
+    names = ("MLFLOW", "PREFECT", "TRITON_HTTP", "TRITON_GRPC", "TRITON_METRICS")
+    ports = {
+        f"MILLRACE_{name}_PORT": str(port)
+        for name, port in zip(names, free_ports(len(names)), strict=True)
+    }
+    clean = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("MILLRACE_", "MLFLOW_", "PREFECT_", "RAY_"))
+    }
+    environment = {**clean, **ports, "MILLRACE_HOME": str(path)}
+    if prefect_api:
+        environment["PREFECT_API_URL"] = prefect_api
+    return Home(path, environment)
+
+
+@pytest.fixture(scope="session")
+def prefect_api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """One Prefect server for all commands: a command that starts its own takes seconds longer."""
+    home = make_home(tmp_path_factory.mktemp("prefect"))
+    port = home.environment["MILLRACE_PREFECT_PORT"]
+    command = [sys.executable, "-m", "prefect", "server", "start", "--port", port]
+    environment = home.environment | {
+        "PREFECT_HOME": str(home.path),
+        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    }
+    process = subprocess.Popen(
+        command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    api = f"http://127.0.0.1:{port}/api"
+    try:
+        _wait_for(f"{api}/health", process)
+        yield api
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def _wait_for(url: str, process: "subprocess.Popen[bytes]") -> None:
+    import time
+    import urllib.error
+    import urllib.request
+
+    deadline = time.monotonic() + 90
+    while time.monotonic() < deadline and process.poll() is None:
+        try:
+            with urllib.request.urlopen(url, timeout=2):
+                return
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.2)
+    raise AssertionError(f"{url} did not answer")
+
+
+@pytest.fixture
+def new_home(tmp_path: Path, prefect_api: str) -> Home:
+    return make_home(tmp_path / "home", prefect_api)
+
+
+@pytest.fixture(scope="session")
+def make(prefect_api: str) -> Callable[[Path], Home]:
+    return lambda path: make_home(path, prefect_api)
+
+
+__all__ = ["EXAMPLES", "Done", "Home", "free_ports", "make_home"]
+
+
+@pytest.fixture(scope="session")
+def examples() -> Path:
+    return EXAMPLES

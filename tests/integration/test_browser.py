@@ -1,0 +1,233 @@
+"""Pictures of the MLflow and Prefect UIs, and that they show what a user looks for.
+
+`MILLRACE_SCREENSHOTS=FOLDER` keeps the pictures. With `millrace up` running for `MILLRACE_HOME`,
+its latest run is shown; otherwise servers are started on free ports with a small run of their own.
+"""
+
+import os
+import shutil
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+
+from flows import control, settings
+from flows.settings import Settings
+
+if TYPE_CHECKING:
+    from playwright.sync_api import BrowserContext, Page
+
+pytestmark = pytest.mark.browser
+
+CHROMIUM = (
+    shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+)
+FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-sync",
+    "--disable-background-networking",
+    "--disable-component-update",
+)
+HERE = ("127.0.0.1", "localhost", None)  # None: data: and blob:
+# MLflow's sidebar for training rather than for agents, without the panel of its assistant.
+PREFERENCES = """
+localStorage.setItem("mlflow.workflowType_v1", '"machine_learning"');
+localStorage.setItem("mlflow.assistant.fab.autoOpenedOnFirstLoad_v1", "true");
+localStorage.setItem("mlflow.assistant.panelOpen_v1", "false");
+"""
+DRAWN_MS = 1_500
+LOADED_MS = 30_000
+EXAMPLE = Path(__file__).parents[2] / "examples" / "digits.yaml"
+
+
+@dataclass(frozen=True)
+class Site:
+    """The two servers, and where the pictures go."""
+
+    mlflow: str
+    prefect: str
+    pictures: Path
+
+    def mlflow_api(self, path: str, **query: Any) -> Any:
+        """Ask MLflow's REST API: a GET, or a POST of `json`."""
+        return _ask(f"{self.mlflow}/api/2.0/mlflow/{path}", query)
+
+    def prefect_api(self, path: str, **query: Any) -> Any:
+        """Ask Prefect's REST API, likewise."""
+        return _ask(f"{self.prefect}/api/{path}", query)
+
+
+def _ask(url: str, query: dict[str, Any]) -> Any:
+    with httpx.Client(trust_env=False, timeout=30) as client:
+        body = query.pop("json", None)
+        answer = client.get(url, params=query) if body is None else client.post(url, json=body)
+        return answer.raise_for_status().json()
+
+
+@contextmanager
+def browser() -> Iterator["BrowserContext"]:
+    """Run Chromium; a request to any other host than this one fails the test."""
+    from playwright.sync_api import sync_playwright
+
+    requested: list[str] = []
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
+        context = chromium.new_context(viewport={"width": 1440, "height": 900})
+        context.add_init_script(PREFERENCES)
+        context.on("request", lambda request: requested.append(request.url))
+        yield context
+        chromium.close()
+    assert [url for url in requested if urlsplit(url).hostname not in HERE] == []
+
+
+def picture(page: "Page", url: str, file: Path, *texts: str) -> None:
+    """Open `url`, wait until each of `texts` can be seen, and save a picture."""
+    page.goto(url)
+    for text in texts:
+        page.get_by_text(text).first.wait_for(timeout=LOADED_MS)
+    _save(page, file)
+
+
+def _save(page: "Page", file: Path) -> None:
+    page.wait_for_timeout(DRAWN_MS)  # charts are drawn after their text; both UIs poll for ever
+    file.parent.mkdir(parents=True, exist_ok=True)
+    page.screenshot(path=file)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    if CHROMIUM is None:
+        pytest.skip("no Chromium on PATH")
+    pictures = Path(os.environ.get("MILLRACE_SCREENSHOTS") or tmp_path_factory.mktemp("pictures"))
+    running = settings.load()
+    if control.status(running).healthy:
+        yield _site(running, pictures)
+        return
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        for name in settings.variables():
+            monkeypatch.delenv(name, raising=False)
+        own = _own(tmp_path_factory.mktemp("home"))
+        try:
+            control.up(own)
+            started = _site(own, pictures)
+            _seed(started)
+            yield started
+        finally:
+            control.down(own)
+
+
+def _site(chosen: Settings, pictures: Path) -> Site:
+    mlflow, prefect = chosen.mlflow_uri(), chosen.prefect_api()
+    assert prefect is not None
+    return Site(mlflow, prefect.removesuffix("/api"), pictures)
+
+
+def _own(home: Path) -> Settings:
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(5)]
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    names = ("mlflow_port", "prefect_port", "triton_http_port", "triton_grpc_port")
+    return Settings(
+        home=home,
+        pipelines=(str(EXAMPLE),),
+        **dict(zip((*names, "triton_metrics_port"), ports, strict=True)),
+    )
+
+
+def _seed(site: Site) -> None:
+    """Log a run with a curve, register it as champion, and run the release once."""
+    import mlflow
+
+    client = mlflow.MlflowClient(tracking_uri=site.mlflow, registry_uri=site.mlflow)
+    run = client.create_run(client.create_experiment("digits"), run_name="train")
+    for step in range(30):
+        client.log_metric(run.info.run_id, "loss", 1 / (step + 1), step=step)
+        client.log_metric(run.info.run_id, "accuracy", 1 - 1 / (step + 2), step=step)
+    client.log_dict(run.info.run_id, {"stages": ["pytorch", "onnx-fp32"]}, "certificate.json")
+    client.set_terminated(run.info.run_id)
+    client.create_registered_model("digits")
+    version = client.create_model_version("digits", run.info.artifact_uri, run.info.run_id)
+    client.set_registered_model_alias("digits", "champion", version.version)
+    client.set_model_version_tag("digits", version.version, "gates", "passed")
+    for deployment in site.prefect_api("deployments/filter", json={}):
+        if deployment["name"] == "release":
+            site.prefect_api(f"deployments/{deployment['id']}/create_flow_run", json={})
+
+
+def _latest_version(site: Site) -> dict[str, Any]:
+    found = site.mlflow_api(
+        "model-versions/search", max_results=1, order_by="creation_timestamp DESC"
+    )
+    if not found.get("model_versions"):
+        pytest.skip("no model version is registered yet")
+    version: dict[str, Any] = found["model_versions"][0]
+    return version
+
+
+def test_mlflow_shows_the_run_and_its_curves(site: Site) -> None:
+    run_id = _latest_version(site)["run_id"]
+    run = site.mlflow_api("runs/get", run_id=run_id)["run"]
+    base = f"{site.mlflow}/#/experiments/{run['info']['experiment_id']}/runs/{run_id}"
+    with browser() as context:
+        page = context.new_page()
+        picture(page, base, site.pictures / "mlflow-run.png", run["info"]["run_name"], "Metrics")
+        picture(page, f"{base}/model-metrics", site.pictures / "mlflow-curves.png", "loss")
+        picture(page, f"{base}/artifacts", site.pictures / "mlflow-artifacts.png", "certificate")
+        page.get_by_text("certificate.json").first.click()
+        _save(page, site.pictures / "mlflow-artifacts.png")
+
+
+def test_mlflow_shows_the_version_its_alias_and_tags(site: Site) -> None:
+    version = _latest_version(site)
+    url = f"{site.mlflow}/#/models/{version['name']}/versions/{version['version']}"
+    tags = [tag["key"] for tag in version.get("tags", [])][:1]
+    with browser() as context:
+        picture(
+            context.new_page(),
+            url,
+            site.pictures / "mlflow-version.png",
+            f"Version {version['version']}",
+            *tags,
+        )
+
+
+def test_prefect_shows_the_three_schedules(site: Site) -> None:
+    names = [each["name"] for each in site.prefect_api("deployments/filter", json={})]
+    assert {name.split("-")[0] for name in names} >= {"train", "release", "score"}
+    with browser() as context:
+        picture(
+            context.new_page(),
+            f"{site.prefect}/deployments",
+            site.pictures / "prefect-deployments.png",
+            *names,
+        )
+
+
+def test_prefect_shows_a_flow_run(site: Site) -> None:
+    body = {"sort": "START_TIME_DESC", "limit": 1, "flow_runs": {"start_time": {"is_null_": False}}}
+    runs = _runs_with_artifacts(site) or site.prefect_api("flow_runs/filter", json=body)
+    if not runs:
+        pytest.skip("no flow has run yet")
+    with browser() as context:
+        page = context.new_page()
+        url = f"{site.prefect}/runs/flow-run/{runs[0]['id']}"
+        picture(page, url, site.pictures / "prefect-run.png", runs[0]["name"], "Artifacts")
+        page.get_by_text("Artifacts", exact=True).last.click()
+        _save(page, site.pictures / "prefect-artifacts.png")
+
+
+def _runs_with_artifacts(site: Site) -> list[dict[str, Any]]:
+    artifacts = site.prefect_api("artifacts/filter", json={"limit": 1, "sort": "CREATED_DESC"})
+    wanted = [each["flow_run_id"] for each in artifacts if each["flow_run_id"]]
+    return [site.prefect_api(f"flow_runs/{run_id}") for run_id in wanted]

@@ -1,0 +1,220 @@
+"""The whole line on real parts: YAML → Ray workers → MLflow on SQLite → Triton → gRPC answer."""
+
+import json
+import os
+import signal
+import textwrap
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import numpy as np
+import psutil
+import pytest
+from sklearn.datasets import load_breast_cancer
+from tritonclient import grpc, http
+
+from models.places import Endpoint, Places
+from serving.triton import running
+
+pytestmark = pytest.mark.timeout(600)
+
+
+@dataclass(frozen=True)
+class Line:
+    """A trained, promoted and served digits model."""
+
+    home: Any
+    places: Places
+    outcome: dict[str, Any]
+    released: list[dict[str, Any]]
+
+    @property
+    def golden(self) -> np.ndarray:
+        files = sorted((self.places.home / "cache").glob("digits/*/golden.npz"))
+        with np.load(files[0]) as arrays:
+            return arrays["features"]
+
+
+@pytest.fixture(scope="module")
+def line(tmp_path_factory, make, examples) -> Iterator[Line]:
+    home = make(tmp_path_factory.mktemp("line") / "home")
+    ports = [
+        int(home.environment[f"MILLRACE_TRITON_{n}_PORT"]) for n in ("HTTP", "GRPC", "METRICS")
+    ]
+    places = Places(home.path, f"sqlite:///{home.path}/mlflow.db", str(home.path / "tables"))
+    done = home.run("run", str(examples / "digits.yaml"), "--json")
+    assert done.code == 0, done.err
+    endpoint = Endpoint("127.0.0.1", *ports)
+    places = Places(places.home, places.tracking_uri, places.tables_uri, triton=(endpoint,))
+    with running(places.prepared(), endpoint):
+        released = home.run("release", "--json")
+        assert released.code == 0, released.err
+        yield Line(home, places, done.json, released.json)
+
+
+def test_the_example_reaches_its_accuracy(line: Line) -> None:
+    stages = {stage["name"]: stage for stage in line.outcome["certificate"]["stages"]}
+    assert stages["pytorch"]["metric"] >= 0.97
+
+
+def test_every_candidate_was_measured_and_certified(line: Line) -> None:
+    assert [c["name"] for c in line.outcome["candidates"]] == ["onnx-fp32", "onnx-int8-static"]
+    assert all(c["stage"]["metric_loss"] <= 0.01 for c in line.outcome["candidates"])
+    assert line.outcome["certificate"]["passed"] is True
+
+
+def test_the_first_version_becomes_champion_and_is_released(line: Line) -> None:
+    assert line.outcome["promotion"]["champion"] is True
+    assert [(o["model"], o["version"], o["error"]) for o in line.released] == [("digits", 1, None)]
+
+
+def test_tritonclient_alone_gets_the_answer_over_grpc_and_http(line: Line) -> None:
+    endpoint, rows = line.places.triton[0], line.golden
+    answers = {}
+    for name, module, address in (("grpc", grpc, endpoint.grpc), ("http", http, endpoint.http)):
+        request = module.InferInput("features", list(rows.shape), "FP32")
+        request.set_data_from_numpy(rows)
+        with module.InferenceServerClient(address) as client:
+            answers[name] = client.infer("digits", [request]).as_numpy("probabilities")
+    np.testing.assert_allclose(answers["grpc"], answers["http"], atol=1e-6)
+    np.testing.assert_allclose(answers["grpc"].sum(axis=1), 1, atol=1e-4)
+
+
+def test_mlflow_alone_loads_the_champion_and_gives_the_same_answer(line: Line) -> None:
+    import mlflow
+
+    mlflow.set_tracking_uri(line.places.tracking_uri)
+    model = mlflow.pyfunc.load_model("models:/digits@champion")
+    offline = model.predict(line.golden)["probabilities"]
+    request = grpc.InferInput("features", list(line.golden.shape), "FP32")
+    request.set_data_from_numpy(line.golden)
+    with grpc.InferenceServerClient(line.places.triton[0].grpc) as client:
+        live = client.infer("digits", [request]).as_numpy("probabilities")
+    np.testing.assert_allclose(live, offline, atol=1e-4)
+
+
+def test_the_run_holds_what_people_look_for(line: Line) -> None:
+    from mlflow import MlflowClient
+
+    store = MlflowClient(line.places.tracking_uri)
+    run = store.get_run(line.outcome["run"]["run_id"])
+    (used,) = run.inputs.dataset_inputs
+    assert used.dataset.digest == line.outcome["snapshot"]["digest"][:36]
+    assert run.data.params["training.epochs"] == "15"
+    assert len(store.get_metric_history(run.info.run_id, "validation_accuracy")) == 15
+    assert any(name.startswith("system/") for name in run.data.metrics)
+    top = {f.path for f in store.list_artifacts(run.info.run_id)}
+    assert {"pipeline.yaml", "certificate.json", "plots", "weights"} <= top
+    plots = {f.path for f in store.list_artifacts(run.info.run_id, "plots")}
+    assert plots == {"plots/learning_curves.png", "plots/confusion_matrix.png"}
+
+
+def test_the_certificate_ends_with_the_live_server(line: Line) -> None:
+    from mlflow.artifacts import load_dict
+
+    uri = f"runs:/{line.outcome['run']['run_id']}/certificate.json"
+    stages = load_dict(uri)["stages"]
+    assert [s["name"] for s in stages] == ["pytorch", "onnx-fp32", "onnx-int8-static", "triton"]
+    chosen = next(s for s in stages if s["name"] == line.outcome["certificate"]["candidate"])
+    assert abs(stages[-1]["golden_difference"] - chosen["golden_difference"]) <= 1e-4
+
+
+def test_a_release_with_nothing_to_do_changes_nothing(line: Line) -> None:
+    again = line.home.run("release", "--json")
+    assert [(o["version"], o["changed"]) for o in again.json] == [(1, False)]
+
+
+def test_predict_tells_the_label(line: Line) -> None:
+    answer = line.home.run("predict", "digits", "--json").json
+    assert answer["version"] == 1
+    assert answer["predictions"][0] in range(10)
+
+
+def test_score_commits_every_row_once_and_again(line: Line, examples: Path) -> None:
+    for _ in range(2):
+        done = line.home.run(
+            "score", str(examples / "digits.yaml"), "--date", "2026-01-31", "--json"
+        )
+        assert done.code == 0, done.err
+    table = deltalake.DeltaTable(done.json["table"]).to_pyarrow_table()
+    assert table.num_rows == done.json["rows"] == line.outcome["snapshot"]["rows"]
+    assert set(table["date"].to_pylist()) == {"2026-01-31"}
+    assert set(table["model_version"].to_pylist()) == {1}
+    assert table["prediction"].null_count == table["score"].null_count == 0
+    assert len(set(table["_key"].to_pylist())) == table.num_rows
+
+
+def test_a_second_run_makes_no_second_snapshot_and_survives_a_killed_worker(
+    line: Line, examples: Path
+) -> None:
+    process = line.home.start(
+        "run", str(examples / "digits.yaml"), "--set", "training.epochs=60", "--json"
+    )
+    kill_a_training_worker(process, line.places.home / "training")
+    out, err = process.communicate(timeout=400)
+    assert process.returncode == 0, err
+    outcome = json.loads(out)
+    assert outcome["snapshot"]["created"] is False
+    assert outcome["snapshot"]["version"] == line.outcome["snapshot"]["version"]
+    (epoch,) = outcome["recoveries"]
+    assert 0 < epoch < 60
+    assert f"resumed from the checkpoint of epoch {epoch}" in err
+
+
+def kill_a_training_worker(
+    process: Any, storage: Path, after_checkpoints: int = 5, deadline_s: float = 300
+) -> None:
+    """Kill -9 one Ray Train worker of `process` once its run has written some checkpoints."""
+    known = set(storage.glob("*/checkpoint_*"))
+    seen: set[Path] = set()
+    deadline = time.monotonic() + deadline_s
+    while time.monotonic() < deadline and process.poll() is None:
+        seen |= set(storage.glob("*/checkpoint_*")) - known
+        if len(seen) >= after_checkpoints:
+            os.kill(_workers(process.pid)[0], signal.SIGKILL)
+            return
+        time.sleep(0.02)
+    raise AssertionError("the run ended before it could be disturbed")
+
+
+def _workers(pid: int) -> list[int]:
+    children = psutil.Process(pid).children(recursive=True)
+    return [c.pid for c in children if "RayTrainWorker" in " ".join(c.cmdline())]
+
+
+def test_a_users_own_csv_and_module_in_a_folder_of_their_own(tmp_path: Path, new_home) -> None:
+    data = load_breast_cancer(as_frame=True).frame.rename(columns={"target": "y"})
+    data.to_csv(tmp_path / "my.csv", index=False)
+    (tmp_path / "mine.yaml").write_text(
+        "{name: mine, dataset: {source: my.csv, target: y}, "
+        'model: {family: "net:Net", params: {hidden: 32}}, training: {epochs: 60}}\n'
+    )
+    (tmp_path / "net.py").write_text(
+        textwrap.dedent(
+            """
+            from torch import nn
+
+            class Net(nn.Module):
+                def __init__(self, in_features, num_classes, hidden):
+                    super().__init__()
+                    self.body = nn.Sequential(
+                        nn.Linear(in_features, hidden), nn.ReLU(), nn.Linear(hidden, num_classes))
+
+                def forward(self, x):
+                    return self.body(x)
+            """
+        )
+    )
+    done = new_home.run("run", str(tmp_path / "mine.yaml"), "--json", cwd=tmp_path)
+    assert done.code == 0, done.err
+    certificate = done.json["certificate"]
+    assert certificate["stages"][0]["metric"] >= 0.9
+    assert done.json["promotion"] | {"reason": ""} == {
+        "challenger": True,
+        "champion": False,
+        "reason": "",
+    }

@@ -1,0 +1,213 @@
+"""`up`, `status` and `down` on real servers, with flows of no weight."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+from flows import control, processes, run_state, settings
+from flows.settings import MARK, Settings
+from models.errors import WorkError
+
+FLOWS = """
+from pathlib import Path
+from prefect import flow
+
+@flow
+def touch(file: str) -> None:
+    Path(file).write_text("done")
+"""
+
+DEPLOYMENTS = """
+deployments:
+  - name: release
+    entrypoint: trial_flows.touch
+    tags: [millrace]
+    parameters: {{file: {file}}}
+    schedules: [{{cron: "* * * * *"}}]
+"""
+
+
+def _wait(condition: Callable[[], object], seconds: float, what: str) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
+        time.sleep(0.1)
+
+
+def _free_ports(count: int) -> list[int]:
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+def _settings(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    for name in (*settings.variables(), "MLFLOW_TRACKING_URI", "PREFECT_API_URL"):
+        monkeypatch.delenv(name, raising=False)
+    mlflow, prefect, http, grpc, metrics = _free_ports(5)
+    folder.mkdir(exist_ok=True)
+    (folder / "prefect.yaml").write_text(DEPLOYMENTS.format(file=folder / "touched"))
+    (folder / "trial_flows.py").write_text(FLOWS)
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+    return Settings(
+        home=folder / "home",
+        mlflow_port=mlflow,
+        prefect_port=prefect,
+        triton_http_port=http,
+        triton_grpc_port=grpc,
+        triton_metrics_port=metrics,
+        deployments=folder / "prefect.yaml",
+        pipelines=(),
+    )
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        chosen = _settings(tmp_path_factory.mktemp("with space"), monkeypatch)
+        try:
+            control.up(chosen)
+            yield chosen
+        finally:
+            control.down(chosen)
+
+
+def _pid(chosen: Settings, name: str) -> int:
+    found = next(each for each in control.status(chosen).services if each.name == name)
+    return found.pid or 0
+
+
+def test_all_services_are_up(running: Settings) -> None:
+    report = control.status(running, live_versions=lambda places: {"endpoints": len(places.triton)})
+    assert [each.name for each in report.services] == ["mlflow", "prefect", "triton", "deployments"]
+    assert report.healthy
+    assert report.live_versions == {"endpoints": 1}
+    assert running.places().tracking_uri == f"http://127.0.0.1:{running.mlflow_port}"
+
+
+def test_up_again_changes_nothing(running: Settings) -> None:
+    before, lines = control.status(running), list[str]()
+    assert control.up(running, say=lines.append).pid == before.pid
+    assert lines == [f"already up for {running.home}"]
+
+
+def test_secrets_and_logs_are_private(running: Settings) -> None:
+    private = [running.home / "webhook.key", running.run / "services.json"]
+    private += list((running.home / "logs").glob("*.log"))
+    assert running.home.stat().st_mode & 0o777 == 0o700
+    assert {file.stat().st_mode & 0o777 for file in private} == {0o600}
+
+
+def test_a_website_may_not_call_the_servers(running: Settings) -> None:
+    with httpx.Client(trust_env=False) as client:
+        rebound = client.get(
+            f"http://127.0.0.1:{running.mlflow_port}/api/2.0/mlflow/experiments/get?experiment_id=0",
+            headers={"Host": "evil.example"},
+        )
+        crossed = client.options(
+            f"http://127.0.0.1:{running.prefect_port}/api/deployments/filter",
+            headers={
+                "Origin": "http://evil.example",
+                "Access-Control-Request-Method": "POST",
+                "Access-Control-Request-Headers": "content-type",
+            },
+        )
+    assert rebound.status_code == 403
+    assert crossed.headers.get("access-control-allow-origin") is None
+
+
+def test_a_killed_triton_comes_back(running: Settings) -> None:
+    killed = _pid(running, "triton")
+    os.kill(killed, signal.SIGKILL)
+    _wait(
+        lambda: _pid(running, "triton") not in (0, killed) and control.status(running).healthy,
+        20,
+        "Triton is well again",
+    )
+
+
+def test_the_deployment_is_scheduled_and_runs(running: Settings) -> None:
+    api = f"http://127.0.0.1:{running.prefect_port}/api"
+    with httpx.Client(base_url=api, trust_env=False) as client:
+        (deployment,) = client.post("/deployments/filter", json={}).json()
+
+        def scheduled() -> list[object]:
+            body = {"flow_runs": {"state": {"type": {"any_": ["SCHEDULED"]}}}}
+            return [
+                run
+                for run in client.post("/flow_runs/filter", json=body).json()
+                if run["auto_scheduled"]
+            ]
+
+        _wait(scheduled, 20, "the scheduler plans runs")
+        client.post(f"/deployments/{deployment['id']}/create_flow_run", json={}).raise_for_status()
+    _wait((running.home.parent / "touched").exists, 30, "the runner runs it")
+
+
+def test_down_leaves_nothing_behind(running: Settings) -> None:
+    supervisor = control.status(running).pid
+    assert processes.marked(MARK, str(running.home))
+    assert control.down(running).was_running
+    assert processes.marked(MARK, str(running.home)) == []
+    assert supervisor is not None
+    assert not psutil.pid_exists(supervisor) or psutil.Process(supervisor).status() == "zombie"
+    assert all(map(processes.port_is_free, (running.mlflow_port, running.triton_grpc_port)))
+    assert not control.down(running).was_running
+    assert not control.status(running).running
+    assert running.places().tracking_uri.startswith("sqlite:///")
+
+
+def test_a_taken_port_is_named_with_its_holder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen = _settings(tmp_path, monkeypatch)
+    taken = socket.create_server(("127.0.0.1", chosen.prefect_port))
+    with taken, pytest.raises(WorkError) as raised:
+        control.up(chosen)
+    assert str(chosen.prefect_port) in raised.value.what
+    assert f"pid {os.getpid()}" in (raised.value.seen or "")
+    assert "MILLRACE_PREFECT_PORT" in (raised.value.hint or "")
+    assert not control.status(chosen).running
+
+
+def test_what_a_crash_left_is_cleared_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen = _settings(tmp_path, monkeypatch)
+    chosen.places().prepared()
+    left = subprocess.Popen(
+        [sys.executable, "-c", "import time; time.sleep(600)"],
+        env={**os.environ, MARK: str(chosen.home)},
+        start_new_session=True,
+    )
+    # The id of the dead supervisor now belongs to somebody else, who must not be stopped.
+    run_state.write(chosen.run, run_state.RunRecord(os.getpid(), 0.0))
+    assert not control.status(chosen).running
+    stopped = control.down(chosen)
+    assert not stopped.was_running
+    assert len(stopped.ended) == 1
+    assert left.poll() is not None
+    assert run_state.read(chosen.run) is None
+
+
+def test_a_service_that_cannot_start_stops_everything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen = _settings(tmp_path, monkeypatch)
+    chosen = chosen.model_copy(
+        update={"prefect_api_url": "http://127.0.0.1:9/api", "mlflow_tracking_uri": "http://x"}
+    )
+    (tmp_path / "home" / "logs" / "deployments.log").parent.mkdir(parents=True)
+    (tmp_path / "trial_flows.py").write_text("raise SystemExit('no such thing')")
+    monkeypatch.setattr(control, "HEALTHY_SECONDS", 3.0)
+    with pytest.raises(WorkError, match="deployments"):
+        control.up(chosen)
+    assert processes.marked(MARK, str(chosen.home)) == []

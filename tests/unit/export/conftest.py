@@ -1,0 +1,56 @@
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from export.onnx import export_onnx
+from models.arrays import Array
+from models.features import Encoding, Feature
+from models.mlp import Perceptron
+from models.network import Network, Served
+from models.objective import Classification
+
+ENCODING = Encoding(
+    (
+        Feature("a", "number", mean=1.0, std=2.0),
+        Feature("c", "category", categories=("x", "y", "z")),
+        Feature("v", "vector", width=6, mean=-1.0, std=0.5),
+    ),
+    "t",
+    ("no", "maybe", "yes"),
+)
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A small classifier in PyTorch and in ONNX."""
+
+    served: Served
+    objective: Classification
+    raw_width: int
+    path: Path
+
+    def rows(self, count: int, seed: int = 0) -> Array:
+        """Return rows as a client sends them, float32 `[count, raw_width]`."""
+        rows = np.random.default_rng(seed).normal(0, 2, (count, self.raw_width))
+        rows[:, 1] = np.arange(count) % 3
+        return rows.astype(np.float32)
+
+    def answer(self, rows: Array) -> Array:
+        """Return PyTorch's answers."""
+        with torch.inference_mode():
+            return np.asarray(self.served(torch.from_numpy(rows)))
+
+
+@pytest.fixture(scope="session")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Exported:
+    """One export, which takes seconds, for all tests; nobody changes the file."""
+    torch.manual_seed(0)
+    objective = Classification(ENCODING.labels)  # type: ignore[arg-type]
+    net = Perceptron(ENCODING.in_features, objective.outputs, hidden=(128, 128))
+    served = Served(Network(ENCODING, net), objective).eval()
+    path = tmp_path_factory.mktemp("exported") / "model.onnx"
+    export_onnx(served, ENCODING.raw_width, objective.output, path)
+    return Exported(served, objective, ENCODING.raw_width, path)

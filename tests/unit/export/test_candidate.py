@@ -1,0 +1,119 @@
+from typing import Literal
+
+import pytest
+
+from export.candidate import Candidate, choose, fallback, gate
+from export.certificate import Stage
+from models.pipeline import ExportSpec
+
+NAN, INF = float("nan"), float("inf")
+SPEC = ExportSpec(max_metric_loss=0.01)
+
+
+def candidate(
+    name: str,
+    *,
+    size: int = 1,
+    latency: float = 1.0,
+    metric: float = 0.9,
+    loss: float = 0.0,
+    reason: str | None = None,
+) -> Candidate:
+    stage = Stage(name, 0.0, 0.0, metric, loss)
+    return Candidate(
+        name, size_bytes=size, latency_ms=latency, stage=stage, reason=reason, digest=name
+    )
+
+
+@pytest.mark.parametrize(
+    ("difference", "loss", "passes"),
+    [
+        (0.0, 0.0, True),
+        (0.5, 0.01, True),
+        (0.5, -0.2, True),
+        (0.5, 0.0101, False),
+        (NAN, 0.0, False),
+        (INF, 0.0, False),
+        (0.0, NAN, False),
+        (0.0, INF, False),
+        (0.0, None, False),
+    ],
+)
+def test_a_form_holds_its_gates_only_if_it_is_known_to(
+    difference: float, loss: float | None, passes: bool
+) -> None:
+    assert (gate(Stage("s", difference, metric_loss=loss), SPEC) is None) == passes
+
+
+@pytest.mark.parametrize(
+    ("difference", "loss", "reason"),
+    [
+        (INF, 0.0, "its answers are not finite"),
+        (0.0, 0.025, "metric loss 2.50% is more than 1.00%"),
+        (0.0, None, "metric loss unknown is more than 1.00%"),
+    ],
+)
+def test_a_refused_form_is_told_why(difference: float, loss: float | None, reason: str) -> None:
+    assert gate(Stage("s", difference, metric_loss=loss), SPEC) == reason
+
+
+def test_a_loss_of_nothing_is_allowed_at_a_gate_of_zero() -> None:
+    assert gate(Stage("s", 0.0, metric_loss=0.0), ExportSpec(max_metric_loss=0)) is None
+
+
+@pytest.mark.parametrize(
+    ("objective", "name"), [("latency", "quick"), ("size", "small"), ("metric", "good")]
+)
+def test_the_best_by_the_objective_is_chosen(
+    objective: Literal["latency", "size", "metric"], name: str
+) -> None:
+    forms = (
+        candidate("quick", size=9, latency=0.1, metric=0.8),
+        candidate("small", size=2, latency=0.5, metric=0.7),
+        candidate("good", size=5, latency=0.9, metric=0.95),
+    )
+    chosen = choose(forms, ExportSpec(objective=objective))
+    assert chosen is not None
+    assert chosen.name == name
+
+
+@pytest.mark.parametrize("objective", ["latency", "size", "metric"])
+def test_a_tie_goes_to_the_first(objective: Literal["latency", "size", "metric"]) -> None:
+    chosen = choose((candidate("first"), candidate("second")), ExportSpec(objective=objective))
+    assert chosen is not None
+    assert chosen.name == "first"
+
+
+def test_the_better_of_two_negative_metrics_is_chosen() -> None:
+    forms = (candidate("worse", metric=-0.5), candidate("better", metric=-0.1))
+    assert choose(forms, ExportSpec(objective="metric")) == forms[1]
+
+
+def test_a_refused_form_is_not_chosen() -> None:
+    forms = (candidate("refused", latency=0.1, reason="no"), candidate("passed"))
+    assert choose(forms, SPEC) == forms[1]
+
+
+@pytest.mark.parametrize("forms", [(), (candidate("refused", reason="no"),)])
+def test_nothing_is_chosen_where_nothing_passed(forms: tuple[Candidate, ...]) -> None:
+    assert choose(forms, SPEC) is None
+
+
+def test_the_fallback_lost_least() -> None:
+    forms = (candidate("a", loss=0.3), candidate("b", loss=0.1), candidate("c", loss=0.2))
+    assert fallback(forms) == forms[1]
+
+
+def test_a_gain_is_a_better_fallback_than_no_loss() -> None:
+    forms = (candidate("even", loss=0.0), candidate("gain", loss=-0.1))
+    assert fallback(forms) == forms[1]
+
+
+@pytest.mark.parametrize("forms", [(), (Candidate("unmade", reason="no"),)])
+def test_there_is_no_fallback_where_nothing_was_measured(forms: tuple[Candidate, ...]) -> None:
+    assert fallback(forms) is None
+
+
+@pytest.mark.parametrize(("reason", "passed"), [(None, True), ("no", False)])
+def test_a_form_without_a_reason_against_it_has_passed(reason: str | None, passed: bool) -> None:
+    assert candidate("s", reason=reason).passed is passed

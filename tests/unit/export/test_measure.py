@@ -1,0 +1,81 @@
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.metrics import accuracy_score
+
+from export.certificate import Stage
+from export.measure import Evidence, gather_evidence, in_chunks, measure
+from models.arrays import Array
+from models.pipeline import ExportSpec
+from models.registry import sha256
+
+SPEC = ExportSpec(max_metric_loss=0.01)
+
+
+@pytest.fixture(scope="module")
+def evidence(exported: Any) -> Evidence:
+    test = exported.rows(100)
+    right = exported.answer(test).argmax(axis=1)
+    target = np.where(np.arange(100) < 90, right, (right + 1) % 3)
+    return gather_evidence(exported.served, exported.objective, test, target, golden_rows=32)
+
+
+def test_the_golden_batch_is_the_first_test_rows(evidence: Evidence, exported: Any) -> None:
+    np.testing.assert_array_equal(evidence.golden, exported.rows(100)[:32])
+
+
+def test_pytorchs_answers_are_kept(evidence: Evidence, exported: Any) -> None:
+    np.testing.assert_allclose(evidence.test_answers, exported.answer(evidence.test), atol=1e-6)
+    np.testing.assert_allclose(evidence.golden_answers, evidence.test_answers[:32], atol=1e-6)
+
+
+def test_pytorchs_metric_is_that_of_the_test_split(evidence: Evidence) -> None:
+    exact = accuracy_score(evidence.target, evidence.test_answers.argmax(axis=1))
+    assert evidence.metric == pytest.approx(exact)
+    assert evidence.metric == pytest.approx(0.9)
+
+
+def test_pytorch_is_a_stage_that_lost_nothing(evidence: Evidence) -> None:
+    assert evidence.stage == Stage("pytorch", 0.0, 0.0, evidence.metric, 0.0)
+
+
+def test_fewer_test_rows_than_asked_for_are_all_golden(exported: Any) -> None:
+    rows = exported.rows(5)
+    gathered = gather_evidence(exported.served, exported.objective, rows, np.zeros(5), 32)
+    assert len(gathered.golden) == 5
+
+
+def test_a_faithful_form_passes(exported: Any, evidence: Evidence) -> None:
+    candidate = measure("fp32", exported.path, evidence, exported.objective, SPEC, threads=1)
+    assert candidate.passed
+    assert candidate.stage is not None
+    assert candidate.stage.golden_difference < 1e-5
+    assert candidate.stage.metric_loss == 0.0
+
+
+def test_a_form_is_measured_by_its_file(exported: Any, evidence: Evidence) -> None:
+    candidate = measure("fp32", exported.path, evidence, exported.objective, SPEC, threads=1)
+    assert candidate.digest == sha256(exported.path)
+    assert candidate.size_bytes == exported.path.stat().st_size
+    assert 0 < candidate.latency_ms < 1000
+
+
+def test_a_form_that_lost_too_much_is_refused(exported: Any, evidence: Evidence) -> None:
+    better = replace(evidence, metric=evidence.metric + 0.05)
+    candidate = measure("fp32", exported.path, better, exported.objective, SPEC, threads=1)
+    assert candidate.reason == "metric loss 5.26% is more than 1.00%"
+
+
+@pytest.mark.parametrize("rows", [1, 1023, 1024, 1025, 3000])
+def test_answering_in_chunks_changes_nothing(rows: int) -> None:
+    sizes = []
+
+    def double(piece: Array) -> Array:
+        sizes.append(len(piece))
+        return piece * 2
+
+    values = np.arange(rows)[:, None]
+    np.testing.assert_array_equal(in_chunks(double, values), values * 2)
+    assert max(sizes) <= 1024

@@ -1,0 +1,70 @@
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from torch import Tensor, nn
+
+from export.onnx import OPSET, export_onnx
+from models.errors import WorkError
+from models.onnx_session import OnnxSession
+
+
+@pytest.mark.parametrize("rows", [1, 3, 64])
+def test_onnx_answers_as_pytorch_does_at_any_batch_size(exported: Any, rows: int) -> None:
+    batch = exported.rows(rows, seed=rows)
+    answers = OnnxSession(exported.path).answer(batch)
+    np.testing.assert_allclose(answers, exported.answer(batch), atol=1e-5)
+
+
+def test_a_missing_category_is_answered_alike(exported: Any) -> None:
+    batch = exported.rows(3)
+    batch[:, 1] = np.nan
+    answers = OnnxSession(exported.path).answer(batch)
+    np.testing.assert_allclose(answers, exported.answer(batch), atol=1e-5)
+
+
+def test_the_graph_takes_features_and_gives_the_objectives_output(exported: Any) -> None:
+    graph = onnx.load(exported.path).graph
+    shapes = {
+        value.name: [d.dim_param or d.dim_value for d in value.type.tensor_type.shape.dim]
+        for value in (*graph.input, *graph.output)
+    }
+    assert shapes == {"features": ["rows", 8], "probabilities": ["rows", 3]}
+
+
+def test_the_graph_is_of_the_pinned_opset(exported: Any) -> None:
+    assert {o.domain: o.version for o in onnx.load(exported.path).opset_import}[""] == OPSET
+
+
+def test_weights_are_inside_the_one_file(exported: Any) -> None:
+    model = onnx.load(exported.path, load_external_data=False)
+    assert not any(onnx.external_data_helper.uses_external_data(i) for i in model.graph.initializer)
+    assert list(exported.path.parent.iterdir()) == [exported.path]
+
+
+class _Branching(nn.Module):
+    """Takes a way that depends on the values of its input."""
+
+    def forward(self, rows: Tensor) -> Tensor:
+        return rows * 2 if rows.sum() > 0 else rows
+
+
+def test_control_flow_that_depends_on_data_is_told(tmp_path: Path) -> None:
+    with pytest.raises(WorkError) as caught:
+        export_onnx(_Branching(), 2, "prediction", tmp_path / "m.onnx")
+    assert "cannot be exported to ONNX" in str(caught.value)
+    assert "without data-dependent control flow" in str(caught.value)
+
+
+class _Dropping(nn.Module):
+    def forward(self, rows: Tensor) -> Tensor:
+        return nn.functional.dropout(rows, 0.5, self.training)
+
+
+def test_a_model_is_exported_as_it_infers(tmp_path: Path) -> None:
+    export_onnx(_Dropping().train(), 2, "prediction", tmp_path / "m.onnx")
+    rows = torch.ones(64, 2).numpy()
+    np.testing.assert_array_equal(OnnxSession(tmp_path / "m.onnx").answer(rows), rows)

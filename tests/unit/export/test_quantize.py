@@ -1,0 +1,61 @@
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from export.quantize import quantize_int8
+from models.errors import WorkError
+from models.onnx_session import OnnxSession
+
+
+@pytest.fixture(scope="module")
+def quantized(exported: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("quantized") / "int8.onnx"
+    quantize_int8(exported.path, [exported.rows(64, seed=n) for n in range(4)], path)
+    return path
+
+
+@pytest.mark.parametrize("rows", [1, 3, 64])
+def test_int8_answers_nearly_as_pytorch_does(exported: Any, quantized: Path, rows: int) -> None:
+    batch = exported.rows(rows, seed=100)
+    answers = OnnxSession(quantized).answer(batch)
+    np.testing.assert_allclose(answers, exported.answer(batch), atol=0.05)
+
+
+def test_int8_answers_are_not_those_of_fp32(exported: Any, quantized: Path) -> None:
+    batch = exported.rows(64)
+    assert np.abs(OnnxSession(quantized).answer(batch) - exported.answer(batch)).max() > 1e-5
+
+
+def test_int8_is_smaller(exported: Any, quantized: Path) -> None:
+    assert quantized.stat().st_size < 0.6 * exported.path.stat().st_size
+
+
+def test_weights_are_int8_channel_by_channel(quantized: Path) -> None:
+    weights = [i for i in onnx.load(quantized).graph.initializer if len(i.dims) == 2]
+    assert {w.data_type for w in weights if max(w.dims) == 128} == {TensorProto.INT8}
+    scales = [i for i in onnx.load(quantized).graph.initializer if i.name.endswith("_scale")]
+    assert [128] in [list(scale.dims) for scale in scales]
+
+
+def test_the_source_is_left_as_it_was(exported: Any, tmp_path: Path) -> None:
+    before = exported.path.read_bytes()
+    quantize_int8(exported.path, [exported.rows(8)], tmp_path / "int8.onnx")
+    assert exported.path.read_bytes() == before
+
+
+def test_a_model_without_layers_to_quantize_is_refused_with_the_reason(tmp_path: Path) -> None:
+    shape = ["rows", 2]
+    graph = helper.make_graph(
+        [helper.make_node("Mul", ["features", "features"], ["prediction"])],
+        "square",
+        [helper.make_tensor_value_info("features", TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info("prediction", TensorProto.FLOAT, shape)],
+    )
+    onnx.save_model(helper.make_model(graph), tmp_path / "square.onnx")
+    with pytest.raises(WorkError, match="nothing in the model can be quantized") as caught:
+        quantize_int8(tmp_path / "square.onnx", [], tmp_path / "int8.onnx")
+    assert "Conv, Gemm, MatMul" in str(caught.value)

@@ -1,0 +1,65 @@
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from flows.deployment_specs import DeploymentSpec, plan
+from flows.deployment_upkeep import Missed, superseded
+from flows.settings import DEFAULT_DEPLOYMENTS
+from models.errors import InputError
+
+NOW = datetime(2026, 11, 20, tzinfo=UTC)
+
+
+def _pipeline(folder: Path, name: str, schedule: str = "") -> Path:
+    file = folder / f"{name}.yaml"
+    file.write_text(f"name: {name}\n{schedule}")
+    return file
+
+
+def test_each_pipeline_has_its_own_training_and_scoring(tmp_path: Path) -> None:
+    files = (
+        _pipeline(tmp_path, "digits"),
+        _pipeline(tmp_path, "wine", "schedule: {train: null, score: 5 1 * * *, timezone: CET}\n"),
+    )
+    specs = {spec.name: spec for spec in plan(files, DEFAULT_DEPLOYMENTS)}
+    assert set(specs) == {"train-digits", "train-wine", "release", "score-digits", "score-wine"}
+    assert specs["train-digits"].entrypoint == "flows.train_model.train_model"
+    assert specs["train-digits"].parameters == {"pipeline_file": str(files[0])}
+    assert specs["train-digits"].cron == "0 3 * * 1"
+    assert specs["train-wine"].cron is None
+    assert (specs["score-wine"].cron, specs["score-wine"].timezone) == ("5 1 * * *", "CET")
+    assert (specs["release"].cron, specs["release"].limit) == ("* * * * *", 1)
+
+
+def test_without_a_pipeline_only_releases_are_scheduled() -> None:
+    assert [spec.name for spec in plan((), DEFAULT_DEPLOYMENTS)] == ["release"]
+
+
+def test_two_pipelines_cannot_share_a_name(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    files = (_pipeline(tmp_path, "digits"), _pipeline(tmp_path / "other", "digits"))
+    with pytest.raises(InputError, match="digits"):
+        plan(files, DEFAULT_DEPLOYMENTS)
+
+
+@pytest.mark.parametrize(
+    "text", ["- a list\n", "name: [\n", "dataset: {}\n", "name: x\nschedule: {when: x}\n"]
+)
+def test_a_file_that_is_no_pipeline_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "bad.yaml").write_text(text)
+    with pytest.raises(InputError, match="bad.yaml"):
+        plan((tmp_path / "bad.yaml",), DEFAULT_DEPLOYMENTS)
+
+
+def test_of_the_missed_runs_the_newest_that_matters_is_made_up_for() -> None:
+    runs = [
+        Missed(uuid4(), name, NOW - timedelta(hours=hours))
+        for name, hours in (("release", 2), ("release", 1), ("train-a", 30), ("train-a", 3))
+    ]
+    specs = (
+        DeploymentSpec("release", "x", collision_strategy="CANCEL_NEW"),
+        DeploymentSpec("train-a", "x"),
+    )
+    assert set(superseded(runs, specs)) == {runs[0].id, runs[1].id, runs[2].id}

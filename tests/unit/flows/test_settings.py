@@ -1,0 +1,185 @@
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from flows import run_state, settings
+from models.errors import InputError
+from models.places import Endpoint
+
+
+@pytest.fixture(autouse=True)
+def _clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    # A private copy: apply() changes the environment, and the test's end restores it.
+    monkeypatch.setattr(os, "environ", os.environ.copy())
+    for name in settings.variables():
+        os.environ.pop(name, None)
+    os.environ["MILLRACE_HOME"] = str(tmp_path / "home")
+
+
+def _served(home: Path, **addresses: str) -> object:
+    """Pretend that a supervisor runs: a record, and its lock held by this process."""
+    (home / "run").mkdir(parents=True, exist_ok=True)
+    services = tuple(
+        run_state.ServiceRecord(name, address, "log") for name, address in addresses.items()
+    )
+    run_state.write(home / "run", run_state.RunRecord(1, 0.0, services))
+    return run_state.hold_lock(home / "run")
+
+
+def test_everything_is_embedded_by_default(tmp_path: Path) -> None:
+    loaded = settings.load()
+    places = loaded.places()
+    assert places.home == tmp_path / "home"
+    assert places.tracking_uri == f"sqlite:///{tmp_path}/home/mlflow.db"
+    assert places.tables_uri == f"{tmp_path}/home/tables"
+    assert places.ray_address == "local"
+    assert places.triton == (Endpoint("127.0.0.1", 8000, 8001, 8002),)
+    assert loaded.prefect_api() is None
+
+
+def test_a_part_moves_by_one_setting() -> None:
+    os.environ["MLFLOW_TRACKING_URI"] = "http://mlflow:5000"
+    os.environ["MILLRACE_TRITON"] = "a:1:2, b:3:4:5"
+    os.environ["MILLRACE_TABLES"] = "s3://bucket/tables"
+    places = settings.load().places()
+    assert places.tracking_uri == "http://mlflow:5000"
+    assert places.triton == (Endpoint("a", 1, 2, 8002), Endpoint("b", 3, 4, 5))
+    assert places.table("digits", "rows") == "s3://bucket/tables/digits/rows"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("MILLRACE_MLFLOW_PORT", "many"),
+        ("MILLRACE_PREFECT_PORT", "70000"),
+        ("MILLRACE_TRITON", "host:8000"),
+        ("MILLRACE_TRITON", "host:http:grpc"),
+    ],
+)
+def test_a_bad_value_is_named_with_what_is_valid(name: str, value: str) -> None:
+    os.environ[name] = value
+    with pytest.raises(InputError) as raised:
+        settings.load()
+    assert name in raised.value.what
+    assert raised.value.seen == value
+    assert raised.value.valid
+
+
+def test_two_services_cannot_have_one_port() -> None:
+    os.environ["MILLRACE_MLFLOW_PORT"] = "4200"
+    with pytest.raises(InputError, match="ports"):
+        settings.load()
+
+
+def test_a_misspelt_setting_is_refused_with_the_right_name() -> None:
+    os.environ["MILLRACE_MLFLOW_PROT"] = "5001"
+    with pytest.raises(InputError, match="did you mean MILLRACE_MLFLOW_PORT"):
+        settings.load()
+
+
+def test_a_running_supervisor_gives_the_addresses(tmp_path: Path) -> None:
+    lock = _served(tmp_path / "home", mlflow="http://127.0.0.1:1", prefect="http://127.0.0.1:2")
+    loaded = settings.load()
+    assert loaded.places().tracking_uri == "http://127.0.0.1:1"
+    assert loaded.prefect_api() == "http://127.0.0.1:2/api"
+    assert lock is not None
+
+
+def test_the_record_of_a_dead_supervisor_is_ignored(tmp_path: Path) -> None:
+    lock = _served(tmp_path / "home", mlflow="http://127.0.0.1:1")
+    lock.close()  # type: ignore[attr-defined]
+    assert settings.load().places().tracking_uri.startswith("sqlite:///")
+
+
+def test_what_apply_derived_is_no_choice(tmp_path: Path) -> None:
+    lock = _served(tmp_path / "home", mlflow="http://127.0.0.1:1", prefect="http://127.0.0.1:2")
+    settings.apply(settings.load())
+    assert os.environ["PREFECT_API_URL"] == "http://127.0.0.1:2/api"
+    lock.close()  # type: ignore[attr-defined]
+    again = settings.load()
+    assert again.mlflow_tracking_uri is None
+    settings.apply(again)
+    assert os.environ["MLFLOW_TRACKING_URI"].startswith("sqlite:///")
+    assert "PREFECT_API_URL" not in os.environ
+
+
+def test_a_choice_after_apply_is_a_choice() -> None:
+    settings.apply(settings.load())
+    os.environ["MLFLOW_TRACKING_URI"] = "http://elsewhere"
+    assert settings.load().places().tracking_uri == "http://elsewhere"
+
+
+def test_apply_keeps_telemetry_off_and_what_the_user_prefers() -> None:
+    os.environ["MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL"] = "1"
+    settings.apply(settings.load())
+    assert os.environ["DO_NOT_TRACK"] == "true"
+    assert os.environ["MLFLOW_DISABLE_TELEMETRY"] == "true"
+    assert os.environ["PREFECT_SERVER_ANALYTICS_ENABLED"] == "false"
+    assert os.environ["RAY_USAGE_STATS_ENABLED"] == "0"
+    assert os.environ["MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL"] == "1"
+
+
+def test_apply_makes_one_private_ray_token(tmp_path: Path) -> None:
+    settings.apply(settings.load())
+    token = Path(os.environ["RAY_AUTH_TOKEN_PATH"])
+    first = token.read_text()
+    settings.apply(settings.load())
+    assert token.read_text() == first
+    assert len(first) == 64
+    assert token.stat().st_mode & 0o777 == 0o600
+
+
+def test_the_token_of_a_remote_cluster_is_left_to_the_user() -> None:
+    os.environ["RAY_ADDRESS"] = "ray://head:10001"
+    settings.apply(settings.load())
+    assert os.environ["RAY_AUTH_MODE"] == "token"
+    assert "RAY_AUTH_TOKEN_PATH" not in os.environ
+
+
+def test_a_child_loads_the_same_settings() -> None:
+    os.environ["MILLRACE_PIPELINES"] = "a.yaml,b/*.yaml"
+    os.environ["MILLRACE_TRITON"] = "a:1:2:3"
+    os.environ["MILLRACE_MLFLOW_PORT"] = "5999"
+    loaded = settings.load()
+    os.environ.update(settings.child_environment(loaded))
+    child = settings.load()
+    assert child.model_copy(update={"pipelines": (), "derived": {}}) == loaded.model_copy(
+        update={"pipelines": (), "derived": {}}
+    )
+    assert child.pipelines == (str(Path.cwd() / "a.yaml"), str(Path.cwd() / "b/*.yaml"))
+
+
+def test_a_child_elsewhere_finds_the_default_pipeline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "examples").mkdir()
+    (tmp_path / "examples" / "digits.yaml").write_text("name: digits\n")
+    monkeypatch.chdir(tmp_path)
+    os.environ.update(settings.child_environment(settings.load()))
+    monkeypatch.chdir("/")
+    assert settings.load().pipeline_files() == (tmp_path / "examples" / "digits.yaml",)
+
+
+def test_a_proxy_is_not_asked_for_this_machine() -> None:
+    os.environ.update(HTTP_PROXY="http://proxy:3128", NO_PROXY="corp")
+    settings.apply(settings.load())
+    assert os.environ["NO_PROXY"] == "corp,127.0.0.1,localhost"
+
+
+def test_pipelines_are_paths_and_globs(tmp_path: Path) -> None:
+    for name in ("b.yaml", "a.yaml"):
+        (tmp_path / name).write_text("name: x\n")
+    os.environ["MILLRACE_PIPELINES"] = f"{tmp_path}/b.yaml,{tmp_path}/*.yaml"
+    assert settings.load().pipeline_files() == (tmp_path / "b.yaml", tmp_path / "a.yaml")
+    os.environ["MILLRACE_PIPELINES"] = f"{tmp_path}/none.yaml"
+    with pytest.raises(InputError, match="MILLRACE_PIPELINES"):
+        settings.load().pipeline_files()
+
+
+def test_importing_the_settings_imports_no_tool() -> None:
+    script = "import sys, flows.settings; print({'mlflow', 'prefect', 'ray'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.stdout.strip() == "set()", done.stderr

@@ -1,0 +1,128 @@
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+import torch
+
+from models.batches import ShardBatches
+from models.features import Encoding, Feature
+
+ENCODING = Encoding((Feature("a", "number"),), "t")
+
+
+class FakeShard:
+    """A Ray Data shard of rows 0, 1, 2, …, each its own target plus a half; counts its readings."""
+
+    def __init__(self, rows: int) -> None:
+        self.table = pa.table({"a": range(rows), "t": [row + 0.5 for row in range(rows)]})
+        self.windows: list[int | None] = []
+
+    def iter_batches(
+        self, *, batch_size: int, batch_format: str, local_shuffle_buffer_size: int | None = None
+    ) -> Iterator[pa.Table]:
+        assert batch_format == "pyarrow"
+        self.windows.append(local_shuffle_buffer_size)
+        for start in range(0, len(self.table), batch_size):
+            yield self.table.slice(start, batch_size)
+
+
+def batches_of(shard: FakeShard, *, seed: int = 0, rank: int = 0, **more: int) -> ShardBatches:
+    return ShardBatches(shard, ENCODING, 4, seed, rank, **more)
+
+
+def order(batches: ShardBatches, epoch: int = 0) -> list[int]:
+    return [int(row) for features, _ in batches.epoch(epoch) for row in features[:, 0]]
+
+
+@pytest.mark.parametrize("cache_bytes", [1000, 0])
+@pytest.mark.parametrize("epoch", [0, 1])
+def test_every_row_comes_once_in_an_epoch(cache_bytes: int, epoch: int) -> None:
+    batches = batches_of(FakeShard(18), cache_bytes=cache_bytes)
+    for _ in range(epoch):
+        order(batches)
+    assert sorted(order(batches, epoch)) == list(range(18))
+
+
+def test_an_epoch_is_shuffled() -> None:
+    assert order(batches_of(FakeShard(100))) != list(range(100))
+
+
+def test_another_epoch_has_another_order() -> None:
+    batches = batches_of(FakeShard(100))
+    assert order(batches, 0) != order(batches, 1)
+
+
+def test_the_same_seed_gives_the_same_order() -> None:
+    first, second = (order(batches_of(FakeShard(100), seed=3), epoch=2) for _ in range(2))
+    assert first == second
+
+
+def test_an_epoch_has_the_same_order_whichever_came_before() -> None:
+    batches = batches_of(FakeShard(100))
+    order(batches, 0)
+    assert order(batches, 5) == order(batches_of(FakeShard(100)), 5)
+
+
+@pytest.mark.parametrize("other", [{"seed": 1}, {"rank": 1}])
+def test_another_seed_or_rank_gives_another_order(other: dict[str, int]) -> None:
+    assert order(batches_of(FakeShard(100), **other)) != order(batches_of(FakeShard(100)))
+
+
+def test_rows_keep_their_targets() -> None:
+    pairs = list(batches_of(FakeShard(18)).epoch(0))
+    for features, target in pairs:
+        torch.testing.assert_close(features[:, 0] + 0.5, target)
+
+
+def test_batches_are_full_but_the_last() -> None:
+    assert [len(target) for _, target in batches_of(FakeShard(18)).epoch(0)] == [4, 4, 4, 4, 2]
+
+
+@pytest.mark.parametrize("cache_bytes", [1000, 0])
+def test_a_last_batch_of_one_row_is_left_out(cache_bytes: int) -> None:
+    batches = batches_of(FakeShard(9), cache_bytes=cache_bytes)
+    assert [len(target) for _, target in batches.epoch(0)] == [4, 4]
+
+
+def test_a_small_shard_is_read_once() -> None:
+    shard = FakeShard(18)
+    batches = batches_of(shard)
+    for epoch in range(3):
+        order(batches, epoch)
+    assert len(shard.windows) == 1
+
+
+def test_a_large_shard_is_streamed_every_epoch_in_a_shuffled_window() -> None:
+    shard = FakeShard(18)
+    batches = batches_of(shard, cache_bytes=18 * 4 - 1)
+    for epoch in range(3):
+        order(batches, epoch)
+    assert shard.windows == [None, 64, 64, 64]
+
+
+def test_a_shard_of_exactly_the_limit_is_kept() -> None:
+    shard = FakeShard(18)
+    batches = batches_of(shard, cache_bytes=18 * 4)
+    order(batches)
+    order(batches, 1)
+    assert shard.windows == [None]
+
+
+def test_a_shard_of_more_than_one_reading_block_is_kept_whole() -> None:
+    assert len(set(order(batches_of(FakeShard(9000))))) == 9000
+
+
+def test_an_empty_shard_has_no_batches() -> None:
+    assert order(batches_of(FakeShard(0))) == []
+
+
+def test_a_streamed_batch_can_be_learnt_from() -> None:
+    features, target = next(iter(batches_of(FakeShard(18), cache_bytes=0).epoch(0)))
+    assert (features.dtype, target.dtype) == (torch.float32, torch.float32)
+    assert tuple(features.shape) == (4, 1)
+
+
+def test_epochs_may_be_left_half_way() -> None:
+    batches = batches_of(FakeShard(18))
+    next(iter(batches.epoch(0)))
+    assert sorted(order(batches, 1)) == list(range(18))

@@ -1,0 +1,62 @@
+from typing import Literal
+
+import pytest
+
+from models.promotion import decide
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("mode", "passed", "metric", "champion", "champion_metric", "aliases"),
+    [
+        ("auto", True, 0.9, None, None, (True, True)),
+        ("auto", True, 0.9, 3, 0.8, (True, True)),
+        ("auto", True, 0.9, 3, 0.9, (True, True)),
+        ("auto", True, 0.8, 3, 0.9, (True, False)),
+        ("auto", True, -0.2, 3, -0.5, (True, True)),
+        ("auto", True, 0.0, 3, 0.0, (True, True)),
+        ("auto", True, 0.9, 3, None, (True, False)),
+        ("auto", True, NAN, 3, 0.9, (True, False)),
+        ("auto", True, 0.9, 3, NAN, (True, False)),
+        ("auto", False, 0.9, None, None, (False, False)),
+        ("auto", False, 0.9, 3, 0.1, (False, False)),
+        ("manual", True, 0.9, None, None, (True, False)),
+        ("manual", True, 0.9, 3, 0.1, (True, False)),
+        ("manual", False, 0.9, 3, 0.1, (False, False)),
+    ],
+)
+def test_who_gets_which_alias(
+    mode: Literal["auto", "manual"],
+    passed: bool,
+    metric: float,
+    champion: int | None,
+    champion_metric: float | None,
+    aliases: tuple[bool, bool],
+) -> None:
+    decided = decide(
+        mode=mode,
+        passed=passed,
+        metric=metric,
+        champion=champion,
+        champion_metric=champion_metric,
+    )
+    assert (decided.challenger, decided.champion) == aliases
+
+
+@pytest.mark.parametrize(
+    ("passed", "metric", "champion_metric", "reason"),
+    [
+        (True, 0.95, 0.9, "no worse: 0.9500 against 0.9000 of champion 3"),
+        (True, 0.85, 0.9, "worse: 0.8500 against 0.9000 of champion 3"),
+        (True, 0.85, None, "champion 3 cannot be measured on this test split"),
+        (False, 0.95, 0.9, "it did not hold its gates"),
+    ],
+)
+def test_the_reason_is_for_people(
+    passed: bool, metric: float, champion_metric: float | None, reason: str
+) -> None:
+    decided = decide(
+        mode="auto", passed=passed, metric=metric, champion=3, champion_metric=champion_metric
+    )
+    assert decided.reason == reason

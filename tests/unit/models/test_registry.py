@@ -1,0 +1,263 @@
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from models.errors import InputError, MillraceError, TransientError, WorkError
+from models.features import Encoding, Feature
+from models.places import Places
+from models.registry import (
+    CHALLENGER,
+    CHAMPION,
+    DIGEST_TAG,
+    EXTRA_FILES,
+    ModelVersion,
+    Registry,
+    sha256,
+)
+from models.tracking import TrackedRun, client, tracked_run
+
+ENCODING = Encoding((Feature("v", "vector", width=2),), "t", ("no", "yes"))
+GOLDEN = np.array([[1, 2], [3, 4], [5, 6]], dtype=np.float32)
+
+
+def write_model(path: Path) -> Path:
+    """Write a model that squares its input."""
+    shape = ["rows", 2]
+    graph = helper.make_graph(
+        [helper.make_node("Mul", ["features", "features"], ["probabilities"])],
+        "square",
+        [helper.make_tensor_value_info("features", TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info("probabilities", TensorProto.FLOAT, shape)],
+    )
+    opset = helper.make_opsetid("", 20)
+    onnx.save_model(helper.make_model(graph, opset_imports=[opset], ir_version=10), path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def evidence(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("evidence")
+    (folder / "encoding.json").write_text(ENCODING.to_json())
+    (folder / "certificate.json").write_text('{"passed": true}')
+    (folder / "pipeline.yaml").write_text("name: squares\n")
+    np.savez(folder / "golden.npz", features=GOLDEN, answers=GOLDEN**2)
+    write_model(folder / "model.onnx")
+    return {file.name: file for file in folder.iterdir()}
+
+
+@pytest.fixture(scope="module")
+def run(mlflow_places: Places) -> Iterator[TrackedRun]:
+    with tracked_run(mlflow_places, "squares", {}, system_metrics=False) as opened:
+        yield opened
+
+
+@pytest.fixture
+def registry(mlflow_places: Places, tmp_path: Path) -> Registry:
+    return Registry(mlflow_places.tracking_uri, tmp_path / "cache")
+
+
+def register(
+    mlflow_places: Places, run: TrackedRun, evidence: dict[str, Path], model: str
+) -> ModelVersion:
+    extra = {name: evidence[name] for name in EXTRA_FILES}
+    registry = Registry(mlflow_places.tracking_uri, Path())
+    return registry.register(run, model, evidence["model.onnx"], extra, {"color": "blue"})
+
+
+@pytest.fixture(scope="module")
+def squares(mlflow_places: Places, run: TrackedRun, evidence: dict[str, Path]) -> ModelVersion:
+    return register(mlflow_places, run, evidence, "squares")
+
+
+@pytest.fixture
+def stored(squares: ModelVersion, registry: Registry, mlflow_places: Places) -> Iterator[Path]:
+    """The folder of the registered model in the artifact store, as it was again afterwards."""
+    found = client(registry.tracking_uri).get_model_version(squares.model, str(squares.version))
+    model_id = found.source.rpartition("/")[2]
+    (folder,) = mlflow_places.artifacts.glob(f"**/{model_id}/artifacts")
+    kept = folder.with_name("kept")
+    shutil.copytree(folder, kept)
+    yield folder
+    shutil.rmtree(folder)
+    kept.rename(folder)
+
+
+def test_a_registered_model_is_version_1_with_its_digest(
+    squares: ModelVersion, evidence: dict[str, Path]
+) -> None:
+    assert squares.version == 1
+    assert squares.digest == sha256(evidence["model.onnx"])
+
+
+def test_the_digest_is_a_tag_beside_the_given_ones(
+    squares: ModelVersion, registry: Registry
+) -> None:
+    tags = registry.version("squares", squares.version).tags
+    assert (tags[DIGEST_TAG], tags["color"]) == (squares.digest, "blue")
+
+
+def test_a_version_names_the_run_that_made_it(squares: ModelVersion, run: TrackedRun) -> None:
+    assert squares.run_id == run.run_id
+
+
+def test_registering_again_makes_the_next_version(
+    mlflow_places: Places, run: TrackedRun, evidence: dict[str, Path]
+) -> None:
+    numbers = [register(mlflow_places, run, evidence, "twice").version for _ in range(2)]
+    assert numbers == [1, 2]
+
+
+def test_a_version_is_found_by_its_alias(squares: ModelVersion, registry: Registry) -> None:
+    registry.set_alias(squares, CHALLENGER)
+    found = registry.by_alias("squares", CHALLENGER)
+    assert found is not None
+    assert (found.version, found.digest) == (squares.version, squares.digest)
+    assert CHALLENGER in found.aliases
+
+
+@pytest.mark.parametrize(("model", "alias"), [("squares", "nobody"), ("nothing", CHAMPION)])
+def test_an_alias_or_a_model_that_is_not_there_is_none(
+    squares: ModelVersion, registry: Registry, model: str, alias: str
+) -> None:
+    assert registry.by_alias(model, alias) is None
+
+
+def test_an_alias_moves(
+    mlflow_places: Places, run: TrackedRun, evidence: dict[str, Path], registry: Registry
+) -> None:
+    first, second = (register(mlflow_places, run, evidence, "moves") for _ in range(2))
+    for version in (first, second, first):
+        registry.set_alias(version, CHAMPION)
+    found = registry.by_alias("moves", CHAMPION)
+    assert found is not None
+    assert found.version == first.version
+
+
+def test_champions_are_the_models_with_that_alias(
+    mlflow_places: Places,
+    run: TrackedRun,
+    evidence: dict[str, Path],
+    squares: ModelVersion,
+    registry: Registry,
+) -> None:
+    crowned = register(mlflow_places, run, evidence, "crowned")
+    registry.set_alias(crowned, CHAMPION)
+    champions = registry.champions()
+    assert champions["crowned"].version == crowned.version
+    assert "squares" not in champions
+
+
+def test_a_version_that_is_not_there_is_told(squares: ModelVersion, registry: Registry) -> None:
+    with pytest.raises(InputError, match="no squares version 99"):
+        registry.version("squares", 99)
+
+
+def test_tags_are_set_as_text(squares: ModelVersion, registry: Registry) -> None:
+    registry.set_tags(squares, {"live": 3})
+    assert registry.version("squares", squares.version).tags["live"] == "3"
+
+
+def test_a_fetched_package_holds_the_model_and_its_evidence(
+    squares: ModelVersion, registry: Registry, evidence: dict[str, Path]
+) -> None:
+    package = registry.fetch(squares)
+    assert package.model.read_bytes() == evidence["model.onnx"].read_bytes()
+    assert package.encoding == ENCODING
+    assert package.text("pipeline.yaml") == "name: squares\n"
+
+
+def test_a_fetched_package_holds_the_golden_batch(
+    squares: ModelVersion, registry: Registry
+) -> None:
+    features, answers = registry.fetch(squares).golden()
+    np.testing.assert_array_equal(features, GOLDEN)
+    np.testing.assert_array_equal(answers, GOLDEN**2)
+
+
+def test_a_version_is_fetched_from_the_store_once(
+    squares: ModelVersion, registry: Registry, stored: Path
+) -> None:
+    first = registry.fetch(squares)
+    shutil.rmtree(stored)
+    assert registry.fetch(squares) == first
+    stored.mkdir()
+
+
+def test_only_the_package_is_left_in_the_cache(squares: ModelVersion, registry: Registry) -> None:
+    package = registry.fetch(squares)
+    assert list(registry.cache.iterdir()) == [package.folder.parent]
+    assert {file.name for file in package.folder.iterdir()} == {"model.onnx", *EXTRA_FILES}
+
+
+def test_a_file_that_was_changed_in_the_store_is_refused(
+    squares: ModelVersion, registry: Registry, stored: Path
+) -> None:
+    with (stored / "model.onnx").open("ab") as file:
+        file.write(b"more")
+    with pytest.raises(InputError, match="is not the file that was registered"):
+        registry.fetch(squares)
+
+
+def test_a_file_that_was_changed_in_the_cache_is_refused(
+    squares: ModelVersion, registry: Registry
+) -> None:
+    registry.fetch(squares).model.write_bytes(b"other")
+    with pytest.raises(InputError, match="is not the file that was registered"):
+        registry.fetch(squares)
+
+
+@pytest.mark.parametrize("name", ["model.onnx", "extra_files/encoding.json"])
+def test_a_version_that_lacks_a_file_is_refused(
+    squares: ModelVersion, registry: Registry, stored: Path, name: str
+) -> None:
+    (stored / name).unlink()
+    with pytest.raises(InputError, match=f"has no {Path(name).name}"):
+        registry.fetch(squares)
+
+
+def test_a_link_in_place_of_a_file_is_not_followed(
+    squares: ModelVersion, registry: Registry, stored: Path, evidence: dict[str, Path]
+) -> None:
+    (stored / "model.onnx").unlink()
+    (stored / "model.onnx").symlink_to(evidence["model.onnx"])
+    with pytest.raises(MillraceError, match="squares version 1"):
+        registry.fetch(squares)
+    assert list(registry.cache.iterdir()) == []
+
+
+def test_a_version_without_a_digest_is_refused(squares: ModelVersion, registry: Registry) -> None:
+    store = client(registry.tracking_uri)
+    store.create_registered_model("foreign")
+    made = store.create_model_version("foreign", "/somewhere/model")
+    with pytest.raises(InputError, match="foreign version 1 has no digest"):
+        registry.fetch(registry.version("foreign", int(made.version)))
+
+
+def test_files_that_are_gone_from_the_store_are_told(
+    squares: ModelVersion, registry: Registry, stored: Path
+) -> None:
+    shutil.rmtree(stored)
+    try:
+        with pytest.raises(WorkError, match="squares version 1 cannot be fetched"):
+            registry.fetch(squares)
+    finally:
+        stored.mkdir()
+
+
+def test_another_digest_is_another_package(squares: ModelVersion, registry: Registry) -> None:
+    registry.fetch(squares)
+    with pytest.raises(InputError, match="is not the file that was registered"):
+        registry.fetch(replace(squares, digest="0" * 64))
+
+
+@pytest.mark.parametrize("ask", ["by_alias", "champions"])
+def test_an_mlflow_that_is_not_there_is_told_at_once(ask: str, tmp_path: Path) -> None:
+    away = Registry("http://127.0.0.1:9", tmp_path)
+    with pytest.raises(TransientError, match="MLflow cannot be reached"):
+        away.champions() if ask == "champions" else away.by_alias("m", CHAMPION)
