@@ -14,7 +14,7 @@ from models.cluster import connected
 from models.features import FEATURES
 from models.pipeline_file import load_pipeline
 from models.places import Places
-from models.registry import Registry
+from models.registry import registry_of
 from serving import load
 from serving.batch import BatchReport
 from serving.client import TritonClient
@@ -77,5 +77,5 @@ def triton_for(places: Places) -> Iterator[None]:
 
 
 def _golden_row(places: Places, training: TrainOutcome) -> Array:
-    registry = Registry(places.tracking_uri, places.home / "cache")
+    registry = registry_of(places)
     return registry.fetch(training.version).golden()[0][:1]

@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from models.answers import answers_of
 from models.arrays import Array
 from models.errors import InputError, MillraceError
 from models.places import Places
@@ -51,8 +52,7 @@ def predict_live(places: Places, model: str, rows: str | None) -> LiveAnswer:
     import time
 
     from models.features import FEATURES
-    from models.objective import objective_of
-    from models.registry import Registry
+    from models.registry import registry_of
 
     endpoint = places.triton[0]
     with TritonClient(endpoint) as client:
@@ -63,20 +63,20 @@ def predict_live(places: Places, model: str, rows: str | None) -> LiveAnswer:
                 valid=", ".join(sorted({m.name for m in client.index()})) or "no model is loaded",
                 hint="run `millrace release` after a version got the alias champion",
             )
-        registry = Registry(places.tracking_uri, places.home / "cache")
+        registry = registry_of(places)
         package = registry.fetch(registry.version(model, version))
         features = _rows(package.encoding, rows) if rows else package.golden()[0][:1]
         started = time.perf_counter()
         answer = client.predict(model, {FEATURES: features}, version=version)
         seconds = time.perf_counter() - started
-    objective = objective_of(package.encoding)
-    values = answer[objective.output]
+    meaning = answers_of(package.encoding)
+    values = answer[meaning.output]
     return LiveAnswer(
         model,
         version,
         endpoint.grpc,
-        tuple(objective.prediction(values)),
-        tuple(float(score) for score in objective.score(values)),
+        tuple(meaning.prediction(values)),
+        tuple(float(score) for score in meaning.score(values)),
         seconds * 1000,
     )
 

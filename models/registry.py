@@ -19,6 +19,7 @@ from models.arrays import Array
 from models.errors import InputError, WorkError
 from models.features import Encoding
 from models.onnx_session import execution_providers
+from models.places import Places
 from models.tracking import TrackedRun, check_reachable, client
 
 if TYPE_CHECKING:
@@ -266,6 +267,11 @@ class Registry:
                     valid=f"sha256 {digest}",
                     hint="check the artifact store",
                 )
+
+
+def registry_of(places: Places) -> Registry:
+    """Return the registry of an installation."""
+    return Registry(places.tracking_uri, places.home / "cache")
 
 
 def sha256(file: Path) -> str:

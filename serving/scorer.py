@@ -7,11 +7,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from models.answers import answers_of
 from models.arrays import Array
 from models.columns import KEY
 from models.features import Encoding
 from models.keys import hash_rows, row_keys
-from models.objective import objective_of
 from models.onnx_session import OnnxSession
 
 
@@ -44,7 +44,7 @@ class Scorer:
     def __init__(self, job: ScoreJob) -> None:
         self.job = job
         self.session = OnnxSession(job.onnx, job.threads)
-        self.objective = objective_of(job.encoding)
+        self.meaning = answers_of(job.encoding)
 
     def __call__(self, rows: pa.Table) -> pa.Table:
         """Return `_key`, `prediction`, `score`, `model_version` and `error` for every row.
@@ -56,8 +56,8 @@ class Scorer:
         errors = self.job.encoding.errors(features)
         good = np.array([error is None for error in errors], dtype=bool)
         answers = self.session.answer(np.where(good[:, None], features, 0.0).astype(np.float32))
-        predictions = pa.array(self.objective.prediction(answers))
-        scores = pa.array(self.objective.score(answers), type=pa.float32())
+        predictions = pa.array(self.meaning.prediction(answers))
+        scores = pa.array(self.meaning.score(answers), type=pa.float32())
         return pa.table(
             {
                 KEY: _keys(rows, self.job.key),

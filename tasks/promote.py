@@ -2,17 +2,17 @@
 
 import numpy as np
 
+from models.answers import answers_of
 from models.arrays import Array
 from models.errors import MillraceError
 from models.onnx_session import OnnxSession
 from models.pipeline import Pipeline
 from models.places import Places
 from models.promotion import Promotion, decide
-from models.registry import CHALLENGER, CHAMPION, ModelVersion, Package
+from models.registry import CHALLENGER, CHAMPION, ModelVersion, Package, registry_of
 from models.snapshots import Snapshot
 from tasks.export import Exported, test_split
 from tasks.progress import log
-from tasks.register import registry_of
 from tasks.retry import step
 
 
@@ -25,8 +25,6 @@ def promote_version(
     version: ModelVersion,
 ) -> Promotion:
     """Set the aliases that the gates and `promotion.mode` allow, and say why on the version."""
-    from models.objective import objective_of
-
     registry = registry_of(places)
     champion = registry.by_alias(pipeline.name, CHAMPION)
     compared: float | None = None
@@ -34,8 +32,8 @@ def promote_version(
         try:
             package = registry.fetch(champion)
             features, target = test_split(pipeline, snapshot, package.encoding)
-            objective = objective_of(package.encoding)
-            compared = objective.metric_of_answers(_answers(package, features), target)
+            meaning = answers_of(package.encoding)
+            compared = meaning.metric_of_answers(_answers(package, features), target)
         except (MillraceError, KeyError) as error:
             log.warning("champion %s cannot be compared: %s", champion.version, error)
     stage = exported.chosen.stage

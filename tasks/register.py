@@ -2,18 +2,13 @@
 
 from models.pipeline import Pipeline
 from models.places import Places
-from models.registry import ModelVersion, Registry
+from models.registry import ModelVersion, registry_of
 from models.snapshots import Snapshot
 from models.tracking import TrackedRun
 from tasks.export import Exported
 from tasks.progress import log
 from tasks.retry import step
 from tasks.train import Trained
-
-
-def registry_of(places: Places) -> Registry:
-    """Return the registry of this installation."""
-    return Registry(places.tracking_uri, places.home / "cache")
 
 
 @step(timeout_seconds=900)

@@ -12,13 +12,12 @@ from models.features import FEATURES
 from models.onnx_session import OnnxSession
 from models.pipeline import Pipeline, ServingSpec
 from models.places import Endpoint, Places
-from models.registry import CHAMPION, ModelVersion, Package
+from models.registry import CHAMPION, ModelVersion, Package, registry_of
 from models.tracking import TrackedRun
 from serving.client import TritonClient
 from serving.reconcile import Outcome, reconcile
 from serving.repository import Artifact, Repository
 from tasks.progress import log
-from tasks.register import registry_of
 from tasks.retry import step
 
 LIVE_TOLERANCE = 1e-4

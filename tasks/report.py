@@ -6,18 +6,18 @@ from typing import TYPE_CHECKING
 
 from prefect.artifacts import create_link_artifact, create_markdown_artifact
 
-from export.candidate import Candidate
 from models.pipeline import Pipeline
 from models.places import Places
-from serving.batch import BatchReport
-from serving.reconcile import Outcome
 
 if TYPE_CHECKING:
+    from export.candidate import Candidate
     from export.certificate import Certificate
     from models.promotion import Promotion
     from models.registry import ModelVersion
     from models.snapshots import Snapshot
     from models.tracking import TrackedRun
+    from serving.batch import BatchReport
+    from serving.reconcile import Outcome
 
 
 def publish_training(
@@ -25,7 +25,7 @@ def publish_training(
     places: Places,
     *,
     snapshot: "Snapshot",
-    candidates: Sequence[Candidate],
+    candidates: "Sequence[Candidate]",
     certificate: "Certificate",
     version: "ModelVersion",
     promotion: "Promotion",
@@ -69,7 +69,7 @@ def publish_training(
         create_link_artifact(link, "version in MLflow", key=_key(pipeline.name, "mlflow-version"))
 
 
-def publish_release(outcomes: Iterable[Outcome]) -> None:
+def publish_release(outcomes: "Iterable[Outcome]") -> None:
     """Publish what a release changed."""
     rows = []
     for outcome in outcomes:
@@ -84,7 +84,7 @@ def publish_release(outcomes: Iterable[Outcome]) -> None:
     create_markdown_artifact(f"# Release\n\n{text}", key="release", description="release")
 
 
-def publish_batch(pipeline: Pipeline, report: BatchReport) -> None:
+def publish_batch(pipeline: Pipeline, report: "BatchReport") -> None:
     """Publish what a batch job did."""
     facts = [
         ("date", report.date),
@@ -98,7 +98,7 @@ def publish_batch(pipeline: Pipeline, report: BatchReport) -> None:
     create_markdown_artifact(text, key=_key(pipeline.name, "batch"), description="batch job")
 
 
-def candidate_row(candidate: Candidate, certificate: "Certificate") -> tuple[str, ...]:
+def candidate_row(candidate: "Candidate", certificate: "Certificate") -> tuple[str, ...]:
     """Return name, size, latency, metric and verdict of a candidate, for people."""
     if candidate.stage is None or candidate.stage.metric is None:
         return (candidate.name, "", "", "", candidate.reason or "")

@@ -8,14 +8,13 @@ import deltalake
 from models.errors import InputError
 from models.pipeline import Pipeline
 from models.places import Places
-from models.registry import CHAMPION
+from models.registry import CHAMPION, registry_of
 from serving.batch import BatchReport, score
 from serving.batch_input import read_rows
 from serving.partition import Partition
 from serving.scorer import ScoreJob
 from tasks import progress
 from tasks.progress import log
-from tasks.register import registry_of
 from tasks.retry import step
 
 

@@ -46,7 +46,7 @@ def _with(more: str) -> str:
 
 
 CASES: dict[str, Case] = {
-    "no pipeline file": Case(("there is no pipeline file",), yaml=None),
+    "no pipeline file": Case(("the pipeline file does not exist",), yaml=None),
     "broken yaml": Case(("YAML", "line"), yaml="name: [bad"),
     "unknown key": Case(("did you mean 'epochs'",), yaml=_with("training: {epoch: 3}")),
     "wrong type": Case(("training.epochs", "many"), yaml=_with("training: {epochs: many}")),
@@ -135,7 +135,7 @@ def test_a_mistake_is_told_clearly_and_leaves_nothing(name: str, results: dict) 
     assert done.code == case.code, done.err
     assert "Traceback" not in done.err + done.out
     assert done.err.count("error:") == 1, done.err
-    assert "unexpected" not in done.err, done.err
+    assert "unexpected fault" not in done.err, done.err
     for text in case.says:
         assert text in done.err
     assert not deltalake.DeltaTable.is_deltatable(str(home / "tables/datasets/bad")) or (

@@ -48,8 +48,8 @@ def test_weights_are_inside_the_one_file(exported: Any) -> None:
 class _Branching(nn.Module):
     """Takes a way that depends on the values of its input."""
 
-    def forward(self, rows: Tensor) -> Tensor:
-        return rows * 2 if rows.sum() > 0 else rows
+    def forward(self, features: Tensor) -> Tensor:
+        return features * 2 if features.sum() > 0 else features
 
 
 def test_control_flow_that_depends_on_data_is_told(tmp_path: Path) -> None:
@@ -60,8 +60,8 @@ def test_control_flow_that_depends_on_data_is_told(tmp_path: Path) -> None:
 
 
 class _Dropping(nn.Module):
-    def forward(self, rows: Tensor) -> Tensor:
-        return nn.functional.dropout(rows, 0.5, self.training)
+    def forward(self, features: Tensor) -> Tensor:
+        return nn.functional.dropout(features * 1.0, 0.5, self.training)
 
 
 def test_a_model_is_exported_as_it_infers(tmp_path: Path) -> None:

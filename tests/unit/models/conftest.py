@@ -1,4 +1,3 @@
-
 import pytest
 
 from models.places import Places

@@ -166,7 +166,9 @@ def test_an_infinite_number_cannot_be_answered() -> None:
 def test_a_nullable_column_may_be_missing() -> None:
     features = (Feature("a", "number", nullable=True), category("x", nullable=True))
     encoding = Encoding(features, "t")
-    rows = pa.record_batch({"a": pa.array([None], pa.float64()), "c": pa.array([None], pa.string())})
+    rows = pa.record_batch(
+        {"a": pa.array([None], pa.float64()), "c": pa.array([None], pa.string())}
+    )
     assert encoding.errors(encoding.encode(rows)) == [None]
 
 

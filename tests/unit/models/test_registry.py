@@ -8,7 +8,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from models.errors import InputError, MillraceError, TransientError, WorkError
+from models.errors import InputError, MillraceError, TransientError
 from models.features import Encoding, Feature
 from models.places import Places
 from models.registry import (
@@ -84,7 +84,7 @@ def stored(squares: ModelVersion, registry: Registry, mlflow_places: Places) -> 
     kept = folder.with_name("kept")
     shutil.copytree(folder, kept)
     yield folder
-    shutil.rmtree(folder)
+    shutil.rmtree(folder, ignore_errors=True)
     kept.rename(folder)
 
 
@@ -186,7 +186,6 @@ def test_a_version_is_fetched_from_the_store_once(
     first = registry.fetch(squares)
     shutil.rmtree(stored)
     assert registry.fetch(squares) == first
-    stored.mkdir()
 
 
 def test_only_the_package_is_left_in_the_cache(squares: ModelVersion, registry: Registry) -> None:
@@ -237,17 +236,6 @@ def test_a_version_without_a_digest_is_refused(squares: ModelVersion, registry: 
     made = store.create_model_version("foreign", "/somewhere/model")
     with pytest.raises(InputError, match="foreign version 1 has no digest"):
         registry.fetch(registry.version("foreign", int(made.version)))
-
-
-def test_files_that_are_gone_from_the_store_are_told(
-    squares: ModelVersion, registry: Registry, stored: Path
-) -> None:
-    shutil.rmtree(stored)
-    try:
-        with pytest.raises(WorkError, match="squares version 1 cannot be fetched"):
-            registry.fetch(squares)
-    finally:
-        stored.mkdir()
 
 
 def test_another_digest_is_another_package(squares: ModelVersion, registry: Registry) -> None:

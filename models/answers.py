@@ -1,0 +1,101 @@
+"""What a served model's answers mean: classes or a number. No torch is needed to read them."""
+
+from typing import Protocol
+
+import numpy as np
+
+from models.arrays import Array
+from models.errors import InputError
+from models.features import Encoding
+
+Value = str | int | bool | float
+
+
+class Answers(Protocol):
+    """How to read the answers of one kind of target.
+
+    Attributes:
+        metric: name of the task metric; higher is better.
+        output: name of the model's output.
+        outputs: width of the output.
+    """
+
+    metric: str
+    output: str
+    outputs: int
+
+    def metric_of_answers(self, answers: Array, target: Array) -> float:
+        """Return the metric of answers `[rows, outputs]` against `target` `[rows]`."""
+        ...
+
+    def prediction(self, answers: Array) -> list[Value]:
+        """Return one predicted value for each row."""
+        ...
+
+    def score(self, answers: Array) -> Array:
+        """Return float32 `[rows]`: the probability of the predicted class, or the value."""
+        ...
+
+
+class ClassAnswers:
+    """Probabilities of classes; the metric is accuracy."""
+
+    metric = "accuracy"
+    output = "probabilities"
+
+    def __init__(self, labels: tuple[str | int | bool, ...]) -> None:
+        self.labels = labels
+        self.outputs = len(labels)
+
+    def metric_of_answers(self, answers: Array, target: Array) -> float:
+        """Return the accuracy."""
+        return float((answers.argmax(axis=1) == target).mean())
+
+    def prediction(self, answers: Array) -> list[Value]:
+        """Return the most probable label of each row."""
+        return [self.labels[position] for position in answers.argmax(axis=1)]
+
+    def score(self, answers: Array) -> Array:
+        """Return the probability of the predicted label."""
+        return np.asarray(answers.max(axis=1), dtype=np.float32)
+
+
+class NumberAnswers:
+    """One number; the metric is R², the share of variance explained."""
+
+    metric = "r2"
+    output = "prediction"
+    outputs = 1
+
+    def metric_of_answers(self, answers: Array, target: Array) -> float:
+        """Return 1 − residual ÷ total sum of squares; 0 where the target does not vary."""
+        exact = target.astype(np.float64)
+        error = float(np.square(answers[:, 0] - exact).sum())
+        spread = float(np.square(exact - exact.mean()).sum())
+        return 1.0 - error / spread if spread > 0 else 0.0
+
+    def prediction(self, answers: Array) -> list[Value]:
+        """Return the predicted number of each row."""
+        return [float(value) for value in answers[:, 0]]
+
+    def score(self, answers: Array) -> Array:
+        """Return the predicted number."""
+        return np.asarray(answers[:, 0], dtype=np.float32)
+
+
+def answers_of(encoding: Encoding) -> Answers:
+    """Return how to read the answers of a model of this encoding.
+
+    Raises:
+        InputError: the target has one class only.
+    """
+    if not encoding.labels:
+        return NumberAnswers()
+    if len(encoding.labels) < 2:
+        raise InputError(
+            f"the target {encoding.target!r} has one class only",
+            seen=list(encoding.labels),
+            valid="two classes or more",
+            hint="check dataset.target and the rows of the source",
+        )
+    return ClassAnswers(encoding.labels)

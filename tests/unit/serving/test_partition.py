@@ -1,0 +1,178 @@
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from models.errors import TransientError
+from serving.partition import Partition, removed_unless_committed
+
+MONDAY, TUESDAY = "2026-01-05", "2026-01-06"
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> str:
+    return str(tmp_path / "predictions")
+
+
+def write(partition: Partition, *files: list[int]) -> pa.Schema:
+    """Write Parquet files as a worker does, and return their schema."""
+    schema = pa.schema([("x", pa.int64())])
+    Path(partition.folder).mkdir(parents=True, exist_ok=True)
+    for number, values in enumerate(files):
+        rows = pa.table({"x": values}, schema=schema)
+        pq.write_table(rows, f"{partition.folder}/{number}.parquet")
+    return schema
+
+
+def commit(table: str, date: str, job: str, *files: list[int], **metadata: str) -> int:
+    partition = Partition(table, "date", date, job)
+    return partition.commit(write(partition, *files), metadata)
+
+
+def seen(table: str, version: int | None = None) -> dict[str, list[int]]:
+    """Return what a reader sees, by date."""
+    rows = deltalake.DeltaTable(table, version=version).to_pyarrow_table()
+    found: dict[str, list[int]] = {}
+    for row in rows.sort_by("x").to_pylist():
+        found.setdefault(row["date"], []).append(row["x"])
+    return found
+
+
+def history(table: str) -> list[dict[str, Any]]:
+    return deltalake.DeltaTable(table).history()
+
+
+def test_the_first_commit_makes_the_table(table: str) -> None:
+    commit(table, MONDAY, "a", [1, 2], [3])
+    assert seen(table) == {MONDAY: [1, 2, 3]}
+
+
+def test_another_date_is_added(table: str) -> None:
+    commit(table, MONDAY, "a", [1])
+    commit(table, TUESDAY, "b", [2])
+    assert seen(table) == {MONDAY: [1], TUESDAY: [2]}
+
+
+def test_a_commit_replaces_its_own_date_and_no_other(table: str) -> None:
+    commit(table, MONDAY, "a", [1])
+    commit(table, TUESDAY, "b", [2])
+    commit(table, MONDAY, "c", [8, 9])
+    assert seen(table) == {MONDAY: [8, 9], TUESDAY: [2]}
+
+
+def test_running_a_date_again_gives_the_same_rows_once(table: str) -> None:
+    for job in ("a", "b", "c"):
+        commit(table, MONDAY, job, [1, 2], [3])
+    assert seen(table) == {MONDAY: [1, 2, 3]}
+
+
+def test_a_commit_returns_the_new_version(table: str) -> None:
+    first = commit(table, MONDAY, "a", [1])
+    assert commit(table, MONDAY, "b", [2]) == first + 1
+    assert seen(table, first) == {MONDAY: [1]}
+
+
+def test_a_commit_is_one_version_of_the_table(table: str) -> None:
+    before = commit(table, MONDAY, "a", [1])
+    commit(table, MONDAY, "b", [2], [3], [4])
+    assert deltalake.DeltaTable(table).version() == before + 1
+
+
+def test_a_reader_sees_the_old_rows_until_the_commit(table: str) -> None:
+    commit(table, MONDAY, "a", [1])
+    partition = Partition(table, "date", MONDAY, "b")
+    schema = write(partition, [2])
+    assert seen(table) == {MONDAY: [1]}
+    partition.commit(schema, {})
+    assert seen(table) == {MONDAY: [2]}
+
+
+def test_a_reader_that_has_the_table_open_keeps_its_rows(table: str) -> None:
+    commit(table, MONDAY, "a", [1])
+    reader = deltalake.DeltaTable(table)
+    commit(table, MONDAY, "b", [2])
+    assert reader.to_pyarrow_table()["x"].to_pylist() == [1]
+
+
+def test_the_commit_keeps_its_metadata(table: str) -> None:
+    commit(table, MONDAY, "a", [1], model_version="7")
+    assert history(table)[0]["model_version"] == "7"
+
+
+def test_a_readers_row_count_needs_no_file(table: str) -> None:
+    commit(table, MONDAY, "a", [1, 2], [3])
+    actions = pa.table(deltalake.DeltaTable(table).get_add_actions(flatten=True))
+    assert sum(actions["num_records"].to_pylist()) == 3
+
+
+def test_a_filter_on_the_date_reads_that_date_only(table: str) -> None:
+    commit(table, MONDAY, "a", [1])
+    commit(table, TUESDAY, "b", [2])
+    files = deltalake.DeltaTable(table).file_uris(file_pruning_predicate=f"date = '{TUESDAY}'")
+    assert [f"date={TUESDAY}" in file for file in files] == [True]
+
+
+def test_the_files_of_a_run_are_its_parquet_files(table: str) -> None:
+    partition = Partition(table, "date", MONDAY, "a")
+    write(partition, [1], [2])
+    Path(partition.folder, "notes.txt").write_text("")
+    assert sorted(file.base_name for file in partition.files()) == ["0.parquet", "1.parquet"]
+
+
+def test_a_run_that_wrote_nothing_has_no_files(table: str) -> None:
+    assert Partition(table, "date", MONDAY, "a").files() == []
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_the_files_of_a_failed_run_are_removed(table: str, error: type[BaseException]) -> None:
+    partition = Partition(table, "date", MONDAY, "a")
+    write(partition, [1])
+    with pytest.raises(error), removed_unless_committed(partition):
+        raise error
+    assert list(Path(table).rglob("*.parquet")) == []
+
+
+def test_a_failed_run_leaves_the_files_of_another(table: str) -> None:
+    commit(table, MONDAY, "a", [1])
+    partition = Partition(table, "date", MONDAY, "b")
+    write(partition, [2])
+    with pytest.raises(RuntimeError), removed_unless_committed(partition):
+        raise RuntimeError
+    assert seen(table) == {MONDAY: [1]}
+
+
+def test_a_run_that_failed_before_it_wrote_has_nothing_to_remove(table: str) -> None:
+    Partition(table, "date", MONDAY, "a").remove()
+    assert not Path(table).exists()
+
+
+def test_a_committed_run_keeps_its_files(table: str) -> None:
+    partition = Partition(table, "date", MONDAY, "a")
+    with removed_unless_committed(partition):
+        partition.commit(write(partition, [1]), {})
+    assert seen(table) == {MONDAY: [1]}
+
+
+def test_a_date_that_another_job_committed_meanwhile_is_told(
+    table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit(table, MONDAY, "a", [1])
+    stale = deltalake.DeltaTable(table)
+    commit(table, MONDAY, "b", [2])
+    monkeypatch.setattr(Partition, "_table", lambda *_: stale)
+    with pytest.raises(TransientError, match=f"date={MONDAY}"):
+        commit(table, MONDAY, "c", [3])
+
+
+def test_another_date_may_be_committed_meanwhile(
+    table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit(table, MONDAY, "a", [1])
+    stale = deltalake.DeltaTable(table)
+    commit(table, TUESDAY, "b", [2])
+    monkeypatch.setattr(Partition, "_table", lambda *_: stale)
+    commit(table, MONDAY, "c", [3])
+    assert seen(table) == {MONDAY: [3], TUESDAY: [2]}
