@@ -92,9 +92,13 @@ def show_status(status: "Status") -> None:
     if not rows:
         rows = [("nothing runs", "start it with `millrace up`", "", "", "")]
     print_table(status.home, ("service", "state", "address", "pid", "up"), rows)
-    for endpoint, live in (status.live_versions or {}).items():
-        versions = live.items() if isinstance(live, Mapping) else [(str(live), "")]
-        print_table(f"live on {endpoint}", ("model", "version"), list(versions))
+    live = [
+        (model, version, endpoint)
+        for endpoint, models in (status.live_versions or {}).items()
+        for model, version in (models.items() if isinstance(models, Mapping) else [(models, "")])
+    ]
+    if live:
+        print_table("live", ("model", "version", "Triton"), live)
 
 
 def _training_rows(outcome: "TrainOutcome") -> list[Row]:

@@ -7,6 +7,7 @@ driver takes them; so workers need neither MLflow nor its credentials.
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import copy_context
 from dataclasses import dataclass, field
 from threading import Event, Thread
 from typing import Any
@@ -95,7 +96,9 @@ def told(on_event: Callable[[TrainEvent], None]) -> Iterator[TellDriver]:
         except Exception as error:  # a thread: kept, and raised where the caller can see it
             failures.append(error)
 
-    thread = Thread(target=pump, name="train-events", daemon=True)
+    # In the caller's context, so that Prefect knows which run the lines of its log belong to.
+    context = copy_context()
+    thread = Thread(target=context.run, args=(pump,), name="train-events", daemon=True)
     thread.start()
     try:
         yield TellDriver(log)

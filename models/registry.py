@@ -194,6 +194,11 @@ class Registry:
         for name, value in tags.items():
             store.set_model_version_tag(version.model, str(version.version), name, str(value))
 
+    def describe(self, version: ModelVersion, text: str) -> None:
+        """Set the description of a version, Markdown that the MLflow UI shows on its page."""
+        store = client(self.tracking_uri)
+        store.update_model_version(version.model, str(version.version), description=text)
+
     def fetch(self, version: ModelVersion) -> Package:
         """Return the files of a version, from the cache if they are there.
 

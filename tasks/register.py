@@ -7,6 +7,7 @@ from models.snapshots import Snapshot
 from models.tracking import TrackedRun
 from tasks.export import Exported
 from tasks.progress import log
+from tasks.report import certificate_table
 from tasks.retry import step
 from tasks.train import Trained
 
@@ -32,7 +33,9 @@ def register_version(
         "millrace.dataset": f"{snapshot.name} version {snapshot.version}",
         "millrace.dataset_digest": snapshot.digest,
     }
-    version = registry_of(places).register(run, pipeline.name, chosen.path, exported.files, tags)
+    registry = registry_of(places)
+    version = registry.register(run, pipeline.name, chosen.path, exported.files, tags)
+    registry.describe(version, certificate_table(certificate))
     log.info("registered %s version %s (%s)", version.model, version.version, chosen.name)
     return version
 

@@ -18,6 +18,7 @@ from serving.client import TritonClient
 from serving.reconcile import Outcome, reconcile
 from serving.repository import Artifact, Repository
 from tasks.progress import log
+from tasks.report import certificate_table
 from tasks.retry import step
 
 LIVE_TOLERANCE = 1e-4
@@ -70,8 +71,10 @@ def _certified(places: Places, outcome: Outcome) -> Outcome:
     difference = largest_difference(live, offline)
     certificate = Certificate.from_json(package.text("certificate.json"))
     stage = Stage("triton", largest_difference(live, reference))
-    client = TrackedRun(places.tracking_uri, "", champion.run_id)
-    client.log_text(certificate.with_stage(stage).to_json(), "certificate.json")
+    certificate = certificate.with_stage(stage)
+    run = TrackedRun(places.tracking_uri, "", champion.run_id)
+    run.log_text(certificate.to_json(), "certificate.json")
+    registry.describe(champion, certificate_table(certificate))
     held = difference <= LIVE_TOLERANCE
     tags = {"millrace.status": "live" if held else "live, but its answers differ"}
     tags |= {"millrace.endpoint": outcome.endpoint.grpc}

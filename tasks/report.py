@@ -39,15 +39,6 @@ def publish_training(
         ("digest", f"`{version.digest[:16]}…`"),
         ("champion", f"{'yes' if promotion.champion else 'no'}: {promotion.reason}"),
     ]
-    stages = [
-        (
-            stage.name,
-            f"{stage.golden_difference:.2e}",
-            "" if stage.metric is None else f"{stage.metric:.4f}",
-            "" if stage.metric_loss is None else f"{stage.metric_loss:+.2%}",
-        )
-        for stage in certificate.stages
-    ]
     text = "\n\n".join(
         [
             f"# {pipeline.name}",
@@ -58,7 +49,7 @@ def publish_training(
                 [candidate_row(c, certificate) for c in candidates],
             ),
             "## Certificate",
-            table(("stage", "golden difference", certificate.metric_name, "loss"), stages),
+            certificate_table(certificate),
         ]
     )
     create_markdown_artifact(text, key=_key(pipeline.name, "training"), description="training run")
@@ -96,6 +87,21 @@ def publish_batch(pipeline: Pipeline, report: "BatchReport") -> None:
     ]
     text = f"# {pipeline.name}: batch of {report.date}\n\n" + table(("", ""), facts)
     create_markdown_artifact(text, key=_key(pipeline.name, "batch"), description="batch job")
+
+
+def certificate_table(certificate: "Certificate") -> str:
+    """Return the stages of a certificate as a Markdown table."""
+    rows = [
+        (
+            stage.name + (" (chosen)" if stage.name == certificate.candidate else ""),
+            f"{stage.golden_difference:.2e}",
+            "" if stage.metric is None else f"{stage.metric:.4f}",
+            "" if stage.metric_loss is None else f"{stage.metric_loss:+.2%}",
+        )
+        for stage in certificate.stages
+    ]
+    metric = f"{certificate.metric_name} on {certificate.test_rows:,} test rows"
+    return table(("stage", "largest golden difference", metric, "loss"), rows)
 
 
 def candidate_row(candidate: "Candidate", certificate: "Certificate") -> tuple[str, ...]:

@@ -51,6 +51,7 @@ def train_workers(
     build_network(pipeline.model, pipeline.folder, encoding, objective_of(encoding))
     job = TrainJob(pipeline.model, spec, encoding, pipeline.folder, rows)
     storage = places.home / "training"
+    log.info("train: starting %s workers on Ray, %s rows", spec.num_workers, f"{rows:,}")
     with progress.bar("train", spec.epochs, "epochs") as bar:
         result = fit(job, snapshot, shares, storage, run.run_id, Teller(run, bar))
     if result.recoveries:

@@ -7,6 +7,8 @@ its latest run is shown; otherwise servers are started on free ports with a smal
 import os
 import shutil
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -106,8 +108,7 @@ def _save(page: "Page", file: Path) -> None:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    if CHROMIUM is None:
-        pytest.skip("no Chromium on PATH")
+    assert CHROMIUM is not None, "install Chromium, or run the tests without -m browser"
     pictures = Path(os.environ.get("MILLRACE_SCREENSHOTS") or tmp_path_factory.mktemp("pictures"))
     running = settings.load()
     if control.status(running).healthy:
@@ -120,7 +121,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         try:
             control.up(own)
             started = _site(own, pictures)
-            _seed(started)
+            _seed(own)
             yield started
         finally:
             control.down(own)
@@ -145,32 +146,18 @@ def _own(home: Path) -> Settings:
     )
 
 
-def _seed(site: Site) -> None:
-    """Log a run with a curve, register it as champion, and run the release once."""
-    import mlflow
-
-    client = mlflow.MlflowClient(tracking_uri=site.mlflow, registry_uri=site.mlflow)
-    run = client.create_run(client.create_experiment("digits"), run_name="train")
-    for step in range(30):
-        client.log_metric(run.info.run_id, "loss", 1 / (step + 1), step=step)
-        client.log_metric(run.info.run_id, "accuracy", 1 - 1 / (step + 2), step=step)
-    client.log_dict(run.info.run_id, {"stages": ["pytorch", "onnx-fp32"]}, "certificate.json")
-    client.set_terminated(run.info.run_id)
-    client.create_registered_model("digits")
-    version = client.create_model_version("digits", run.info.artifact_uri, run.info.run_id)
-    client.set_registered_model_alias("digits", "champion", version.version)
-    client.set_model_version_tag("digits", version.version, "gates", "passed")
-    for deployment in site.prefect_api("deployments/filter", json={}):
-        if deployment["name"] == "release":
-            site.prefect_api(f"deployments/{deployment['id']}/create_flow_run", json={})
+def _seed(own: Settings) -> None:
+    """Send the example down the line."""
+    for words in (("run", str(EXAMPLE)), ("release",), ("score", str(EXAMPLE))):
+        command = [sys.executable, "-c", "from flows.cli import main; main()", *words]
+        subprocess.run(command, env=settings.child_environment(own), check=True, timeout=300)
 
 
 def _latest_version(site: Site) -> dict[str, Any]:
     found = site.mlflow_api(
         "model-versions/search", max_results=1, order_by="creation_timestamp DESC"
     )
-    if not found.get("model_versions"):
-        pytest.skip("no model version is registered yet")
+    assert found.get("model_versions"), "no model version is registered: run a pipeline first"
     version: dict[str, Any] = found["model_versions"][0]
     return version
 
@@ -182,24 +169,23 @@ def test_mlflow_shows_the_run_and_its_curves(site: Site) -> None:
     with browser() as context:
         page = context.new_page()
         picture(page, base, site.pictures / "mlflow-run.png", run["info"]["run_name"], "Metrics")
-        picture(page, f"{base}/model-metrics", site.pictures / "mlflow-curves.png", "loss")
+        picture(page, f"{base}/model-metrics", site.pictures / "mlflow-curves.png", "train_loss")
         picture(page, f"{base}/artifacts", site.pictures / "mlflow-artifacts.png", "certificate")
         page.get_by_text("certificate.json").first.click()
         _save(page, site.pictures / "mlflow-artifacts.png")
+        page.get_by_text("plots").first.click()
+        page.get_by_text("confusion_matrix.png").first.click()
+        _save(page, site.pictures / "mlflow-confusion.png")
 
 
-def test_mlflow_shows_the_version_its_alias_and_tags(site: Site) -> None:
+def test_mlflow_shows_the_version_its_alias_and_its_certificate(site: Site) -> None:
     version = _latest_version(site)
     url = f"{site.mlflow}/#/models/{version['name']}/versions/{version['version']}"
-    tags = [tag["key"] for tag in version.get("tags", [])][:1]
+    title = f"Version {version['version']}"
     with browser() as context:
-        picture(
-            context.new_page(),
-            url,
-            site.pictures / "mlflow-version.png",
-            f"Version {version['version']}",
-            *tags,
-        )
+        page = context.new_page()
+        file = site.pictures / "mlflow-version.png"
+        picture(page, url, file, title, "champion", "millrace.certificate", "pytorch")
 
 
 def test_prefect_shows_the_three_schedules(site: Site) -> None:
@@ -214,20 +200,16 @@ def test_prefect_shows_the_three_schedules(site: Site) -> None:
         )
 
 
-def test_prefect_shows_a_flow_run(site: Site) -> None:
-    body = {"sort": "START_TIME_DESC", "limit": 1, "flow_runs": {"start_time": {"is_null_": False}}}
-    runs = _runs_with_artifacts(site) or site.prefect_api("flow_runs/filter", json=body)
-    if not runs:
-        pytest.skip("no flow has run yet")
+def test_prefect_shows_the_training_and_its_artifacts(site: Site) -> None:
+    wanted = {"artifacts": {"key": {"like_": "%-training"}}, "sort": "CREATED_DESC", "limit": 1}
+    (artifact,) = site.prefect_api("artifacts/filter", json=wanted)
+    run = site.prefect_api(f"flow_runs/{artifact['flow_run_id']}")
     with browser() as context:
         page = context.new_page()
-        url = f"{site.prefect}/runs/flow-run/{runs[0]['id']}"
-        picture(page, url, site.pictures / "prefect-run.png", runs[0]["name"], "Artifacts")
+        url = f"{site.prefect}/runs/flow-run/{run['id']}"
+        picture(page, url, site.pictures / "prefect-run.png", run["name"], "Artifacts")
         page.get_by_text("Artifacts", exact=True).last.click()
         _save(page, site.pictures / "prefect-artifacts.png")
-
-
-def _runs_with_artifacts(site: Site) -> list[dict[str, Any]]:
-    artifacts = site.prefect_api("artifacts/filter", json={"limit": 1, "sort": "CREATED_DESC"})
-    wanted = [each["flow_run_id"] for each in artifacts if each["flow_run_id"]]
-    return [site.prefect_api(f"flow_runs/{run_id}") for run_id in wanted]
+        url = f"{site.prefect}/artifacts/artifact/{artifact['id']}"
+        file = site.pictures / "prefect-training.png"
+        picture(page, url, file, "Candidates", "Certificate")
