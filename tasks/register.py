@@ -63,9 +63,9 @@ def log_evidence(trained: Trained, exported: Exported, run: TrackedRun) -> None:
         if candidate.stage is not None and candidate.stage.metric is not None:
             run.log_metrics(
                 {
-                    f"{candidate.name}/test_{certificate.metric_name}": candidate.stage.metric,
-                    f"{candidate.name}/size_bytes": candidate.size_bytes,
-                    f"{candidate.name}/latency_ms": candidate.latency_ms,
-                    f"{candidate.name}/test_difference": candidate.stage.test_difference or 0.0,
+                    f"test.{candidate.name}.{certificate.metric_name}": candidate.stage.metric,
+                    f"test.{candidate.name}.size_bytes": candidate.size_bytes,
+                    f"test.{candidate.name}.latency_ms": candidate.latency_ms,
+                    f"test.{candidate.name}.difference": candidate.stage.test_difference or 0.0,
                 }
             )
