@@ -76,6 +76,8 @@ def plain(value: Any) -> Any:
     """Return dataclasses, errors, paths and tuples as what JSON knows."""
     if isinstance(value, MillraceError):
         return value.as_dict()
+    if hasattr(value, "as_json"):
+        return plain(value.as_json())
     if is_dataclass(value) and not isinstance(value, type):
         shallow = {name: getattr(value, name) for name in value.__dataclass_fields__}
         return {name: plain(each) for name, each in shallow.items()}

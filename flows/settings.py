@@ -258,6 +258,8 @@ def tool_environment(settings: Settings) -> dict[str, str]:
         "RAY_AUTH_MODE": "token",
     }
     if settings.ray_address == "local":
+        # Nobody preempts a node of this machine; the watcher would be one more process to start.
+        environment["RAY_TRAIN_ENABLE_PREEMPTION_WATCHER"] = "0"
         environment["RAY_AUTH_TOKEN_PATH"] = str(settings.run / "ray.token")
     if settings.prefect_api_url is None:
         environment["PREFECT_HOME"] = str(settings.home / "prefect")
@@ -276,6 +278,7 @@ def preferences() -> dict[str, str]:
         # lines of a run, its traces among them, are kept with the run.
         "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
         "PREFECT_LOGGING_EXTRA_LOGGERS": "millrace",
+        "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
         "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",
         "MLFLOW_DISABLE_TELEMETRY": "true",
         "MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING": "true",

@@ -1,8 +1,9 @@
 """Flow: from a dataset to a registered model."""
 
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from prefect import flow
 
@@ -47,6 +48,19 @@ class TrainOutcome:
     promotion: Promotion
     run: TrackedRun
     recoveries: tuple[int, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what `--json` prints: no column statistics, and no paths that are gone by then."""
+        facts = ("name", "uri", "version", "digest", "rows", "created", "quarantined", "reasons")
+        return {
+            "snapshot": {name: getattr(self.snapshot, name) for name in facts},
+            "candidates": [replace(candidate, path=None) for candidate in self.candidates],
+            "certificate": self.certificate,
+            "version": self.version,
+            "promotion": self.promotion,
+            "run": self.run,
+            "recoveries": self.recoveries,
+        }
 
 
 @flow(name="train_model", retries=0, persist_result=False, validate_parameters=False)

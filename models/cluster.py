@@ -38,24 +38,38 @@ def connected(address: str, processes: int) -> Iterator[None]:
 
 
 def _connect(address: str, processes: int) -> None:
-    embedded: dict[str, Any] = {}
     if address == "local":
-        # Logical CPUs, two more than are held all the time: data tasks must find a place
-        # while every worker holds one, or they wait for each other for ever.
-        cores = max(os.cpu_count() or 1, processes) + 2
-        embedded = {"num_cpus": cores, "include_dashboard": False}
-    elif address != "auto":
-        require_tcp(address, service="Ray", setting="RAY_ADDRESS")
-    try:
-        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **embedded)
-    except (ConnectionError, TimeoutError, RuntimeError, ValueError) as error:
-        raise TransientError(
-            f"Ray cannot be reached at {address}",
-            seen=str(error).splitlines()[0] if str(error) else type(error).__name__,
-            valid="local, or the address of a running cluster",
-            hint="check RAY_ADDRESS, or unset it to use the embedded Ray",
-        ) from error
+        _start_embedded(processes)
+    else:
+        if address != "auto":
+            require_tcp(address, service="Ray", setting="RAY_ADDRESS")
+        _init(address)
     _quiet()
+
+
+def _start_embedded(processes: int) -> None:
+    # Logical CPUs, two more than are held all the time: data tasks must find a place
+    # while every worker holds one, or they wait for each other for ever.
+    cores = max(os.cpu_count() or 1, processes) + 2
+    try:
+        _init("local", num_cpus=cores, include_dashboard=False)
+    except TransientError:
+        # Its first process gets 30 s to start, which a busy machine may not give it: once more.
+        ray.shutdown()
+        _init("local", num_cpus=cores, include_dashboard=False)
+
+
+def _init(address: str, **options: Any) -> None:
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **options)
+    except (ConnectionError, TimeoutError, RuntimeError, ValueError) as error:
+        seen = str(error).splitlines()[0] if str(error) else type(error).__name__
+        if address == "local":
+            what, hint = "the embedded Ray did not start", "try again; its logs are in /tmp/ray"
+        else:
+            what = f"Ray cannot be reached at {address}"
+            hint = "check RAY_ADDRESS, or unset it to use the embedded Ray"
+        raise TransientError(what, seen=seen, hint=hint) from error
 
 
 def _quiet() -> None:
