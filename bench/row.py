@@ -1,5 +1,6 @@
 """One line of the benchmark table."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -11,10 +12,11 @@ class Row:
     Attributes:
         name: its short name, P1 to P10.
         what: what is compared, in words, with the unit of the value.
-        value: the median over the rounds.
+        value: the median over the rounds; NaN where it could not be measured.
         goal: what the value should be, in words.
         holds: whether it is.
         samples: the measurements behind it, one for each round.
+        error: why it could not be measured.
     """
 
     name: str
@@ -23,3 +25,9 @@ class Row:
     goal: str
     holds: bool
     samples: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    error: str | None = None
+
+
+def failed(name: str, error: str) -> Row:
+    """Return the row of a benchmark that could not be measured."""
+    return Row(name, "could not be measured", math.nan, "", holds=False, error=error)

@@ -7,10 +7,10 @@ tells of the serving and not of the number of cores.
 import socket
 import statistics
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +18,9 @@ import numpy.typing as npt
 import onnxruntime as ort
 from onnx import TensorProto, helper, numpy_helper
 
+from bench.catalog import attempt
+from bench.offline_client import OfflineClient
+from bench.rounds import difference, in_turn, quantile, ratio, timed
 from bench.row import Row
 from models.pipeline import ServingSpec
 from models.places import Endpoint, Places
@@ -27,8 +30,9 @@ from serving.config import latest, model_config
 from serving.load import measure
 from serving.repository import Artifact, Repository, digest_of
 
-ROUNDS = 9
-SECONDS = 1.0
+ROUNDS = 15
+SECONDS = 0.6
+IN_FLIGHT = 3
 
 
 @dataclass(frozen=True)
@@ -52,29 +56,37 @@ class Bench:
         self.client.load(model)
 
 
-def rows() -> Iterator[Row]:
-    """Start a Triton of our own, measure P1, P2 and P3, and stop it."""
+def rows(wanted: Collection[str]) -> Iterator[Row]:
+    """Start a Triton of our own, measure P1, P2 and P3 where wanted, and stop it."""
+    measures = {
+        "P1": offline_throughput,
+        "P2": single_client_latency,
+        "P3": dynamic_batching_gain,
+    }
     with tempfile.TemporaryDirectory(prefix="millrace-bench-") as home, _bench(Path(home)) as bench:
-        yield offline_throughput(bench)
-        yield single_client_latency(bench)
-        yield dynamic_batching_gain(bench)
+        for name, measure_row in measures.items():
+            if name in wanted:
+                yield attempt(name, partial(measure_row, bench))
 
 
 def offline_throughput(bench: Bench, batch: int = 512) -> Row:
-    """P1: rows per second of full batches, two clients, against the session in this process."""
-    onnx = mlp(bench.repository.staging / "offline.onnx", (256, 1024, 1024, 1024, 10))
+    """P1: rows per second of full batches, against the session in this process.
+
+    The client is one that wants throughput: it shares the server's machine and hands tensors over
+    by system shared memory, and a request always waits at the server while another is computed.
+    """
+    widths = (256, 1024, 1024, 1024, 10)
+    onnx = mlp(bench.repository.staging / "offline.onnx", widths)
     bench.serve("offline", onnx, ServingSpec(max_batch_size=batch))
     session, feed = raw_session(onnx), batch_of(256, batch)
-
-    def served() -> float:
-        report = measure(bench.client.endpoint, "offline", feed, clients=2, seconds=SECONDS)
-        return report.rows_per_second
 
     def in_process() -> float:
         return batch / statistics.mean(timed(lambda: session.run(None, feed), SECONDS))
 
-    a, b = in_turn(served, in_process)
-    value = statistics.median(x / y for x, y in zip(a, b, strict=True))
+    answer = {"y": (batch, widths[-1])}
+    with OfflineClient(bench.client.endpoint, "offline", feed, answer, IN_FLIGHT) as client:
+        a, b = in_turn(lambda: client.rows_per_second(SECONDS), in_process, ROUNDS)
+    value = ratio(a, b)
     milliseconds = 1e3 * batch / statistics.median(b)
     return Row(
         name="P1",
@@ -93,13 +105,13 @@ def single_client_latency(bench: Bench) -> Row:
     session, feed = raw_session(onnx), batch_of(64, 1)
 
     def served() -> float:
-        return p90_ms(timed(lambda: bench.client.predict("single", feed), SECONDS))
+        return 1e3 * quantile(timed(lambda: bench.client.predict("single", feed), SECONDS), 0.9)
 
     def in_process() -> float:
-        return p90_ms(timed(lambda: session.run(None, feed), SECONDS))
+        return 1e3 * quantile(timed(lambda: session.run(None, feed), SECONDS), 0.9)
 
-    a, b = in_turn(served, in_process)
-    value = statistics.median(x - y for x, y in zip(a, b, strict=True))
+    a, b = in_turn(served, in_process, ROUNDS)
+    value = difference(a, b)
     return Row(
         name="P2",
         what="one client, served p90 − raw p90, ms",
@@ -124,8 +136,8 @@ def dynamic_batching_gain(bench: Bench, clients: int = 16) -> Row:
             ).requests_per_second
         )
 
-    a, b = in_turn(rate("batching_on"), rate("batching_off"))
-    value = statistics.median(x / y for x, y in zip(a, b, strict=True))
+    a, b = in_turn(rate("batching_on"), rate("batching_off"), ROUNDS)
+    value = ratio(a, b)
     return Row(
         name="P3",
         what=f"dynamic batching on ÷ off, {clients} clients, requests/s",
@@ -134,27 +146,6 @@ def dynamic_batching_gain(bench: Bench, clients: int = 16) -> Row:
         holds=value >= 1.5,
         samples={"on_requests_per_s": a, "off_requests_per_s": b},
     )
-
-
-def in_turn(a: Callable[[], float], b: Callable[[], float]) -> tuple[list[float], list[float]]:
-    """Measure A and B alternately, after one round that is thrown away."""
-    rounds = [(a(), b()) for _ in range(ROUNDS + 1)][1:]
-    return [x for x, _ in rounds], [y for _, y in rounds]
-
-
-def timed(call: Callable[[], object], seconds: float) -> list[float]:
-    """Call again and again for so long, and return the seconds of each call."""
-    times: list[float] = []
-    deadline = time.perf_counter() + seconds
-    while (start := time.perf_counter()) < deadline:
-        call()
-        times.append(time.perf_counter() - start)
-    return times
-
-
-def p90_ms(times: list[float]) -> float:
-    """Return the 90th percentile of seconds, in milliseconds."""
-    return float(np.percentile(times, 90)) * 1e3
 
 
 def raw_session(onnx: Path) -> ort.InferenceSession:

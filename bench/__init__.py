@@ -1,0 +1,1 @@
+"""The ratios that Millrace holds itself to, measured: `python -m bench`."""

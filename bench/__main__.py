@@ -1,0 +1,61 @@
+"""Run the benchmarks: `python -m bench [NAMES...] [--json]`."""
+
+import json
+import sys
+import time
+from datetime import UTC, datetime
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from bench import catalog, report
+from bench.machine import Machine, cpu_used, load_average, this_machine
+from bench.report import Result
+
+Names = Annotated[
+    list[str] | None, typer.Argument(help="Rows (P1) or modules (serving); all if left out.")
+]
+
+
+def main(
+    names: Names = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
+) -> None:
+    """Measure, print a table, and write bench/results/NAME.json; a missed goal is no failure."""
+    try:
+        chosen = catalog.chosen(names or ())
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+    machine, load_at_start = this_machine(), load_average()
+    results = [
+        result for module, wanted in chosen.items() for result in _run(module, wanted, machine)
+    ]
+    if as_json:
+        values = [report.as_json(result, machine) for result in results]
+        sys.stdout.write(json.dumps(values, indent=1, ensure_ascii=False) + "\n")
+    else:
+        Console().print(report.table(results, machine, load_at_start))
+
+
+def _run(module: str, wanted: tuple[str, ...], machine: Machine) -> list[Result]:
+    """Run a module's rows, and write each as soon as it is there."""
+    stderr = Console(stderr=True, highlight=False)
+    results = []
+    others = cpu_used()
+    before, started = load_average(), time.monotonic()
+    stderr.print(f"{module}: {', '.join(wanted)} (load {before:.1f}, others use {others:.0%})")
+    for row in catalog.run_apart(module, wanted):
+        after, ended = load_average(), time.monotonic()
+        date = datetime.now(UTC).isoformat(timespec="seconds")
+        result = Result(row, before, after, others, ended - started, date)
+        before, started = after, ended
+        report.write(result, machine)
+        found = row.error or f"{row.value:.3f} (goal {row.goal})"
+        stderr.print(f"  {row.name}: {found}, {result.seconds:.0f} s")
+        results.append(result)
+    return results
+
+
+if __name__ == "__main__":
+    typer.run(main)

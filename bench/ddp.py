@@ -1,0 +1,138 @@
+"""Training as one would write it without Ray: `torch.multiprocessing` and DistributedDataParallel.
+
+The same network, optimizer, schedule, rows, batch size, validation and checkpoint as Millrace's
+training loop, in two processes with one thread each.
+"""
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.distributed
+from torch import Tensor
+from torch.multiprocessing.spawn import spawn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import AdamW
+from torch.optim.lr_scheduler import OneCycleLR
+
+from models.checkpoint import TrainState, save_checkpoint
+from models.families import build_network
+from models.objective import Objective, objective_of
+from models.snapshots import Snapshot, scan
+from models.training import TrainJob
+
+Rows = tuple[Tensor, Tensor]
+
+
+@dataclass(frozen=True)
+class PlainJob:
+    """What the processes need to know.
+
+    Attributes:
+        job: the same as the workers of Ray Train get.
+        snapshot: where the rows are.
+        folder: takes the checkpoint, which each epoch replaces.
+    """
+
+    job: TrainJob
+    snapshot: Snapshot
+    folder: Path
+
+
+@contextmanager
+def training(plain: PlainJob) -> Iterator[None]:
+    """Train for all epochs beside the block, and wait for the end of both."""
+    workers = plain.job.training.num_workers
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = (workers, f"file://{folder}/meeting", plain)
+        processes = spawn(  # type: ignore[no-untyped-call]
+            _worker, args=arguments, nprocs=workers, join=False
+        )
+        try:
+            yield
+            while not processes.join():
+                pass
+        finally:
+            for process in processes.processes:
+                process.kill()
+
+
+def _worker(rank: int, workers: int, meeting: str, plain: PlainJob) -> None:
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group("gloo", meeting, rank=rank, world_size=workers)
+    try:
+        _epochs(rank, workers, plain)
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def _epochs(rank: int, workers: int, plain: PlainJob) -> None:
+    job, spec = plain.job, plain.job.training
+    torch.manual_seed(spec.seed + rank)
+    objective = objective_of(job.encoding)
+    network = build_network(job.model, job.folder, job.encoding, objective)
+    ddp = DistributedDataParallel(network)
+    optimizer = AdamW(ddp.parameters(), lr=spec.learning_rate, weight_decay=spec.weight_decay)
+    steps = -(-job.train_rows // (spec.batch_size * workers))
+    schedule = OneCycleLR(
+        optimizer, spec.learning_rate, total_steps=steps * spec.epochs + 1, pct_start=0.1
+    )
+    train_rows, validation_rows = _share(plain, "train", rank), _share(plain, "validation", rank)
+    for epoch in range(spec.epochs):
+        ddp.train()  # type: ignore[no-untyped-call]
+        sums = torch.zeros(3, dtype=torch.float64)
+        for features, target in _shuffled(train_rows, spec.batch_size, epoch):
+            optimizer.zero_grad(set_to_none=True)
+            logits = ddp(features)
+            loss = objective.loss(logits, target)
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            if schedule.last_epoch < schedule.total_steps - 1:
+                schedule.step()
+            sums += _sums(objective, loss.detach(), logits.detach(), target)
+        torch.distributed.all_reduce(sums)
+        _validate(network, objective, validation_rows)
+        if rank == 0:
+            states = {"optimizer": optimizer.state_dict(), "schedule": schedule.state_dict()}
+            save_checkpoint(plain.folder, network, states, TrainState(epoch + 1))
+        torch.distributed.barrier()
+
+
+@torch.no_grad()
+def _validate(network: torch.nn.Module, objective: Objective, rows: Rows) -> Tensor:
+    network.eval()
+    for buffer in network.buffers():
+        torch.distributed.broadcast(buffer, src=0)
+    sums = torch.zeros(3, dtype=torch.float64)
+    for features, target in zip(*(torch.split(part, 256) for part in rows), strict=True):
+        logits = network(features)
+        sums += _sums(objective, objective.loss(logits, target), logits, target)
+    torch.distributed.all_reduce(sums)
+    return sums
+
+
+def _sums(objective: Objective, loss: Tensor, logits: Tensor, target: Tensor) -> Tensor:
+    sums = objective.sums(logits, target)
+    return torch.cat([(loss.double() * sums[0]).reshape(1), sums])
+
+
+def _shuffled(rows: Rows, batch_size: int, epoch: int) -> Iterator[Rows]:
+    order = torch.randperm(len(rows[1]), generator=torch.Generator().manual_seed(epoch))
+    for places in torch.split(order, batch_size):
+        yield rows[0][places], rows[1][places]
+
+
+def _share(plain: PlainJob, split: str, rank: int) -> Rows:
+    """Return this process's equal share of a split, as tensors in memory."""
+    encoding, schema = plain.job.encoding, plain.snapshot.schema
+    columns = (*schema.features, schema.target)
+    batches = list(scan(plain.snapshot, split, columns=columns))  # type: ignore[arg-type]
+    features = np.concatenate([encoding.encode(batch) for batch in batches])
+    target = np.concatenate([encoding.encode_target(batch) for batch in batches])
+    workers = plain.job.training.num_workers
+    share = slice(rank * (len(target) // workers), (rank + 1) * (len(target) // workers))
+    return torch.from_numpy(features[share]), torch.from_numpy(target[share])

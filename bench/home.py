@@ -1,0 +1,25 @@
+"""An installation of the benchmark's own, embedded, for as long as it runs."""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from models.places import Places
+
+
+@contextmanager
+def own_home() -> Iterator[Places]:
+    """Give a fresh `MILLRACE_HOME`, whatever services the environment names.
+
+    To be entered before Ray, MLflow or Prefect is imported; the process keeps the settings.
+    """
+    from flows import settings
+
+    for name in settings.variables():
+        os.environ.pop(name, None)
+    # Prefect's embedded server may still write while it is stopped at the end of this process.
+    with tempfile.TemporaryDirectory(prefix="millrace-bench-", ignore_cleanup_errors=True) as home:
+        os.environ["MILLRACE_HOME"] = str(Path(home).resolve())
+        yield settings.apply(settings.load()).places()

@@ -1,0 +1,88 @@
+"""What the figures were measured on."""
+
+import os
+import platform
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import psutil
+
+PACKAGES = (
+    "millrace",
+    "torch",
+    "ray",
+    "mlflow",
+    "prefect",
+    "onnxruntime",
+    "nvidia-pytriton",
+    "tritonclient",
+    "deltalake",
+    "numpy",
+)
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The machine and what is installed on it.
+
+    Attributes:
+        system: operating system and architecture.
+        processor: the processor's name.
+        cores: cores that this process may use.
+        memory_gib: memory, GiB.
+        python: version of Python.
+        packages: versions by package; what is not installed is left out.
+    """
+
+    system: str
+    processor: str
+    cores: int
+    memory_gib: float
+    python: str
+    packages: dict[str, str]
+
+
+def this_machine() -> Machine:
+    """Describe the machine that this runs on."""
+    return Machine(
+        system=f"{platform.system()} {platform.release()} {platform.machine()}",
+        processor=_processor(),
+        cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else _cpu_count(),
+        memory_gib=round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+        python=platform.python_version(),
+        packages=_versions(),
+    )
+
+
+def load_average() -> float:
+    """Return the load average of the last minute."""
+    return round(os.getloadavg()[0], 2)
+
+
+def cpu_used(seconds: float = 1.0) -> float:
+    """Return the share of all cores in use over the next seconds, 0 to 1."""
+    return psutil.cpu_percent(interval=seconds) / 100
+
+
+def _cpu_count() -> int:
+    return os.cpu_count() or 1
+
+
+def _processor() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.is_file():
+        for line in cpuinfo.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor()
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found

@@ -1,0 +1,153 @@
+"""P5: what Ray Train costs beside a hand-written loop of torch's own distribution.
+
+Both train the same network on the same snapshot, two workers with one thread each. Both are
+started once and take turns, some epochs each. An epoch's time is what passes in the workers from
+the beginning of one epoch to the beginning of the next: learning, validation, checkpoint, report.
+The first epoch of a turn is thrown away: what one side does in the background after its last
+report falls into it, and not into the other side's figures.
+"""
+
+import os
+import statistics
+from collections.abc import Collection, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bench.blobs import write_rows
+from bench.catalog import attempt
+from bench.home import own_home
+from bench.rounds import ratio
+from bench.row import Row
+from models.pipeline import DatasetSpec, ModelSpec, Pipeline, TrainingSpec
+from models.places import Places
+
+if TYPE_CHECKING:
+    from models.snapshots import Snapshot
+    from models.training import TrainJob
+
+TURNS = 13  # the first of them is thrown away: each side reads its rows in it
+EPOCHS = 3  # of a turn
+WORKERS = 2
+ROWS = 24_000
+
+Stamps = Sequence[tuple[float, float]]
+
+
+def rows(wanted: Collection[str]) -> Iterator[Row]:
+    """Ingest a data set of our own, measure P5, and stop Ray."""
+    if "P5" in wanted:
+        with own_home() as places:
+            os.environ["OMP_NUM_THREADS"] = "1"  # of the plain processes; Ray sets its workers'
+            yield attempt("P5", partial(steady_epoch_time, places))
+
+
+def steady_epoch_time(places: Places, turns: int = TURNS) -> Row:
+    """P5: steady epochs of Ray Train against those of plain DistributedDataParallel."""
+    from bench import ddp
+    from models import tables
+    from models.cluster import connected
+    from models.trainer import fit
+
+    home = places.home
+    line = pipeline(home, epochs=turns * EPOCHS + 1)
+    snapshot = tables.ingest(line, places)
+    stamps, plain_folder = home / "stamps", home / "plain"
+    stamps.mkdir()
+    plain_folder.mkdir()
+    on_ray = _job(line, snapshot, _turns(stamps, turns, leads=True))
+    plainly = _job(line, snapshot, _turns(stamps, turns, leads=False))
+    with (
+        connected(places.ray_address, WORKERS),
+        ddp.training(ddp.PlainJob(plainly, snapshot, plain_folder)),
+    ):
+        shares = line.dataset.split
+        result = fit(on_ray, snapshot, shares, home / "ray", "bench", lambda _: None)
+    a, b = (turn_times(_stamps_of(stamps, side), turns)[1:] for side in ("ray", "plain"))
+    value = ratio(a, b)
+    learning = [epoch["epoch_seconds"] for epoch in result.history]
+    return Row(
+        name="P5",
+        what=f"Ray Train ÷ plain DDP, an epoch of {statistics.median(b):.1f} s with validation, "
+        "checkpoint and report",
+        value=value,
+        goal="≤ 1.025",
+        holds=value <= 1.025,
+        samples={
+            "ray_epoch_s": a,
+            "plain_epoch_s": b,
+            "ray_learning_only_s": [statistics.mean(t) for t in _later(learning, turns)[1:]],
+        },
+    )
+
+
+def turn_times(processes: Sequence[Stamps], turns: int, epochs: int = EPOCHS) -> list[float]:
+    """Return for each turn the seconds of an epoch: the mean of all but the turn's first.
+
+    Args:
+        processes: for each process of a side, when it came to the beginning of each epoch, and
+            when it went on from there; one beginning more than there are epochs in turns.
+        turns: how many there were.
+        epochs: epochs of a turn.
+    """
+    whole = [
+        max(
+            after[0] - before[1]
+            for before, after in (stamps[number : number + 2] for stamps in processes)
+        )
+        for number in range(turns * epochs)
+    ]
+    return [statistics.mean(times) for times in _later(whole, turns, epochs)]
+
+
+def _later(times: Sequence[float], turns: int, epochs: int = EPOCHS) -> list[Sequence[float]]:
+    """Return the times of each turn but its first epoch's."""
+    return [times[turn * epochs + 1 : (turn + 1) * epochs] for turn in range(turns)]
+
+
+def pipeline(home: Path, epochs: int) -> Pipeline:
+    """Write the rows, and return the pipeline that learns them."""
+    write_rows(home / "rows.parquet", ROWS)
+    return Pipeline(
+        name="bench",
+        dataset=DatasetSpec(source="rows.parquet", target="y", columns={"y": {"type": "category"}}),
+        model=ModelSpec(family="stamped:StampedPerceptron", params={"width": 512, "layers": 3}),
+        training=TrainingSpec(epochs=epochs, batch_size=128, num_workers=WORKERS, precision="fp32"),
+    ).located(home)
+
+
+def _turns(folder: Path, turns: int, *, leads: bool) -> dict[str, object]:
+    """Return the fields of `stamped.Turns` for Ray's side, which leads, or the plain one."""
+    side, other = ("ray", "plain") if leads else ("plain", "ray")
+    return {
+        "folder": str(folder),
+        "side": side,
+        "other": other,
+        "leads": leads,
+        "workers": WORKERS,
+        "epochs": EPOCHS,
+        "turns": turns,
+    }
+
+
+def _job(line: Pipeline, snapshot: "Snapshot", turns: dict[str, object]) -> "TrainJob":
+    from models import snapshots
+    from models.features import fit_encoding
+    from models.training import TrainJob
+
+    shares = line.dataset.split
+    encoding = fit_encoding(snapshot.schema, snapshots.scan(snapshot, "train", shares))
+    return TrainJob(
+        model=line.model.model_copy(update={"params": {**line.model.params, "turns": turns}}),
+        training=line.training,
+        encoding=encoding,
+        folder=Path(__file__).parent,
+        train_rows=snapshots.count_rows(snapshot, "train", shares),
+    )
+
+
+def _stamps_of(folder: Path, side: str) -> list[Stamps]:
+    return [
+        [(float(a), float(b)) for a, b in (line.split() for line in file.read_text().splitlines())]
+        for file in folder.glob(f"{side}.*.stamps")
+    ]
