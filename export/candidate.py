@@ -1,5 +1,6 @@
 """A candidate: one exported form of one training run, as it was measured."""
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,7 +41,7 @@ def gate(stage: Stage, spec: ExportSpec) -> str | None:
 
     A NaN fails every comparison, so each is written such that NaN is refused.
     """
-    if not stage.golden_difference < float("inf"):
+    if not _finite(stage):
         return "its answers are not finite"
     if stage.metric_loss is None or not stage.metric_loss <= spec.max_metric_loss:
         loss = "unknown" if stage.metric_loss is None else f"{stage.metric_loss:.2%}"
@@ -64,6 +65,23 @@ def choose(candidates: tuple[Candidate, ...], spec: ExportSpec) -> Candidate | N
 
 
 def fallback(candidates: tuple[Candidate, ...]) -> Candidate | None:
-    """Return the form that lost least, where none held the gate; None if none was measured."""
-    measured = [c for c in candidates if c.stage and c.stage.metric_loss is not None]
-    return min(measured, key=lambda c: (c.stage and c.stage.metric_loss) or 0.0, default=None)
+    """Return the form that lost least, where none held the gate.
+
+    None if there is none whose answers and loss are finite.
+    """
+    known = [c for c in candidates if c.stage and _finite(c.stage) and math.isfinite(_loss(c))]
+    return min(known, key=_loss, default=None)
+
+
+def _loss(candidate: Candidate) -> float:
+    loss = None if candidate.stage is None else candidate.stage.metric_loss
+    return math.nan if loss is None else loss
+
+
+def _finite(stage: Stage) -> bool:
+    """Whether its differences are known to be finite; one that was not taken is no fault."""
+    return all(
+        math.isfinite(difference)
+        for difference in (stage.golden_difference, stage.test_difference)
+        if difference is not None
+    )

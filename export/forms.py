@@ -43,12 +43,17 @@ class Exporter:
         """Make and measure every form that `spec` asks for, one at a time.
 
         A form that cannot be made is a candidate with the reason, not a failed run.
+
+        Raises:
+            TransientError: the calibration rows cannot be read.
         """
         for name in spec.candidates:
             try:
                 path = self.make(name)
                 yield measure(name, path, evidence, self.objective, spec, self.threads)
             except MillraceError as error:
+                if error.transient:  # the rows' source, say: no fault of the form
+                    raise
                 yield Candidate(name, reason=error.what)
 
     def make(self, name: str) -> Path:

@@ -1,17 +1,24 @@
 """PyTorch to ONNX, by torch's current exporter."""
 
 import logging
+import re
 import warnings
+from contextlib import redirect_stderr
+from io import StringIO
 from pathlib import Path
 
 import onnx
 import torch
 from torch import nn
 
+from export.quiet import quiet
 from models.errors import WorkError
 from models.features import FEATURES
 
 OPSET = 20
+
+_log = logging.getLogger(__name__)
+_CHATTY = ("torch.onnx", "torch.export", "torch._dynamo", "torch.fx.experimental.symbolic_shapes")
 
 
 def export_onnx(served: nn.Module, raw_width: int, output: str, path: Path) -> None:
@@ -29,9 +36,9 @@ def export_onnx(served: nn.Module, raw_width: int, output: str, path: Path) -> N
     served = served.eval().cpu()
     # Three rows: sizes 0 and 1 are special to torch.export and would be fixed.
     example = (torch.zeros(3, raw_width),)
-    logging.getLogger("torch.onnx").setLevel(logging.ERROR)
+    printed = StringIO()
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), quiet(*_CHATTY), redirect_stderr(printed):
             warnings.simplefilter("ignore")
             torch.onnx.export(
                 served,
@@ -40,15 +47,30 @@ def export_onnx(served: nn.Module, raw_width: int, output: str, path: Path) -> N
                 input_names=[FEATURES],
                 output_names=[output],
                 opset_version=OPSET,
-                dynamic_shapes={FEATURES: {0: torch.export.Dim("rows")}},
+                # By position: whatever `forward` calls its input.
+                dynamic_shapes=({0: torch.export.Dim("rows")},),
                 external_data=False,
                 verbose=False,
             )
-    except torch.onnx.OnnxExporterError as error:
+        onnx.checker.check_model(str(path), full_check=True)
+    except (torch.onnx.OnnxExporterError, onnx.checker.ValidationError) as error:
+        _log.debug("torch printed:\n%s", printed.getvalue())
         raise WorkError(
             "the model cannot be exported to ONNX",
-            seen=str(error).strip().splitlines()[0],
+            seen=_first_line(_last_cause(error)),
             valid="a forward without data-dependent control flow",
-            hint="try torch.onnx.export on the module alone; see the log of this run",
+            hint="try torch.onnx.export on the module alone",
         ) from error
-    onnx.checker.check_model(str(path), full_check=True)
+
+
+def _last_cause(error: BaseException) -> BaseException:
+    """Return what the exporter stumbled over: its own errors tell the step, not the fault."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return error
+
+
+def _first_line(error: BaseException) -> str:
+    """Return the first line of its text, without a terminal's colours."""
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", str(error)).strip()
+    return plain.partition("\n")[0] or type(error).__name__

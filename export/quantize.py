@@ -1,7 +1,7 @@
 """Static int8 quantization by onnxruntime: QDQ, calibrated with rows of the train split."""
 
-import logging
 import tempfile
+import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -15,13 +15,17 @@ from onnxruntime.quantization import (
 )
 from onnxruntime.quantization.shape_inference import quant_pre_process
 
+from export.quiet import quiet_root
 from models.arrays import Array
 from models.errors import WorkError
 from models.features import FEATURES
+from models.onnx_session import RUNTIME_ERRORS
 
 # The layers that hold the weights and the work. The preprocessing and the softmax stay in float:
 # raw features have ranges that one scale for all columns would flatten.
 _QUANTIZED = ["Conv", "Gemm", "MatMul"]
+
+_FAULTS: tuple[type[Exception], ...] = (*RUNTIME_ERRORS, AssertionError)
 
 
 class _Rows(CalibrationDataReader):  # type: ignore[misc]
@@ -45,7 +49,7 @@ def quantize_int8(source: Path, calibration: Iterable[Array], path: Path) -> Non
         path: where to write.
 
     Raises:
-        WorkError: the model has no layer that can be quantized.
+        WorkError: the model has no layer that can be quantized, or ONNX Runtime cannot do it.
     """
     if not any(node.op_type in _QUANTIZED for node in onnx.load(source).graph.node):
         raise WorkError(
@@ -53,18 +57,26 @@ def quantize_int8(source: Path, calibration: Iterable[Array], path: Path) -> Non
             valid=f"a model with {', '.join(_QUANTIZED)}",
             hint="leave onnx-int8-static out of export.candidates",
         )
-    logging.getLogger().setLevel(max(logging.getLogger().level, logging.WARNING))
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, quiet_root(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # of a tensor that is NaN throughout
         prepared = Path(folder) / "prepared.onnx"
-        quant_pre_process(str(source), str(prepared), skip_symbolic_shape=True)
-        quantize_static(
-            str(prepared),
-            str(path),
-            _Rows(calibration),
-            quant_format=QuantFormat.QDQ,
-            op_types_to_quantize=_QUANTIZED,
-            per_channel=True,
-            activation_type=QuantType.QInt8,
-            weight_type=QuantType.QInt8,
-            calibrate_method=CalibrationMethod.MinMax,
-        )
+        try:
+            quant_pre_process(str(source), str(prepared), skip_symbolic_shape=True)
+            quantize_static(
+                str(prepared),
+                str(path),
+                _Rows(calibration),
+                quant_format=QuantFormat.QDQ,
+                op_types_to_quantize=_QUANTIZED,
+                per_channel=True,
+                activation_type=QuantType.QInt8,
+                weight_type=QuantType.QInt8,
+                calibrate_method=CalibrationMethod.MinMax,
+            )
+        except _FAULTS as error:
+            raise WorkError(
+                "ONNX Runtime cannot quantize the model",
+                seen=next(iter(str(error).splitlines()), type(error).__name__),
+                valid="finite rows to calibrate with, and the operators that it knows",
+                hint="leave onnx-int8-static out of export.candidates",
+            ) from error

@@ -72,7 +72,7 @@ class NumberAnswers:
         exact = target.astype(np.float64)
         error = float(np.square(answers[:, 0] - exact).sum())
         spread = float(np.square(exact - exact.mean()).sum())
-        return 1.0 - error / spread if spread > 0 else 0.0
+        return r2(error, spread, float(np.square(exact).sum()))
 
     def prediction(self, answers: Array) -> list[Value]:
         """Return the predicted number of each row."""
@@ -81,6 +81,17 @@ class NumberAnswers:
     def score(self, answers: Array) -> Array:
         """Return the predicted number."""
         return np.asarray(answers[:, 0], dtype=np.float32)
+
+
+def r2(error: float, spread: float, squares: float) -> float:
+    """Return 1 − error ÷ spread; 0 where the spread is no more than rounding leaves of `squares`.
+
+    Args:
+        error: sum of squared errors.
+        spread: sum of squared distances of the target from its mean.
+        squares: sum of the target's squares.
+    """
+    return 1.0 - error / spread if spread > 1e-14 * squares else 0.0
 
 
 def answers_of(encoding: Encoding) -> Answers:

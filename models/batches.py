@@ -27,7 +27,12 @@ class Shard(Protocol):
     """The part of a Ray Data `DataIterator` that is used."""
 
     def iter_batches(
-        self, *, batch_size: int, batch_format: str, local_shuffle_buffer_size: int | None = None
+        self,
+        *,
+        batch_size: int,
+        batch_format: str,
+        local_shuffle_buffer_size: int | None = None,
+        local_shuffle_seed: int | None = None,
     ) -> Iterator[pa.Table]:
         """Yield tables of `batch_size` rows."""
         ...
@@ -56,14 +61,21 @@ class ShardBatches:
     _too_large: bool = field(default=False, init=False)
 
     def epoch(self, number: int) -> Iterator[Batch]:
-        """Yield `(features [rows, raw_width], target [rows])`; a last batch of one row is left out.
+        """Yield `(features [rows, raw_width], target [rows])`.
 
-        One row alone has no variance for batch norm to work with.
+        A last batch of one row is left out, where batches are of more: one row alone has no
+        variance for batch norm to work with.
         """
         if self._kept is None and not self._too_large:
             self._keep()
-        batches = self._streamed() if self._kept is None else self._shuffled(self._kept, number)
-        return (batch for batch in batches if len(batch[1]) > 1)
+        seed = self._seed_of(number)
+        batches = self._streamed(seed) if self._kept is None else self._shuffled(self._kept, seed)
+        least = min(self.batch_size, 2)
+        return (batch for batch in batches if len(batch[1]) >= least)
+
+    def _seed_of(self, epoch: int) -> int:
+        seeds = np.random.SeedSequence((self.seed, epoch, self.rank))
+        return int(seeds.generate_state(1)[0])
 
     def _keep(self) -> None:
         features, targets, size = [], [], 0
@@ -78,17 +90,18 @@ class ShardBatches:
             everything = (np.concatenate(features), np.concatenate(targets))
             self._kept = (torch.from_numpy(everything[0]), torch.from_numpy(everything[1]))
 
-    def _shuffled(self, kept: Batch, number: int) -> Iterator[Batch]:
-        seeds = np.random.SeedSequence((self.seed, number, self.rank))
-        order = torch.Generator().manual_seed(int(seeds.generate_state(1)[0]))
+    def _shuffled(self, kept: Batch, seed: int) -> Iterator[Batch]:
+        order = torch.Generator().manual_seed(seed)
         places_of_all = torch.randperm(len(kept[1]), generator=order)
         for places in torch.split(places_of_all, self.batch_size):
             yield kept[0][places], kept[1][places]
 
-    def _streamed(self) -> Iterator[Batch]:
-        window = self.batch_size * _WINDOW_BATCHES
+    def _streamed(self, seed: int) -> Iterator[Batch]:
         for table in self.shard.iter_batches(
-            batch_size=self.batch_size, batch_format="pyarrow", local_shuffle_buffer_size=window
+            batch_size=self.batch_size,
+            batch_format="pyarrow",
+            local_shuffle_buffer_size=self.batch_size * _WINDOW_BATCHES,
+            local_shuffle_seed=seed,
         ):
             features = torch.from_numpy(self.encoding.encode(table))
             yield features, torch.from_numpy(self.encoding.encode_target(table))

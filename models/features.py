@@ -16,9 +16,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from models.arrays import Array
-from models.columns import Column, TableSchema
+from models.casts import Cast, cast, mask
+from models.columns import Column, TableSchema, ValueType
+from models.pipeline import ColumnType
 
 FEATURES = "features"
+
+_HELD: dict[str, ColumnType] = {"number": "float", "vector": "vector"}
+_TYPES: dict[type, ValueType] = {str: "string", int: "int", bool: "bool"}
 
 
 @dataclass(frozen=True)
@@ -42,6 +47,17 @@ class Feature:
     mean: float = 0.0
     std: float = 1.0
     nullable: bool = False
+
+    @property
+    def missing(self) -> str:
+        """What to say of a row where it is NaN and may not be."""
+        return "is unknown or missing" if self.kind == "category" else "is missing"
+
+    @property
+    def unreadable(self) -> str:
+        """What to say of a row where it is infinite."""
+        one = "a finite number"
+        return f"is not {one if self.kind == 'number' else f'{self.width} finite numbers'}"
 
 
 @dataclass(frozen=True)
@@ -69,7 +85,11 @@ class Encoding:
         return sum(len(f.categories) or f.width for f in self.features)
 
     def encode(self, rows: pa.RecordBatch | pa.Table) -> Array:
-        """Return float32 `[rows, raw_width]`; a null or an unknown category becomes NaN."""
+        """Return float32 `[rows, raw_width]`.
+
+        A null or an unknown category becomes NaN. A number or a vector that cannot be read as one,
+        or is of another width, becomes infinite, which no column accepts.
+        """
         parts = [_encode_column(feature, rows[feature.name]) for feature in self.features]
         return np.ascontiguousarray(np.concatenate(parts, axis=1), dtype=np.float32)
 
@@ -91,10 +111,11 @@ class Encoding:
         for feature in self.features:
             part = encoded[:, position : position + feature.width]
             position += feature.width
-            if not feature.nullable:
-                fault = "is unknown or missing" if feature.kind == "category" else "is missing"
-                for row in np.flatnonzero(~np.isfinite(part).all(axis=1)):
-                    found[row] = found[row] or f"{feature.name} {fault}"
+            unreadable = np.isinf(part).any(axis=1)
+            missing = np.isnan(part).any(axis=1) & (not feature.nullable)
+            for row in np.flatnonzero(unreadable | missing):
+                fault = feature.unreadable if unreadable[row] else feature.missing
+                found[row] = found[row] or f"{feature.name} {fault}"
         return found
 
     def to_json(self) -> str:
@@ -175,21 +196,32 @@ def _encode_column(feature: Feature, column: pa.Array | pa.ChunkedArray) -> Arra
     array = _one_chunk(column)
     if feature.kind == "category":
         return _positions(array, feature.categories)[:, None]
+    read = cast(array, Column(feature.name, _HELD[feature.kind]))
     if feature.kind == "vector":
-        flat = array.flatten().cast(pa.float32(), safe=False).to_numpy(zero_copy_only=False)
-        if len(flat) == len(array) * feature.width:
-            return np.asarray(flat).reshape(len(array), feature.width)
-        rows = [np.full(feature.width, np.nan) if v is None else v for v in array.to_pylist()]
-        return np.asarray(rows, dtype=np.float32).reshape(len(array), feature.width)
-    if pa.types.is_boolean(array.type):
-        array = array.cast(pa.uint8())
-    # Whole numbers beyond 2**24 are rounded, which a safe cast would refuse.
-    array = array.cast(pa.float32(), safe=False)
-    return np.asarray(array.to_numpy(zero_copy_only=False))[:, None]
+        return _flattened(read, feature.width)
+    numbers = read.values.to_numpy(zero_copy_only=False)
+    with np.errstate(over="ignore"):  # beyond float32 it is infinite, and told as such
+        encoded = numbers.astype(np.float32)
+    return np.where(read.unparsable, np.float32("inf"), encoded)[:, None]
+
+
+def _flattened(read: Cast, width: int) -> Array:
+    """Return lists as float32 `[rows, width]`, a null as NaN and another width as infinity."""
+    lengths = pc.list_value_length(read.values)
+    fits = mask(pc.equal(lengths, width))
+    fitting = read.values if fits.all() else read.values.filter(pa.array(fits))
+    flat = np.asarray(fitting.flatten().to_numpy(zero_copy_only=False)).reshape(-1, width)
+    if fits.all():
+        return flat
+    whole = np.full((len(fits), width), np.inf, dtype=np.float32)
+    whole[mask(pc.is_null(read.values)) & ~read.unparsable] = np.nan
+    whole[fits] = flat
+    return whole
 
 
 def _positions(array: pa.Array, values: tuple[str | int | bool, ...]) -> Array:
     """Return the position of each element in `values` as float32, NaN where it is not there."""
     known = pa.array(values)
-    found = pc.index_in(array.cast(known.type), value_set=known)
+    read = cast(array, Column("", "category", values=_TYPES[type(values[0])]))
+    found = pc.index_in(read.values, value_set=known)
     return np.asarray(found.cast(pa.float32()).to_numpy(zero_copy_only=False))

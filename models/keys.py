@@ -50,8 +50,11 @@ def hash_rows(batch: pa.RecordBatch) -> Hashes:
 
 def row_keys(batch: pa.RecordBatch, key: tuple[str, ...], hashes: Hashes) -> pa.Array:
     """Return `_key`: the key columns joined, or the hashes in hexadecimal."""
-    if not key:
-        return _hexadecimal(hashes)
+    return joined_keys(batch, key) if key else hash_keys(hashes)
+
+
+def joined_keys(batch: pa.RecordBatch | pa.Table, key: tuple[str, ...]) -> pa.Array:
+    """Return the key columns as text, joined by `|`."""
     texts = [batch.column(name).cast(pa.string()) for name in key]
     if len(texts) == 1:
         return texts[0]
@@ -59,6 +62,15 @@ def row_keys(batch: pa.RecordBatch, key: tuple[str, ...], hashes: Hashes) -> pa.
         pc.replace_substring(pc.replace_substring(t, "\\", "\\\\"), "|", "\\|") for t in texts
     ]
     return pc.binary_join_element_wise(*escaped, "|")
+
+
+def hash_keys(hashes: Hashes) -> pa.Array:
+    """Return hashes, uint64 `[rows, 2]`, as strings of 32 hexadecimal digits."""
+    data = np.ascontiguousarray(hashes.astype(">u8")).view(np.uint8).reshape(len(hashes), 16)
+    digits = np.empty((len(hashes), 32), dtype=np.uint8)
+    digits[:, 0::2], digits[:, 1::2] = _HEX[data >> 4], _HEX[data & 15]
+    offsets = np.arange(0, 32 * len(hashes) + 1, 32, dtype=np.int32)
+    return pa.StringArray.from_buffers(len(hashes), pa.py_buffer(offsets), pa.py_buffer(digits))
 
 
 def buckets(keys: pa.Array) -> pa.Array:
@@ -150,12 +162,3 @@ def _mixed(bits: Hashes) -> Hashes:
     bits = (bits ^ (bits >> np.uint64(30))) * _MIX[0]
     bits = (bits ^ (bits >> np.uint64(27))) * _MIX[1]
     return bits ^ (bits >> np.uint64(31))
-
-
-def _hexadecimal(hashes: Hashes) -> pa.Array:
-    """Return uint64 `[rows, 2]` as strings of 32 digits."""
-    data = np.ascontiguousarray(hashes.astype(">u8")).view(np.uint8).reshape(len(hashes), 16)
-    digits = np.empty((len(hashes), 32), dtype=np.uint8)
-    digits[:, 0::2], digits[:, 1::2] = _HEX[data >> 4], _HEX[data & 15]
-    offsets = np.arange(0, 32 * len(hashes) + 1, 32, dtype=np.int32)
-    return pa.StringArray.from_buffers(len(hashes), pa.py_buffer(offsets), pa.py_buffer(digits))

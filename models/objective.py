@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from models.answers import Answers, ClassAnswers, NumberAnswers, answers_of
+from models.answers import Answers, ClassAnswers, NumberAnswers, answers_of, r2
 from models.features import Encoding
 
 
@@ -73,10 +73,9 @@ class Regression(NumberAnswers):
         return torch.stack([rows, error, exact.sum(), exact.square().sum()])
 
     def metric_of(self, sums: Tensor) -> float:
-        """Return 1 − residual ÷ total sum of squares."""
+        """Return 1 − residual ÷ total sum of squares; 0 where the target does not vary."""
         rows, error, total, squares = (float(value) for value in sums)
-        spread = squares - total * total / max(rows, 1.0)
-        return 1.0 - error / spread if spread > 0 else 0.0
+        return r2(error, squares - total * total / max(rows, 1.0), squares)
 
 
 def objective_of(encoding: Encoding) -> Objective:

@@ -5,10 +5,23 @@ from typing import Any
 
 import numpy as np
 import onnxruntime
+from onnxruntime.capi import onnxruntime_pybind11_state
 
 from models.arrays import Array
-from models.errors import InputError
+from models.errors import InputError, WorkError
 from models.features import FEATURES
+
+RUNTIME_ERRORS: tuple[type[Exception], ...] = (
+    # Most are classes of onnxruntime's own, which share no base but Exception.
+    *(
+        kind
+        for kind in vars(onnxruntime_pybind11_state).values()
+        if isinstance(kind, type) and issubclass(kind, Exception)
+    ),
+    RuntimeError,
+    ValueError,
+)
+"""What ONNX Runtime raises where a model or its input is at fault."""
 
 
 class OnnxSession:
@@ -34,8 +47,7 @@ class OnnxSession:
             self._session: Any = onnxruntime.InferenceSession(
                 str(path), options, providers=execution_providers()
             )
-        except Exception as error:
-            # onnxruntime raises its own classes, which share no base but Exception.
+        except RUNTIME_ERRORS as error:
             raise InputError(
                 f"{path} is not a model that ONNX Runtime can run",
                 seen=str(error).splitlines()[0],
@@ -43,8 +55,20 @@ class OnnxSession:
             ) from error
 
     def answer(self, features: Array) -> Array:
-        """Return the answers float32 `[rows, outputs]` for float32 `[rows, raw_width]`."""
-        return np.asarray(self._session.run(None, {FEATURES: features})[0])
+        """Return the answers float32 `[rows, outputs]` for float32 `[rows, raw_width]`.
+
+        Raises:
+            WorkError: the model cannot answer these.
+        """
+        try:
+            return np.asarray(self._session.run(None, {FEATURES: features})[0])
+        except RUNTIME_ERRORS as error:
+            raise WorkError(
+                "the model failed in ONNX Runtime",
+                seen=str(error).splitlines()[0],
+                valid=f"{FEATURES} of the width that the model was trained on",
+                hint="see that the model and its encoding.json belong together",
+            ) from error
 
 
 def execution_providers() -> list[str]:

@@ -1,5 +1,6 @@
 """Who becomes champion: a decision over plain values."""
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -39,6 +40,8 @@ def decide(
     """
     if not passed:
         return Promotion(False, False, "it did not hold its gates")
+    if not math.isfinite(metric):
+        return Promotion(False, False, f"its metric is {metric}")
     if mode == "manual":
         return Promotion(
             True, False, "promotion is manual: set the alias champion in the MLflow UI"

@@ -1,11 +1,13 @@
 """Is a service there? Asked before a client that would try for minutes."""
 
 import socket
-import urllib.error
+import sqlite3
 import urllib.request
+from contextlib import closing
+from http.client import HTTPException
 from urllib.parse import urlsplit
 
-from models.errors import TransientError
+from models.errors import TransientError, WorkError
 
 TIMEOUT_S = 5.0
 
@@ -24,7 +26,7 @@ def require_http(url: str, *, service: str, setting: str) -> None:
     try:
         with urllib.request.urlopen(url, timeout=TIMEOUT_S):
             return
-    except (urllib.error.URLError, TimeoutError, OSError, ValueError) as error:
+    except (OSError, ValueError, HTTPException) as error:
         raise _missing(service, url, setting, getattr(error, "reason", error)) from error
 
 
@@ -40,6 +42,34 @@ def require_tcp(address: str, *, service: str, setting: str) -> None:
             return
     except (OSError, ValueError) as error:
         raise _missing(service, address, setting, error) from error
+
+
+def require_database(uri: str, *, service: str, setting: str) -> None:
+    """Return if a SQLite file can be opened, or made; any other address is not looked at.
+
+    Args:
+        uri: `sqlite:///path`.
+        service: whose database it is.
+        setting: the variable that names its address.
+
+    Raises:
+        WorkError: its folder is not there, or it cannot be written, or is no database.
+    """
+    scheme, _, path = uri.partition(":///")
+    if not scheme.startswith("sqlite") or not path:
+        return
+    try:
+        with closing(sqlite3.connect(path, timeout=TIMEOUT_S)) as database:
+            database.execute("PRAGMA schema_version")
+    except sqlite3.Error as error:
+        if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY:
+            return  # somebody else is writing, so it is there
+        raise WorkError(
+            f"the database of {service} cannot be opened",
+            seen=f"{path}: {error}",
+            valid="a SQLite file in a folder that can be written",
+            hint=f"check {setting} (now {uri})",
+        ) from error
 
 
 def _missing(service: str, address: str, setting: str, error: object) -> TransientError:

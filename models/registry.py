@@ -8,7 +8,7 @@ Its sha256 is a tag of the version, checked when it is registered and whenever i
 import hashlib
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -113,6 +113,8 @@ class Registry:
         import mlflow.onnx
         import onnx
 
+        # `log_model` takes no address: MLflow keeps one for the whole process.
+        mlflow.set_tracking_uri(self.tracking_uri)
         digest = sha256(onnx_file)
         with np.load(extra["golden.npz"], allow_pickle=False) as golden:
             features, answers = golden["features"], golden["answers"]
@@ -125,6 +127,8 @@ class Registry:
             extra_files=[str(extra[name]) for name in EXTRA_FILES],
             pip_requirements=["onnx", "onnxruntime"],
             onnx_execution_providers=execution_providers(),
+            # Else MLflow takes the run that is active in this thread, if there is one.
+            run_id=run.run_id,
         )
         self._check_logged(info.model_uri, digest)
         store = client(self.tracking_uri)
@@ -139,30 +143,33 @@ class Registry:
         return _version_of(made, ())
 
     def by_alias(self, model: str, alias: str) -> ModelVersion | None:
-        """Return the version that an alias points at, or None."""
-        from mlflow.exceptions import MlflowException
+        """Return the version that an alias points at, or None.
 
+        Raises:
+            TransientError: MLflow cannot be reached.
+            WorkError: it failed.
+        """
         check_reachable(self.tracking_uri)
-        try:
-            found = client(self.tracking_uri).get_model_version_by_alias(model, alias)
-        except MlflowException as error:
-            if error.error_code in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
-                return None
-            raise WorkError("MLflow's registry failed", seen=str(error)) from error
-        return _version_of(found, tuple(found.aliases))
+        store = client(self.tracking_uri)
+        found = _found(lambda: store.get_model_version_by_alias(model, alias))
+        return None if found is None else _version_of(found, tuple(found.aliases))
 
     def version(self, model: str, number: int) -> ModelVersion:
         """Return one version.
 
         Raises:
             InputError: there is no such version.
+            TransientError: MLflow cannot be reached.
+            WorkError: it failed.
         """
-        from mlflow.exceptions import MlflowException
-
-        try:
-            found = client(self.tracking_uri).get_model_version(model, str(number))
-        except MlflowException as error:
-            raise InputError(f"the registry has no {model} version {number}", seen=error) from error
+        check_reachable(self.tracking_uri)
+        store = client(self.tracking_uri)
+        found = _found(lambda: store.get_model_version(model, str(number)))
+        if found is None:
+            raise InputError(
+                f"the registry has no {model} version {number}",
+                hint="see the versions in the MLflow UI",
+            )
         return _version_of(found, tuple(found.aliases))
 
     def champions(self) -> dict[str, ModelVersion]:
@@ -178,10 +185,6 @@ class Registry:
                 break
         found = {m.name: self.by_alias(m.name, CHAMPION) for m in models if CHAMPION in m.aliases}
         return {name: version for name, version in found.items() if version is not None}
-
-    def models(self) -> list[str]:
-        """Return the names of the registered models."""
-        return [m.name for m in client(self.tracking_uri).search_registered_models()]
 
     def set_alias(self, version: ModelVersion, alias: str) -> None:
         """Point an alias at a version."""
@@ -216,13 +219,7 @@ class Registry:
         if not folder.exists():
             self._download(version, folder)
         model = folder / "model.onnx"
-        if sha256(model) != version.digest:
-            raise InputError(
-                f"{version.model} version {version.version} is not the file that was registered",
-                seen=f"sha256 {sha256(model)}",
-                valid=f"sha256 {version.digest}",
-                hint="register the model again, or point the alias at another version",
-            )
+        _check_digest(model, version)
         encoding = Encoding.from_json((folder / "encoding.json").read_text())
         return Package(version, model, encoding, folder)
 
@@ -253,6 +250,8 @@ class Registry:
             files |= {name: got / "extra_files" / name for name in EXTRA_FILES}
             for name, file in files.items():
                 _copy(file, kept / name, version)
+            # Before it gets its name: a download that went wrong is not kept, and tried again.
+            _check_digest(kept / "model.onnx", version)
             folder.parent.mkdir(parents=True, exist_ok=True)
             if not folder.exists():
                 kept.rename(folder)
@@ -285,6 +284,17 @@ def sha256(file: Path) -> str:
         return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
+def _check_digest(model: Path, version: ModelVersion) -> None:
+    found = sha256(model)
+    if found != version.digest:
+        raise InputError(
+            f"{version.model} version {version.version} is not the file that was registered",
+            seen=f"sha256 {found}",
+            valid=f"sha256 {version.digest}",
+            hint="register the model again, or point the alias at another version",
+        )
+
+
 def _copy(file: Path, to: Path, version: ModelVersion) -> None:
     if not file.is_file() or file.is_symlink():
         raise InputError(
@@ -293,6 +303,18 @@ def _copy(file: Path, to: Path, version: ModelVersion) -> None:
             hint="point the alias at another version",
         )
     shutil.copyfile(file, to)
+
+
+def _found(ask: Callable[[], "MlflowVersion"]) -> "MlflowVersion | None":
+    """Return what MLflow answers, None where it has no such model, version or alias."""
+    from mlflow.exceptions import MlflowException
+
+    try:
+        return ask()
+    except MlflowException as error:
+        if error.error_code in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
+            return None
+        raise WorkError("MLflow's registry failed", seen=str(error)) from error
 
 
 def _ensure_model(store: Any, model: str) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from models.errors import WorkError
 from models.places import Places
-from models.reachable import require_http
+from models.reachable import require_database, require_http
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -140,22 +140,30 @@ def tracked_run(
     with mlflow.start_run(
         experiment_id=experiment_id, tags=dict(tags), log_system_metrics=system_metrics
     ) as run:
-        yield TrackedRun(places.tracking_uri, experiment_id, run.info.run_id)
+        try:
+            yield TrackedRun(places.tracking_uri, experiment_id, run.info.run_id)
+        except Exception:
+            raise
+        except BaseException:  # Ctrl-C, a signal or a cancelled task; MLflow would say FAILED
+            mlflow.end_run("KILLED")
+            raise
 
 
 def _experiment(places: Places, name: str) -> str:
     """Return the id of an experiment, made with its artifacts under the home when embedded."""
     from mlflow.exceptions import MlflowException
+    from sqlalchemy.exc import SQLAlchemyError
 
-    store = client(places.tracking_uri)
+    require_database(places.tracking_uri, service="MLflow", setting="MLFLOW_TRACKING_URI")
     embedded = not places.tracking_uri.startswith(("http://", "https://"))
     location = f"{places.artifacts.as_uri()}/{name}" if embedded else None
     try:
+        store = client(places.tracking_uri)
         known = store.get_experiment_by_name(name)
         if known is not None and known.lifecycle_stage == "deleted":
             store.restore_experiment(known.experiment_id)
         return str(known.experiment_id if known else store.create_experiment(name, location))
-    except MlflowException as error:
+    except (MlflowException, SQLAlchemyError) as error:
         raise WorkError(
             f"MLflow's experiment {name!r} cannot be opened",
             seen=str(error).splitlines()[0],

@@ -13,10 +13,11 @@ from ray.train.torch import TorchTrainer
 
 from models import snapshots
 from models.columns import BUCKET
-from models.errors import MillraceError, WorkError
+from models.errors import WorkError
+from models.history import History, failure_of
 from models.keys import split_bounds
 from models.pipeline import Split, SplitSpec, TrainingSpec
-from models.progress import EpochEnded, Recovered, TrainEvent, told
+from models.progress import TrainEvent, told
 from models.training import TRAIN, VALIDATION, TrainJob, train_loop
 
 _BLOCK_ROWS = 65_536
@@ -59,22 +60,11 @@ def fit(
     Raises:
         WorkError: the workers failed more often than `training.max_failures`.
     """
-    history: dict[int, dict[str, float]] = {}
-    recoveries: list[int] = []
-    failed = False
+    history = History()
 
     def keep(event: TrainEvent) -> None:
-        nonlocal failed
-        if isinstance(event, EpochEnded):
-            epoch = int(event.metrics["epoch"])
-            history[epoch] = event.metrics
-            if failed:
-                failed = False
-                recoveries.append(epoch - 1)
-                on_event(Recovered(epoch - 1))
-        else:
-            failed = True
-        on_event(event)
+        for known in history.add(event):
+            on_event(known)
 
     with told(keep) as callback:
         trainer = TorchTrainer(
@@ -97,13 +87,14 @@ def fit(
         try:
             result = trainer.fit()
         except ray.train.TrainingFailedError as error:
-            raise _failed(error, job.training) from error
+            causes = getattr(error, "worker_failures", {}).values()
+            raise failure_of(error, causes, job.training.max_failures) from error
     if result.checkpoint is None:
         raise WorkError("training ended without a checkpoint", hint="see the Ray Train log above")
     return TrainResult(
         checkpoint=Path(result.checkpoint.path),
-        history=tuple(history[epoch] for epoch in sorted(history)),
-        recoveries=tuple(recoveries),
+        history=history.epochs,
+        recoveries=tuple(history.recoveries),
     )
 
 
@@ -132,17 +123,3 @@ def _scaling(spec: TrainingSpec) -> ray.train.ScalingConfig:
 
 def _resources() -> dict[str, float]:
     return dict(ray.cluster_resources())  # type: ignore[no-untyped-call]
-
-
-def _failed(error: Exception, spec: TrainingSpec) -> Exception:
-    causes = list(getattr(error, "worker_failures", {}).values())
-    for cause in causes:
-        inner = getattr(cause, "cause", cause)
-        if isinstance(inner, MillraceError):
-            return inner
-    first = str(causes[0] if causes else error).strip().splitlines()
-    return WorkError(
-        "training failed",
-        seen=first[-1] if first else type(error).__name__,
-        hint=f"mend the cause, or raise training.max_failures (now {spec.max_failures})",
-    )

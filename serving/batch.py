@@ -11,7 +11,7 @@ import ray.data
 
 from models.errors import InputError, MillraceError, WorkError
 from serving.partition import Partition, removed_unless_committed
-from serving.scorer import ScoreJob, Scorer
+from serving.scorer import ScoreJob, Scorer, output_schema
 
 SECONDS_PER_DAY = 86_400
 
@@ -71,10 +71,15 @@ def score(
         on_rows: called with the rows written so far.
 
     Raises:
-        InputError: the input lacks a column, or has no rows.
+        InputError: the input lacks a column, or has no rows; the table holds predictions of
+            another type.
         WorkError: the job failed; nothing was committed.
+        TransientError: another job committed the same partition meanwhile.
     """
     _check_columns(rows, job)
+    schema = output_schema(job.encoding)
+    partition.check(schema)
+    replaces = partition.active()
     started = time.perf_counter()
     with removed_unless_committed(partition):
         scored = rows.map_batches(
@@ -92,10 +97,9 @@ def score(
             "millrace.model": job.model,
             "millrace.model_version": str(job.version),
             "millrace.model_digest": job.digest,
-            "millrace.job": partition.job,
             "millrace.rows": str(counts[0]),
         }
-        version = partition.commit(_schema(partition), metadata)
+        version = partition.commit(schema, metadata, replaces)
     seconds = time.perf_counter() - started
     return BatchReport(
         partition.table, version, partition.value, job.model, job.version, *counts, seconds
@@ -137,10 +141,6 @@ def _counts(partition: Partition) -> tuple[int, int]:
         raise InputError("the input of the batch job has no rows", hint="check --input")
     errors = pq.read_table(files, columns=["error"])["error"]
     return len(errors), len(errors) - errors.null_count
-
-
-def _schema(partition: Partition) -> pa.Schema:
-    return pq.read_schema(partition.files()[0].path).remove_metadata()
 
 
 class _watched:

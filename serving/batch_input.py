@@ -1,19 +1,34 @@
 """The rows that a batch job scores, as a Ray dataset."""
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import deltalake
 import ray.data
+from deltalake.exceptions import TableNotFoundError
 
 from models.errors import InputError
 
-_READERS = {
+_FORMATS = {
     ".parquet": "parquet",
     ".csv": "csv",
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
     ".json": "jsonl",
 }
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """What there is to open.
+
+    Attributes:
+        format: `parquet`, `csv` or `jsonl`; a Delta table is the Parquet files of its version.
+        paths: files, folders or URIs.
+    """
+
+    format: str
+    paths: tuple[str, ...]
 
 
 def read_rows(source: str, format_name: str = "auto") -> ray.data.Dataset:
@@ -26,50 +41,65 @@ def read_rows(source: str, format_name: str = "auto") -> ray.data.Dataset:
     Raises:
         InputError: there is nothing there, or its format is not known.
     """
-    if format_name == "auto":
-        format_name = _format_of(source)
-    if format_name == "delta":
-        return ray.data.read_parquet(deltalake.DeltaTable(source).file_uris())
-    paths = _paths(source)
-    if format_name == "parquet":
+    found = resolve(source, format_name)
+    paths = list(found.paths)
+    if found.format == "parquet":
         return ray.data.read_parquet(paths)
-    if format_name == "csv":
+    if found.format == "csv":
         return ray.data.read_csv(paths)
     return ray.data.read_json(paths, lines=True)
 
 
-def _format_of(source: str) -> str:
-    if not Path(source).is_file() and deltalake.DeltaTable.is_deltatable(source):
-        return "delta"
-    stem = source.removesuffix(".gz")
-    for ending, name in _READERS.items():
-        if stem.endswith(ending):
-            return name
-    folder = Path(source)
-    if folder.is_dir():
-        for file in sorted(folder.iterdir()):
-            if file.suffix in _READERS:
-                return _READERS[file.suffix]
-    if "://" not in source and not folder.exists() and not _globbed(source):
+def resolve(source: str, format_name: str = "auto") -> Resolved:
+    """Find out what a source is, and open nothing but a Delta table's log.
+
+    Args:
+        source: as for `read_rows`.
+        format_name: as for `read_rows`.
+
+    Raises:
+        InputError: there is nothing there, or its format is not known.
+    """
+    if format_name == "delta" or (format_name == "auto" and _is_delta(source)):
+        return Resolved("parquet", _delta_files(source))
+    there = "://" in source or Path(source).exists()
+    paths = [source] if there else _globbed(source)
+    if not paths:
         raise _missing(source)
-    raise InputError(
-        f"the format of {source} is not known",
-        seen=Path(source).suffix or "no ending",
-        valid=f"a Delta table, or {', '.join(_READERS)}",
-        hint="give the file one of these endings",
-    )
+    if format_name == "auto":
+        formats = _formats(paths)
+        if len(formats) != 1:
+            raise _unknown(source, formats)
+        (format_name,) = formats
+        # A glob may match other files besides.
+        paths = [path for path in paths if _formats([path])]
+    for path in paths:
+        if Path(path).is_file() and Path(path).stat().st_size == 0:
+            raise InputError(f"the input {path} is empty", hint="give a file with rows in it")
+    return Resolved(format_name, tuple(paths))
 
 
-def _paths(source: str) -> str | list[str]:
-    if "://" in source:
-        return source
-    path = Path(source)
-    found = [str(path)] if path.exists() else _globbed(source)
-    if not found:
-        raise _missing(source)
-    for file in found:
-        if Path(file).is_file() and Path(file).stat().st_size == 0:
-            raise InputError(f"the input {file} is empty", hint="give a file with rows in it")
+def _is_delta(source: str) -> bool:
+    return not Path(source).is_file() and deltalake.DeltaTable.is_deltatable(source)
+
+
+def _delta_files(source: str) -> tuple[str, ...]:
+    try:
+        files = deltalake.DeltaTable(source).file_uris()
+    except TableNotFoundError as error:
+        raise _missing(source) from error
+    if not files:
+        raise InputError(f"the table {source} has no rows", hint="give a table with rows in it")
+    return tuple(files)
+
+
+def _formats(paths: list[str]) -> set[str]:
+    """Return the formats that the endings of files, or of the files in folders, tell."""
+    found = set()
+    for path in paths:
+        files = sorted(Path(path).iterdir()) if Path(path).is_dir() else [path]
+        stems = [str(file).removesuffix(".gz") for file in files]
+        found |= {_FORMATS[e] for stem in stems for e in _FORMATS if stem.endswith(e)}
     return found
 
 
@@ -83,7 +113,16 @@ def _globbed(source: str) -> list[str]:
 def _missing(source: str) -> InputError:
     return InputError(
         "the input of the batch job is not there",
-        seen=str(Path(source).absolute()),
+        seen=source if "://" in source else str(Path(source).absolute()),
         valid="a file, a folder, a glob, a URI or a Delta table",
         hint="check --input; a relative path starts from the current folder",
+    )
+
+
+def _unknown(source: str, formats: set[str]) -> InputError:
+    return InputError(
+        f"the format of {source} is not known",
+        seen=", ".join(sorted(formats)) or Path(source).suffix or "no ending",
+        valid=f"a Delta table, or files of one kind: {', '.join(_FORMATS)}",
+        hint="give the files one of these endings",
     )

@@ -1,8 +1,9 @@
 """One partition of a Delta table, replaced in one atomic commit.
 
 Workers write Parquet files into the table's folder, where no reader sees them; the commit makes
-them the partition and the files of the run before stop being it, at once. Files of a run that
-failed are removed.
+them the partition and the files of the run before stop being it, at once. Of two jobs that ran
+for one partition at the same time the first to commit wins, and the second is told. Files of a run
+that failed are removed.
 """
 
 import json
@@ -15,10 +16,14 @@ import deltalake
 import pyarrow as pa
 import pyarrow.fs
 import pyarrow.parquet as pq
-from deltalake.exceptions import DeltaError
+from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.schema import PrimitiveType
 from deltalake.transaction import AddAction, RemoveAction
 
-from models.errors import TransientError
+from models.errors import InputError, TransientError
+
+JOB = "millrace.job"
+_ATTEMPTS = 20
 
 
 @dataclass(frozen=True)
@@ -49,19 +54,48 @@ class Partition:
         return [f for f in filesystem.get_file_info(selector) if f.path.endswith(".parquet")]
 
     def remove(self) -> None:
-        """Remove what this run has written."""
+        """Remove what this run has written, unless it was committed, now or ever.
+
+        Where it cannot be known the files stay: no reader sees files that no commit names.
+        """
         filesystem, path = _filesystem(self.folder)
-        if filesystem.get_file_info(path).type != pa.fs.FileType.NotFound:
+        written = filesystem.get_file_info(path).type != pa.fs.FileType.NotFound
+        if written and not self._committed():
             filesystem.delete_dir(path)
 
-    def commit(self, schema: pa.Schema, metadata: Mapping[str, str]) -> int:
-        """Make the written files the partition, and return the table's new version.
+    def active(self) -> frozenset[str]:
+        """Return the files that are the partition now, as URIs; none before the first commit."""
+        opened = self._open()
+        return self._active(opened) if opened is not None else frozenset()
+
+    def check(self, schema: pa.Schema) -> None:
+        """Return if rows of this schema may be committed.
 
         Args:
             schema: of the files, without the partition column.
-            metadata: kept with the commit.
 
         Raises:
+            InputError: the table holds other columns, or other types.
+        """
+        opened = self._open()
+        if opened is not None:
+            self._check(opened, self._whole(schema))
+
+    def commit(
+        self,
+        schema: pa.Schema,
+        metadata: Mapping[str, str],
+        replaces: frozenset[str] | None = None,
+    ) -> int:
+        """Make the written files the partition, and return the version that this commit made.
+
+        Args:
+            schema: of the files, without the partition column.
+            metadata: kept with the commit, beside the id of the job.
+            replaces: what `active` returned when the run began; None for whatever is there.
+
+        Raises:
+            InputError: the table holds other columns, or other types.
             TransientError: another job committed the same partition meanwhile.
         """
         filesystem, _ = _filesystem(self.folder)
@@ -77,33 +111,88 @@ class Partition:
             )
             for file in self.files()
         ]
-        whole = schema.append(pa.field(self.column, pa.string()))
-        table = self._table(whole)
-        try:
-            table.create_write_transaction(
-                actions,
-                mode="overwrite",
-                schema=deltalake.Schema.from_arrow(whole),
-                partition_by=[self.column],
-                partition_filters=[(self.column, "=", self.value)],
-                commit_properties=deltalake.CommitProperties(custom_metadata=dict(metadata)),
-            )
-        except DeltaError as error:
-            raise TransientError(
-                f"the partition {self.column}={self.value} of {self.table} was not committed",
-                seen=error,
-                hint="another job may have committed it meanwhile; run again",
-            ) from error
-        return int(deltalake.DeltaTable(self.table).version())
+        whole = self._whole(schema)
+        for _ in range(_ATTEMPTS):
+            try:
+                table = self._table(whole)
+                self._check(table, whole)
+                replaces = self._active(table) if replaces is None else replaces
+                if self._active(table) != replaces:
+                    raise self._overtaken()
+                self._replace(table, actions, metadata)
+            except CommitFailedError as error:
+                failure = error  # a commit of another partition, perhaps: look again
+            except DeltaError as error:
+                raise self._uncommitted(error) from error
+            else:
+                # Without retries the commit follows the version that was opened, or fails.
+                return int(table.version()) + 1
+        raise self._uncommitted(failure) from failure
 
-    def _table(self, schema: pa.Schema) -> deltalake.DeltaTable:
-        if deltalake.DeltaTable.is_deltatable(self.table):
-            return deltalake.DeltaTable(self.table)
-        return deltalake.DeltaTable.create(
-            self.table,
-            deltalake.Schema.from_arrow(schema),
-            mode="ignore",
+    def _replace(
+        self,
+        table: deltalake.DeltaTable,
+        actions: list[AddAction | RemoveAction],
+        metadata: Mapping[str, str],
+    ) -> None:
+        properties = deltalake.CommitProperties(
+            custom_metadata={**metadata, JOB: self.job},
+            # With Delta's own retries a stale overwrite wins, and both jobs' rows stay.
+            max_commit_retries=0,
+        )
+        table.create_write_transaction(
+            actions,
+            mode="overwrite",
+            schema=table.schema(),
             partition_by=[self.column],
+            partition_filters=[(self.column, "=", self.value)],
+            commit_properties=properties,
+        )
+
+    def _whole(self, schema: pa.Schema) -> deltalake.Schema:
+        return deltalake.Schema.from_arrow(schema.append(pa.field(self.column, pa.string())))
+
+    def _open(self) -> deltalake.DeltaTable | None:
+        if not deltalake.DeltaTable.is_deltatable(self.table):
+            return None
+        return deltalake.DeltaTable(self.table)
+
+    def _table(self, schema: deltalake.Schema) -> deltalake.DeltaTable:
+        return self._open() or deltalake.DeltaTable.create(
+            self.table, schema, mode="ignore", partition_by=[self.column]
+        )
+
+    def _active(self, table: deltalake.DeltaTable) -> frozenset[str]:
+        return frozenset(table.file_uris(file_pruning_predicate=[(self.column, "=", self.value)]))
+
+    def _committed(self) -> bool:
+        try:
+            opened = self._open()
+            return opened is not None and any(c.get(JOB) == self.job for c in opened.history())
+        except DeltaError:
+            return True
+
+    def _check(self, table: deltalake.DeltaTable, schema: deltalake.Schema) -> None:
+        held, given = _types(table.schema()), _types(schema)
+        if held != given:
+            raise InputError(
+                f"the rows have another schema than the table {self.table}",
+                seen=_told(given),
+                valid=_told(held),
+                hint="move the table away, or score into another one",
+            )
+
+    def _overtaken(self) -> TransientError:
+        return TransientError(
+            f"{self.column}={self.value} of {self.table} was committed by another job meanwhile",
+            hint="run again to replace what it committed",
+        )
+
+    def _uncommitted(self, error: Exception) -> TransientError:
+        return TransientError(
+            f"the partition {self.column}={self.value} of {self.table} was not committed",
+            seen=error,
+            hint="see that the table can be written, and run again",
         )
 
 
@@ -125,3 +214,15 @@ def _filesystem(uri: str) -> tuple[pa.fs.FileSystem, str]:
 def _rows(filesystem: pa.fs.FileSystem, file: pa.fs.FileInfo) -> int:
     with filesystem.open_input_file(file.path) as opened:
         return int(pq.ParquetFile(opened).metadata.num_rows)
+
+
+def _types(schema: deltalake.Schema) -> dict[str, str]:
+    """Return the type of each column, by its name in Delta."""
+    return {
+        f.name: f.type.type if isinstance(f.type, PrimitiveType) else str(f.type)
+        for f in schema.fields
+    }
+
+
+def _told(types: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} {kind}" for name, kind in types.items())

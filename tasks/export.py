@@ -59,7 +59,7 @@ def export_candidates(
         folder: an empty folder for the files, kept until the version is registered.
 
     Raises:
-        WorkError: no form could be made.
+        WorkError: no form could be made that gives finite answers.
         InputError: the test split has no rows.
     """
     from export.measure import gather_evidence
@@ -80,7 +80,7 @@ def export_candidates(
     chosen = choose(tuple(candidates), pipeline.export) or fallback(tuple(candidates))
     if chosen is None or chosen.path is None:
         reasons = "; ".join(f"{c.name}: {c.reason}" for c in candidates)
-        raise WorkError("no form of the model could be made", seen=reasons)
+        raise WorkError("no form of the model can be used", seen=reasons)
     certificate = _certificate(pipeline, snapshot, objective, evidence, candidates, chosen)
     files = _write_files(folder, pipeline, trained.encoding, certificate, evidence)
     answers = _answers(chosen.path, evidence)

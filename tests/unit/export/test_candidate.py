@@ -45,6 +45,11 @@ def test_a_form_holds_its_gates_only_if_it_is_known_to(
     assert (gate(Stage("s", difference, metric_loss=loss), SPEC) is None) == passes
 
 
+@pytest.mark.parametrize("difference", [INF, NAN])
+def test_answers_to_the_test_split_must_be_finite_too(difference: float) -> None:
+    assert gate(Stage("s", 0.0, difference, 0.9, 0.0), SPEC) == "its answers are not finite"
+
+
 @pytest.mark.parametrize(
     ("difference", "loss", "reason"),
     [
@@ -109,7 +114,21 @@ def test_a_gain_is_a_better_fallback_than_no_loss() -> None:
     assert fallback(forms) == forms[1]
 
 
-@pytest.mark.parametrize("forms", [(), (Candidate("unmade", reason="no"),)])
+@pytest.mark.parametrize("loss", [NAN, INF])
+def test_a_form_of_unknown_loss_is_no_fallback(loss: float) -> None:
+    forms = (candidate("unknown", loss=loss), candidate("known", loss=0.2))
+    assert fallback(forms) == forms[1]
+
+
+@pytest.mark.parametrize("stage", [Stage("s", INF, 0.0, 0.9, 0.0), Stage("s", 0.0, INF, 0.9, 0.0)])
+def test_a_form_whose_answers_are_not_finite_is_no_fallback(stage: Stage) -> None:
+    forms = (Candidate("broken", stage=stage), candidate("worse", loss=0.5))
+    assert fallback(forms) == forms[1]
+
+
+@pytest.mark.parametrize(
+    "forms", [(), (Candidate("unmade", reason="no"),), (candidate("unknown", loss=NAN),)]
+)
 def test_there_is_no_fallback_where_nothing_was_measured(forms: tuple[Candidate, ...]) -> None:
     assert fallback(forms) is None
 

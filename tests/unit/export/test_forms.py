@@ -1,4 +1,6 @@
+import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ from torch import Tensor, nn
 from export.forms import FP32, Exporter
 from export.measure import Evidence, gather_evidence
 from models.arrays import Array
+from models.errors import TransientError
 from models.features import Encoding, Feature
 from models.network import Network, Served
 from models.objective import Classification, Regression
@@ -94,6 +97,24 @@ def test_a_form_that_cannot_be_made_is_a_candidate_with_the_reason(tmp_path: Pat
         (FP32, None),
         (INT8, "nothing in the model can be quantized"),
     ]
+
+
+def test_a_source_of_rows_that_is_away_fails_the_run(tmp_path: Path, exported: Any) -> None:
+    def away() -> Iterator[Array]:
+        raise TransientError("the table cannot be read")
+
+    exporter = replace(exporter_of(exported, tmp_path), calibration=away)
+    with pytest.raises(TransientError, match="the table cannot be read"):
+        list(exporter.candidates(ExportSpec(candidates=(INT8,)), evidence_of(exported)))
+
+
+def test_a_form_that_cannot_be_calibrated_is_a_candidate_with_the_reason(
+    made: dict[str, Path], tmp_path: Path, exported: Any
+) -> None:
+    shutil.copyfile(made[FP32], tmp_path / f"{FP32}.onnx")
+    exporter = replace(exporter_of(exported, tmp_path), calibration=list)
+    (found,) = exporter.candidates(ExportSpec(candidates=(INT8,)), evidence_of(exported))
+    assert (found.path, found.reason) == (None, "ONNX Runtime cannot quantize the model")
 
 
 class _Branching(nn.Module):

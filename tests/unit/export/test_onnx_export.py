@@ -59,6 +59,46 @@ def test_control_flow_that_depends_on_data_is_told(tmp_path: Path) -> None:
     assert "without data-dependent control flow" in str(caught.value)
 
 
+class _Unknown(nn.Module):
+    """Has an operator that ONNX has none for."""
+
+    def forward(self, features: Tensor) -> Tensor:
+        return torch.linalg.lu(features.T @ features)[0]
+
+
+class _Raising(nn.Module):
+    def forward(self, features: Tensor) -> Tensor:
+        raise RuntimeError("the weights are missing")
+
+
+@pytest.mark.parametrize(
+    ("module", "seen"),
+    [
+        (_Branching(), "Could not guard on data-dependent expression"),
+        (_Unknown(), "No ONNX function found for .*linalg_lu"),
+        (_Raising(), "the weights are missing"),
+    ],
+)
+def test_what_stands_in_the_way_of_an_export_is_shown_and_nothing_else(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], module: nn.Module, seen: str
+) -> None:
+    with pytest.raises(WorkError, match=f"seen: {seen}") as caught:
+        export_onnx(module, 2, "prediction", tmp_path / "m.onnx")
+    assert "\x1b" not in str(caught.value)
+    assert "".join(capfd.readouterr()) == ""
+
+
+class _Twice(nn.Module):
+    def forward(self, rows: Tensor) -> Tensor:
+        return rows * 2
+
+
+def test_forward_may_call_its_input_as_it_likes(tmp_path: Path) -> None:
+    export_onnx(_Twice(), 2, "prediction", tmp_path / "m.onnx")
+    rows = torch.ones(5, 2).numpy()
+    np.testing.assert_array_equal(OnnxSession(tmp_path / "m.onnx").answer(rows), rows * 2)
+
+
 class _Dropping(nn.Module):
     def forward(self, features: Tensor) -> Tensor:
         return nn.functional.dropout(features * 1.0, 0.5, self.training)

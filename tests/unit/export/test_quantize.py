@@ -1,3 +1,5 @@
+import logging
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +9,8 @@ import pytest
 from onnx import TensorProto, helper
 
 from export.quantize import quantize_int8
-from models.errors import WorkError
+from models.arrays import Array
+from models.errors import TransientError, WorkError
 from models.onnx_session import OnnxSession
 
 
@@ -59,3 +62,57 @@ def test_a_model_without_layers_to_quantize_is_refused_with_the_reason(tmp_path:
     with pytest.raises(WorkError, match="nothing in the model can be quantized") as caught:
         quantize_int8(tmp_path / "square.onnx", [], tmp_path / "int8.onnx")
     assert "Conv, Gemm, MatMul" in str(caught.value)
+
+
+@pytest.fixture
+def layer(tmp_path: Path) -> Path:
+    """A model of one layer that can be quantized."""
+    weights = helper.make_tensor("w", TensorProto.FLOAT, [2, 2], [1.0] * 4)
+    shape = ["rows", 2]
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["features", "w"], ["prediction"])],
+        "layer",
+        [helper.make_tensor_value_info("features", TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info("prediction", TensorProto.FLOAT, shape)],
+        [weights],
+    )
+    opset = helper.make_opsetid("", 20)
+    model = helper.make_model(graph, opset_imports=[opset], ir_version=10)
+    onnx.save_model(model, tmp_path / "layer.onnx")
+    return tmp_path / "layer.onnx"
+
+
+@pytest.mark.parametrize(
+    ("rows", "seen"),
+    [
+        ([], "No data is collected"),
+        ([np.zeros((3, 5), np.float32)], "Got invalid dimensions"),
+        ([np.full((3, 2), np.nan, np.float32)], "scale"),
+    ],
+)
+def test_rows_that_cannot_calibrate_refuse_the_form(
+    layer: Path, tmp_path: Path, rows: list[Array], seen: str
+) -> None:
+    with pytest.raises(WorkError, match="cannot quantize the model") as caught:
+        quantize_int8(layer, rows, tmp_path / "int8.onnx")
+    assert seen in str(caught.value)
+
+
+def test_a_fault_of_the_rows_source_is_passed_on(layer: Path, tmp_path: Path) -> None:
+    def lost() -> Iterator[Array]:
+        raise TransientError("the table cannot be read")
+        yield
+
+    with pytest.raises(TransientError, match="the table cannot be read"):
+        quantize_int8(layer, lost(), tmp_path / "int8.onnx")
+
+
+def test_the_root_logger_keeps_its_level(layer: Path, tmp_path: Path) -> None:
+    root = logging.getLogger()
+    before = root.level
+    root.setLevel(logging.INFO)
+    try:
+        quantize_int8(layer, [np.ones((3, 2), np.float32)], tmp_path / "int8.onnx")
+        assert root.level == logging.INFO
+    finally:
+        root.setLevel(before)

@@ -16,11 +16,18 @@ class FakeShard:
     def __init__(self, rows: int) -> None:
         self.table = pa.table({"a": range(rows), "t": [row + 0.5 for row in range(rows)]})
         self.windows: list[int | None] = []
+        self.seeds: list[int | None] = []
 
     def iter_batches(
-        self, *, batch_size: int, batch_format: str, local_shuffle_buffer_size: int | None = None
+        self,
+        *,
+        batch_size: int,
+        batch_format: str,
+        local_shuffle_buffer_size: int | None = None,
+        local_shuffle_seed: int | None = None,
     ) -> Iterator[pa.Table]:
         assert batch_format == "pyarrow"
+        self.seeds.append(local_shuffle_seed)
         self.windows.append(local_shuffle_buffer_size)
         for start in range(0, len(self.table), batch_size):
             yield self.table.slice(start, batch_size)
@@ -82,6 +89,31 @@ def test_batches_are_full_but_the_last() -> None:
 def test_a_last_batch_of_one_row_is_left_out(cache_bytes: int) -> None:
     batches = batches_of(FakeShard(9), cache_bytes=cache_bytes)
     assert [len(target) for _, target in batches.epoch(0)] == [4, 4]
+
+
+@pytest.mark.parametrize("cache_bytes", [1000, 0])
+def test_batches_of_one_row_are_all_learnt_from(cache_bytes: int) -> None:
+    batches = ShardBatches(FakeShard(5), ENCODING, 1, 0, 0, cache_bytes)
+    assert sorted(order(batches)) == list(range(5))
+
+
+def streamed_seeds(*, epochs: int = 2, **more: int) -> list[int | None]:
+    """Return the seeds that a shard is shuffled with, epoch after epoch."""
+    shard = FakeShard(18)
+    batches = batches_of(shard, cache_bytes=0, **more)
+    for epoch in range(epochs):
+        order(batches, epoch)
+    return shard.seeds[1:]
+
+
+def test_a_streamed_shard_is_shuffled_by_the_seed() -> None:
+    assert streamed_seeds(seed=3) == streamed_seeds(seed=3)
+    assert None not in streamed_seeds()
+
+
+def test_a_streamed_shard_is_shuffled_anew_for_every_epoch_seed_and_rank() -> None:
+    seeds = streamed_seeds() + streamed_seeds(seed=1) + streamed_seeds(rank=1)
+    assert len(set(seeds)) == 6
 
 
 def test_a_small_shard_is_read_once() -> None:

@@ -157,10 +157,63 @@ def test_only_the_first_fault_of_a_row_is_told() -> None:
     assert encoding.errors(rows) == ["a is missing"]
 
 
-def test_an_infinite_number_cannot_be_answered() -> None:
-    encoding = Encoding((NUMBER,), "t")
-    rows = encoding.encode(pa.record_batch({"a": [float("inf")]}))
-    assert encoding.errors(rows) == ["a is missing"]
+@pytest.mark.parametrize("nullable", [False, True])
+def test_an_infinite_number_cannot_be_answered(nullable: bool) -> None:
+    encoding = Encoding((Feature("a", "number", nullable=nullable),), "t")
+    rows = encoding.encode(pa.record_batch({"a": [1.0, float("inf"), -float("inf"), 1e300]}))
+    assert encoding.errors(rows) == [None, *["a is not a finite number"] * 3]
+
+
+@pytest.mark.parametrize("nullable", [False, True])
+@pytest.mark.parametrize(
+    "cells", [["1", "x"], ["1", "1e999"], pa.array(["1", "x"]).cast("large_string")]
+)
+def test_a_number_that_cannot_be_read_spoils_its_row_only(nullable: bool, cells: object) -> None:
+    encoding = Encoding((Feature("a", "number", nullable=nullable),), "t")
+    rows = encoding.encode(pa.record_batch({"a": cells}))
+    assert rows[0] == 1.0
+    assert encoding.errors(rows) == [None, "a is not a finite number"]
+
+
+@pytest.mark.parametrize("cells", [["1", "x"], [1.0, 1.5], ["1", None], [1, 3]])
+def test_an_integer_category_that_cannot_be_read_spoils_its_row_only(cells: object) -> None:
+    encoding = Encoding((category(1, 2),), "t")
+    rows = encoding.encode(pa.record_batch({"c": cells}))
+    assert rows[0] == 0.0
+    assert encoding.errors(rows) == [None, "c is unknown or missing"]
+
+
+@pytest.mark.parametrize("cells", [[[1.0], [2.0]], [1.0, 2.0], ["x", "y"]])
+def test_a_column_of_another_kind_can_be_read_in_no_row(cells: object) -> None:
+    encoding = Encoding((VECTOR,), "t")
+    rows = encoding.encode(pa.record_batch({"v": cells}))
+    assert encoding.errors(rows) == ["v is not 2 finite numbers"] * 2
+
+
+def test_vectors_of_other_widths_are_not_mixed_up() -> None:
+    encoding = Encoding((VECTOR,), "t")
+    cells = [[1.0], [2.0, 3.0, 4.0], [5.0, 6.0], None, []]
+    rows = encoding.encode(pa.record_batch({"v": cells}))
+    assert rows[2].tolist() == [5.0, 6.0]
+    wrong = "v is not 2 finite numbers"
+    assert encoding.errors(rows) == [wrong, wrong, None, "v is missing", wrong]
+
+
+def test_a_null_among_vectors_of_fixed_width_is_missing() -> None:
+    encoding = Encoding((VECTOR,), "t")
+    cells = pa.array([None, [1.0, 2.0]], pa.list_(pa.float32(), 2))
+    rows = encoding.encode(pa.record_batch({"v": cells}))
+    assert encoding.errors(rows) == ["v is missing", None]
+    assert rows[1].tolist() == [1.0, 2.0]
+
+
+@pytest.mark.parametrize("feature", [NUMBER, VECTOR, Feature("c", "category", categories=("x",))])
+def test_a_column_without_values_is_missing_in_every_row(feature: Feature) -> None:
+    encoding = Encoding((feature,), "t")
+    rows = encoding.encode(pa.record_batch({feature.name: pa.nulls(2)}))
+    assert [error is not None and "missing" in error for error in encoding.errors(rows)] == [
+        True
+    ] * 2
 
 
 def test_a_nullable_column_may_be_missing() -> None:

@@ -98,6 +98,21 @@ def test_served_answers_have_the_metric_of_their_logits(
     assert of_answers == pytest.approx(objective.metric_of(objective.sums(logits, target)))
 
 
+@pytest.mark.parametrize("value", [0.0, 0.1, 3.3, -1e6])
+def test_a_target_that_does_not_vary_has_an_r2_of_zero(value: float) -> None:
+    target = torch.full((7,), value)
+    logits = target[:, None] + 1
+    assert Regression().metric_of(Regression().sums(logits, target)) == 0.0
+    assert Regression().metric_of_answers(logits.numpy(), target.numpy()) == 0.0
+
+
+def test_a_target_that_varies_a_little_far_from_zero_has_an_r2() -> None:
+    target = torch.tensor([1000.0, 1000.25, 1000.5])
+    logits = target[:, None] + 0.1
+    exact = r2_score(target.double(), logits.double())
+    assert Regression().metric_of(Regression().sums(logits, target)) == pytest.approx(exact)
+
+
 @pytest.mark.parametrize("objective", [CLASSES, Regression()])
 def test_the_metric_of_no_rows_is_zero(objective: Objective) -> None:
     empty = torch.zeros(0, objective.outputs), torch.zeros(0, dtype=torch.long)

@@ -17,7 +17,10 @@ NAN = float("nan")
         ("auto", True, -0.2, 3, -0.5, (True, True)),
         ("auto", True, 0.0, 3, 0.0, (True, True)),
         ("auto", True, 0.9, 3, None, (True, False)),
-        ("auto", True, NAN, 3, 0.9, (True, False)),
+        ("auto", True, NAN, 3, 0.9, (False, False)),
+        ("auto", True, NAN, None, None, (False, False)),
+        ("auto", True, float("inf"), None, None, (False, False)),
+        ("manual", True, NAN, None, None, (False, False)),
         ("auto", True, 0.9, 3, NAN, (True, False)),
         ("auto", False, 0.9, None, None, (False, False)),
         ("auto", False, 0.9, 3, 0.1, (False, False)),
@@ -51,6 +54,7 @@ def test_who_gets_which_alias(
         (True, 0.85, 0.9, "worse: 0.8500 against 0.9000 of champion 3"),
         (True, 0.85, None, "champion 3 cannot be measured on this test split"),
         (False, 0.95, 0.9, "it did not hold its gates"),
+        (True, NAN, 0.9, "its metric is nan"),
     ],
 )
 def test_the_reason_is_for_people(

@@ -1,5 +1,5 @@
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,7 +8,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from models.errors import InputError, MillraceError, TransientError
+from models.errors import InputError, MillraceError, TransientError, WorkError
 from models.features import Encoding, Feature
 from models.places import Places
 from models.registry import (
@@ -106,6 +106,16 @@ def test_a_version_names_the_run_that_made_it(squares: ModelVersion, run: Tracke
     assert squares.run_id == run.run_id
 
 
+def test_a_model_belongs_to_the_run_it_is_given_whichever_is_active(
+    mlflow_places: Places, run: TrackedRun, evidence: dict[str, Path]
+) -> None:
+    made = run.client.create_run(run.experiment_id)
+    other = TrackedRun(run.tracking_uri, run.experiment_id, made.info.run_id)
+    register(mlflow_places, other, evidence, "other")
+    (logged,) = other.client.get_run(other.run_id).outputs.model_outputs
+    assert other.client.get_logged_model(logged.model_id).source_run_id == other.run_id
+
+
 def test_registering_again_makes_the_next_version(
     mlflow_places: Places, run: TrackedRun, evidence: dict[str, Path]
 ) -> None:
@@ -158,6 +168,20 @@ def test_a_version_that_is_not_there_is_told(squares: ModelVersion, registry: Re
         registry.version("squares", 99)
 
 
+def test_a_registry_that_fails_is_no_missing_version(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mlflow import MlflowClient
+    from mlflow.exceptions import MlflowException
+
+    def fail(*_: object) -> None:
+        raise MlflowException("the database is locked")
+
+    monkeypatch.setattr(MlflowClient, "get_model_version", fail)
+    with pytest.raises(WorkError, match="registry failed"):
+        registry.version("squares", 1)
+
+
 def test_tags_are_set_as_text(squares: ModelVersion, registry: Registry) -> None:
     registry.set_tags(squares, {"live": 3})
     assert registry.version("squares", squares.version).tags["live"] == "3"
@@ -203,6 +227,17 @@ def test_a_file_that_was_changed_in_the_store_is_refused(
         registry.fetch(squares)
 
 
+def test_a_broken_download_is_not_kept(
+    squares: ModelVersion, registry: Registry, stored: Path, evidence: dict[str, Path]
+) -> None:
+    with (stored / "model.onnx").open("ab") as file:
+        file.write(b"more")
+    with pytest.raises(InputError):
+        registry.fetch(squares)
+    shutil.copyfile(evidence["model.onnx"], stored / "model.onnx")
+    assert sha256(registry.fetch(squares).model) == squares.digest
+
+
 def test_a_file_that_was_changed_in_the_cache_is_refused(
     squares: ModelVersion, registry: Registry
 ) -> None:
@@ -244,8 +279,16 @@ def test_another_digest_is_another_package(squares: ModelVersion, registry: Regi
         registry.fetch(replace(squares, digest="0" * 64))
 
 
-@pytest.mark.parametrize("ask", ["by_alias", "champions"])
-def test_an_mlflow_that_is_not_there_is_told_at_once(ask: str, tmp_path: Path) -> None:
-    away = Registry("http://127.0.0.1:9", tmp_path)
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda registry: registry.champions(),
+        lambda registry: registry.by_alias("m", CHAMPION),
+        lambda registry: registry.version("m", 1),
+    ],
+)
+def test_an_mlflow_that_is_not_there_is_told_at_once(
+    ask: Callable[[Registry], object], tmp_path: Path
+) -> None:
     with pytest.raises(TransientError, match="MLflow cannot be reached"):
-        away.champions() if ask == "champions" else away.by_alias("m", CHAMPION)
+        ask(Registry("http://127.0.0.1:9", tmp_path))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from models.errors import TransientError
+from models.errors import TransientError, WorkError
 from models.places import Places
 from models.tracking import TrackedRun, check_reachable, client, tracked_run
 
@@ -16,7 +16,7 @@ from models.tracking import TrackedRun, check_reachable, client, tracked_run
 def open_run(places: Places, error: BaseException | None = None) -> Any:
     """Open a run, end it by `error`, and return what MLflow keeps of it."""
     with (
-        suppress(ValueError),
+        suppress(ValueError, KeyboardInterrupt, SystemExit),
         tracked_run(places, "tracking", {"who": "me"}, system_metrics=False) as run,
     ):
         if error is not None:
@@ -41,6 +41,19 @@ def test_a_run_that_ends_well_is_finished_with_its_tags(mlflow_places: Places) -
 
 def test_a_run_that_fails_is_failed(mlflow_places: Places) -> None:
     assert open_run(mlflow_places, ValueError("no")).info.status == "FAILED"
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(1)])
+def test_a_run_that_is_interrupted_is_killed(mlflow_places: Places, error: BaseException) -> None:
+    assert open_run(mlflow_places, error).info.status == "KILLED"
+
+
+def test_an_interruption_is_passed_on(mlflow_places: Places) -> None:
+    with (
+        pytest.raises(KeyboardInterrupt),
+        tracked_run(mlflow_places, "tracking", {}, system_metrics=False),
+    ):
+        raise KeyboardInterrupt
 
 
 def test_the_error_inside_a_run_is_passed_on(mlflow_places: Places) -> None:
@@ -135,6 +148,16 @@ def test_an_mlflow_that_is_not_there_is_told_before_it_is_imported(tmp_path: Pat
         tracked_run(places, "tracking", {}),
     ):
         pass
+
+
+def test_a_database_that_cannot_be_opened_is_told_at_once(tmp_path: Path) -> None:
+    uri = f"sqlite:///{tmp_path}/nowhere/mlflow.db"
+    with (
+        pytest.raises(WorkError, match="the database of MLflow cannot be opened") as caught,
+        tracked_run(Places(tmp_path, uri, ""), "tracking", {}, system_metrics=False),
+    ):
+        pass
+    assert f"now {uri}" in str(caught.value)
 
 
 @pytest.fixture(params=[200, 503])

@@ -6,7 +6,7 @@ import pytest
 import ray.data
 
 from models.errors import InputError
-from serving.batch_input import read_rows
+from serving.batch_input import Resolved, read_rows, resolve
 
 Opened = list[tuple[str, list[str]]]
 
@@ -83,6 +83,50 @@ def test_a_delta_table_is_read_by_the_files_of_its_newest_version(
     newest = deltalake.DeltaTable(str(tmp_path / "t")).file_uris()
     assert len(newest) == 1
     assert opened == [("read_parquet", newest)]
+
+
+def test_a_table_without_rows_is_told(tmp_path: Path) -> None:
+    empty = pa.table({"a": pa.array([], pa.int64())})
+    deltalake.write_deltalake(str(tmp_path / "t"), empty)
+    with pytest.raises(InputError, match=r"the table .*/t has no rows"):
+        resolve(str(tmp_path / "t"))
+
+
+@pytest.mark.parametrize("made", [True, False])
+def test_what_is_named_a_delta_table_and_is_none_is_told(tmp_path: Path, made: bool) -> None:
+    if made:
+        (tmp_path / "t").mkdir()
+    with pytest.raises(InputError, match="is not there") as caught:
+        resolve(str(tmp_path / "t"), "delta")
+    assert str(tmp_path / "t") in str(caught.value)
+
+
+def test_a_glob_without_an_ending_goes_by_what_it_matches(tmp_path: Path) -> None:
+    for name in ("a.csv", "b.csv.gz", "notes.txt"):
+        (tmp_path / name).write_text("a\n1\n")
+    paths = (str(tmp_path / "a.csv"), str(tmp_path / "b.csv.gz"))
+    assert resolve(str(tmp_path / "*")) == Resolved("csv", paths)
+
+
+def test_a_glob_may_match_folders(tmp_path: Path) -> None:
+    for day in ("monday", "tuesday"):
+        (tmp_path / day).mkdir()
+        (tmp_path / day / "part.parquet").write_bytes(b"PAR1")
+    paths = (str(tmp_path / "monday"), str(tmp_path / "tuesday"))
+    assert resolve(str(tmp_path / "*day")) == Resolved("parquet", paths)
+
+
+@pytest.mark.parametrize("source", ["*", ""])
+def test_files_of_several_formats_are_told(tmp_path: Path, source: str) -> None:
+    for name in ("a.csv", "b.jsonl"):
+        (tmp_path / name).write_text("1\n")
+    with pytest.raises(InputError, match="is not known") as caught:
+        resolve(f"{tmp_path}/{source}")
+    assert "seen: csv, jsonl" in str(caught.value)
+
+
+def test_a_uri_goes_by_its_ending() -> None:
+    assert resolve("http://nowhere/rows.csv") == Resolved("csv", ("http://nowhere/rows.csv",))
 
 
 @pytest.mark.parametrize("name", ["rows.csv", "rows", "*.csv", "folder/rows.parquet"])

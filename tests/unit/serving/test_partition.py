@@ -1,3 +1,4 @@
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -6,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from models.errors import TransientError
+from models.errors import InputError, TransientError
 from serving.partition import Partition, removed_unless_committed
 
 MONDAY, TUESDAY = "2026-01-05", "2026-01-06"
@@ -156,23 +157,118 @@ def test_a_committed_run_keeps_its_files(table: str) -> None:
     assert seen(table) == {MONDAY: [1]}
 
 
-def test_a_date_that_another_job_committed_meanwhile_is_told(
-    table: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_files_stay_whatever_comes_after_their_commit(
+    table: str, error: type[BaseException]
 ) -> None:
-    commit(table, MONDAY, "a", [1])
-    stale = deltalake.DeltaTable(table)
+    partition = Partition(table, "date", MONDAY, "a")
+    with suppress(error), removed_unless_committed(partition):
+        partition.commit(write(partition, [1]), {})
+        raise error
+    assert seen(table) == {MONDAY: [1]}
+
+
+def test_files_that_were_replaced_since_stay_for_the_version_that_holds_them(table: str) -> None:
+    version = commit(table, MONDAY, "a", [1])
     commit(table, MONDAY, "b", [2])
-    monkeypatch.setattr(Partition, "_table", lambda *_: stale)
-    with pytest.raises(TransientError, match=f"date={MONDAY}"):
-        commit(table, MONDAY, "c", [3])
+    Partition(table, "date", MONDAY, "a").remove()
+    assert seen(table, version) == {MONDAY: [1]}
 
 
-def test_another_date_may_be_committed_meanwhile(
+def test_a_date_that_another_job_committed_since_the_start_is_told(table: str) -> None:
+    commit(table, MONDAY, "a", [1])
+    partition = Partition(table, "date", MONDAY, "c")
+    start = partition.active()
+    commit(table, MONDAY, "b", [2])
+    with pytest.raises(TransientError, match=f"date={MONDAY} .* by another job meanwhile"):
+        partition.commit(write(partition, [3]), {}, start)
+    assert seen(table) == {MONDAY: [2]}
+
+
+def test_of_two_first_jobs_for_a_date_one_wins(table: str) -> None:
+    partition = Partition(table, "date", MONDAY, "b")
+    start = partition.active()
+    commit(table, MONDAY, "a", [1])
+    with pytest.raises(TransientError, match="by another job meanwhile"):
+        partition.commit(write(partition, [2]), {}, start)
+    assert seen(table) == {MONDAY: [1]}
+
+
+def test_another_date_may_be_committed_since_the_start(table: str) -> None:
+    commit(table, MONDAY, "a", [1])
+    partition = Partition(table, "date", MONDAY, "c")
+    start = partition.active()
+    commit(table, TUESDAY, "b", [2])
+    partition.commit(write(partition, [3]), {}, start)
+    assert seen(table) == {MONDAY: [3], TUESDAY: [2]}
+
+
+def opened_before(table: str, monkeypatch: pytest.MonkeyPatch, date: str) -> None:
+    """Let another job commit `date` between the next opening of the table and its commit."""
+    opened = [deltalake.DeltaTable(table)]
+    commit(table, date, "other", [2])
+    newest = Partition._table
+    monkeypatch.setattr(
+        Partition, "_table", lambda *given: opened.pop() if opened else newest(*given)
+    )
+
+
+def test_another_date_that_is_committed_at_the_same_moment_is_no_conflict(
     table: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    commit(table, MONDAY, "a", [1])
-    stale = deltalake.DeltaTable(table)
-    commit(table, TUESDAY, "b", [2])
-    monkeypatch.setattr(Partition, "_table", lambda *_: stale)
-    commit(table, MONDAY, "c", [3])
+    before = commit(table, MONDAY, "a", [1])
+    opened_before(table, monkeypatch, TUESDAY)
+    assert commit(table, MONDAY, "c", [3]) == before + 2
     assert seen(table) == {MONDAY: [3], TUESDAY: [2]}
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_the_same_date_that_is_committed_at_the_same_moment_is_told(
+    table: str, monkeypatch: pytest.MonkeyPatch, first: bool
+) -> None:
+    commit(table, TUESDAY if first else MONDAY, "a", [1])
+    opened_before(table, monkeypatch, MONDAY)
+    with pytest.raises(TransientError, match="by another job meanwhile"):
+        commit(table, MONDAY, "c", [3])
+    assert seen(table)[MONDAY] == [2]
+
+
+def text_rows(partition: Partition) -> pa.Schema:
+    """Write a file as a worker of a model with text labels does."""
+    rows = pa.table({"x": ["a"]})
+    Path(partition.folder).mkdir(parents=True)
+    pq.write_table(rows, f"{partition.folder}/0.parquet")
+    return rows.schema
+
+
+def test_another_schema_is_refused_and_the_table_stays_readable(table: str) -> None:
+    commit(table, MONDAY, "a", [1])
+    partition = Partition(table, "date", TUESDAY, "b")
+    schema = text_rows(partition)
+    with pytest.raises(InputError, match="another schema") as caught:
+        partition.commit(schema, {})
+    assert "seen: x string, date string" in str(caught.value)
+    assert "valid: x long, date string" in str(caught.value)
+    assert seen(table) == {MONDAY: [1]}
+
+
+def test_another_schema_is_told_before_the_work_as_well(table: str) -> None:
+    commit(table, MONDAY, "a", [1])
+    partition = Partition(table, "date", TUESDAY, "b")
+    with pytest.raises(InputError, match="another schema"):
+        partition.check(pa.schema([("x", pa.string())]))
+
+
+def test_any_schema_will_do_before_the_first_commit(table: str) -> None:
+    Partition(table, "date", MONDAY, "a").check(pa.schema([("x", pa.string())]))
+    assert not Path(table).exists()
+
+
+@pytest.mark.parametrize("kind", [pa.int64(), pa.string()])
+def test_a_schema_may_come_back_in_another_order(table: str, kind: pa.DataType) -> None:
+    partition = Partition(table, "date", MONDAY, "a")
+    Path(partition.folder).mkdir(parents=True)
+    schema = pa.schema([("x", pa.int64()), ("y", kind)])
+    pq.write_table(schema.empty_table(), f"{partition.folder}/0.parquet")
+    partition.commit(schema, {})
+    partition.check(pa.schema([("y", kind), ("x", pa.int64())]))

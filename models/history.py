@@ -1,0 +1,61 @@
+"""What happened in a training run, made out of the events as they come."""
+
+from collections.abc import Iterable
+
+from models.errors import MillraceError, WorkError
+from models.progress import EpochEnded, Recovered, TrainEvent
+
+
+class History:
+    """Epochs and recoveries so far.
+
+    Attributes:
+        recoveries: for each time that training went on after a failure, the epochs that were done
+            already; 0 is from the start.
+    """
+
+    def __init__(self) -> None:
+        self.recoveries: list[int] = []
+        self._epochs: dict[int, dict[str, float]] = {}
+        self._failed = False
+
+    @property
+    def epochs(self) -> tuple[dict[str, float], ...]:
+        """The metrics of every epoch, in order; of one that was done again, the later ones."""
+        return tuple(self._epochs[epoch] for epoch in sorted(self._epochs))
+
+    def add(self, event: TrainEvent) -> list[TrainEvent]:
+        """Take in what happened, and return what there is to tell of it.
+
+        That training went on is known when the first epoch after a failure ends.
+        """
+        if not isinstance(event, EpochEnded):
+            self._failed = True
+            return [event]
+        epoch = int(event.metrics["epoch"])
+        self._epochs[epoch] = event.metrics
+        if not self._failed:
+            return [event]
+        self._failed = False
+        self.recoveries.append(epoch - 1)
+        return [Recovered(epoch - 1), event]
+
+
+def failure_of(error: Exception, causes: Iterable[Exception], max_failures: int) -> MillraceError:
+    """Return what to tell the user of a training run that failed for good.
+
+    Args:
+        error: what Ray Train raised.
+        causes: the errors of the workers; an error of Ray's may hold the true one as `cause`.
+        max_failures: how many failures were allowed.
+    """
+    found = [getattr(cause, "cause", None) or cause for cause in causes]
+    for cause in found:
+        if isinstance(cause, MillraceError):
+            return cause
+    lines = str(found[0] if found else error).strip().splitlines()
+    return WorkError(
+        "training failed",
+        seen=lines[-1] if lines else type(error).__name__,
+        hint=f"mend the cause, or raise training.max_failures (now {max_failures})",
+    )

@@ -1,0 +1,94 @@
+import socket
+import socketserver
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from models.errors import TransientError, WorkError
+from models.reachable import require_database, require_http, require_tcp
+
+
+class _Garbage(socketserver.BaseRequestHandler):
+    """Answers whatever is asked with something that is no HTTP."""
+
+    def handle(self) -> None:
+        self.request.recv(1000)
+        self.request.sendall(b"garbage\n")
+
+
+@pytest.fixture
+def address() -> Iterator[str]:
+    """Where something listens that does not speak HTTP."""
+    with socketserver.TCPServer(("127.0.0.1", 0), _Garbage) as server:
+        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield f"127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+        thread.join()
+
+
+def test_what_answers_no_http_is_not_reachable(address: str) -> None:
+    with pytest.raises(TransientError, match="Ray cannot be reached") as caught:
+        require_http(f"http://{address}/", service="Ray", setting="RAY_ADDRESS")
+    assert "check RAY_ADDRESS" in str(caught.value)
+
+
+@pytest.mark.parametrize("url", ["http://host:abc/", "http://", "no address", "http://[::1/"])
+def test_what_is_no_address_is_not_reachable(url: str) -> None:
+    with pytest.raises(TransientError, match="cannot be reached"):
+        require_http(url, service="Ray", setting="RAY_ADDRESS")
+
+
+def test_what_listens_is_reachable(address: str) -> None:
+    require_tcp(address, service="Ray", setting="RAY_ADDRESS")
+
+
+def test_a_port_where_nobody_listens_is_not_reachable() -> None:
+    with closing(socket.create_server(("127.0.0.1", 0))) as listening:
+        port = listening.getsockname()[1]
+    with pytest.raises(TransientError, match="cannot be reached"):
+        require_tcp(f"127.0.0.1:{port}", service="Ray", setting="RAY_ADDRESS")
+
+
+@pytest.mark.parametrize("address", ["host", "host:abc", "ray://host:99999"])
+def test_an_address_without_a_port_is_not_reachable(address: str) -> None:
+    with pytest.raises(TransientError, match="cannot be reached"):
+        require_tcp(address, service="Ray", setting="RAY_ADDRESS")
+
+
+def database(uri: str) -> None:
+    require_database(uri, service="MLflow", setting="MLFLOW_TRACKING_URI")
+
+
+def test_a_database_that_is_still_to_be_made_is_fine(tmp_path: Path) -> None:
+    database(f"sqlite:///{tmp_path}/mlflow.db")
+
+
+def test_a_database_that_is_being_written_is_fine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("models.reachable.TIMEOUT_S", 0)
+    with closing(sqlite3.connect(tmp_path / "mlflow.db")) as other:
+        other.execute("CREATE TABLE t (x)")
+        other.execute("BEGIN EXCLUSIVE")
+        database(f"sqlite:///{tmp_path}/mlflow.db")
+
+
+def test_a_database_in_a_folder_that_is_not_there_is_told(tmp_path: Path) -> None:
+    with pytest.raises(WorkError, match="the database of MLflow cannot be opened"):
+        database(f"sqlite:///{tmp_path}/nowhere/mlflow.db")
+
+
+def test_a_file_that_is_no_database_is_told(tmp_path: Path) -> None:
+    (tmp_path / "mlflow.db").write_text("no database " * 100)
+    with pytest.raises(WorkError, match="cannot be opened") as caught:
+        database(f"sqlite:///{tmp_path}/mlflow.db")
+    assert "not a database" in str(caught.value)
+
+
+def test_another_database_is_not_looked_at() -> None:
+    database("postgresql://nowhere/mlflow")
