@@ -16,6 +16,8 @@ from flows import console, settings
 from models.errors import MillraceError
 from models.reachable import require_http
 
+INTERRUPTED = 130
+
 app = typer.Typer(
     name="millrace",
     help="From a dataset to a served model and a nightly table of predictions.",
@@ -36,8 +38,10 @@ Overrides = Annotated[
 def check(file: PipelineFile, set_: Overrides = None, as_json: AsJson = False) -> None:
     """Check a pipeline file and print it resolved."""
     from models.pipeline_file import load_pipeline, resolved_yaml
+    from models.preflight import preflight
 
     pipeline = load_pipeline(file, set_ or ())
+    preflight(pipeline)
     if as_json:
         console.print_json(pipeline.model_dump(mode="json"))
     else:
@@ -55,7 +59,7 @@ def schema() -> None:
 @app.command()
 def run(file: PipelineFile, set_: Overrides = None, as_json: AsJson = False) -> None:
     """Ingest, train, export, certify and register."""
-    _ready(file, set_)
+    _ready(file, set_, preflighted=True)
     from flows.show import show_training
     from flows.train_model import train_model
 
@@ -131,8 +135,11 @@ def up(
     from flows import control
     from flows.show import show_status
 
-    found = control.up(settings.load(), detach=not foreground, say=_say)
+    chosen = settings.load()
+    found = control.up(chosen, detach=not foreground, say=_say)
     console.print_json(found) if as_json else show_status(found)
+    files = ", ".join(str(file) for file in chosen.pipeline_files())
+    _say(f"scheduled: {files or 'no pipeline file; name yours in MILLRACE_PIPELINES'}")
 
 
 @app.command()
@@ -164,7 +171,7 @@ def demo(
     as_json: AsJson = False,
 ) -> None:
     """Train, promote, serve and score an example, and print one table."""
-    _ready(file)
+    _ready(file, preflighted=True)
     from flows.demo import run_demo
     from flows.show import show_demo
 
@@ -173,13 +180,24 @@ def demo(
     console.print_json(summary) if as_json else show_demo(summary)
 
 
-def _ready(file: Path | None = None, overrides: list[str] | None = None) -> None:
-    """Check the user's input before anything slow is imported, and set the environment."""
+def _ready(
+    file: Path | None = None, overrides: list[str] | None = None, *, preflighted: bool = False
+) -> None:
+    """Check the user's input before anything slow is imported, and set the environment.
+
+    Args:
+        file: the pipeline file.
+        overrides: lines of `--set`.
+        preflighted: whether the source, its columns and the family are looked at as well.
+    """
     from models.pipeline_file import load_pipeline
 
-    if file is not None:
-        load_pipeline(file, overrides or ())
+    pipeline = load_pipeline(file, overrides or ()) if file is not None else None
     found = settings.apply(settings.load())
+    if pipeline is not None and preflighted:
+        from models.preflight import preflight
+
+        preflight(pipeline)
     places, prefect_api = found.places(), found.prefect_api()
     if prefect_api is not None:
         require_http(f"{prefect_api}/health", service="Prefect", setting="PREFECT_API_URL")
@@ -199,9 +217,10 @@ def main() -> None:
     except MillraceError as error:
         console.print_error(error, as_json=as_json)
         sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        _say("stopped; nothing unfinished was published")
-        sys.exit(130)
+    except SystemExit as ended:
+        if ended.code == INTERRUPTED:  # what typer makes of Ctrl-C
+            _say("stopped; nothing unfinished was published")
+        raise
     except Exception as error:
         # The last resort for a fault of ours: the trace goes to a file, its place to the user.
         console.print_error(_unexpected(error), as_json=as_json)

@@ -67,6 +67,11 @@ def print_table(
     Console(soft_wrap=False).print(table)
 
 
+def print_hint(text: str) -> None:
+    """Print the next step, on stderr."""
+    Console(stderr=True, highlight=False).print(Text(f"next: {text}", style="dim"))
+
+
 def print_json(value: object) -> None:
     """Print a value as JSON."""
     sys.stdout.write(json.dumps(plain(value), indent=2, default=str) + "\n")

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,9 +11,13 @@ import pyarrow as pa
 
 from models.answers import answers_of
 from models.arrays import Array
-from models.errors import InputError, MillraceError
+from models.errors import InputError, MillraceError, nearest
+from models.features import Encoding, Feature
 from models.places import Places
 from serving.client import TritonClient
+
+MAX_VALUES = 10
+"""Values of a category that an error names."""
 
 
 @dataclass(frozen=True)
@@ -81,22 +85,97 @@ def predict_live(places: Places, model: str, rows: str | None) -> LiveAnswer:
     )
 
 
-def _rows(encoding: Any, source: str) -> Array:
-    try:
-        text = sys.stdin.read() if source == "-" else Path(source).read_text()
-        rows = [json.loads(line) for line in text.splitlines() if line.strip()]
-        features: Array = encoding.encode(pa.Table.from_pylist(rows))
-    except (OSError, ValueError, KeyError, pa.ArrowException) as error:
-        raise InputError(
-            "the rows cannot be read",
-            seen=f"{source}: {error}",
-            valid="JSON Lines with " + ", ".join(f.name for f in encoding.features),
-            hint="one JSON object a line",
-        ) from error
+def _rows(encoding: Encoding, source: str) -> Array:
+    """Read JSON Lines and encode them; every row must hold every field."""
+    rows = _objects(encoding, source)
+    _require_fields(encoding, rows)
+    columns = {f.name: _column(f.name, [row[f.name] for row in rows]) for f in encoding.features}
+    features = encoding.encode(pa.table(columns))
     for number, fault in enumerate(encoding.errors(features), start=1):
         if fault:
-            raise InputError(f"row {number} cannot be answered", seen=fault)
+            raise _unanswerable(encoding, number, fault, rows[number - 1])
     return features
+
+
+def _objects(encoding: Encoding, source: str) -> list[dict[str, Any]]:
+    try:
+        text = sys.stdin.read() if source == "-" else Path(source).read_text()
+    except (OSError, ValueError) as error:
+        raise _unreadable(encoding, f"{source}: {error}") from error
+    rows = []
+    for number, line in enumerate(filter(str.strip, text.splitlines()), start=1):
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise _unreadable(encoding, f"{source}, row {number}: {error}") from error
+        if not isinstance(row, dict):
+            raise _unreadable(encoding, f"{source}, row {number}: {_shown(row)}")
+        rows.append(row)
+    if not rows:
+        raise _unreadable(encoding, f"{source}: no rows")
+    return rows
+
+
+def _unreadable(encoding: Encoding, seen: str) -> InputError:
+    return InputError(
+        "the rows cannot be read",
+        seen=seen,
+        valid="JSON Lines with " + ", ".join(f.name for f in encoding.features),
+        hint="one JSON object a line",
+    )
+
+
+def _require_fields(encoding: Encoding, rows: Sequence[Mapping[str, Any]]) -> None:
+    for number, row in enumerate(rows, start=1):
+        for feature in encoding.features:
+            if feature.name not in row:
+                raise InputError(
+                    f"row {number} has no field {feature.name!r}",
+                    seen=", ".join(row) or "no fields",
+                    valid=", ".join(f.name for f in encoding.features),
+                    hint=nearest(feature.name, list(row))
+                    or ("write null where it is not known" if feature.nullable else "add it"),
+                )
+
+
+def _column(name: str, cells: list[Any]) -> pa.Array:
+    try:
+        return pa.array(cells)
+    except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
+        raise InputError(
+            f"the values of {name!r} cannot be read together",
+            seen=error,
+            hint="give the field the same type in every row",
+        ) from error
+
+
+def _unanswerable(
+    encoding: Encoding, number: int, fault: str, row: Mapping[str, Any]
+) -> InputError:
+    feature = next(
+        f
+        for f in encoding.features
+        if fault in (f"{f.name} {f.missing}", f"{f.name} {f.unreadable}")
+    )
+    return InputError(
+        f"row {number} cannot be answered: {fault}",
+        seen=_shown(row[feature.name]),
+        valid=_valid(feature),
+    )
+
+
+def _valid(feature: Feature) -> str:
+    if feature.kind == "number":
+        return "a finite number"
+    if feature.kind == "vector":
+        return f"{feature.width} finite numbers"
+    shown = ", ".join(_shown(value) for value in feature.categories[:MAX_VALUES])
+    more = len(feature.categories) - MAX_VALUES
+    return shown + (f", … {more} more" if more > 0 else "")
+
+
+def _shown(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)[:200]
 
 
 def live_versions(places: Places) -> Mapping[str, object]:

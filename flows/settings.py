@@ -260,6 +260,8 @@ def tool_environment(settings: Settings) -> dict[str, str]:
     if settings.ray_address == "local":
         # Nobody preempts a node of this machine; the watcher would be one more process to start.
         environment["RAY_TRAIN_ENABLE_PREEMPTION_WATCHER"] = "0"
+        # Off, despite its name on Linux too: an embedded Ray listens on loopback, not everywhere.
+        environment["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
         environment["RAY_AUTH_TOKEN_PATH"] = str(settings.run / "ray.token")
     if settings.prefect_api_url is None:
         environment["PREFECT_HOME"] = str(settings.home / "prefect")

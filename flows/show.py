@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from flows.console import print_table
+from flows.console import print_hint, print_table
 from tasks.train import recovery
 
 if TYPE_CHECKING:
@@ -18,8 +18,16 @@ Row = tuple[object, object]
 
 
 def show_training(outcome: "TrainOutcome") -> None:
-    """Print what a training run came to."""
+    """Print what a training run came to, and the next step."""
     print_table(outcome.version.model, ("what", "value"), _training_rows(outcome))
+    if outcome.promotion.champion:
+        print_hint("`millrace release` serves it where `millrace up` runs; `up` does so by itself")
+    elif outcome.promotion.challenger:
+        version = f"{outcome.version.model} version {outcome.version.version}"
+        print_hint(
+            f"`millrace up`, then give {version} the alias champion in the MLflow UI, "
+            "or set promotion: auto"
+        )
 
 
 def show_demo(summary: "DemoSummary") -> None:
@@ -37,6 +45,10 @@ def show_demo(summary: "DemoSummary") -> None:
         ("rows/day", f"{summary.rows_per_day:,.0f} (a run of {batch.seconds:.1f} s, end to end)"),
     ]
     print_table("millrace demo", ("what", "value"), rows)
+    print_hint(
+        "`.venv/bin/millrace up` serves it for good, with the MLflow and Prefect UIs; "
+        "the README's second part brings your own data"
+    )
 
 
 def show_release(outcomes: "Iterable[Outcome]") -> None:
@@ -51,7 +63,7 @@ def show_release(outcomes: "Iterable[Outcome]") -> None:
         for outcome in outcomes
     ]
     if not rows:
-        rows = [("none", "", "", "no registered model has the alias champion")]
+        rows = [("none", "", "", "no model has the alias champion: set it in the MLflow UI")]
     print_table("release", ("model", "version", "Triton", "state"), rows)
 
 

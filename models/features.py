@@ -68,11 +68,16 @@ class Encoding:
         features: in the order of their places in the tensor.
         target: the column that is predicted.
         labels: the classes in the order of the model's outputs; empty for regression.
+        target_mean: mean of a regression's target over the train split.
+        target_std: its standard deviation. The network learns in these units, so that its step
+            size fits prices as well as shares; the exported graph answers in the target's own.
     """
 
     features: tuple[Feature, ...]
     target: str
     labels: tuple[str | int | bool, ...] = ()
+    target_mean: float = 0.0
+    target_std: float = 1.0
 
     @property
     def raw_width(self) -> int:
@@ -130,7 +135,13 @@ class Encoding:
             Feature(**{**feature, "categories": tuple(feature["categories"])})
             for feature in values["features"]
         )
-        return cls(features, values["target"], tuple(values["labels"]))
+        return cls(
+            features,
+            values["target"],
+            tuple(values["labels"]),
+            values["target_mean"],
+            values["target_std"],
+        )
 
 
 class _Moments:
@@ -157,17 +168,21 @@ def fit_encoding(schema: TableSchema, batches: Iterable[pa.RecordBatch]) -> Enco
 
     Args:
         schema: the columns that the snapshot holds.
-        batches: rows of the train split.
+        batches: rows of the train split, features and target.
     """
     columns = {column.name: column for column in schema.columns}
     raw = [_unfitted(columns[name]) for name in schema.features]
     moments = {f.name: _Moments() for f in raw if f.kind != "category"}
+    labels = columns[schema.target].categories or ()
+    target = _Moments()
     for batch in batches:
+        if not labels:
+            target.add(batch[schema.target].to_numpy(zero_copy_only=False).astype(np.float64))
         for feature in raw:
             if feature.name in moments:
                 moments[feature.name].add(_encode_column(feature, batch[feature.name]))
     features = tuple(_fitted(feature, moments.get(feature.name)) for feature in raw)
-    return Encoding(features, schema.target, columns[schema.target].categories or ())
+    return Encoding(features, schema.target, labels, *target.mean_std())
 
 
 def _unfitted(column: Column) -> Feature:

@@ -8,15 +8,23 @@ category (classification), one of fractions a float (regression).
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from models.casts import NULL_WORDS, mask, plain
 from models.columns import RESERVED, Category, Column, TableSchema, ValueType
 from models.errors import InputError
 from models.pipeline import ColumnSpec, ColumnType, DatasetSpec
-from models.sample import sampled, seen_type, vector_width
-from models.source import require_columns
+from models.sample import NUMBER_SHARE, sampled, seen_type, vector_width
+from models.source import TEXT, require_columns
 
 MAX_CATEGORIES = 1000
+MAX_DESCRIBED = 30
+
+_DAY = r"[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])"
+_TIME = r"[0-9]{2}:[0-9]{2}(:[0-9]{2}([.,][0-9]+)?)? ?(Z|UTC|[+-][0-9]{2}(:?[0-9]{2})?)?"
+_DATE = rf"^{_DAY}([T ]{_TIME})?$"
 
 
 @dataclass(frozen=True)
@@ -46,10 +54,106 @@ def resolve_schema(
         InputError: a column is not there, cannot be learnt from, or tells no type.
     """
     require_columns(spec, names)
-    features = feature_names(spec, names)
-    kept = dict.fromkeys((*spec.key, *features, spec.target, *spec.columns))
-    columns = tuple(_resolve_column(name, spec, features, sample, stored) for name in kept)
+    features, dates = _without_dates(spec, feature_names(spec, names), sample, stored)
+    kept = dict.fromkeys((*spec.key, *features, spec.target, *spec.columns, *dates))
+    columns = tuple(
+        _date_column(name, spec)
+        if name in dates
+        else _resolve_column(name, spec, features, sample, stored)
+        for name in kept
+    )
     return TableSchema(columns, spec.key, spec.target, features)
+
+
+def describe(schema: TableSchema) -> str:
+    """Return in one line what is learnt from, what is only kept, and what is predicted.
+
+    Args:
+        schema: a snapshot's, with its categories filled in.
+    """
+    target = f"target {_worded(schema.column(schema.target))}"
+    learnt = _listed([_worded(schema.column(name)) for name in schema.features])
+    used = {*schema.features, schema.target}
+    kept = [column.name for column in schema.columns if column.name not in used]
+    parts = [learnt, f"kept, not learnt from: {_listed(kept)}" if kept else "", target]
+    return "; ".join(part for part in parts if part)
+
+
+def _worded(column: Column) -> str:
+    size = len(column.categories or ()) if column.type == "category" else column.width
+    return f"{column.name} {column.type}" + (f" of {size}" if size else "")
+
+
+def _listed(words: Sequence[str]) -> str:
+    more = len(words) - MAX_DESCRIBED
+    return ", ".join(words[:MAX_DESCRIBED]) + (f", … {more} more" if more > 0 else "")
+
+
+def _without_dates(
+    spec: DatasetSpec,
+    features: tuple[str, ...],
+    sample: Sequence[pa.RecordBatch],
+    stored: TableSchema | None,
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Part the features into those to learn from and dates, which are only kept.
+
+    Raises:
+        InputError: a date is listed in `dataset.features`, or nothing else is left.
+    """
+    dates = tuple(
+        name
+        for name in features
+        if _declared_type(spec.columns.get(name, ColumnSpec())) is None
+        and (_is_date(sampled(name, sample)) or (not spec.features and _held_text(name, stored)))
+    )
+    left = tuple(name for name in features if name not in dates)
+    if dates and spec.features is not None:
+        raise InputError(
+            f"column {dates[0]!r} holds dates, and a date is not a feature yet",
+            valid="float, int, bool, category, vector",
+            hint="derive numbers from it in the data, e.g. days since a day, the month or the "
+            f"weekday; and leave {dates[0]!r} out of dataset.features",
+        )
+    if not left:
+        raise InputError(
+            f"no column of {spec.source} is left to learn from: dates and plain text are not "
+            "features",
+            seen=", ".join(dates),
+            hint="derive numbers from them in the data, e.g. days since a day",
+        )
+    return left, dates
+
+
+def _held_text(name: str, stored: TableSchema | None) -> bool:
+    """Whether the table keeps the column as text that is not learnt from."""
+    return (
+        stored is not None and name in stored.arrow.names and stored.column(name).type == "string"
+    )
+
+
+def _is_date(array: pa.Array) -> bool:
+    """Whether nearly all cells are dates or timestamps, as such or as ISO text."""
+    if seen_type(array) is None:
+        return False
+    if pa.types.is_date(array.type) or pa.types.is_timestamp(array.type):
+        return True
+    return pa.types.is_string(array.type) and _mostly(array, _DATE)
+
+
+def _mostly(text: pa.Array, pattern: str) -> bool:
+    """Whether nearly all cells of a text column, nulls left out, match a pattern."""
+    words = pc.utf8_trim_whitespace(text.drop_null())
+    words = words.filter(pc.invert(pc.is_in(words, pa.array(NULL_WORDS))))
+    matching = np.count_nonzero(mask(pc.match_substring_regex(words, pattern)))
+    return matching > 0 and bool(matching >= NUMBER_SHARE * len(words))
+
+
+def _date_column(name: str, spec: DatasetSpec) -> Column:
+    """Return a date's column: text, in which a gap hurts nobody, for nothing learns from it."""
+    declared = spec.columns.get(name, ColumnSpec())
+    column = Column(name, "string", nullable=True)
+    _require_fitting_limits(column, declared)
+    return column
 
 
 def feature_names(spec: DatasetSpec, names: Sequence[str]) -> tuple[str, ...]:
@@ -141,6 +245,8 @@ def _inferred(
         return Column(name, "category", values=_value_type(declared.categories))
     array = sampled(name, sample)
     seen = seen_type(array)
+    if seen == "string" and not role.target and type_ is None and _is_truth(name, sample, array):
+        seen = "bool"
     if seen is None and type_ in (None, "category", "vector"):
         raise InputError(
             f"the first rows hold no value in column {name!r}, so its type cannot be told",
@@ -153,6 +259,17 @@ def _inferred(
     if type_ == "vector":
         return Column(name, "vector", width=vector_width(name, array))
     return Column(name, type_)
+
+
+def _is_truth(name: str, sample: Sequence[pa.RecordBatch], array: pa.Array) -> bool:
+    """Whether text whose type is still to be found out is nearly all true or false."""
+    fields = [batch.schema.field(name) for batch in sample if name in batch.schema.names]
+    found_out = any(
+        field.metadata == TEXT or not pa.types.is_string(plain(pa.nulls(0, field.type)).type)
+        for field in fields
+        if not pa.types.is_null(field.type)
+    )
+    return found_out and _mostly(array, r"(?i)^(true|false)$")
 
 
 def _declared_type(declared: ColumnSpec) -> ColumnType | None:

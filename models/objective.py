@@ -55,19 +55,28 @@ class Classification(ClassAnswers):
 
 
 class Regression(NumberAnswers):
-    """One number by mean squared error."""
+    """One number by mean squared error, learnt in standard deviations of the target.
+
+    Args:
+        mean: of the target over the train split.
+        std: likewise its standard deviation.
+    """
+
+    def __init__(self, mean: float = 0.0, std: float = 1.0) -> None:
+        self.mean = mean
+        self.std = std
 
     def loss(self, logits: Tensor, target: Tensor) -> Tensor:
-        """Return the mean squared error in the target's unit, squared."""
-        return functional.mse_loss(logits[:, 0], target)
+        """Return the mean squared error in standard deviations of the target, squared."""
+        return functional.mse_loss(logits[:, 0], (target - self.mean) / self.std)
 
     def activation(self, logits: Tensor) -> Tensor:
-        """Return the logits as they are."""
-        return logits
+        """Return the prediction in the target's own unit."""
+        return logits * self.std + self.mean
 
     def sums(self, logits: Tensor, target: Tensor) -> Tensor:
-        """Return `[rows, sum of squared errors, sum, sum of squares]` of the target."""
-        exact = target.double()
+        """Return `[rows, sum of squared errors, sum, sum of squares]`, in those units."""
+        exact = (target.double() - self.mean) / self.std
         error = (logits[:, 0].double() - exact).square().sum()
         rows = torch.full_like(error, len(target))
         return torch.stack([rows, error, exact.sum(), exact.square().sum()])
@@ -85,4 +94,6 @@ def objective_of(encoding: Encoding) -> Objective:
         InputError: the target has one class only.
     """
     answers = answers_of(encoding)
-    return Classification(answers.labels) if isinstance(answers, ClassAnswers) else Regression()
+    if isinstance(answers, ClassAnswers):
+        return Classification(answers.labels)
+    return Regression(encoding.target_mean, encoding.target_std)

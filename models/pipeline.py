@@ -51,6 +51,18 @@ class SplitSpec(Spec):
         return self
 
 
+def _one_as_list(value: object) -> object:
+    """Let `key: id` stand for `key: [id]`."""
+    return [value] if isinstance(value, str) else value
+
+
+Names = Annotated[
+    tuple[str, ...],
+    BeforeValidator(_one_as_list, json_schema_input_type=tuple[str, ...] | str),
+]
+"""Names of columns; one alone may be written without the list."""
+
+
 class DatasetSpec(Spec):
     """Where the rows come from, and what they must look like."""
 
@@ -63,10 +75,10 @@ class DatasetSpec(Spec):
         "auto", description="Format of the source; by its ending when auto."
     )
     target: str = Field(description="The column to predict.")
-    key: tuple[str, ...] = Field(
+    key: Names = Field(
         (), description="Columns that identify a row; a hash of the whole row when left out."
     )
-    features: tuple[str, ...] | None = Field(
+    features: Names | None = Field(
         None, description="Columns to learn from; all but the key and the target when left out."
     )
     columns: dict[str, ColumnSpec] = Field(

@@ -168,7 +168,7 @@ def _explained(found: Any, place: Location) -> str:
         hint = nearest(str(place[-1]), known)
         return f"there is no such key; {hint or 'valid: ' + ', '.join(known)}"
     message = found["msg"].removeprefix("Value error, ")
-    message = message[0].lower() + message[1:]
+    message = _without_tuple(message[0].lower() + message[1:])
     text = f"{message}; seen {seen!r}" if not isinstance(seen, dict) else message
     if kind == "literal_error" and isinstance(seen, str):
         words = [
@@ -178,6 +178,11 @@ def _explained(found: Any, place: Location) -> str:
     if kind == "string_type" and isinstance(seen, bool | int | float):
         text += "; put it in quotes"
     return text
+
+
+def _without_tuple(message: str) -> str:
+    """Say list, as YAML does, where pydantic says tuple."""
+    return message.replace("a valid tuple", "a list").replace("tuple", "list")
 
 
 def _known_keys(place: Location) -> list[str]:

@@ -143,6 +143,7 @@ def _require_few_categories(
                 valid=f"a category with at most {MAX_CATEGORIES} values",
                 hint=f"declare {column.name!r} as float in dataset.columns to predict a number"
                 if column.name == schema.target
-                else f"leave {column.name!r} out of dataset.features, or declare it as "
-                "{type: string} to keep it without learning from it",
+                else f"if it identifies a row, set dataset.key: [{column.name}]; else leave it "
+                "out of dataset.features, or declare it as {type: string} to keep it without "
+                "learning from it",
             )

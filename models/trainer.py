@@ -1,6 +1,9 @@
 """Ray Train around the training loop: workers, shards, restarts and the result."""
 
-from collections.abc import Callable
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -85,7 +88,8 @@ def fit(
             ),
         )
         try:
-            result = trainer.fit()
+            with _interruptible():
+                result = trainer.fit()
         except ray.train.TrainingFailedError as error:
             causes = getattr(error, "worker_failures", {}).values()
             raise failure_of(error, causes, job.training.max_failures) from error
@@ -96,6 +100,24 @@ def fit(
         history=history.epochs,
         recoveries=tuple(history.recoveries),
     )
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Make Ctrl-C a KeyboardInterrupt again.
+
+    Ray Train takes SIGINT, stops the workers in order, calls `sys.exit(0)`, and leaves its handler
+    behind.
+    """
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    except SystemExit as error:
+        raise KeyboardInterrupt from error
+    finally:
+        if in_main_thread:
+            signal.signal(signal.SIGINT, before)
 
 
 def _rows(

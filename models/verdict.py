@@ -10,6 +10,8 @@ from models.pipeline import DatasetSpec
 from models.snapshots import Snapshot
 from models.statistics import ColumnStatistics
 
+MAX_NAMED = 5
+
 Verdict = Literal["publish", "unchanged"] | InputError
 
 
@@ -59,10 +61,32 @@ def decide(tally: Tally, stored: Snapshot | None, spec: DatasetSpec, quarantine:
     return "publish"
 
 
+def nulls_hint(found: Tally | Snapshot) -> str | None:
+    """Return how to keep rows that were put into quarantine for a null in a feature.
+
+    Returns:
+        The declaration to add to the pipeline file, or None where no such row was seen.
+    """
+    nulls = [name for name in found.schema.features if _had_nulls(name, found.reasons)]
+    if not nulls:
+        return None
+    declared = ", ".join(f"{name}: {{nullable: true}}" for name in nulls[:MAX_NAMED])
+    more = f" (and likewise {len(nulls) - MAX_NAMED} more)" if len(nulls) > MAX_NAMED else ""
+    kinds = {found.schema.column(name).type for name in nulls}
+    means = "" if kinds == {"category"} else " and replaces them by the mean"
+    categories = "; a null category counts as none of its values" if "category" in kinds else ""
+    return f"dataset.columns: {{{declared}}}{more} accepts nulls{means}{categories}"
+
+
+def _had_nulls(name: str, reasons: Mapping[str, int]) -> bool:
+    return f"{name}: null" in reasons or f"{name}: null in a vector" in reasons
+
+
 def _too_many_bad(tally: Tally, spec: DatasetSpec, quarantine: str, share: float) -> InputError:
     seen = tally.rows + tally.quarantined
     top = [f"{reason} ({count} rows)" for reason, count in list(tally.reasons.items())[:5]]
     more = len(tally.reasons) - len(top)
+    nulls = nulls_hint(tally)
     return InputError(
         f"{'all' if not tally.rows else tally.quarantined} of the {seen} rows of {spec.source} "
         "are bad and were put into quarantine",
@@ -70,5 +94,6 @@ def _too_many_bad(tally: Tally, spec: DatasetSpec, quarantine: str, share: float
         valid=f"at most {spec.max_quarantine:.1%} bad rows (dataset.max_quarantine); "
         f"these are {share:.1%}",
         hint=f"read reason and row in the Delta table {quarantine}; then mend the data, or "
-        "declare what is allowed in dataset.columns (type, nullable, min, max, categories)",
+        "declare what is allowed in dataset.columns (type, nullable, min, max, categories)"
+        + (f"; {nulls}" if nulls else ""),
     )

@@ -81,10 +81,27 @@ def export_candidates(
     if chosen is None or chosen.path is None:
         reasons = "; ".join(f"{c.name}: {c.reason}" for c in candidates)
         raise WorkError("no form of the model can be used", seen=reasons)
+    _warn_if_useless(objective, evidence)
     certificate = _certificate(pipeline, snapshot, objective, evidence, candidates, chosen)
     files = _write_files(folder, pipeline, trained.encoding, certificate, evidence)
     answers = _answers(chosen.path, evidence)
     return Exported(tuple(candidates), chosen, certificate, files, answers, target)
+
+
+def _warn_if_useless(objective: "Objective", evidence: "Evidence") -> None:
+    """Say so where the model is no better than an answer that never looks at the row."""
+    if objective.metric == "accuracy":
+        baseline = float(np.bincount(evidence.target).max() / len(evidence.target))
+    else:
+        baseline = 0.0
+    if evidence.metric <= baseline:
+        log.warning(
+            "the model is no better than always giving the same answer: %s %.4f against %.4f; "
+            "try more epochs or another learning rate",
+            objective.metric,
+            evidence.metric,
+            baseline,
+        )
 
 
 def _exporter(

@@ -41,7 +41,7 @@ class Bar:
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, completed=done, note=note)
             return
-        if time.monotonic() - self._last >= _LINE_SECONDS or done == self.total:
+        if done and (time.monotonic() - self._last >= _LINE_SECONDS or done == self.total):
             self._last = time.monotonic()
             of_total = f"/{self.total}" if self.total else ""
             log.info("%s: %s%s %s  %s", self.title, f"{done:,}", of_total, self.unit, note)

@@ -42,7 +42,8 @@ def train_workers(
     from models.training import TrainJob
 
     spec = pipeline.training
-    shares, columns = pipeline.dataset.split, snapshot.schema.features
+    shares = pipeline.dataset.split
+    columns = (*snapshot.schema.features, snapshot.schema.target)
     rows = snapshots.count_rows(snapshot, "train", shares)
     encoding = fit_encoding(
         snapshot.schema, snapshots.scan(snapshot, "train", shares, columns=columns)

@@ -165,17 +165,34 @@ def test_a_second_run_makes_no_second_snapshot_and_survives_a_killed_worker(
     assert f"resumed from the checkpoint of epoch {epoch}" in err
 
 
-def kill_a_training_worker(
-    process: Any, storage: Path, after_checkpoints: int = 5, deadline_s: float = 300
-) -> None:
+def test_ctrl_c_ends_a_run_in_order_and_says_so(line: Line, examples: Path) -> None:
+    process = line.home.start("run", str(examples / "digits.yaml"), "--set", "training.epochs=500")
+    wait_for_checkpoints(process, line.places.home / "training", count=2)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 130, err
+    assert "stopped; nothing unfinished was published" in err
+    from mlflow import MlflowClient
+
+    (run, *_) = MlflowClient(line.places.tracking_uri).search_runs(["1"], max_results=1)
+    assert run.info.status == "KILLED"
+    assert _workers(os.getpid()) == []
+
+
+def kill_a_training_worker(process: Any, storage: Path) -> None:
     """Kill -9 one Ray Train worker of `process` once its run has written some checkpoints."""
+    wait_for_checkpoints(process, storage, count=5)
+    os.kill(_workers(process.pid)[0], signal.SIGKILL)
+
+
+def wait_for_checkpoints(process: Any, storage: Path, count: int, deadline_s: float = 300) -> None:
+    """Return once a run that was just started has written `count` checkpoints."""
     known = set(storage.glob("*/checkpoint_*"))
     seen: set[Path] = set()
     deadline = time.monotonic() + deadline_s
     while time.monotonic() < deadline and process.poll() is None:
         seen |= set(storage.glob("*/checkpoint_*")) - known
-        if len(seen) >= after_checkpoints:
-            os.kill(_workers(process.pid)[0], signal.SIGKILL)
+        if len(seen) >= count:
             return
         time.sleep(0.02)
     raise AssertionError("the run ended before it could be disturbed")

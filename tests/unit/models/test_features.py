@@ -276,19 +276,29 @@ def test_a_fitted_encoding_takes_its_features_from_the_schema() -> None:
 
 def test_a_number_to_predict_has_no_labels() -> None:
     schema = TableSchema((Column("a", "float"), Column("t", "float")), (), "t", ("a",))
-    assert fit_encoding(schema, [pa.record_batch({"a": [1.0]})]).labels == ()
+    assert fit_encoding(schema, [pa.record_batch({"a": [1.0], "t": [2.5]})]).labels == ()
+
+
+def test_the_target_of_a_regression_is_fitted_on_the_train_split() -> None:
+    schema = TableSchema((Column("a", "float"), Column("t", "float")), (), "t", ("a",))
+    batches = [pa.record_batch({"a": [1.0, 2.0], "t": t}) for t in ([10.0, 20.0], [30.0, 40.0])]
+    fitted = fit_encoding(schema, batches)
+    assert (fitted.target_mean, fitted.target_std) == pytest.approx(
+        (25.0, np.std([10, 20, 30, 40]))
+    )
 
 
 @pytest.mark.parametrize("value", [0.0, 0.1, 1e6 + 0.1])
 def test_a_constant_column_is_left_unscaled(value: float) -> None:
     schema = TableSchema((Column("a", "float"), Column("t", "float")), (), "t", ("a",))
-    fitted = fit_encoding(schema, [pa.record_batch({"a": [value] * 7})]).features[0]
+    fitted = fit_encoding(schema, [pa.record_batch({"a": [value] * 7, "t": [1.0] * 7})]).features[0]
     assert fitted.std == 1.0
 
 
 def test_a_column_of_nulls_has_mean_zero_and_std_one() -> None:
     schema = TableSchema((Column("a", "float"), Column("t", "float")), (), "t", ("a",))
-    fitted = fit_encoding(schema, [pa.record_batch({"a": pa.nulls(2, pa.float64())})]).features[0]
+    batch = pa.record_batch({"a": pa.nulls(2, pa.float64()), "t": [1.0, 2.0]})
+    fitted = fit_encoding(schema, [batch]).features[0]
     assert (fitted.mean, fitted.std) == (0.0, 1.0)
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from models.columns import Column, TableSchema
 from models.errors import InputError
-from models.inference import resolve_schema
+from models.inference import describe, resolve_schema
 from models.pipeline import ColumnSpec, DatasetSpec
 from models.source import as_text
 
@@ -28,6 +28,8 @@ def resolve(cells: dict[str, Any], stored: TableSchema | None = None, **more: An
         (["1.0", "2.0"], Column("a", "float")),
         (["x", "2", "y"], Column("a", "category", values="string")),
         (["true", "False"], Column("a", "bool")),
+        (["true", "False"] * 9 + ["NA", "tru"], Column("a", "bool")),
+        (["true", "False", "maybe"], Column("a", "category", values="string")),
     ],
 )
 def test_text_is_held_to_the_narrowest_type(cells: list[str], column: Column) -> None:
@@ -126,7 +128,10 @@ def test_a_schema_survives_json() -> None:
     [
         ({"a": pa.nulls(2), "t": [0, 1]}, {}, "no value in column 'a'"),
         ({"a": [[1.0]], "t": [[1.0]]}, {}, "holds a vector"),
-        ({"a": pa.array([0], pa.timestamp("s")), "t": [0]}, {}, "'a' is text or a type"),
+        ({"a": pa.array([0], pa.time32("s")), "t": [0]}, {}, "'a' is text or a type"),
+        ({"a": pa.array([0], pa.timestamp("s")), "t": [0]}, {}, "no column of s is left"),
+        ({"d": ["2024-01-31"], "t": [0]}, {"features": ("d",)}, "'d' holds dates"),
+        ({"d": pa.array([0], pa.date32()), "t": [0]}, {"features": ("d",)}, "not a feature yet"),
         ({"a": [1], "t": [0]}, {"features": ("a", "t")}, "among the features"),
         ({"t": [0]}, {}, "no column of s is left"),
         ({"_key": [0], "t": [0]}, {}, "keeps for itself"),
@@ -145,3 +150,62 @@ def test_what_cannot_be_learnt_from_is_told(
 ) -> None:
     with pytest.raises(InputError, match=words):
         resolve(columns, **more)
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        ["2024-01-31", None],
+        ["2024-01-31T10:00:00Z", "2024-02-01 11:30:00.5+02:00"],
+        ["2024-01-31"] * 18 + ["NA", "soon"],
+        pa.array([0, 1], pa.date32()),
+        pa.array([0, 1], pa.timestamp("us", "UTC")),
+    ],
+)
+def test_dates_are_kept_and_not_learnt_from(cells: Any) -> None:
+    schema = resolve({"d": cells, "a": [1.0] * len(cells), "t": [0] * len(cells)})
+    assert schema.features == ("a",)
+    assert schema.column("d") == Column("d", "string", nullable=True)
+
+
+def test_a_declared_category_of_dates_is_learnt_from() -> None:
+    columns = {"d": ColumnSpec(type="category")}
+    assert resolve({"d": ["2024-01-31"], "t": [0]}, columns=columns).features == ("d",)
+
+
+def test_a_date_stays_one_whatever_the_next_rows_hold() -> None:
+    stored = resolve({"d": ["2024-01-31"], "a": [1.0], "t": [0]})
+    assert resolve({"d": ["soon"], "a": [2.0], "t": [1]}, stored) == stored
+
+
+def test_a_table_that_took_dates_for_categories_is_mended() -> None:
+    cells = {"d": ["2024-01-31"], "a": [1.0], "t": [0]}
+    stored = resolve(cells, columns={"d": ColumnSpec(type="category")})
+    assert resolve(cells, stored).features == ("a",)
+
+
+def test_typed_text_that_says_true_is_a_category() -> None:
+    assert resolve({"a": ["true", "false"], "t": [0, 1]}).column("a").type == "category"
+
+
+def test_a_target_of_truth_values_with_a_typo_is_text() -> None:
+    cells = ["true", "false"] * 9 + ["tru"]
+    column = resolve({"a": ["1"] * 19, "t": cells}, text=True).column("t")
+    assert (column.type, column.values) == ("category", "string")
+
+
+def test_a_schema_is_described_in_one_line() -> None:
+    cells = {
+        "id": ["k"],
+        "age": [1],
+        "plan": ["x"],
+        "image": [[1.0, 2.0]],
+        "signup": ["2024-01-31"],
+        "churn": [0],
+    }
+    schema = resolve(cells, key=("id",), target="churn")
+    found = schema.with_categories({"plan": ("x", "y"), "churn": (0, 1, 2)})
+    assert describe(found) == (
+        "age int, plan category of 2, image vector of 2; kept, not learnt from: id, signup; "
+        "target churn category of 3"
+    )

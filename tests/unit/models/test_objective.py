@@ -133,3 +133,12 @@ def test_a_predicted_number_is_its_own_score() -> None:
     answers = np.array([[1.5], [-2.0]], dtype=np.float32)
     assert Regression().prediction(answers) == [1.5, -2.0]
     np.testing.assert_array_equal(Regression().score(answers), np.float32([1.5, -2.0]))
+
+
+def test_a_regression_learns_in_standard_deviations_and_answers_in_the_targets_unit() -> None:
+    objective = Regression(mean=300.0, std=50.0)
+    target = torch.tensor([250.0, 350.0, 400.0])
+    exact = torch.tensor([[-1.0], [1.0], [2.0]])
+    assert objective.loss(exact, target).item() == 0.0
+    assert objective.activation(exact)[:, 0].tolist() == target.tolist()
+    assert objective.metric_of(objective.sums(exact, target)) == 1.0

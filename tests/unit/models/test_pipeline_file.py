@@ -33,6 +33,19 @@ def test_overrides_are_yaml_and_make_what_is_missing(tmp_path: Path) -> None:
     assert pipeline.promotion.mode == "auto"
 
 
+def test_one_name_stands_for_a_list(tmp_path: Path) -> None:
+    (tmp_path / "p.yaml").write_text(GOOD + "  key: id\n  features: a\n")
+    dataset = load_pipeline(tmp_path / "p.yaml").dataset
+    assert (dataset.key, dataset.features) == (("id",), ("a",))
+
+
+def test_errors_speak_of_lists(tmp_path: Path) -> None:
+    text = GOOD + "  key: 5\nexport: {candidates: []}\n"
+    with pytest.raises(InputError, match="should be a list") as caught:
+        load(tmp_path, text)
+    assert "tuple" not in str(caught.value).lower()
+
+
 @pytest.mark.parametrize("name", ["digits.yaml", "tabular.yaml"])
 def test_the_examples_are_valid_and_survive_being_resolved(tmp_path: Path, name: str) -> None:
     pipeline = load_pipeline(EXAMPLES / name)

@@ -7,7 +7,7 @@ from models.errors import InputError
 from models.pipeline import DatasetSpec
 from models.snapshots import Snapshot
 from models.statistics import ColumnStatistics
-from models.verdict import Tally, decide
+from models.verdict import Tally, decide, nulls_hint
 
 SPEC = DatasetSpec(source="s.csv", target="t", max_quarantine=0.1)
 SCHEMA = TableSchema((Column("a", "float"), Column("t", "category")), (), "t", ("a",))
@@ -48,3 +48,16 @@ def test_nothing_but_bad_rows_is_refused_whatever_is_allowed() -> None:
 def test_one_class_is_refused() -> None:
     one = replace(TALLY, statistics={"t": ColumnStatistics(90, 0, None, (("x", 90),))})
     assert "only one class" in str(decide(one, None, SPEC, "q"))
+
+
+def test_nulls_in_a_feature_are_told_with_the_remedy() -> None:
+    assert "dataset.columns: {a: {nullable: true}}" in str(
+        decide(replace(TALLY, quarantined=11), None, SPEC, "q")
+    )
+    stored = replace(STORED, reasons={"a: null": 1})
+    assert "replaces them by the mean" in str(nulls_hint(stored))
+
+
+@pytest.mark.parametrize("reasons", [{}, {"t: null": 3}, {"a: not a number": 2}])
+def test_without_nulls_in_a_feature_there_is_no_remedy(reasons: dict[str, int]) -> None:
+    assert nulls_hint(replace(TALLY, reasons=reasons)) is None

@@ -1,0 +1,31 @@
+from pathlib import Path
+
+import pytest
+
+from flows import cli
+from models.errors import InputError
+
+
+def test_check_refuses_a_source_that_is_not_there(tmp_path: Path) -> None:
+    file = tmp_path / "p.yaml"
+    file.write_text("name: t\ndataset:\n  source: gone.csv\n  target: y\n")
+    with pytest.raises(InputError, match="the source file does not exist"):
+        cli.check(file)
+
+
+def test_only_a_preflight_looks_at_the_source(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cli.settings, "load", lambda: None)
+    monkeypatch.setattr(cli.settings, "apply", _stop)
+    file = tmp_path / "p.yaml"
+    file.write_text("name: t\ndataset:\n  source: gone.csv\n  target: y\n")
+    with pytest.raises(KeyError, match="past the file"):
+        cli._ready(file)
+    monkeypatch.setattr(cli.settings, "apply", lambda found: found)
+    with pytest.raises(InputError, match="the source file does not exist"):
+        cli._ready(file, preflighted=True)
+
+
+def _stop(_: object) -> None:
+    raise KeyError("past the file")

@@ -1,0 +1,80 @@
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import write_deltalake
+
+from models.errors import InputError
+from models.pipeline import Pipeline
+from models.preflight import preflight
+
+TABLE = pa.table({"a": [1.0, 2.0], "b": [1, 2], "t": ["x", "y"]})
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "r.csv").write_text("a,b,t\n1,2,x\n")
+    (tmp_path / "r.jsonl").write_text('{"a": 1, "b": 2, "t": "x"}\n')
+    pq.write_table(TABLE, tmp_path / "r.parquet")
+    write_deltalake(tmp_path / "r", TABLE)
+    (tmp_path / "mine.py").write_text("rows = 3\ndef read(): raise RuntimeError\nclass Net: ...\n")
+    return tmp_path
+
+
+def pipeline(folder: Path, family: str = "mlp", **dataset: Any) -> Pipeline:
+    values = {"target": "t", **dataset}
+    return Pipeline.model_validate(
+        {"name": "p", "dataset": values, "model": {"family": family}}
+    ).located(folder)
+
+
+SOURCES = ["r.csv", "r.jsonl", "r.parquet", "r"]
+
+
+@pytest.mark.parametrize("source", [*SOURCES, "mine:read"])
+def test_what_is_right_passes(folder: Path, source: str) -> None:
+    preflight(pipeline(folder, source=source, key="b", features=["a"]))
+
+
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"target": "tt"}, r"dataset\.target names a column"),
+        ({"key": "bb"}, r"dataset\.key names a column"),
+        ({"features": ["aa"]}, r"dataset\.features names a column"),
+        ({"columns": {"aa": {"type": "float"}}}, r"dataset\.columns names a column"),
+        ({"features": ["t"]}, "among the features"),
+    ],
+)
+def test_columns_that_are_not_there_are_told(
+    folder: Path, source: str, more: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(InputError, match=words):
+        preflight(pipeline(folder, source=source, **more))
+
+
+def test_a_nullable_key_of_json_may_come_later(folder: Path) -> None:
+    preflight(pipeline(folder, source="r.jsonl", columns={"late": {"nullable": True}}))
+
+
+@pytest.mark.parametrize(
+    ("source", "family", "words"),
+    [
+        ("gone.csv", "mlp", "does not exist"),
+        ("mine:reed", "mlp", "no attribute 'reed'"),
+        ("mine:rows", "mlp", "is not a function"),
+        ("r.csv", "mine:Nat", "no attribute 'Nat'"),
+        ("r.csv", "mine:rows", "cannot be called"),
+        ("r.csv", "mlpp", "is not known"),
+    ],
+)
+def test_what_is_not_there_is_told(folder: Path, source: str, family: str, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        preflight(pipeline(folder, family, source=source))
+
+
+def test_a_family_of_ones_own_passes(folder: Path) -> None:
+    preflight(pipeline(folder, "mine:Net", source="r.csv"))

@@ -1,0 +1,16 @@
+from pathlib import Path
+
+import pytest
+
+from models.errors import InputError
+from models.pipeline import DatasetSpec
+from models.reading import read_source
+from models.sources import open_source
+
+
+def test_too_many_values_are_told_with_the_key(tmp_path: Path) -> None:
+    rows = "".join(f"c{n},{n},{n % 2}\n" for n in range(1100))
+    (tmp_path / "r.csv").write_text("customer,a,t\n" + rows)
+    spec = DatasetSpec(source="r.csv", target="t")
+    with pytest.raises(InputError, match=r"dataset\.key: \[customer\]"):
+        read_source(open_source(spec, tmp_path), spec, None, tmp_path)
