@@ -45,7 +45,8 @@ def run_demo(file: Path) -> DemoSummary:
     """
     places = settings.load().places()
     pipeline = load_pipeline(file)
-    with triton_for(places), connected(places.ray_address, pipeline.training.num_workers):
+    # Ray first: it forks, and a fork while a gRPC client's threads run may never reach its exec.
+    with connected(places.ray_address, pipeline.training.num_workers), triton_for(places):
         training = train_model(str(file))
         release_model()
         model = training.version.model

@@ -287,6 +287,8 @@ def preferences() -> dict[str, str]:
         "MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL": "5",
         "MLFLOW_SYSTEM_METRICS_SAMPLES_BEFORE_LOGGING": "1",
         "RAY_USAGE_STATS_ENABLED": "0",
+        # gRPC's own handlers of fork can hang the child that Ray forks while a client is open.
+        "GRPC_ENABLE_FORK_SUPPORT": "0",
         # A worker's report waits until the controller looks: at 2 s, the default, an epoch of a
         # small model would take 2 s.
         "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",
