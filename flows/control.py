@@ -113,7 +113,10 @@ def up(settings: Settings, *, detach: bool = True, say: Say = _silent) -> Status
     with starting:
         if run_state.supervisor_alive(settings.run):
             say(f"already up for {settings.home}")
-            return status(settings)
+            found = status(settings)
+            if not found.healthy:
+                say("not everything is healthy; `millrace status` looks again, logs are in logs/")
+            return found
         supervisor = _start(settings, say)
     if not detach:
         _stay(settings, supervisor, say)
@@ -128,7 +131,7 @@ def _start(settings: Settings, say: Say) -> "subprocess.Popen[bytes]":
     supervisor = _start_supervisor(settings)
     try:
         _wait_until_well(settings, services, supervisor, say)
-    except (WorkError, KeyboardInterrupt):
+    except BaseException:
         down(settings)
         raise
     return supervisor

@@ -7,11 +7,11 @@ import base64
 import os
 import secrets
 import sys
-import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from http.client import HTTPException
 from pathlib import Path
 
 from flows import run_state
@@ -209,7 +209,7 @@ def answers(url: str, timeout: float = 2.0) -> bool:
     try:
         with opener.open(url, timeout=timeout) as response:
             return bool(response.status == 200)
-    except (OSError, urllib.error.URLError, ValueError):
+    except (OSError, ValueError, HTTPException):
         return False
 
 

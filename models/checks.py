@@ -19,6 +19,8 @@ from models.columns import Column, TableSchema
 BAD = pa.schema([("reason", pa.string()), ("row", pa.string())])
 MAX_ROW_TEXT = 20_000
 
+_LARGEST = float(np.finfo(np.float32).max)
+
 _WORDS = {
     "float": "not a number",
     "int": "not a whole number",
@@ -108,7 +110,7 @@ def _number_problems(
 ) -> Iterator[tuple[Mask, str]]:
     """Yield failures of float64 numbers in which NaN stands for null."""
     if column.type != "int":
-        yield np.isinf(numbers), "infinite"
+        yield np.abs(numbers) > _LARGEST, "infinite, or too large for a 32-bit float"
     if column.min is not None:
         yield numbers < column.min, f"below the minimum {column.min:g}"
     if column.max is not None:

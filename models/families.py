@@ -74,6 +74,12 @@ def build_network(
             valid=f"{spec.family}{_signature(family)}",
             hint="mend model.params in the pipeline file",
         ) from error
+    if not any(parameter.requires_grad for parameter in net.parameters()):
+        raise InputError(
+            f"the family {spec.family!r} has no parameters to train",
+            valid="a module with at least one parameter that requires a gradient",
+            hint="register layers as attributes of the module",
+        )
     network = Network(encoding, net)
     _try_out(network, spec, encoding, objective)
     return network

@@ -1,5 +1,7 @@
 """What happened in a training run, made out of the events as they come."""
 
+import math
+import re
 from collections.abc import Iterable
 
 from models.errors import MillraceError, WorkError
@@ -40,6 +42,20 @@ class History:
         self.recoveries.append(epoch - 1)
         return [Recovered(epoch - 1), event]
 
+    def fault(self) -> WorkError | None:
+        """Return what was wrong with a run that ended by itself, or None."""
+        last = self.epochs[-1] if self.epochs else None
+        if last is None or math.isfinite(last["train_loss"]):
+            return None
+        return WorkError(
+            f"the loss is not a number after epoch {int(last['epoch'])}",
+            seen=f"train_loss {last['train_loss']}",
+            hint="lower training.learning_rate, or look for extreme values in the features",
+        )
+
+
+_NAMES_AN_ERROR = re.compile(r"^[\w.]*(Error|Exception)\b")
+
 
 def failure_of(error: Exception, causes: Iterable[Exception], max_failures: int) -> MillraceError:
     """Return what to tell the user of a training run that failed for good.
@@ -54,8 +70,9 @@ def failure_of(error: Exception, causes: Iterable[Exception], max_failures: int)
         if isinstance(cause, MillraceError):
             return cause
     lines = str(found[0] if found else error).strip().splitlines()
+    named = [line for line in lines if _NAMES_AN_ERROR.match(line)]
     return WorkError(
         "training failed",
-        seen=lines[-1] if lines else type(error).__name__,
+        seen=(named or lines or [type(error).__name__])[-1],
         hint=f"mend the cause, or raise training.max_failures (now {max_failures})",
     )

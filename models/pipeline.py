@@ -4,10 +4,21 @@ Every key is documented by its `description`, which is also what `millrace schem
 editor. Unknown keys are refused; `models.pipeline_file` turns pydantic's errors into ours.
 """
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, model_validator
+from cronsim import CronSim, CronSimError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    model_validator,
+)
 
 ColumnType = Literal["float", "int", "bool", "string", "category", "vector"]
 Split = Literal["train", "validation", "test"]
@@ -174,12 +185,32 @@ class BatchSpec(Spec):
     )
 
 
+def _cron(line: str) -> str:
+    try:
+        CronSim(line, datetime.now(UTC))
+    except CronSimError as error:
+        raise ValueError(f"is not a cron line like '0 3 * * 1': {error}") from error
+    return line
+
+
+def _timezone(name: str) -> str:
+    try:
+        ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError) as error:
+        raise ValueError("is not a time zone like UTC or Europe/Berlin") from error
+    return name
+
+
+Cron = Annotated[str, AfterValidator(_cron)]
+Timezone = Annotated[str, AfterValidator(_timezone)]
+
+
 class ScheduleSpec(Spec):
     """Cron lines of the scheduled deployments, in `timezone`; null switches one off."""
 
-    train: str | None = Field("0 3 * * 1", description="When to retrain.")
-    score: str | None = Field("0 2 * * *", description="When to score.")
-    timezone: str = Field("UTC", description="Timezone of the cron lines.")
+    train: Cron | None = Field("0 3 * * 1", description="When to retrain.")
+    score: Cron | None = Field("0 2 * * *", description="When to score.")
+    timezone: Timezone = Field("UTC", description="Timezone of the cron lines.")
 
 
 def _mode_from_word(value: object) -> object:

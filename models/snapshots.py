@@ -16,6 +16,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
 from models.columns import BUCKET, TableSchema
+from models.delta_files import file_paths
 from models.errors import InputError
 from models.keys import split_bounds
 from models.pipeline import Split, SplitSpec
@@ -137,7 +138,7 @@ def scan(
 
 def files(snapshot: Snapshot) -> list[str]:
     """Return the Parquet files of a snapshot, for `ray.data.read_parquet`."""
-    return list(DeltaTable(snapshot.uri, version=snapshot.version).file_uris())
+    return file_paths(DeltaTable(snapshot.uri, version=snapshot.version))
 
 
 def split_filter(split: Split, split_spec: SplitSpec) -> ds.Expression:

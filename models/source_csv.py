@@ -46,7 +46,10 @@ class CsvSource(Batched):
 
 def _header(file: File) -> list[str]:
     with _opened(file, []) as reader:
-        names: list[str] = reader.schema.names
+        try:
+            names: list[str] = reader.schema.names
+        except UnicodeDecodeError as error:
+            raise _not_csv(file, error) from error
         return names
 
 

@@ -93,6 +93,8 @@ def fit(
         except ray.train.TrainingFailedError as error:
             causes = getattr(error, "worker_failures", {}).values()
             raise failure_of(error, causes, job.training.max_failures) from error
+    if (fault := history.fault()) is not None:
+        raise fault
     if result.checkpoint is None:
         raise WorkError("training ended without a checkpoint", hint="see the Ray Train log above")
     return TrainResult(

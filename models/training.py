@@ -1,5 +1,6 @@
 """The training loop: the same for every family, run by every Ray Train worker."""
 
+import math
 import random
 import tempfile
 import time
@@ -55,7 +56,11 @@ class _Learner:
         spec, world_size = job.training, ray.train.get_context().get_world_size()
         self.device, self.objective = device, objective
         self.network = build_network(job.model, job.folder, job.encoding, objective).to(device)
-        self.wrapped: nn.Module = ray.train.torch.prepare_model(self.network)
+        # A module of the user's may leave parameters out of a step: a branch, an unused layer.
+        options = {"find_unused_parameters": True} if ":" in job.model.family else {}
+        self.wrapped: nn.Module = ray.train.torch.prepare_model(
+            self.network, parallel_strategy_kwargs=options
+        )
         self.optimizer = AdamW(
             self.wrapped.parameters(), lr=spec.learning_rate, weight_decay=spec.weight_decay
         )
@@ -144,6 +149,11 @@ def train_loop(config: dict[str, Any]) -> None:
             "samples_per_second": float(learned[1]) / seconds,
             "epoch_seconds": seconds,
         }
+        if not math.isfinite(metrics["train_loss"]):
+            # The same on every rank, and the same again from any checkpoint: told, not raised, so
+            # that Ray Train does not try it max_failures times.
+            ray.train.report(metrics)
+            return
         _report(metrics, learner, state, spec, rank)
 
 

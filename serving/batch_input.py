@@ -7,6 +7,7 @@ import deltalake
 import ray.data
 from deltalake.exceptions import TableNotFoundError
 
+from models.delta_files import file_paths
 from models.errors import InputError
 
 _FORMATS = {
@@ -85,7 +86,7 @@ def _is_delta(source: str) -> bool:
 
 def _delta_files(source: str) -> tuple[str, ...]:
     try:
-        files = deltalake.DeltaTable(source).file_uris()
+        files = file_paths(deltalake.DeltaTable(source))
     except TableNotFoundError as error:
         raise _missing(source) from error
     if not files:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from models import snapshots
+from models.errors import InputError
 from models.features import Encoding, fit_encoding
 from models.pipeline import Pipeline
 from models.places import Places
@@ -45,6 +46,7 @@ def train_workers(
     shares = pipeline.dataset.split
     columns = (*snapshot.schema.features, snapshot.schema.target)
     rows = snapshots.count_rows(snapshot, "train", shares)
+    _require_rows(pipeline, snapshot, rows)
     encoding = fit_encoding(
         snapshot.schema, snapshots.scan(snapshot, "train", shares, columns=columns)
     )
@@ -59,6 +61,29 @@ def train_workers(
         told = "; ".join(recovery(epoch) for epoch in result.recoveries)
         run.set_tags({"millrace.recoveries": told})
     return Trained(encoding, result.checkpoint, result.history, result.recoveries)
+
+
+def _require_rows(pipeline: Pipeline, snapshot: snapshots.Snapshot, train_rows: int) -> None:
+    """Refuse a snapshot whose splits are too small to learn from and to judge by.
+
+    Raises:
+        InputError: a split has too few rows.
+    """
+    shares, workers = pipeline.dataset.split, pipeline.training.num_workers
+    least = {"train": 2 * workers, "validation": 1, "test": 1}
+    found = {
+        "train": train_rows,
+        "validation": snapshots.count_rows(snapshot, "validation", shares),
+        "test": snapshots.count_rows(snapshot, "test", shares),
+    }
+    if all(found[split] >= least[split] for split in least):
+        return
+    raise InputError(
+        "there are too few rows to train and to judge by",
+        seen=", ".join(f"{split} {rows}" for split, rows in found.items()),
+        valid=", ".join(f"{split} at least {rows}" for split, rows in least.items()),
+        hint="bring more rows with different keys, or change dataset.split",
+    )
 
 
 class Teller:

@@ -28,7 +28,11 @@ def reasons(cells: Any, column: Column) -> list[str | None]:
     [
         (Column("a", "float"), ["1.5", " 2 ", "+3", "1e3", ".5"], [None] * 5),
         (Column("a", "float"), ["abc", "1,5", "NA", None], ["not a number"] * 2 + ["null"] * 2),
-        (Column("a", "float"), [1.0, float("nan"), float("inf")], [None, "null", "infinite"]),
+        (
+            Column("a", "float"),
+            [1.0, float("nan"), float("inf")],
+            [None, "null", "infinite, or too large for a 32-bit float"],
+        ),
         (Column("a", "float", nullable=True), ["", "nan", "x"], [None, None, "not a number"]),
         (
             Column("a", "float", min=0, max=1),

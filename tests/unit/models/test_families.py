@@ -191,3 +191,15 @@ def test_trying_a_network_out_leaves_its_running_statistics_alone() -> None:
         if isinstance(layer, nn.BatchNorm2d)
     ]
     assert counts == [0, 0]
+
+
+def test_a_module_without_parameters_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "none.py").write_text(
+        "from torch import nn\nclass Net(nn.Module):\n"
+        "    def __init__(self, in_features, num_classes):\n        super().__init__()\n"
+        "    def forward(self, x):\n        return x[:, :2]\n"
+    )
+    spec = ModelSpec(family="none:Net")
+    encoding = Encoding((Feature("a", "number"), Feature("b", "number")), "t", ("x", "y"))
+    with pytest.raises(InputError, match="no parameters to train"):
+        build_network(spec, tmp_path, encoding, objective_of(encoding))

@@ -86,3 +86,19 @@ def test_another_error_is_told_by_its_last_line(causes: list[Exception], seen: s
 
 def test_an_error_without_a_text_is_told_by_its_name() -> None:
     assert failure_of(RuntimeError(), [], 0).seen == "RuntimeError"
+
+
+def test_a_run_whose_loss_is_not_a_number_is_a_fault_that_names_the_epoch() -> None:
+    history = History()
+    history.add(EpochEnded({"epoch": 1, "train_loss": 0.5}))
+    history.add(EpochEnded({"epoch": 2, "train_loss": float("nan")}))
+    fault = history.fault()
+    assert fault is not None
+    assert "epoch 2" in fault.what
+    assert "learning_rate" in (fault.hint or "")
+
+
+def test_a_run_that_learnt_has_no_fault() -> None:
+    history = History()
+    history.add(EpochEnded({"epoch": 1, "train_loss": 0.5}))
+    assert history.fault() is None

@@ -126,3 +126,22 @@ def test_resolved_yaml_holds_the_defaults(tmp_path: Path) -> None:
     (tmp_path / "p.yaml").write_text(GOOD)
     values = yaml.safe_load(resolved_yaml(load_pipeline(tmp_path / "p.yaml")))
     assert values["training"]["epochs"] == 20
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "says"),
+    [
+        ("train", "every monday", "cron"),
+        ("score", "61 * * * *", "cron"),
+        ("timezone", "Mars/X", "time zone"),
+    ],
+)
+def test_a_schedule_that_cannot_be_read_is_refused(tmp_path, key, value, says) -> None:
+    file = tmp_path / "p.yaml"
+    file.write_text(
+        f"{{name: a, dataset: {{source: a.csv, target: y}}, schedule: {{{key}: '{value}'}}}}"
+    )
+    with pytest.raises(InputError) as caught:
+        load_pipeline(file)
+    assert f"schedule.{key}" in str(caught.value)
+    assert says in str(caught.value)
