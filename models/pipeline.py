@@ -119,7 +119,7 @@ class TrainingSpec(Spec):
 
     epochs: int = Field(20, ge=1, description="Passes over the train split.")
     batch_size: int = Field(64, ge=1, description="Rows per worker and step.")
-    learning_rate: float = Field(1e-3, gt=0, description="Peak learning rate of AdamW.")
+    learning_rate: float = Field(3e-3, gt=0, description="Peak learning rate of AdamW.")
     weight_decay: float = Field(1e-4, ge=0, description="Weight decay of AdamW.")
     num_workers: int = Field(2, ge=1, description="Ray Train workers, one process each.")
     seed: int = Field(0, ge=0, description="Seed of weights and order.")
