@@ -5,16 +5,19 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from models.answers import answers_of
 from models.arrays import Array
-from models.errors import InputError, MillraceError, nearest
+from models.errors import InputError, MillraceError, TransientError, nearest
 from models.features import Encoding, Feature
 from models.places import Places
 from serving.client import TritonClient
+
+if TYPE_CHECKING:
+    from models.registry import ModelVersion
 
 MAX_VALUES = 10
 """Values of a category that an error names."""
@@ -51,23 +54,19 @@ def predict_live(places: Places, model: str, rows: str | None) -> LiveAnswer:
 
     Raises:
         InputError: the model is not served, or a row cannot be encoded.
-        TransientError: Triton cannot be reached.
+        TransientError: Triton cannot be reached, or has not loaded the champion yet.
     """
     import time
 
     from models.features import FEATURES
-    from models.registry import registry_of
+    from models.registry import CHAMPION, registry_of
 
     endpoint = places.triton[0]
     with TritonClient(endpoint) as client:
+        registry = registry_of(places)
         version = client.live_version(model)
         if version is None:
-            raise InputError(
-                f"Triton does not serve {model!r}",
-                valid=", ".join(sorted({m.name for m in client.index()})) or "no model is loaded",
-                hint="run `millrace release` after a version got the alias champion",
-            )
-        registry = registry_of(places)
+            raise _not_served(client, model, registry.by_alias(model, CHAMPION))
         package = registry.fetch(registry.version(model, version))
         features = _rows(package.encoding, rows) if rows else package.golden()[0][:1]
         started = time.perf_counter()
@@ -82,6 +81,22 @@ def predict_live(places: Places, model: str, rows: str | None) -> LiveAnswer:
         tuple(meaning.prediction(values)),
         tuple(float(score) for score in meaning.score(values)),
         seconds * 1000,
+    )
+
+
+def _not_served(
+    client: TritonClient, model: str, champion: "ModelVersion | None"
+) -> InputError | TransientError:
+    """Return the error of a model that is not loaded: for now, or because nobody wants it."""
+    if champion is not None:
+        return TransientError(
+            f"version {champion.version} of {model} is the champion, but Triton has not loaded it",
+            hint="it loads within a minute of a start of Triton; `millrace release` does it now",
+        )
+    return InputError(
+        f"Triton does not serve {model!r}",
+        valid=", ".join(sorted({m.name for m in client.index()})) or "no model is loaded",
+        hint="run `millrace release` after a version got the alias champion",
     )
 
 

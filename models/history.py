@@ -54,6 +54,7 @@ class History:
         )
 
 
+_UNUSED = "Expected to have finished reduction in the prior iteration"
 _NAMES_AN_ERROR = re.compile(r"^[\w.]*(Error|Exception)\b")
 
 
@@ -69,7 +70,14 @@ def failure_of(error: Exception, causes: Iterable[Exception], max_failures: int)
     for cause in found:
         if isinstance(cause, MillraceError):
             return cause
-    lines = str(found[0] if found else error).strip().splitlines()
+    text = str(found[0] if found else error).strip()
+    if _UNUSED in text:
+        return WorkError(
+            "training failed: a step left parameters without a gradient, another did not",
+            seen=_UNUSED,
+            hint="set training.find_unused_parameters: true",
+        )
+    lines = text.splitlines()
     named = [line for line in lines if _NAMES_AN_ERROR.match(line)]
     return WorkError(
         "training failed",

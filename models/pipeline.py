@@ -130,6 +130,11 @@ class TrainingSpec(Spec):
         3, ge=0, description="Failures of workers to recover from by the last checkpoint."
     )
     checkpoint_every: int = Field(1, ge=1, description="Epochs between two checkpoints.")
+    find_unused_parameters: bool | None = Field(
+        None,
+        description="Whether steps may leave parameters without a gradient. Left out, one step "
+        "tells; say true for a module whose branches depend on the data.",
+    )
 
 
 class ExportSpec(Spec):

@@ -25,6 +25,7 @@ from models.families import build_network
 from models.features import Encoding
 from models.objective import Objective, objective_of
 from models.pipeline import ModelSpec, Split, TrainingSpec
+from models.unused import leaves_parameters_unused
 
 TRAIN: Split = "train"
 VALIDATION: Split = "validation"
@@ -55,11 +56,13 @@ class _Learner:
     def __init__(self, job: TrainJob, objective: Objective, device: torch.device) -> None:
         spec, world_size = job.training, ray.train.get_context().get_world_size()
         self.device, self.objective = device, objective
-        self.network = build_network(job.model, job.folder, job.encoding, objective).to(device)
-        # A module of the user's may leave parameters out of a step: a branch, an unused layer.
-        options = {"find_unused_parameters": True} if ":" in job.model.family else {}
+        network = build_network(job.model, job.folder, job.encoding, objective)
+        unused = spec.find_unused_parameters
+        if unused is None:
+            unused = leaves_parameters_unused(network, job.encoding.raw_width)
+        self.network = network.to(device)
         self.wrapped: nn.Module = ray.train.torch.prepare_model(
-            self.network, parallel_strategy_kwargs=options
+            self.network, parallel_strategy_kwargs={"find_unused_parameters": unused}
         )
         self.optimizer = AdamW(
             self.wrapped.parameters(), lr=spec.learning_rate, weight_decay=spec.weight_decay

@@ -84,6 +84,12 @@ def test_another_error_is_told_by_its_last_line(causes: list[Exception], seen: s
     assert "training.max_failures (now 2)" in str(failure)
 
 
+def test_ddps_error_of_an_unused_parameter_names_the_key() -> None:
+    cause = RuntimeError("Expected to have finished reduction in the prior iteration before …")
+    failure = failure_of(RuntimeError(), [cause], 0)
+    assert "training.find_unused_parameters: true" in (failure.hint or "")
+
+
 def test_an_error_without_a_text_is_told_by_its_name() -> None:
     assert failure_of(RuntimeError(), [], 0).seen == "RuntimeError"
 

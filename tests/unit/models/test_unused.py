@@ -1,0 +1,42 @@
+import pytest
+import torch
+from torch import Tensor, nn
+
+from models.features import Encoding, Feature
+from models.network import Network
+from models.unused import leaves_parameters_unused
+
+NUMBERS = Encoding((Feature("a", "number"), Feature("b", "number")), "t", ("no", "yes"))
+
+
+class _WithSpareLayer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.used, self.spare = nn.Linear(2, 2), nn.Linear(2, 2)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        answer: Tensor = self.used(rows)
+        return answer
+
+
+class _Frozen(_WithSpareLayer):
+    def __init__(self) -> None:
+        super().__init__()
+        self.spare.requires_grad_(False)
+
+
+@pytest.mark.parametrize(
+    ("net", "unused"), [(_WithSpareLayer(), True), (_Frozen(), False), (nn.Linear(2, 2), False)]
+)
+def test_a_layer_that_gets_no_gradient_is_found(net: nn.Module, unused: bool) -> None:
+    assert leaves_parameters_unused(Network(NUMBERS, net), NUMBERS.raw_width) is unused
+
+
+def test_trying_changes_neither_the_network_nor_the_random_state() -> None:
+    network = Network(NUMBERS, nn.Sequential(nn.BatchNorm1d(2), nn.Dropout(), nn.Linear(2, 2)))
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    state = torch.get_rng_state()
+    leaves_parameters_unused(network, NUMBERS.raw_width)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
+    assert all(parameter.grad is None for parameter in network.parameters())
