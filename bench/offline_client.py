@@ -14,6 +14,7 @@ from tritonclient import grpc
 from tritonclient.utils import np_to_triton_dtype, shared_memory
 
 from models.places import Endpoint
+from serving.client import connection
 
 Array = npt.NDArray[Any]
 
@@ -42,7 +43,7 @@ class OfflineClient:
     ) -> None:
         self.model, self.rows = model, len(next(iter(feed.values())))
         self._opened = ExitStack()
-        self._grpc = grpc.InferenceServerClient(endpoint.grpc)
+        self._grpc = connection(endpoint)
         self._opened.callback(self._grpc.close)
         self._slots = [
             _Slot(self._grpc, self._opened, number, feed, answer) for number in range(in_flight)

@@ -4,6 +4,7 @@ A and B take turns in one run on one machine. Both sides have one ONNX Runtime t
 tells of the serving and not of the number of cores.
 """
 
+import secrets
 import socket
 import statistics
 import tempfile
@@ -196,4 +197,4 @@ def _free_endpoint() -> Endpoint:
         for each in sockets:
             each.bind(("127.0.0.1", 0))
         http, grpc, metrics = (each.getsockname()[1] for each in sockets)
-    return Endpoint("127.0.0.1", http, grpc, metrics)
+    return Endpoint("127.0.0.1", http, grpc, metrics, token=secrets.token_hex(32))

@@ -49,8 +49,8 @@ def check(file: PipelineFile, set_: Overrides = None, as_json: AsJson = False) -
 
 
 @app.command()
-def schema() -> None:
-    """Print the JSON Schema of pipeline files, for an editor to complete by."""
+def schema(as_json: AsJson = False) -> None:
+    """Print the JSON Schema of pipeline files, for an editor to complete by; always as JSON."""
     from models.pipeline_file import json_schema
 
     console.print_json(json_schema())
@@ -138,8 +138,9 @@ def up(
     chosen = settings.load()
     found = control.up(chosen, detach=not foreground, say=_say)
     console.print_json(found) if as_json else show_status(found)
-    files = ", ".join(str(file) for file in chosen.pipeline_files())
-    _say(f"scheduled: {files or 'no pipeline file; name yours in MILLRACE_PIPELINES'}")
+    if found.running:
+        files = ", ".join(str(file) for file in chosen.pipeline_files())
+        _say(f"scheduled: {files or 'no pipeline file; name yours in MILLRACE_PIPELINES'}")
 
 
 @app.command()

@@ -1,11 +1,14 @@
 """`millrace up`, `down` and `status`: start, stop and look at what runs on this machine."""
 
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 
 from flows import processes, run_state
 from flows.deployment_specs import plan
@@ -20,6 +23,7 @@ STOP_SECONDS = 60.0
 POLL_SECONDS = 0.2
 HOPELESS_RESTARTS = 2
 TAIL_LINES = 15
+TOLD_TO_END = (0, -signal.SIGTERM)
 
 Say = Callable[[str], None]
 LiveVersions = Callable[[Places], Mapping[str, object]]
@@ -98,29 +102,35 @@ def up(settings: Settings, *, detach: bool = True, say: Say = _silent) -> Status
 
     Args:
         settings: what to start, and where.
-        detach: leave it running; else stay until it ends or Ctrl-C, and stop it.
+        detach: leave it running; else stay until it ends, Ctrl-C or SIGTERM, and stop it.
         say: takes progress lines.
 
     Raises:
         InputError: a pipeline file to schedule cannot be read.
-        WorkError: a port is taken, or a service did not become well; nothing is left running.
+        WorkError: a port is taken, a service did not become well, or, unless detached, the
+            supervisor ended by itself; nothing is left running.
     """
     plan(settings.pipeline_files(), settings.deployments)
     settings.places().prepared()
+    with _sigterm_as_ctrl_c():
+        supervisor = _start_once(settings, say)
+        if supervisor is not None and not detach:
+            _stay(settings, supervisor, say)
+    return status(settings)
+
+
+def _start_once(settings: Settings, say: Say) -> "subprocess.Popen[bytes] | None":
+    """Start the supervisor and its services, or return None if there is one already."""
     starting = run_state.hold_lock(settings.run, run_state.STARTING, 2 * HEALTHY_SECONDS)
     if starting is None:
         raise WorkError("another `millrace up` is at work on this home", seen=settings.home)
     with starting:
         if run_state.supervisor_alive(settings.run):
             say(f"already up for {settings.home}")
-            found = status(settings)
-            if not found.healthy:
+            if not status(settings).healthy:
                 say("not everything is healthy; `millrace status` looks again, logs are in logs/")
-            return found
-        supervisor = _start(settings, say)
-    if not detach:
-        _stay(settings, supervisor, say)
-    return status(settings)
+            return None
+        return _start(settings, say)
 
 
 def _start(settings: Settings, say: Say) -> "subprocess.Popen[bytes]":
@@ -138,12 +148,38 @@ def _start(settings: Settings, say: Say) -> "subprocess.Popen[bytes]":
 
 
 def _stay(settings: Settings, supervisor: "subprocess.Popen[bytes]", say: Say) -> None:
-    """Stay until the supervisor ends or Ctrl-C, and stop it."""
+    """Stay until Ctrl-C or until the supervisor ends, and leave nothing running.
+
+    Raises:
+        WorkError: nobody told the supervisor to end.
+    """
     say("running; Ctrl-C stops it")
     try:
-        supervisor.wait()
+        ended = supervisor.wait()
     except KeyboardInterrupt:
+        return
+    finally:
         down(settings, say=say)
+    if ended not in TOLD_TO_END:
+        log = settings.places().logs / "supervisor.log"
+        raise WorkError(
+            f"the supervisor ended with status {ended}; everything is stopped",
+            hint=f"read {log}; status -9 is often the kernel's, out of memory",
+        )
+
+
+@contextmanager
+def _sigterm_as_ctrl_c() -> Iterator[None]:
+    """Let SIGTERM end the block as Ctrl-C does."""
+    before = signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _interrupt(signum: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
 
 
 def down(settings: Settings, *, say: Say = _silent) -> Stopped:

@@ -2,15 +2,17 @@
 
 Runs whose process died unseen still hold their deployment's only slot; runs that fell due while
 nothing was up wait in a queue; pipelines that are no longer served still have their schedules.
+Only this home's deployments are touched: several homes may share one Prefect server.
 """
 
+import secrets
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from flows import processes
+from flows import processes, run_state
 from flows.deployment_specs import DeploymentSpec
 from flows.settings import MARK, Settings
 
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from prefect.client.schemas.objects import FlowRun
 
 OURS = "millrace"
+HOME = "home:"
 LATE = timedelta(minutes=2)
 
 
@@ -44,19 +47,57 @@ def superseded(missed: Iterable[Missed], specs: Iterable[DeploymentSpec]) -> tup
     return tuple(run.id for run in runs if run.id not in newest.values())
 
 
+def home_id(settings: Settings) -> str:
+    """Return the id of this home, made once and kept in it.
+
+    Two hosts can have the same path, and a container has another host name after each start.
+    """
+    return run_state.kept_secret(settings.home / "home.id", lambda: secrets.token_hex(4))
+
+
+def owned(
+    specs: Iterable[DeploymentSpec], home: str, *, shared: bool
+) -> tuple[DeploymentSpec, ...]:
+    """Tag deployments as this home's, and on a shared server name them so.
+
+    On a server, a deployment is its name: under one name two homes would take each other's runs,
+    and a release makes the Triton of its own home right.
+
+    Args:
+        specs: the deployments as declared.
+        home: the id of this home.
+        shared: whether the server may serve other homes too.
+    """
+    suffix = f"-{home}" if shared else ""
+    return tuple(
+        replace(spec, name=f"{spec.name}{suffix}", tags=(*spec.tags, f"{HOME}{home}"))
+        for spec in specs
+    )
+
+
+def belongs_elsewhere(tags: Iterable[str], home: str) -> bool:
+    """Return whether the tags of a deployment name another home and not this one."""
+    homes = {tag.removeprefix(HOME) for tag in tags if tag.startswith(HOME)}
+    return bool(homes) and home not in homes
+
+
 async def put_right(
     client: "PrefectClient", settings: Settings, specs: tuple[DeploymentSpec, ...]
 ) -> None:
-    """Bring the Prefect server's view of our deployments up to date."""
-    await _crash_lost(client, settings, specs)
+    """Bring the Prefect server's view of this home's deployments up to date.
+
+    Args:
+        client: of the Prefect server.
+        settings: of this home.
+        specs: what is served, as `owned` returns it.
+    """
+    await _crash_lost(client, settings)
     await _forget_missed(client, specs)
-    await _unschedule_others(client, {spec.name for spec in specs})
+    await _unschedule_others(client, settings, {spec.name for spec in specs})
 
 
-async def _crash_lost(
-    client: "PrefectClient", settings: Settings, specs: tuple[DeploymentSpec, ...]
-) -> None:
-    """Mark as crashed what the server holds for running and no process of ours runs."""
+async def _crash_lost(client: "PrefectClient", settings: Settings) -> None:
+    """Mark as crashed what the server holds for running here and no process of ours runs."""
     from prefect.client.schemas.objects import StateType
     from prefect.states import Crashed
 
@@ -65,11 +106,11 @@ async def _crash_lost(
         process.environ().get("PREFECT__FLOW_RUN_ID")
         for process in processes.marked(MARK, str(settings.home))
     }
-    for spec in specs:
-        for run in await _runs(client, spec, _in_states(*active)):
-            if str(run.id) not in alive:
-                message = "Its process ended without a word: a restart, or out of memory."
-                await client.set_flow_run_state(run.id, Crashed(message=message))
+    here = _deployments(tags=(f"{HOME}{home_id(settings)}",))
+    for run in await _runs(client, here, _in_states(*active)):
+        if str(run.id) not in alive:
+            message = "Its process ended without a word: a restart, or out of memory."
+            await client.set_flow_run_state(run.id, Crashed(message=message))
 
 
 async def _forget_missed(client: "PrefectClient", specs: tuple[DeploymentSpec, ...]) -> None:
@@ -84,35 +125,42 @@ async def _forget_missed(client: "PrefectClient", specs: tuple[DeploymentSpec, .
     missed = [
         Missed(run.id, spec.name, run.expected_start_time)
         for spec in specs
-        for run in await _runs(client, spec, late)
+        for run in await _runs(client, _deployments(spec.name), late)
         if run.auto_scheduled and run.expected_start_time
     ]
     for run_id in superseded(missed, specs):
         await client.delete_flow_run(run_id)
 
 
-async def _unschedule_others(client: "PrefectClient", names: set[str]) -> None:
-    """Take the schedules from deployments of ours whose pipeline is no longer served."""
-    for deployment in await client.read_deployments(deployment_filter=_deployments()):
-        if deployment.name not in names and deployment.work_pool_name is None:
+async def _unschedule_others(client: "PrefectClient", settings: Settings, names: set[str]) -> None:
+    """Take the schedules from deployments of this home whose pipeline is no longer served.
+
+    On the embedded server, those that name no home are this home's too.
+    """
+    home = home_id(settings)
+    tags = (f"{HOME}{home}",) if settings.prefect_api_url else ()
+    for deployment in await client.read_deployments(deployment_filter=_deployments(tags=tags)):
+        if deployment.work_pool_name is not None or belongs_elsewhere(deployment.tags, home):
+            continue
+        if deployment.name not in names:
             for schedule in deployment.schedules:
                 await client.delete_deployment_schedule(deployment.id, schedule.id)
 
 
 async def _runs(
-    client: "PrefectClient", spec: DeploymentSpec, runs: "FlowRunFilter"
+    client: "PrefectClient", deployments: "DeploymentFilter", runs: "FlowRunFilter"
 ) -> "list[FlowRun]":
     return await client.read_flow_runs(
-        deployment_filter=_deployments(spec.name), flow_run_filter=runs, limit=200
+        deployment_filter=deployments, flow_run_filter=runs, limit=200
     )
 
 
-def _deployments(*names: str) -> "DeploymentFilter":
+def _deployments(*names: str, tags: tuple[str, ...] = ()) -> "DeploymentFilter":
     from prefect.client.schemas import filters
 
     return filters.DeploymentFilter(
         name=filters.DeploymentFilterName(any_=list(names)) if names else None,
-        tags=filters.DeploymentFilterTags(all_=[OURS]),
+        tags=filters.DeploymentFilterTags(all_=[OURS, *tags]),
     )
 
 

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flows.deployment_specs import DeploymentSpec, plan
-from flows.deployment_upkeep import OURS, put_right
+from flows.deployment_upkeep import OURS, home_id, owned, put_right
 from flows.run_state import replace_private
-from flows.services import answers, deployments_ready_file
+from flows.services import answers, deployments_ready_file, errors_told
 from flows.settings import Settings, apply, load
 from models.errors import TransientError
 
@@ -104,9 +104,12 @@ async def _wait_for_api(settings: Settings) -> None:
 
 def main() -> None:
     """Serve the deployments of the pipeline files that the settings name."""
-    settings = apply(load())
-    deployments_ready_file(settings).unlink(missing_ok=True)
-    asyncio.run(serve(settings, plan(settings.pipeline_files(), settings.deployments)))
+    with errors_told():
+        settings = apply(load())
+        deployments_ready_file(settings).unlink(missing_ok=True)
+        declared = plan(settings.pipeline_files(), settings.deployments)
+        shared = settings.prefect_api_url is not None
+        asyncio.run(serve(settings, owned(declared, home_id(settings), shared=shared)))
 
 
 if __name__ == "__main__":

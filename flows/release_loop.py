@@ -15,12 +15,30 @@ def release_once() -> tuple[Outcome, ...]:
 
 
 def watch_releases(interval: float, show: Callable[[tuple[Outcome, ...]], None]) -> None:
-    """Reconcile every `interval` seconds until Ctrl-C; a failure is told and tried again."""
+    """Reconcile every `interval` seconds until Ctrl-C; a failure is told and tried again.
+
+    A fault of ours, which would only come back, ends it.
+    """
     while True:
         try:
             outcomes = release_model()
             if any(outcome.changed for outcome in outcomes):
                 show(outcomes)
-        except MillraceError as error:
-            log.error("%s", error)
+        except Exception as error:
+            if not is_failure(error):
+                raise
+            log.error("the release failed and is tried again: %s", error)
         time.sleep(interval)
+
+
+def is_failure(error: BaseException | None) -> bool:
+    """Return whether an error, or one that it was raised from, is a failure of what a release uses.
+
+    Those are what Millrace tells itself, and what the clients of MLflow and Prefect raise while
+    their server restarts; Prefect's wraps some in a plain RuntimeError.
+    """
+    import httpx
+    from mlflow.exceptions import MlflowException
+
+    known = (MillraceError, MlflowException, httpx.HTTPError, OSError)
+    return error is not None and (isinstance(error, known) or is_failure(error.__cause__))

@@ -8,15 +8,17 @@ import os
 import secrets
 import sys
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from http.client import HTTPException
 from pathlib import Path
 
 from flows import run_state
+from flows.console import print_error
 from flows.settings import LOOPBACK, MARK, Settings, child_environment, load
-from models.errors import InputError
+from models.errors import InputError, MillraceError
 
 
 @dataclass(frozen=True)
@@ -221,21 +223,52 @@ def _flat(options: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(word for pair in options.items() for word in pair)
 
 
-def main(arguments: list[str] | None = None) -> None:
-    """Become the service that is named: nothing supervises it but what started it.
+def named(settings: Settings, names: list[str]) -> Service:
+    """Return the one service that is named.
 
     Raises:
-        InputError: no service has this name.
+        InputError: none is, or more than one, or one that does not run here.
     """
-    names = sys.argv[1:] if arguments is None else arguments
-    settings = load()
-    settings.places().prepared()
     services = {service.name: service for service in local(settings)}
     if len(names) != 1 or names[0] not in services:
         raise InputError("name one service", seen=" ".join(names), valid=", ".join(services))
-    service = services[names[0]]
-    service.clean_up()
-    os.execvpe(service.argv[0], service.argv, environment(settings, service))  # noqa: S606
+    return services[names[0]]
+
+
+def unsupervised_environment(settings: Settings, service: Service) -> dict[str, str]:
+    """Return the environment of a service that no supervisor starts.
+
+    There is no record of what runs, in which the scheduled runs would find the servers; so their
+    addresses are given as chosen ones, which every process below takes over.
+    """
+    addresses = {}
+    if settings.mlflow_tracking_uri is None:
+        addresses["MLFLOW_TRACKING_URI"] = f"http://{LOOPBACK}:{settings.mlflow_port}"
+    if settings.prefect_api_url is None:
+        addresses["PREFECT_API_URL"] = f"http://{LOOPBACK}:{settings.prefect_port}/api"
+    whole = environment(settings, service)
+    return whole | addresses if service.name == "deployments" else whole
+
+
+@contextmanager
+def errors_told() -> Iterator[None]:
+    """End this process with an error line, not a stack trace, at what a user is meant to read."""
+    try:
+        yield
+    except MillraceError as error:
+        print_error(error, as_json=False)
+        sys.exit(error.exit_code)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Become the service that is named: nothing supervises it but what started it."""
+    with errors_told():
+        settings = load()
+        settings.places().prepared()
+        service = named(settings, sys.argv[1:] if arguments is None else arguments)
+        service.clean_up()
+        whole = unsupervised_environment(settings, service)
+        os.execvpe(service.argv[0], service.argv, whole)  # noqa: S606
 
 
 if __name__ == "__main__":

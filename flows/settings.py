@@ -59,6 +59,17 @@ def _absolute(path: Path) -> Path:
     return Path(os.path.abspath(path.expanduser()))  # noqa: PTH100  (keeps symbolic links as given)
 
 
+def _located(tables: str | None) -> str | None:
+    """Make a path absolute: services run in another folder than commands."""
+    return tables if tables is None or "://" in tables else str(_absolute(Path(tables)))
+
+
+def _database_located(uri: str | None) -> str | None:
+    """Make the path of an SQLite database absolute, for the same reason."""
+    scheme, found, path = (uri or "").partition("sqlite:///")
+    return uri if scheme or not found or not path else f"sqlite:///{_absolute(Path(path))}"
+
+
 Port = Annotated[int, Field(ge=1, le=65535)]
 Words = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)]
 
@@ -77,7 +88,7 @@ class Settings(BaseSettings):
     home: Annotated[Path, AfterValidator(_absolute)] = Field(
         Path(".millrace"), description="Folder of the embedded state."
     )
-    mlflow_tracking_uri: str | None = Field(
+    mlflow_tracking_uri: Annotated[str | None, AfterValidator(_database_located)] = Field(
         None, validation_alias="MLFLOW_TRACKING_URI", description="MLflow tracking and registry."
     )
     prefect_api_url: str | None = Field(
@@ -86,7 +97,9 @@ class Settings(BaseSettings):
     ray_address: str = Field(
         "local", validation_alias="RAY_ADDRESS", description="A Ray cluster, or local."
     )
-    tables: str | None = Field(None, description="Root of the Delta tables, a path or s3://….")
+    tables: Annotated[str | None, AfterValidator(_located)] = Field(
+        None, description="Root of the Delta tables, a path or s3://…."
+    )
     triton: Annotated[tuple[Endpoint, ...] | None, NoDecode, BeforeValidator(_endpoints)] = Field(
         None, min_length=1, description="Triton servers: host:http:grpc[:metrics],…."
     )
@@ -127,9 +140,13 @@ class Settings(BaseSettings):
 
     @property
     def local_triton(self) -> Endpoint:
-        """The Triton server that `millrace up` starts."""
+        """The Triton server that `millrace up` starts, with its token once the home is prepared."""
         return Endpoint(
-            LOOPBACK, self.triton_http_port, self.triton_grpc_port, self.triton_metrics_port
+            LOOPBACK,
+            self.triton_http_port,
+            self.triton_grpc_port,
+            self.triton_metrics_port,
+            token=triton_token(self) if os.path.isdir(self.run) else "",
         )
 
     def mlflow_uri(self) -> str:
@@ -320,10 +337,24 @@ def ray_token(settings: Settings) -> str:
     Raises:
         WorkError: the token cannot be read or written.
     """
+    return _kept_token(settings, "Ray")
+
+
+def triton_token(settings: Settings) -> str:
+    """Return the token that the Triton server of this home asks for before it is changed.
+
+    Raises:
+        WorkError: the token cannot be read or written.
+    """
+    return _kept_token(settings, "Triton")
+
+
+def _kept_token(settings: Settings, owner: str) -> str:
+    path = settings.run / f"{owner.lower()}.token"
     try:
-        return run_state.kept_secret(settings.run / "ray.token", lambda: secrets.token_hex(32))
+        return run_state.kept_secret(path, lambda: secrets.token_hex(32))
     except OSError as error:
-        raise WorkError("the Ray token cannot be kept", seen=error) from error
+        raise WorkError(f"the {owner} token cannot be kept", seen=error) from error
 
 
 def child_environment(settings: Settings) -> dict[str, str]:

@@ -4,7 +4,7 @@ A frozen value, built once from the environment by `flows.settings` and handed t
 so that no other module reads the environment.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from models.errors import WorkError
@@ -12,12 +12,20 @@ from models.errors import WorkError
 
 @dataclass(frozen=True)
 class Endpoint:
-    """One Triton server: its host and its HTTP, gRPC and metrics ports."""
+    """One Triton server.
+
+    Attributes:
+        host: its host.
+        http_port: its HTTP port; so grpc_port and metrics_port.
+        token: what it asks of those who change what it serves; empty if it asks for nothing. It
+            is not shown, neither by `repr` nor as JSON, and makes no other server of this one.
+    """
 
     host: str = "127.0.0.1"
     http_port: int = 8000
     grpc_port: int = 8001
     metrics_port: int = 8002
+    token: str = field(default="", repr=False, compare=False, kw_only=True)
 
     @property
     def grpc(self) -> str:
@@ -28,6 +36,15 @@ class Endpoint:
     def http(self) -> str:
         """The `host:port` that `tritonclient.http` takes."""
         return f"{self.host}:{self.http_port}"
+
+    def as_json(self) -> dict[str, object]:
+        """Return what `--json` prints: all but the token."""
+        return {
+            "host": self.host,
+            "http_port": self.http_port,
+            "grpc_port": self.grpc_port,
+            "metrics_port": self.metrics_port,
+        }
 
 
 @dataclass(frozen=True)

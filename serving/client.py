@@ -23,6 +23,11 @@ PREDICT_SECONDS = 60.0
 LOAD_SECONDS = 600.0
 NO_ID = "[request id: <id_unknown>] "
 
+TOKEN_HEADER = "millrace-token"
+"""The HTTP header of an endpoint's token."""
+TOKEN_METADATA = f"triton-grpc-protocol-{TOKEN_HEADER}"
+"""The same in gRPC, where Triton puts a prefix before it."""
+
 
 @dataclass(frozen=True)
 class VersionStatistics:
@@ -56,7 +61,7 @@ class TritonClient:
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
-        self._grpc = grpc.InferenceServerClient(endpoint.grpc)
+        self._grpc = connection(endpoint)
 
     def __enter__(self) -> "TritonClient":
         return self
@@ -237,7 +242,24 @@ class TritonClient:
                 seen=f"no Triton answers at {self.endpoint.grpc}",
                 hint="start it with: millrace up; or set MILLRACE_TRITON to one that runs",
             )
+        if TOKEN_METADATA in seen:
+            return refused(what, seen=seen, hint=self._token_hint())
         return refused(what, seen=seen)
+
+    def _token_hint(self) -> str:
+        if self.endpoint.token:
+            return "it was started with another token: millrace down, then millrace up"
+        return "unset MILLRACE_TRITON, and set MILLRACE_HOME to the home that the server runs for"
+
+
+def connection(endpoint: Endpoint) -> grpc.InferenceServerClient:
+    """Connect to a server; every call carries the endpoint's token, if it has one."""
+    opened = grpc.InferenceServerClient(endpoint.grpc)
+    if endpoint.token:
+        opened.register_plugin(
+            lambda request: request.headers.update({TOKEN_METADATA: endpoint.token})
+        )
+    return opened
 
 
 def _status(error: InferenceServerException) -> str:

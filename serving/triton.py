@@ -16,7 +16,7 @@ import psutil
 from models.errors import InputError, WorkError
 from models.places import Endpoint, Places
 from serving.backend_directory import find_server, prepare_backends, python_environment
-from serving.client import TritonClient
+from serving.client import TOKEN_HEADER, TritonClient
 
 __all__ = ["clean_up", "command", "find_server", "log_file", "prepare_backends", "running"]
 
@@ -25,12 +25,17 @@ START_SECONDS = 60.0
 STOP_SECONDS = 20.0
 POLL_SECONDS = 0.05
 
+RESTRICTED = "model-repository,shared-memory,trace,logging"
+"""What changes the server, as Triton calls it; loading a model may bring code of its own."""
+
 
 def command(places: Places, endpoint: Endpoint) -> tuple[list[str], dict[str, str]]:
     """Return the arguments and the environment of a server, for any supervisor to start.
 
     The models on disk are not loaded: a release loads the champions. The environment is complete
-    and holds none of the caller's variables, so no token of ours reaches the server.
+    and holds none of the caller's variables, so no other secret of ours reaches the server. The
+    endpoint's token does, in its arguments: Triton takes it nowhere else. Whoever has it may change
+    what is served; requests, metadata, health and statistics need none.
 
     Raises:
         InputError: the endpoint is not on loopback; this binary is old and must not be public.
@@ -57,7 +62,14 @@ def command(places: Places, endpoint: Endpoint) -> tuple[list[str], dict[str, st
     }
     flags = (f"--{key}={value}" for key, value in options.items())
     argv = [str(find_server().binary), "--disable-auto-complete-config", *flags]
-    return argv, python_environment()
+    return [*argv, *_restrictions(endpoint)], python_environment()
+
+
+def _restrictions(endpoint: Endpoint) -> tuple[str, ...]:
+    """Return the flags that ask for the token; last, where a process list cut short ends before."""
+    rule = f"{RESTRICTED}:{TOKEN_HEADER}={endpoint.token}"
+    flags = (f"--http-restricted-api={rule}", f"--grpc-restricted-protocol={rule}")
+    return flags if endpoint.token else ()
 
 
 def log_file(places: Places, endpoint: Endpoint) -> Path:

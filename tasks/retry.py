@@ -5,6 +5,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from prefect import Task, task
 from prefect.cache_policies import NO_CACHE
+from prefect.task_engine import TaskRunTimeoutError
 
 from models.errors import MillraceError
 
@@ -13,11 +14,16 @@ R = TypeVar("R")
 
 
 def may_pass(_task: object, _run: object, state: Any) -> bool:
-    """Return whether the failure of a task run is worth another try."""
+    """Return whether the failure of a task run is worth another try.
+
+    A step whose own time was up is not: it may have done its work, and would do it twice.
+    """
     try:
         state.result()
     except MillraceError as error:
         return error.transient
+    except TaskRunTimeoutError:
+        return False
     except (ConnectionError, TimeoutError):
         return True
     except Exception:
@@ -33,7 +39,7 @@ def step(timeout_seconds: float, retries: int = 2) -> Callable[[Callable[P, R]],
     did not change, a version that is already live).
 
     Args:
-        timeout_seconds: after which the step is failed.
+        timeout_seconds: after which the step is failed, and not tried again.
         retries: further tries after a transient fault.
     """
     return task(

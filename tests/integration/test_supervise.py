@@ -1,5 +1,6 @@
 """`up`, `status` and `down` on real servers, with flows of no weight."""
 
+import asyncio
 import os
 import signal
 import socket
@@ -13,9 +14,13 @@ import httpx
 import psutil
 import pytest
 
-from flows import control, processes, run_state, settings
+from flows import control, processes, run_state, services, settings
+from flows.deployment_specs import DeploymentSpec
+from flows.deployment_upkeep import home_id, owned, put_right
 from flows.settings import MARK, Settings
 from models.errors import WorkError
+
+PROCFILE = Path(__file__).parents[2] / "infra" / "Procfile"
 
 FLOWS = """
 from pathlib import Path
@@ -154,6 +159,40 @@ def test_the_deployment_is_scheduled_and_runs(running: Settings) -> None:
     _wait((running.home.parent / "touched").exists, 30, "the runner runs it")
 
 
+def _running_deployment(client: httpx.Client, home: Settings) -> tuple[str, str]:
+    """Make a deployment of a home, with a schedule and a run that no process runs."""
+    (spec,) = owned(
+        [DeploymentSpec("train-x", "x", tags=("millrace",))], home_id(home), shared=True
+    )
+    flow = client.post("/flows/", json={"name": "shared"}).json()["id"]
+    schedules = [{"schedule": {"cron": "0 0 1 1 *"}, "active": True}]
+    body = {"name": spec.name, "flow_id": flow, "tags": spec.tags, "schedules": schedules}
+    deployment = client.post("/deployments/", json=body).json()["id"]
+    run = client.post(f"/deployments/{deployment}/create_flow_run", json={}).json()["id"]
+    state = {"state": {"type": "RUNNING"}, "force": True}
+    client.post(f"/flow_runs/{run}/set_state", json=state).raise_for_status()
+    return deployment, run
+
+
+def test_a_home_puts_right_only_what_is_its_own(running: Settings, tmp_path: Path) -> None:
+    from prefect.client.orchestration import PrefectClient
+
+    api = f"http://127.0.0.1:{running.prefect_port}/api"
+    here, there = (Settings(home=tmp_path / name, prefect_api_url=api) for name in ("a", "b"))
+
+    async def pipeline_gone() -> None:
+        async with PrefectClient(api) as client:
+            await put_right(client, here, ())
+
+    with httpx.Client(base_url=api, trust_env=False) as client:
+        made = [_running_deployment(client, home) for home in (here, there)]
+        asyncio.run(pipeline_gone())
+        states = [client.get(f"/flow_runs/{run}").json()["state_type"] for _, run in made]
+        found = [client.get(f"/deployments/{deployment}").json() for deployment, _ in made]
+    assert states == ["CRASHED", "RUNNING"]
+    assert [len(each["schedules"]) for each in found] == [0, 1]
+
+
 def test_down_leaves_nothing_behind(running: Settings) -> None:
     supervisor = control.status(running).pid
     assert processes.marked(MARK, str(running.home))
@@ -211,3 +250,32 @@ def test_a_service_that_cannot_start_stops_everything(
     with pytest.raises(WorkError, match="deployments"):
         control.up(chosen)
     assert processes.marked(MARK, str(chosen.home)) == []
+
+
+def test_the_procfile_runs_everything_and_ctrl_c_ends_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen = _settings(tmp_path, monkeypatch)
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    honcho = subprocess.Popen(
+        [sys.executable, "-m", "honcho", "start", "-f", str(PROCFILE)],
+        env={**os.environ, **settings.chosen(chosen), "MILLRACE_HOME": str(chosen.home)}
+        | {"PATH": path},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    servers = [each for each in services.local(chosen) if each.address]
+    ready = services.deployments_ready_file(chosen)
+    try:
+        _wait(
+            lambda: ready.exists() and all(services.healthy(each, None) for each in servers),
+            120,
+            "all four are well",
+        )
+        assert honcho.poll() is None
+    finally:
+        honcho.send_signal(signal.SIGINT)
+        honcho.wait(30)
+        left = processes.marked(MARK, str(chosen.home))
+        processes.end(left, 5.0)
+    assert left == []

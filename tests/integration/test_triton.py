@@ -1,5 +1,7 @@
 """One embedded Triton for the module; every test serves models of its own names."""
 
+import json
+import secrets
 import socket
 import sys
 import threading
@@ -7,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -15,12 +17,13 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from tritonclient import grpc, http
+from tritonclient.utils import InferenceServerException
 
 from models.errors import InputError, TransientError, WorkError
 from models.pipeline import ServingSpec
 from models.places import Endpoint, Places
 from serving import triton
-from serving.client import TritonClient
+from serving.client import TOKEN_HEADER, TOKEN_METADATA, TritonClient
 from serving.load import measure
 from serving.reconcile import Outcome, checked, reconcile
 from serving.repository import Artifact, Repository, digest_of
@@ -78,7 +81,8 @@ def free_endpoint() -> Endpoint:
         sockets = [stack.enter_context(socket.socket()) for _ in range(3)]
         for each in sockets:
             each.bind(("127.0.0.1", 0))
-        return Endpoint("127.0.0.1", *(each.getsockname()[1] for each in sockets))
+        ports = (each.getsockname()[1] for each in sockets)
+        return Endpoint("127.0.0.1", *ports, token=secrets.token_hex(32))
 
 
 def proto(nodes, inputs, outputs, weights=()) -> bytes:
@@ -383,3 +387,78 @@ def test_a_load_run_counts_what_the_server_counts(served) -> None:
         after.rows - before.rows,
     )
     assert 0 < report.p50_ms <= report.p90_ms <= report.p99_ms
+
+
+CODE = """
+from pathlib import Path
+Path({marker!r}).touch()
+class TritonPythonModel:
+    def execute(self, requests):
+        return []
+"""
+CODE_CONFIG = json.dumps(
+    {
+        "backend": "python",
+        "input": [{"name": "x", "data_type": "TYPE_FP32", "dims": [1]}],
+        "output": [{"name": "y", "data_type": "TYPE_FP32", "dims": [1]}],
+    }
+)
+BOTH = pytest.mark.parametrize(
+    ("kind", "module", "header"), [("http", http, TOKEN_HEADER), ("grpc", grpc, TOKEN_METADATA)]
+)
+
+
+@BOTH
+def test_code_comes_in_with_the_token_only(served, tmp_path, kind, module, header) -> None:
+    served.serve("open", constant(1))
+    endpoint, marker = served.client.endpoint, tmp_path / "ran"
+    right = {header: endpoint.token}
+    files = {"file:1/model.py": CODE.format(marker=str(marker)).encode()}
+    with module.InferenceServerClient(getattr(endpoint, kind)) as client:
+        for wrong in ({}, {header: "wrong"}):
+            with pytest.raises(InferenceServerException, match="is restricted"):
+                client.load_model("planted", headers=wrong, config=CODE_CONFIG, files=files)
+            with pytest.raises(InferenceServerException, match="is restricted"):
+                client.unload_model("open", headers=wrong)
+        assert not marker.exists()
+        assert served.client.live_version("open") == 1
+        client.load_model("planted", headers=right, config=CODE_CONFIG, files=files)
+        assert marker.exists()
+        client.unload_model("planted", headers=right)
+    wait_for(lambda: served.client.live_version("planted") is None)
+
+
+@BOTH
+def test_only_what_changes_the_server_is_closed(served, kind, module, header) -> None:
+    served.serve("open", constant(1))
+    with module.InferenceServerClient(getattr(served.client.endpoint, kind)) as client:
+        assert client.is_server_ready()
+        for opened in (
+            client.get_server_metadata,
+            lambda: client.get_model_metadata("open"),
+            lambda: client.get_model_config("open"),
+            lambda: client.get_inference_statistics("open"),
+        ):
+            assert opened()
+        for closed in (
+            client.get_model_repository_index,
+            lambda: client.register_system_shared_memory("r", "/r", 1),
+            lambda: client.update_trace_settings(settings={"trace_level": ["TIMESTAMPS"]}),
+            lambda: client.update_log_settings({"log_verbose_level": 1}),
+        ):
+            with pytest.raises(InferenceServerException, match="is restricted"):
+                closed()
+
+
+@pytest.mark.parametrize(("token", "hint"), [("", "unset MILLRACE_TRITON"), ("x", "millrace down")])
+def test_a_client_without_the_token_predicts_and_is_told_why_no_more(served, token, hint) -> None:
+    served.serve("open", constant(1))
+    with TritonClient(replace(served.client.endpoint, token=token)) as client:
+        assert client.predict("open", {"x": ROWS})["y"][0, 0] == 1
+        with pytest.raises(WorkError, match=f"(?s)is restricted.*{hint}"):
+            client.load("open")
+
+
+def test_the_token_is_in_no_log(served) -> None:
+    endpoint = served.client.endpoint
+    assert endpoint.token not in triton.log_file(served.places, endpoint).read_text()

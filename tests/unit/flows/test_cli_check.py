@@ -1,6 +1,8 @@
+import json
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from flows import cli
 from models.errors import InputError
@@ -25,6 +27,13 @@ def test_only_a_preflight_looks_at_the_source(
     monkeypatch.setattr(cli.settings, "apply", lambda found: found)
     with pytest.raises(InputError, match="the source file does not exist"):
         cli._ready(file, preflighted=True)
+
+
+@pytest.mark.parametrize("arguments", [["schema"], ["schema", "--json"]])
+def test_the_schema_is_json_asked_for_or_not(arguments: list[str]) -> None:
+    done = CliRunner().invoke(cli.app, arguments)
+    assert done.exit_code == 0
+    assert json.loads(done.stdout)["properties"]["dataset"]
 
 
 def _stop(_: object) -> None:

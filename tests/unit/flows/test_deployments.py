@@ -5,8 +5,8 @@ from uuid import uuid4
 import pytest
 
 from flows.deployment_specs import DeploymentSpec, plan
-from flows.deployment_upkeep import Missed, superseded
-from flows.settings import DEFAULT_DEPLOYMENTS
+from flows.deployment_upkeep import Missed, belongs_elsewhere, home_id, owned, superseded
+from flows.settings import DEFAULT_DEPLOYMENTS, Settings
 from models.errors import InputError
 
 NOW = datetime(2026, 11, 20, tzinfo=UTC)
@@ -63,3 +63,24 @@ def test_of_the_missed_runs_the_newest_that_matters_is_made_up_for() -> None:
         DeploymentSpec("train-a", "x"),
     )
     assert set(superseded(runs, specs)) == {runs[0].id, runs[1].id, runs[2].id}
+
+
+def test_a_home_has_one_id_and_no_other_home_has_it(tmp_path: Path) -> None:
+    one, other = Settings(home=tmp_path / "one"), Settings(home=tmp_path / "other")
+    assert home_id(one) == home_id(one)
+    assert home_id(one) != home_id(other)
+
+
+def test_on_a_shared_server_each_home_has_deployments_of_its_own() -> None:
+    specs = plan((), DEFAULT_DEPLOYMENTS)
+    (here,), (there,) = (owned(specs, home, shared=True) for home in ("a1", "b2"))
+    assert (here.name, there.name) == ("release-a1", "release-b2")
+    assert here.tags == ("millrace", "release", "home:a1")
+    assert belongs_elsewhere(there.tags, "a1")
+    assert not belongs_elsewhere(here.tags, "a1")
+
+
+def test_on_the_embedded_server_names_stay_and_what_names_no_home_is_ours() -> None:
+    (release,) = owned(plan((), DEFAULT_DEPLOYMENTS), "a1", shared=False)
+    assert release.name == "release"
+    assert not belongs_elsewhere(("millrace", "release"), "a1")

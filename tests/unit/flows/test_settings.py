@@ -1,3 +1,4 @@
+import json
 import os
 import subprocess
 import sys
@@ -6,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from flows import run_state, settings
+from flows.console import plain
 from models.errors import InputError
 from models.places import Endpoint
 
@@ -132,6 +134,29 @@ def test_apply_makes_one_private_ray_token(tmp_path: Path) -> None:
     assert token.stat().st_mode & 0o777 == 0o600
 
 
+def test_a_prepared_home_has_one_private_triton_token(tmp_path: Path) -> None:
+    loaded = settings.load()
+    assert loaded.places().triton[0].token == ""
+    assert not (tmp_path / "home").exists()
+    token = settings.apply(loaded).places().triton[0].token
+    file = tmp_path / "home/run/triton.token"
+    assert len(token) == 64
+    assert file.read_text() == token == settings.load().local_triton.token
+    assert file.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_triton_that_was_chosen_has_no_token() -> None:
+    os.environ["MILLRACE_TRITON"] = "127.0.0.1:8000:8001"
+    assert settings.apply(settings.load()).places().triton[0].token == ""
+
+
+def test_the_triton_token_is_not_shown() -> None:
+    places = settings.apply(settings.load()).places()
+    token = places.triton[0].token
+    assert token not in repr(places) + json.dumps(plain(places)) + json.dumps(dict(os.environ))
+    assert plain(places)["triton"][0]["grpc_port"] == 8001
+
+
 def test_the_token_of_a_remote_cluster_is_left_to_the_user() -> None:
     os.environ["RAY_ADDRESS"] = "ray://head:10001"
     settings.apply(settings.load())
@@ -183,3 +208,19 @@ def test_importing_the_settings_imports_no_tool() -> None:
     script = "import sys, flows.settings; print({'mlflow', 'prefect', 'ray'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.stdout.strip() == "set()", done.stderr
+
+
+def test_relative_places_are_the_same_in_every_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    os.environ.update(MILLRACE_TABLES="tables", MLFLOW_TRACKING_URI="sqlite:///mlflow.db")
+    loaded = settings.load()
+    assert loaded.tables == str(tmp_path / "tables")
+    assert loaded.mlflow_tracking_uri == f"sqlite:///{tmp_path / 'mlflow.db'}"
+
+
+@pytest.mark.parametrize("uri", ["s3://bucket/tables", "memory://tables"])
+def test_a_uri_of_tables_is_kept(uri: str) -> None:
+    os.environ["MILLRACE_TABLES"] = uri
+    assert settings.load().tables == uri

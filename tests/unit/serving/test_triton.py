@@ -26,6 +26,18 @@ def test_a_public_address_is_refused(places) -> None:
         triton.command(places, Endpoint(host="0.0.0.0"))
 
 
+def test_a_token_closes_what_changes_the_server(places) -> None:
+    argv, environment = triton.command(places, Endpoint(token="s3cret"))
+    rule = "model-repository,shared-memory,trace,logging:millrace-token=s3cret"
+    assert argv[-2:] == [f"--http-restricted-api={rule}", f"--grpc-restricted-protocol={rule}"]
+    assert "s3cret" not in "".join([*argv[:-2], *environment.values()])
+
+
+def test_an_endpoint_without_a_token_is_open(places) -> None:
+    argv, _ = triton.command(places, Endpoint())
+    assert not [flag for flag in argv if "restricted" in flag]
+
+
 def test_the_server_inherits_no_variables(places, monkeypatch) -> None:
     monkeypatch.setenv("SOME_TOKEN", "secret")
     _, environment = triton.command(places, Endpoint())

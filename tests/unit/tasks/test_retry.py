@@ -1,5 +1,6 @@
 import pytest
 from prefect.states import Completed, Failed
+from prefect.task_engine import TaskRunTimeoutError
 
 from models.errors import InputError, TransientError, WorkError
 from tasks.retry import may_pass, step
@@ -11,6 +12,7 @@ from tasks.retry import may_pass, step
         (TransientError("MLflow is away"), True),
         (ConnectionResetError(), True),
         (TimeoutError(), True),
+        (TaskRunTimeoutError("the step's own time was up"), False),
         (InputError("wrong column"), False),
         (WorkError("no form could be made"), False),
         (ValueError("a bug"), False),
