@@ -295,11 +295,11 @@ def _type_for(seen: str, role: Role) -> ColumnType:
 
 
 def _require_usable(column: Column, role: Role) -> None:
-    if role.target and column.type in ("vector", "string"):
+    if role.target and column.type in ("vector", "string", "bool"):
         raise InputError(
             f"the target {column.name!r} cannot be predicted: it holds a {column.type}",
             valid="text or whole numbers (classes), or numbers",
-            hint="choose another dataset.target, or declare its type in dataset.columns",
+            hint="choose another dataset.target, or declare it as a category in dataset.columns",
         )
     if role.feature and column.type == "string":
         raise InputError(

@@ -186,7 +186,9 @@ class BatchSpec(Spec):
         None, ge=1, description="Actors that score; one per core when left out."
     )
     input: str | None = Field(
-        None, description="Rows for the scheduled job; the dataset's own source when left out."
+        None,
+        description="Rows to score: a file, a folder, a glob, a URI or a Delta table; the newest "
+        "snapshot of the dataset when left out.",
     )
 
 

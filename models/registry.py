@@ -8,7 +8,8 @@ Its sha256 is a tag of the version, checked when it is registered and whenever i
 import hashlib
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -173,16 +174,15 @@ class Registry:
         return _version_of(found, tuple(found.aliases))
 
     def champions(self) -> dict[str, ModelVersion]:
-        """Return the champion of every registered model that has one."""
+        """Return the champion of every registered model that has one.
+
+        Raises:
+            TransientError: MLflow cannot be reached.
+            WorkError: it failed.
+        """
         check_reachable(self.tracking_uri)
-        models: list[Any] = []
-        token = None
-        while True:
-            page = client(self.tracking_uri).search_registered_models(page_token=token)
-            models += page
-            token = page.token
-            if not token:
-                break
+        with _registry_errors():
+            models = _all_models(client(self.tracking_uri))
         found = {m.name: self.by_alias(m.name, CHAMPION) for m in models if CHAMPION in m.aliases}
         return {name: version for name, version in found.items() if version is not None}
 
@@ -219,7 +219,9 @@ class Registry:
         if not folder.exists():
             self._download(version, folder)
         model = folder / "model.onnx"
-        _check_digest(model, version)
+        if not model.is_file() or sha256(model) != version.digest:  # damaged since it was kept
+            shutil.rmtree(folder)
+            self._download(version, folder)
         encoding = Encoding.from_json((folder / "encoding.json").read_text())
         return Package(version, model, encoding, folder)
 
@@ -309,12 +311,34 @@ def _found(ask: Callable[[], "MlflowVersion"]) -> "MlflowVersion | None":
     """Return what MLflow answers, None where it has no such model, version or alias."""
     from mlflow.exceptions import MlflowException
 
+    with _registry_errors():
+        try:
+            return ask()
+        except MlflowException as error:
+            if error.error_code in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
+                return None
+            raise
+
+
+@contextmanager
+def _registry_errors() -> Iterator[None]:
+    from mlflow.exceptions import MlflowException
+
     try:
-        return ask()
+        yield
     except MlflowException as error:
-        if error.error_code in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
-            return None
-        raise WorkError("MLflow's registry failed", seen=str(error)) from error
+        raise WorkError("MLflow's registry failed", seen=str(error).splitlines()[0]) from error
+
+
+def _all_models(store: Any) -> list[Any]:
+    models: list[Any] = []
+    token = None
+    while True:
+        page = store.search_registered_models(page_token=token)
+        models += page
+        token = page.token
+        if not token:
+            return models
 
 
 def _ensure_model(store: Any, model: str) -> None:

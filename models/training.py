@@ -25,7 +25,6 @@ from models.families import build_network
 from models.features import Encoding
 from models.objective import Objective, objective_of
 from models.pipeline import ModelSpec, Split, TrainingSpec
-from models.unused import leaves_parameters_unused
 
 TRAIN: Split = "train"
 VALIDATION: Split = "validation"
@@ -41,6 +40,8 @@ class TrainJob:
         encoding: rows to tensors.
         folder: where the user's modules are.
         train_rows: rows of the train split, over all workers.
+        find_unused_parameters: whether a step may leave parameters without a gradient; the same
+            for all ranks, or their collectives would not match.
     """
 
     model: ModelSpec
@@ -48,6 +49,7 @@ class TrainJob:
     encoding: Encoding
     folder: Path
     train_rows: int
+    find_unused_parameters: bool = False
 
 
 class _Learner:
@@ -57,12 +59,10 @@ class _Learner:
         spec, world_size = job.training, ray.train.get_context().get_world_size()
         self.device, self.objective = device, objective
         network = build_network(job.model, job.folder, job.encoding, objective)
-        unused = spec.find_unused_parameters
-        if unused is None:
-            unused = leaves_parameters_unused(network, job.encoding.raw_width)
         self.network = network.to(device)
         self.wrapped: nn.Module = ray.train.torch.prepare_model(
-            self.network, parallel_strategy_kwargs={"find_unused_parameters": unused}
+            self.network,
+            parallel_strategy_kwargs={"find_unused_parameters": job.find_unused_parameters},
         )
         self.optimizer = AdamW(
             self.wrapped.parameters(), lr=spec.learning_rate, weight_decay=spec.weight_decay

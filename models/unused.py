@@ -12,15 +12,19 @@ def leaves_parameters_unused(network: Network, width: int) -> bool:
 
     Telling DDP always (`find_unused_parameters=True`) would be safe too, but it then walks the
     graph in every step: a tenth of the time of a small network's epoch. A copy of the network is
-    tried, and the random state is put back, so that trying changes nothing.
+    tried, and the random state is put back, so that trying changes nothing. Of one that cannot be
+    tried it is taken to be so.
 
     Args:
         network: on the CPU.
         width: `raw_width` of the rows it takes.
     """
-    trial = copy.deepcopy(network)
-    trial.train()
-    with torch.random.fork_rng(devices=[]):
-        trial(torch.zeros(2, width)).sum().backward()
+    try:
+        trial = copy.deepcopy(network)
+        trial.train()
+        with torch.random.fork_rng(devices=[]):
+            trial(torch.zeros(2, width)).sum().backward()
+    except Exception:  # whatever a module of the user's raises: training itself will tell
+        return True
     parameters = [each for each in trial.parameters() if each.requires_grad]
     return any(each.grad is None for each in parameters)

@@ -56,6 +56,14 @@ def decide(tally: Tally, stored: Snapshot | None, spec: DatasetSpec, quarantine:
             valid="two classes or more",
             hint="choose another dataset.target, or add rows of other classes",
         )
+    for name in tally.schema.features:
+        column = tally.schema.column(name)
+        if column.type == "category" and not column.categories:
+            return InputError(
+                f"column {name!r} holds no value, so there is no category to learn from",
+                seen=f"only nulls in all {tally.rows} rows",
+                hint=f"leave {name!r} out of dataset.features",
+            )
     if stored and (stored.digest, stored.schema) == (tally.digest, tally.schema):
         return "unchanged"
     return "publish"

@@ -51,6 +51,7 @@ def plan(
     desired: Mapping[str, int],
     staged: Mapping[str, Collection[int]],
     index: Iterable[LoadedModel],
+    left_alone: Collection[str] = (),
 ) -> tuple[Action, ...]:
     """Decide what to do to one server; nothing when it serves what is desired.
 
@@ -58,6 +59,7 @@ def plan(
         desired: the champion's version of each model.
         staged: the versions of each model on disk.
         index: what the server has loaded.
+        left_alone: models whose champion is not ours to load; what is loaded of them stays.
 
     Returns:
         What to stage, then what to load, then what to unload, each by the model's name.
@@ -80,7 +82,8 @@ def plan(
     ]
     unloads = [
         Unload(model, live)
-        for model in sorted({entry.name for entry in entries} - desired.keys())
+        # Only what a release staged: on a shared server other people's models are loaded too.
+        for model in sorted(staged.keys() - desired.keys() - set(left_alone))
         if (live := live_version(entries, model)) is not None
     ]
     return (*stages, *loads, *unloads)

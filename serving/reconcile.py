@@ -4,7 +4,7 @@
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,6 +55,7 @@ def reconcile(
     endpoints: Iterable[Endpoint],
     fetch: Fetch,
     *,
+    left_alone: Collection[str] = (),
     device: Device = "cpu",
 ) -> tuple[Outcome, ...]:
     """Bring every server to the desired versions, as far as that goes.
@@ -67,13 +68,14 @@ def reconcile(
         repository: the model repository that the servers read.
         endpoints: every server.
         fetch: brings a version that is not staged yet.
+        left_alone: models that are neither loaded nor unloaded.
         device: where the instances run.
     """
     with repository.exclusive():
         return tuple(
             outcome
             for endpoint in endpoints
-            for outcome in _reconcile_one(desired, repository, endpoint, fetch, device)
+            for outcome in _reconcile_one(desired, repository, endpoint, fetch, left_alone, device)
         )
 
 
@@ -90,11 +92,12 @@ def _reconcile_one(
     repository: Repository,
     endpoint: Endpoint,
     fetch: Fetch,
+    left_alone: Collection[str],
     device: Device,
 ) -> Iterator[Outcome]:
     with TritonClient(endpoint) as client:
         try:
-            actions = plan(desired, repository.versions(), client.index())
+            actions = plan(desired, repository.versions(), client.index(), left_alone)
         except MillraceError as error:
             for model, version in sorted(desired.items()):
                 yield Outcome(endpoint, model, version, None, False, 0.0, error)

@@ -33,7 +33,8 @@ def promote_version(
             package = registry.fetch(champion)
             features, target = test_split(pipeline, snapshot, package.encoding)
             meaning = answers_of(package.encoding)
-            compared = meaning.metric_of_answers(_answers(package, features), target)
+            if meaning.metric == exported.certificate.metric_name:
+                compared = meaning.metric_of_answers(_answers(package, features), target)
         except (MillraceError, KeyError) as error:
             log.warning("champion %s cannot be compared: %s", champion.version, error)
     stage = exported.chosen.stage

@@ -1,5 +1,6 @@
 """Step: from a certified candidate to a version in the registry."""
 
+from models.errors import WorkError
 from models.pipeline import Pipeline
 from models.places import Places
 from models.registry import ModelVersion, registry_of
@@ -22,8 +23,8 @@ def register_version(
 ) -> ModelVersion:
     """Register the chosen candidate with its evidence."""
     certificate, chosen = exported.certificate, exported.chosen
-    assert chosen.path is not None
-    assert chosen.stage is not None
+    if chosen.path is None or chosen.stage is None:
+        raise WorkError(f"{chosen.name} was chosen, but was not made", seen=chosen.reason)
     tags = {
         "millrace.candidate": chosen.name,
         "millrace.certificate": "passed" if certificate.passed else f"failed: {chosen.reason}",

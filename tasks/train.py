@@ -41,6 +41,7 @@ def train_workers(
     from models.objective import objective_of
     from models.trainer import fit
     from models.training import TrainJob
+    from models.unused import leaves_parameters_unused
 
     spec = pipeline.training
     shares = pipeline.dataset.split
@@ -51,8 +52,11 @@ def train_workers(
         snapshot.schema, snapshots.scan(snapshot, "train", shares, columns=columns)
     )
     # A misfit of family and data is told here, before any worker is started.
-    build_network(pipeline.model, pipeline.folder, encoding, objective_of(encoding))
-    job = TrainJob(pipeline.model, spec, encoding, pipeline.folder, rows)
+    network = build_network(pipeline.model, pipeline.folder, encoding, objective_of(encoding))
+    unused = spec.find_unused_parameters
+    if unused is None:
+        unused = leaves_parameters_unused(network, encoding.raw_width)
+    job = TrainJob(pipeline.model, spec, encoding, pipeline.folder, rows, unused)
     storage = places.home / "training"
     log.info("train: starting %s workers on Ray, %s rows", spec.num_workers, f"{rows:,}")
     with progress.bar("train", spec.epochs, "epochs") as bar:
@@ -92,6 +96,7 @@ class Teller:
     def __init__(self, run: TrackedRun, bar: progress.Bar) -> None:
         self.run = run
         self.bar = bar
+        self._unsent: dict[int, dict[str, float]] = {}
 
     def __call__(self, event: TrainEvent) -> None:
         """Log an epoch, or say which workers failed and where training went on."""
@@ -103,8 +108,20 @@ class Teller:
         else:
             metrics = dict(event.metrics)
             epoch = int(metrics.pop("epoch"))
-            self.run.log_metrics(metrics, step=epoch)
             self.bar.update(epoch, _note(metrics))
+            self._log(epoch, metrics)
+
+    def _log(self, epoch: int, metrics: dict[str, float]) -> None:
+        """Send the epochs that MLflow has not got; hours of training outlive an outage of it."""
+        from mlflow.exceptions import MlflowException
+
+        self._unsent[epoch] = metrics
+        try:
+            for known in sorted(self._unsent):
+                self.run.log_metrics(self._unsent[known], step=known)
+                del self._unsent[known]
+        except (MlflowException, OSError) as error:
+            log.warning("MLflow did not take epoch %s yet: %s", epoch, str(error).splitlines()[0])
 
 
 def recovery(epoch: int) -> str:

@@ -50,6 +50,12 @@ def test_one_class_is_refused() -> None:
     assert "only one class" in str(decide(one, None, SPEC, "q"))
 
 
+def test_a_category_that_holds_no_value_is_refused() -> None:
+    empty = Column("c", "category", nullable=True, categories=())
+    schema = TableSchema((empty, Column("t", "category")), (), "t", ("c",))
+    assert "'c' holds no value" in str(decide(replace(TALLY, schema=schema), None, SPEC, "q"))
+
+
 def test_nulls_in_a_feature_are_told_with_the_remedy() -> None:
     assert "dataset.columns: {a: {nullable: true}}" in str(
         decide(replace(TALLY, quarantined=11), None, SPEC, "q")

@@ -50,6 +50,14 @@ def test_a_model_on_disk_that_is_not_loaded_is_left_alone() -> None:
     assert plan({}, {"m": (1,)}, [LoadedModel("m", None, "UNKNOWN")]) == ()
 
 
+def test_a_model_that_no_release_staged_is_left_alone() -> None:
+    assert plan({}, {}, ready("of_others", 1)) == ()
+
+
+def test_a_model_whose_champion_is_not_ours_is_left_alone() -> None:
+    assert plan({}, {"m": (1,)}, ready("m", 1), left_alone={"m"}) == ()
+
+
 def test_stages_come_before_loads_and_loads_before_unloads() -> None:
-    actions = plan({"b": 1, "a": 1}, {}, ready("old", 4))
+    actions = plan({"b": 1, "a": 1}, {"old": (4,)}, ready("old", 4))
     assert actions == (Stage("a", 1), Stage("b", 1), Load("a", 1), Load("b", 1), Unload("old", 4))
