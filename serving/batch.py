@@ -2,14 +2,14 @@
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from threading import Event, Thread
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import ray.data
 
-from models.errors import InputError, MillraceError, WorkError
+from models.errors import InputError
+from serving.batch_input import fault_of
 from serving.partition import Partition, removed_unless_committed
 from serving.scorer import ScoreJob, Scorer, output_schema
 
@@ -63,7 +63,7 @@ def score(
     """Score all rows and commit them at once.
 
     Args:
-        rows: the input.
+        rows: the input, encoded: what `read_rows` returned.
         job: what scores them.
         partition: where they go.
         batch_size: rows per call of the model.
@@ -71,12 +71,10 @@ def score(
         on_rows: called with the rows written so far.
 
     Raises:
-        InputError: the input lacks a column, or has no rows; the table holds predictions of
-            another type.
+        InputError: the input has no rows; the table holds predictions of another type.
         WorkError: the job failed; nothing was committed.
         TransientError: another job committed the same partition meanwhile.
     """
-    _check_columns(rows, job)
     schema = output_schema(job.encoding)
     partition.check(schema)
     replaces = partition.active()
@@ -106,40 +104,19 @@ def score(
     )
 
 
-def _check_columns(rows: ray.data.Dataset, job: ScoreJob) -> None:
-    schema = rows.schema()
-    columns = list(schema.names) if schema is not None else []
-    missing = [f.name for f in job.encoding.features if f.name not in columns]
-    missing += [name for name in job.key if name not in columns and "_key" not in columns]
-    if missing:
-        raise InputError(
-            "the input lacks columns that the model needs",
-            seen=f"missing {', '.join(missing)}; there are {', '.join(columns) or 'none'}",
-            valid=", ".join(feature.name for feature in job.encoding.features),
-            hint="score rows with the columns that the model was trained on",
-        )
-
-
 def _write(scored: ray.data.Dataset, partition: Partition) -> None:
+    filesystem, path = partition.place
     try:
-        scored.write_parquet(partition.folder)
-    except ray.exceptions.RayError as error:
-        cause = getattr(error, "cause", None)
-        if isinstance(cause, MillraceError):
-            raise cause from error
-        raise WorkError(
-            "batch inference failed; nothing was committed",
-            seen=str(error).strip().splitlines()[-1],
-            hint="mend the cause and run it again",
-        ) from error
+        scored.write_parquet(path, filesystem=filesystem)
+    except Exception as error:  # whatever Ray raises of its own or hands over from a task
+        raise fault_of(error) from error
 
 
 def _counts(partition: Partition) -> tuple[int, int]:
     """Return rows written, and those without a prediction."""
-    files = [file.path for file in partition.files()]
-    if not files:
+    if not partition.files():
         raise InputError("the input of the batch job has no rows", hint="check --input")
-    errors = pq.read_table(files, columns=["error"])["error"]
+    errors = partition.read("error")
     return len(errors), len(errors) - errors.null_count
 
 
@@ -158,13 +135,8 @@ class _watched:
         self.thread.join()
 
     def _watch(self) -> None:
+        rows: dict[str, int] = {}
         while not self.done.wait(0.5):
-            self.on_rows(sum(_rows_if_whole(f.path) for f in self.partition.files()))
-
-
-def _rows_if_whole(path: str) -> int:
-    """Return the rows of a Parquet file, 0 while it is still being written."""
-    try:
-        return int(pq.read_metadata(path).num_rows)
-    except (pa.ArrowInvalid, OSError):
-        return 0
+            with suppress(OSError):  # the next look may succeed
+                rows |= self.partition.rows(known=rows)
+                self.on_rows(sum(rows.values()))

@@ -7,10 +7,12 @@ that failed are removed.
 """
 
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cached_property
+from pathlib import Path
 
 import deltalake
 import pyarrow as pa
@@ -21,6 +23,7 @@ from deltalake.schema import PrimitiveType
 from deltalake.transaction import AddAction, RemoveAction
 
 from models.errors import InputError, TransientError
+from models.source_files import resolve
 
 JOB = "millrace.job"
 _ATTEMPTS = 20
@@ -47,18 +50,43 @@ class Partition:
         """URI of the folder that the workers write to."""
         return f"{self.table}/{self.column}={self.value}/{self.job}"
 
+    @cached_property
+    def place(self) -> tuple[pa.fs.FileSystem, str]:
+        """The file system of that folder, and its path there."""
+        return resolve(self.folder, Path())
+
     def files(self) -> list[pa.fs.FileInfo]:
         """Return the Parquet files that this run has written."""
-        filesystem, path = _filesystem(self.folder)
+        filesystem, path = self.place
         selector = pa.fs.FileSelector(path, allow_not_found=True)
         return [f for f in filesystem.get_file_info(selector) if f.path.endswith(".parquet")]
+
+    def rows(self, known: Collection[str] = ()) -> dict[str, int]:
+        """Return the rows of each file that this run has written, by its path.
+
+        Args:
+            known: paths of files to leave out, like those that are still being written.
+        """
+        filesystem, _ = self.place
+        found: dict[str, int] = {}
+        for file in self.files():
+            if file.path not in known:
+                with suppress(pa.ArrowInvalid):  # it has no footer yet
+                    found[file.path] = _rows(filesystem, file)
+        return found
+
+    def read(self, column: str) -> pa.ChunkedArray:
+        """Return a column of the rows that this run has written."""
+        filesystem, _ = self.place
+        paths = [file.path for file in self.files()]
+        return pq.read_table(paths, columns=[column], filesystem=filesystem)[column]
 
     def remove(self) -> None:
         """Remove what this run has written, unless it was committed, now or ever.
 
         Where it cannot be known the files stay: no reader sees files that no commit names.
         """
-        filesystem, path = _filesystem(self.folder)
+        filesystem, path = self.place
         written = filesystem.get_file_info(path).type != pa.fs.FileType.NotFound
         if written and not self._committed():
             filesystem.delete_dir(path)
@@ -98,7 +126,7 @@ class Partition:
             InputError: the table holds other columns, or other types.
             TransientError: another job committed the same partition meanwhile.
         """
-        filesystem, _ = _filesystem(self.folder)
+        filesystem, _ = self.place
         now = int(datetime.now(UTC).timestamp() * 1000)
         actions: list[AddAction | RemoveAction] = [
             AddAction(
@@ -204,11 +232,6 @@ def removed_unless_committed(partition: Partition) -> Iterator[None]:
     except BaseException:
         partition.remove()
         raise
-
-
-def _filesystem(uri: str) -> tuple[pa.fs.FileSystem, str]:
-    filesystem, path = pa.fs.FileSystem.from_uri(uri)
-    return filesystem, path
 
 
 def _rows(filesystem: pa.fs.FileSystem, file: pa.fs.FileInfo) -> int:

@@ -5,10 +5,12 @@ import uuid
 
 import deltalake
 
+from models.columns import Column
 from models.errors import InputError
 from models.pipeline import Pipeline
 from models.places import Places
 from models.registry import CHAMPION, registry_of
+from models.snapshots import open_snapshot
 from serving.batch import BatchReport, score
 from serving.batch_input import read_rows
 from serving.partition import Partition
@@ -49,11 +51,12 @@ def score_rows(pipeline: Pipeline, places: Places, source: str | None, date: str
         package.model,
         package.encoding,
         pipeline.dataset.key,
+        _held(pipeline, places),
     )
     partition = Partition(places.table("predictions", pipeline.name), "date", date, _job_id())
     with progress.bar("score", None, "rows") as bar:
         report = score(
-            read_rows(found),
+            read_rows(found, job),
             job,
             partition,
             batch_size=pipeline.batch.batch_size,
@@ -63,6 +66,14 @@ def score_rows(pipeline: Pipeline, places: Places, source: str | None, date: str
     if report.unscored:
         log.warning("%s rows have no prediction; see the column error", report.unscored)
     return report
+
+
+def _held(pipeline: Pipeline, places: Places) -> tuple[Column, ...]:
+    """Return the columns as the dataset holds them; none where there is no dataset."""
+    try:
+        return open_snapshot(places, pipeline.name).schema.columns
+    except InputError:
+        return ()
 
 
 def _default_input(pipeline: Pipeline, places: Places) -> str:

@@ -3,86 +3,68 @@ from pathlib import Path
 import deltalake
 import pyarrow as pa
 import pytest
-import ray.data
 
 from models.errors import InputError
+from models.features import Encoding, Feature
 from serving.batch_input import Resolved, read_rows, resolve
+from serving.scorer import ScoreJob
 
-Opened = list[tuple[str, list[str]]]
-
-
-@pytest.fixture
-def opened(monkeypatch: pytest.MonkeyPatch) -> Opened:
-    """What was opened by which of Ray's readers, in place of starting Ray to open it."""
-    found: Opened = []
-
-    def reader(name: str) -> object:
-        def open_paths(paths: str | list[str], **_: object) -> None:
-            found.append((name, [paths] if isinstance(paths, str) else list(paths)))
-
-        return open_paths
-
-    for name in ("read_csv", "read_json", "read_parquet"):
-        monkeypatch.setattr(ray.data, name, reader(name))
-    return found
+JOB = ScoreJob("m", 7, "digest", Path(), Encoding((Feature("a", "number"),), "t"), ("id",))
 
 
 @pytest.mark.parametrize(
-    ("name", "reader"),
+    ("name", "kind"),
     [
-        ("rows.csv", "read_csv"),
-        ("rows.csv.gz", "read_csv"),
-        ("rows.jsonl", "read_json"),
-        ("rows.ndjson", "read_json"),
-        ("rows.json", "read_json"),
-        ("rows.parquet", "read_parquet"),
+        ("rows.csv", "csv"),
+        ("rows.csv.gz", "csv"),
+        ("rows.CSV", "csv"),
+        ("rows.tsv", "csv"),
+        ("rows.csv.zst", "csv"),
+        ("rows.jsonl", "jsonl"),
+        ("rows.ndjson", "jsonl"),
+        ("rows.json", "jsonl"),
+        ("rows.json.bz2", "jsonl"),
+        ("rows.parquet", "parquet"),
+        ("rows.pq", "parquet"),
     ],
 )
-def test_a_file_is_read_by_its_ending(
-    tmp_path: Path, opened: Opened, name: str, reader: str
-) -> None:
+def test_a_file_is_read_by_its_ending(tmp_path: Path, name: str, kind: str) -> None:
     (tmp_path / name).write_text("a\n1\n")
-    read_rows(str(tmp_path / name))
-    assert opened == [(reader, [str(tmp_path / name)])]
+    assert resolve(str(tmp_path / name)) == Resolved(kind, (str(tmp_path / name),))
 
 
-def test_a_named_format_wins_over_the_ending(tmp_path: Path, opened: Opened) -> None:
+def test_a_named_format_wins_over_the_ending(tmp_path: Path) -> None:
     (tmp_path / "rows.txt").write_text("a\n1\n")
-    read_rows(str(tmp_path / "rows.txt"), "csv")
-    assert opened == [("read_csv", [str(tmp_path / "rows.txt")])]
+    assert resolve(str(tmp_path / "rows.txt"), "csv").format == "csv"
 
 
-def test_a_glob_opens_its_files_in_order(tmp_path: Path, opened: Opened) -> None:
+def test_a_glob_opens_its_files_in_order(tmp_path: Path) -> None:
     for name in ("b.csv", "a.csv", "c.txt"):
         (tmp_path / name).write_text("a\n1\n")
-    read_rows(str(tmp_path / "*.csv"))
-    assert opened == [("read_csv", [str(tmp_path / "a.csv"), str(tmp_path / "b.csv")])]
+    paths = (str(tmp_path / "a.csv"), str(tmp_path / "b.csv"))
+    assert resolve(str(tmp_path / "*.csv")) == Resolved("csv", paths)
 
 
 def test_a_glob_may_start_from_the_current_folder(
-    tmp_path: Path, opened: Opened, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.csv").write_text("a\n1\n")
-    read_rows("*.csv")
-    assert opened == [("read_csv", [str(tmp_path / "a.csv")])]
+    assert resolve("*.csv") == Resolved("csv", (str(tmp_path / "a.csv"),))
 
 
-def test_a_folder_is_read_by_the_ending_of_its_files(tmp_path: Path, opened: Opened) -> None:
+def test_a_folder_is_read_by_the_ending_of_its_files(tmp_path: Path) -> None:
     (tmp_path / "part.parquet").write_bytes(b"PAR1")
-    read_rows(str(tmp_path))
-    assert opened == [("read_parquet", [str(tmp_path)])]
+    (tmp_path / "_SUCCESS").write_bytes(b"")
+    assert resolve(str(tmp_path)) == Resolved("parquet", (str(tmp_path),))
 
 
-def test_a_delta_table_is_read_by_the_files_of_its_newest_version(
-    tmp_path: Path, opened: Opened
-) -> None:
+def test_a_delta_table_is_read_by_the_files_of_its_newest_version(tmp_path: Path) -> None:
     for value in (1, 2):
         deltalake.write_deltalake(str(tmp_path / "t"), pa.table({"a": [value]}), mode="overwrite")
-    read_rows(str(tmp_path / "t"))
     newest = deltalake.DeltaTable(str(tmp_path / "t")).file_uris()
     assert len(newest) == 1
-    assert opened == [("read_parquet", newest)]
+    assert resolve(str(tmp_path / "t")) == Resolved("parquet", tuple(newest))
 
 
 def test_a_table_without_rows_is_told(tmp_path: Path) -> None:
@@ -132,31 +114,75 @@ def test_a_uri_goes_by_its_ending() -> None:
 @pytest.mark.parametrize("name", ["rows.csv", "rows", "*.csv", "folder/rows.parquet"])
 def test_an_input_that_is_not_there_is_told_with_its_whole_path(tmp_path: Path, name: str) -> None:
     with pytest.raises(InputError, match="is not there") as caught:
-        read_rows(str(tmp_path / name))
+        read_rows(str(tmp_path / name), JOB)
     assert str(tmp_path / name) in str(caught.value)
 
 
 def test_an_empty_file_is_told(tmp_path: Path) -> None:
     (tmp_path / "rows.csv").write_text("")
     with pytest.raises(InputError, match=r"rows\.csv is empty"):
-        read_rows(str(tmp_path / "rows.csv"))
+        read_rows(str(tmp_path / "rows.csv"), JOB)
 
 
 def test_an_empty_file_among_others_is_told(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("a\n1\n")
     (tmp_path / "b.csv").write_text("")
     with pytest.raises(InputError, match=r"b\.csv is empty"):
-        read_rows(str(tmp_path / "*.csv"))
+        read_rows(str(tmp_path / "*.csv"), JOB)
 
 
 def test_an_unknown_ending_is_told_with_those_that_are_known(tmp_path: Path) -> None:
     (tmp_path / "rows.txt").write_text("a\n1\n")
     with pytest.raises(InputError, match=r"the format of .*rows\.txt is not known") as caught:
-        read_rows(str(tmp_path / "rows.txt"))
+        read_rows(str(tmp_path / "rows.txt"), JOB)
     assert "seen: .txt" in str(caught.value)
-    assert ".parquet, .csv, .jsonl" in str(caught.value)
+    assert ".parquet, .pq, .csv, .tsv, .jsonl" in str(caught.value)
 
 
 def test_a_folder_without_rows_is_told(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is not known"):
-        read_rows(str(tmp_path))
+        read_rows(str(tmp_path), JOB)
+
+
+@pytest.mark.parametrize("name", ["part.csv", "deeper/part.csv"])
+def test_an_empty_file_in_a_folder_is_told(tmp_path: Path, name: str) -> None:
+    (tmp_path / "a.csv").write_text("a,id\n1,1\n")
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text("")
+    with pytest.raises(InputError, match=rf"{name} is empty"):
+        read_rows(str(tmp_path), JOB)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("r.csv", "id,b\n1,2\n"), ("r.jsonl", '{"id": 1, "b": 2}\n')]
+)
+def test_a_column_that_is_not_there_is_told(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(InputError, match="lacks columns") as caught:
+        read_rows(str(tmp_path / name), JOB)
+    assert "seen: missing a; there are id, b" in str(caught.value)
+
+
+def test_a_key_column_that_is_not_there_is_told_unless_the_rows_have_keys(tmp_path: Path) -> None:
+    (tmp_path / "r.csv").write_text("a\n1\n")
+    with pytest.raises(InputError, match="lacks columns") as caught:
+        read_rows(str(tmp_path / "r.csv"), JOB)
+    assert "seen: missing id; there are a" in str(caught.value)
+
+
+def test_json_without_a_row_is_told(tmp_path: Path) -> None:
+    (tmp_path / "r.json").write_text("[1, 2]\n")
+    with pytest.raises(InputError, match="holds no rows") as caught:
+        read_rows(str(tmp_path / "r.json"), JOB)
+    assert "valid: one JSON object to a line" in str(caught.value)
+
+
+def test_a_file_that_is_not_what_its_ending_says_is_told(tmp_path: Path) -> None:
+    (tmp_path / "r.csv.gz").write_text("a,id\n1,1\n")
+    with pytest.raises(InputError, match="cannot be read"):
+        read_rows(str(tmp_path / "r.csv.gz"), JOB)
+
+
+def test_a_uri_that_nothing_can_open_is_told() -> None:
+    with pytest.raises(InputError, match="cannot be opened"):
+        read_rows("nowhere://rows.csv", JOB)

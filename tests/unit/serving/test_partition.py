@@ -272,3 +272,29 @@ def test_a_schema_may_come_back_in_another_order(table: str, kind: pa.DataType) 
     pq.write_table(schema.empty_table(), f"{partition.folder}/0.parquet")
     partition.commit(schema, {})
     partition.check(pa.schema([("y", kind), ("x", pa.int64())]))
+
+
+def test_what_a_run_wrote_is_read_from_any_store() -> None:
+    partition = Partition("memory://predictions", "date", MONDAY, "a")
+    filesystem, folder = partition.place
+    for number, values in enumerate([[1, None], [3]]):
+        with filesystem.open_output_stream(f"{folder}/{number}.parquet") as stream:
+            pq.write_table(pa.table({"x": values}), stream)
+    with filesystem.open_output_stream(f"{folder}/2.parquet") as stream:
+        stream.write(b"PAR1 not whole yet")
+    rows = partition.rows()
+    assert sorted(rows.values()) == [1, 2]
+    assert partition.rows(known=rows) == {}
+    filesystem.delete_file(f"{folder}/2.parquet")
+    assert sorted(partition.read("x").drop_null().to_pylist()) == [1, 3]
+
+
+def test_a_table_may_be_named_by_a_uri(tmp_path: Path) -> None:
+    table = (tmp_path / "a b").as_uri()
+    partition = Partition(table, "date", MONDAY, "a")
+    filesystem, folder = partition.place
+    filesystem.create_dir(folder)
+    rows = pa.table({"x": [1, 2]})
+    pq.write_table(rows, f"{folder}/0.parquet", filesystem=filesystem)
+    partition.commit(rows.schema, {})
+    assert seen(table) == {MONDAY: [1, 2]}

@@ -1,43 +1,40 @@
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import onnx
 import pyarrow as pa
 import pytest
-from onnx import TensorProto, helper
 
+from models.checks import check
+from models.columns import Column, TableSchema
 from models.errors import InputError
+from models.features import FEATURES as ENCODED
 from models.features import Encoding, Feature
-from serving.scorer import ScoreJob, Scorer, output_schema
+from models.keys import hash_rows, with_keys
+from models.source import Unreadable
+from serving.scorer import ScoreJob, Scorer, encoded, output_schema, unreadable
+
+WriteModel = Callable[[Path, int], Path]
 
 LABELS = ("no", "yes")
 FEATURES = (Feature("v", "vector", width=2), Feature("c", "category", categories=("x", "y")))
 
 
-def write_model(path: Path, outputs: int) -> Path:
-    """Write a model that gives back the first of its three inputs, so answers are known."""
-    graph = helper.make_graph(
-        [helper.make_node("Slice", ["features", "zero", "outputs", "one"], ["answers"])],
-        "first",
-        [helper.make_tensor_value_info("features", TensorProto.FLOAT, ["rows", 3])],
-        [helper.make_tensor_value_info("answers", TensorProto.FLOAT, ["rows", outputs])],
-        [
-            helper.make_tensor(name, TensorProto.INT64, [1], [value])
-            for name, value in (("zero", 0), ("outputs", outputs), ("one", 1))
-        ],
-    )
-    opset = helper.make_opsetid("", 20)
-    onnx.save_model(helper.make_model(graph, opset_imports=[opset], ir_version=10), path)
-    return path
-
-
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_model(tmp_path_factory.mktemp("scorer") / "model.onnx", outputs=2)
+def model(tmp_path_factory: pytest.TempPathFactory, write_model: WriteModel) -> Path:
+    return write_model(tmp_path_factory.mktemp("scorer") / "model.onnx", 2)
 
 
-def scorer(model: Path, key: tuple[str, ...] = ("id",)) -> Scorer:
-    return Scorer(ScoreJob("m", 7, "digest", model, Encoding(FEATURES, "t", LABELS), key))
+def answered(job: ScoreJob, table: pa.Table) -> pa.Table:
+    return Scorer(job)(encoded(table, job))
+
+
+def scorer(model: Path, key: tuple[str, ...] = ("id",)) -> Callable[[pa.Table], pa.Table]:
+    return partial(
+        answered, ScoreJob("m", 7, "digest", model, Encoding(FEATURES, "t", LABELS), key)
+    )
 
 
 def rows(**more: object) -> pa.Table:
@@ -83,9 +80,9 @@ def test_a_row_that_cannot_be_encoded_is_kept_with_the_reason(
     assert answers["score"] == [0.75, None, 0.5]
 
 
-def test_a_number_is_predicted(tmp_path: Path) -> None:
-    path = write_model(tmp_path / "model.onnx", outputs=1)
-    answers = Scorer(ScoreJob("m", 7, "digest", path, Encoding(FEATURES, "t"), ("id",)))(rows())
+def test_a_number_is_predicted(tmp_path: Path, write_model: WriteModel) -> None:
+    path = write_model(tmp_path / "model.onnx", 1)
+    answers = answered(ScoreJob("m", 7, "digest", path, Encoding(FEATURES, "t"), ("id",)), rows())
     assert answers["prediction"].to_pylist() == [0.75, 0.125, 0.5]
     assert answers["score"].to_pylist() == [0.75, 0.125, 0.5]
 
@@ -93,7 +90,7 @@ def test_a_number_is_predicted(tmp_path: Path) -> None:
 @pytest.mark.parametrize("labels", [(3, 5), (False, True)])
 def test_a_prediction_has_the_type_of_its_label(model: Path, labels: tuple[int, int]) -> None:
     job = ScoreJob("m", 7, "digest", model, Encoding(FEATURES, "t", labels), ("id",))
-    predictions = Scorer(job)(rows())["prediction"].to_pylist()
+    predictions = answered(job, rows())["prediction"].to_pylist()
     assert [(type(p), p) for p in predictions] == [(type(labels[0]), labels[n]) for n in (0, 1, 0)]
 
 
@@ -173,7 +170,7 @@ def test_the_schema_of_the_predictions_is_known_beforehand(
     model: Path, labels: tuple[str | int | bool, ...]
 ) -> None:
     encoding = Encoding(FEATURES, "t", labels)
-    answers = Scorer(ScoreJob("m", 7, "digest", model, encoding, ("id",)))(rows())
+    answers = answered(ScoreJob("m", 7, "digest", model, encoding, ("id",)), rows())
     assert answers.schema == output_schema(encoding)
 
 
@@ -191,10 +188,91 @@ def test_other_columns_are_left_out(model: Path) -> None:
 def test_a_file_that_is_no_model_is_told(tmp_path: Path) -> None:
     (tmp_path / "model.onnx").write_bytes(b"no model")
     with pytest.raises(InputError, match="is not a model that ONNX Runtime can run"):
-        scorer(tmp_path / "model.onnx")
+        Scorer(ScoreJob("m", 7, "digest", tmp_path / "model.onnx", Encoding(FEATURES, "t", LABELS)))
 
 
 def test_a_bad_row_leaves_its_neighbours_answers_as_they_are(model: Path) -> None:
     whole = scorer(model)(rows())["score"].to_numpy()
     broken = scorer(model)(rows(c=["x", "z", "x"]))["score"].to_pylist()
     np.testing.assert_array_equal([broken[0], broken[2]], whole[[0, 2]])
+
+
+HELD = (
+    Column("id", "int"),
+    Column("x", "float", nullable=True),
+    Column("n", "int"),
+    Column("flag", "bool"),
+    Column("code", "category", categories=("007", "7", "NA")),
+    Column("size", "category", categories=(7, 8), values="int"),
+    Column("t", "category", categories=("no", "yes")),
+)
+INGESTED = TableSchema(HELD, ("id", "code"), "t", ("x", "n", "flag", "code", "size"))
+AS_INGESTED = Encoding(
+    (
+        Feature("x", "number", nullable=True),
+        Feature("n", "number"),
+        Feature("flag", "number"),
+        Feature("code", "category", categories=("007", "7", "NA")),
+        Feature("size", "category", categories=(7, 8)),
+    ),
+    "t",
+    LABELS,
+)
+GOOD = {"id": "1", "x": "0.5", "n": "2", "flag": "true", "code": "007", "size": "7", "t": "no"}
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        {},
+        *({"id": text} for text in ("007", "7.0", " 7 ", "+7")),
+        *({"x": text} for text in (None, "NA", "nan", "1e3", " 2.5 ", "+1.", "abc", "inf")),
+        *({"n": text} for text in ("3.0", "007", "-4", None, "NA", "abc", "1e400")),
+        *({"flag": text} for text in ("True", "FALSE", "1", "0", "yes", "n", "2", "", None)),
+        *({"code": text} for text in ("7", "NA", "07", None)),
+        *({"size": text} for text in ("8.0", "08", "9", "x", None)),
+    ],
+)
+@pytest.mark.parametrize("alone", [True, False])
+def test_text_comes_out_as_in_ingestion(cells: dict[str, Any], alone: bool) -> None:
+    """What ingestion takes has the same key and features, what it refuses has an error."""
+    table = [GOOD | cells] if alone else [GOOD | cells, GOOD, GOOD | {"x": "odd", "n": "odd"}]
+    types = pa.schema([(name, pa.string()) for name in GOOD])
+    batch = pa.RecordBatch.from_pylist(table, schema=types)
+    job = ScoreJob("m", 7, "digest", Path(), AS_INGESTED, INGESTED.key, HELD)
+    (first, *_) = encoded(batch, job).to_pylist()
+    good = check(batch.slice(0, 1), INGESTED).good
+    assert (first["error"] is None) == (good.num_rows == 1)
+    if good.num_rows:
+        keyed = with_keys(good, INGESTED, hash_rows(good))
+        assert first["_key"] == keyed["_key"][0].as_py()
+        np.testing.assert_array_equal([first[ENCODED]], AS_INGESTED.encode(keyed))
+
+
+def test_true_and_false_mean_the_same_as_text_and_as_such() -> None:
+    encoding = Encoding((Feature("f", "number"),), "t")
+    job = ScoreJob("m", 7, "digest", Path(), encoding, (), (Column("f", "bool"),))
+    texts, values = pa.table({"f": ["true", "False"]}), pa.table({"f": [True, False]})
+    assert encoded(texts, job).equals(encoded(values, job))
+    assert encoded(texts, job)[ENCODED].to_pylist() == [[1.0], [0.0]]
+
+
+def test_a_key_that_is_not_of_the_held_type_stays_as_it_is(model: Path) -> None:
+    job = ScoreJob("m", 7, "d", model, Encoding(FEATURES, "t", LABELS), ("id",), HELD)
+    keys = encoded(rows(id=["007", "x7", None]), job)["_key"].to_pylist()
+    assert keys == ["7", "x7", None]
+
+
+def test_a_column_that_is_not_there_is_missing(model: Path) -> None:
+    answers = scorer(model)(rows().drop_columns(["c"]))
+    assert answers["error"].to_pylist() == ["c is unknown or missing"] * 3
+
+
+def test_lines_that_are_no_rows_are_kept_with_the_reason(model: Path) -> None:
+    job = ScoreJob("m", 7, "digest", model, Encoding(FEATURES, "t", LABELS), ("id",))
+    lines = unreadable([Unreadable("line has 1 cells, not 3", "x" * 500)], job)
+    table = pa.concat_tables([encoded(rows(), job), lines])
+    answers = Scorer(job)(table).to_pylist()
+    assert [row["prediction"] for row in answers] == ["no", "yes", "no", None]
+    assert answers[3]["error"] == "line has 1 cells, not 3: " + "x" * 200
+    assert answers[3]["_key"] is None
