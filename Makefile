@@ -9,7 +9,7 @@ TORCH_CPU_INDEX := https://download.pytorch.org/whl/cpu
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint bench up down status screenshots clean
+.PHONY: help install demo test lint bench up down status soak screenshots clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -39,6 +39,9 @@ down: $(STAMP) ## Stop them
 
 status: $(STAMP) ## Look at them
 	@$(BIN)/millrace status
+
+soak: $(STAMP) ## Swap versions 50 times under 100,000 requests and check every answer
+	@$(BIN)/python -m tests.integration.soak $(ARGS)
 
 screenshots: $(STAMP) ## Take pictures of the MLflow and Prefect UIs into PICTURES, with Chromium
 	@MILLRACE_SCREENSHOTS="$(PICTURES)" $(BIN)/python -m pytest -m browser $(ARGS)

@@ -159,11 +159,31 @@ def down(as_json: AsJson = False) -> None:
 def status(as_json: AsJson = False) -> None:
     """Tell what runs, and which versions are live."""
     from flows import control
-    from flows.predict import live_versions
-    from flows.show import show_status
+    from flows.live import live_versions, served_models
+    from flows.show import show_served, show_status
 
-    found = control.status(settings.load(), live_versions=live_versions)
-    console.print_json(found) if as_json else show_status(found)
+    chosen = settings.load()
+    found = control.status(chosen, live_versions=live_versions)
+    served = served_models(chosen.places(), found.live_versions)
+    if as_json:
+        console.print_json({**console.plain(found), "served": served})
+        return
+    show_status(found)
+    show_served(served)
+
+
+@app.command()
+def history(
+    model: Annotated[str, typer.Argument(help="A registered model.")],
+    limit: Annotated[int, typer.Option(min=1, help="Releases to print, the newest.")] = 20,
+    as_json: AsJson = False,
+) -> None:
+    """Print the releases of a model: what went live or was refused, when, why, and who asked."""
+    from flows.live import history as releases_of
+    from flows.show import show_history
+
+    releases = releases_of(settings.load().places(), model, limit)
+    console.print_json(releases) if as_json else show_history(model, releases)
 
 
 @app.command()

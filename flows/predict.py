@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from models.answers import answers_of
 from models.arrays import Array
-from models.errors import InputError, MillraceError, TransientError, nearest
+from models.errors import InputError, TransientError, nearest
 from models.features import Encoding, Feature
 from models.places import Places
 from serving.client import TritonClient
@@ -191,17 +191,3 @@ def _valid(feature: Feature) -> str:
 
 def _shown(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)[:200]
-
-
-def live_versions(places: Places) -> Mapping[str, object]:
-    """Return the live version of every model, by endpoint; or why there is none to tell."""
-    found: dict[str, object] = {}
-    for endpoint in places.triton:
-        with TritonClient(endpoint) as client:
-            try:
-                names = sorted({entry.name for entry in client.index()})
-                versions = {name: client.live_version(name) for name in names}
-                found[endpoint.grpc] = {k: v for k, v in versions.items() if v is not None}
-            except MillraceError as error:
-                found[endpoint.grpc] = error.what
-    return found

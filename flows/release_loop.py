@@ -10,8 +10,8 @@ from tasks.progress import log
 
 
 def release_once() -> tuple[Outcome, ...]:
-    """Reconcile once."""
-    return release_model()
+    """Reconcile once, and try again what was refused: a person asks for it."""
+    return release_model(asked_by="millrace release", again=True)
 
 
 def watch_releases(interval: float, show: Callable[[tuple[Outcome, ...]], None]) -> None:
@@ -21,7 +21,7 @@ def watch_releases(interval: float, show: Callable[[tuple[Outcome, ...]], None])
     """
     while True:
         try:
-            outcomes = release_model()
+            outcomes = release_model(asked_by="millrace release --watch")
             if any(outcome.changed for outcome in outcomes):
                 show(outcomes)
         except Exception as error:

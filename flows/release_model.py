@@ -3,24 +3,26 @@
 from prefect import flow
 
 from flows import settings
-from serving.reconcile import Outcome
-from tasks.release import certify_released, reconcile_triton
-from tasks.report import publish_release
+from serving.reconcile import Outcome, checked
+from tasks.release import reconcile_triton
+from tasks.report import publish_release, run_link
+
+SCHEDULE = "schedule"
 
 
 @flow(name="release_model", retries=0, persist_result=False)
-def release_model() -> tuple[Outcome, ...]:
-    """Reconcile every Triton server, and certify what changed with its golden batch.
+def release_model(asked_by: str = SCHEDULE, again: bool = False) -> tuple[Outcome, ...]:
+    """Reconcile every Triton server with the registry, whoever asks for it.
+
+    Args:
+        asked_by: who or what asked for it; kept with every event in the release table.
+        again: try versions once more that were refused before.
 
     Raises:
         MillraceError: a model could not be released; the others were.
     """
     places = settings.apply(settings.load()).places()
-    outcomes = reconcile_triton(places)
+    outcomes = reconcile_triton(places, asked_by, run_link(), again)
     if any(outcome.changed or outcome.error for outcome in outcomes):
-        outcomes = certify_released(places, outcomes)
         publish_release(outcomes)
-    for outcome in outcomes:
-        if outcome.error is not None:
-            raise outcome.error
-    return outcomes
+    return tuple(checked(outcomes))

@@ -1,6 +1,6 @@
 """Outcomes as tables, for people."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from flows.console import print_hint, print_table
@@ -9,10 +9,12 @@ from tasks.train import recovery
 if TYPE_CHECKING:
     from flows.control import Status
     from flows.demo import DemoSummary
+    from flows.live import Served
     from flows.predict import LiveAnswer
     from flows.train_model import TrainOutcome
     from serving.batch import BatchReport
     from serving.reconcile import Outcome
+    from serving.standing import Release
 
 Row = tuple[object, object]
 
@@ -104,13 +106,40 @@ def show_status(status: "Status") -> None:
     if not rows:
         rows = [("nothing runs", "start it with `millrace up`", "", "", "")]
     print_table(status.home, ("service", "state", "address", "pid", "up"), rows)
-    live = [
-        (model, version, endpoint)
-        for endpoint, models in (status.live_versions or {}).items()
-        for model, version in (models.items() if isinstance(models, Mapping) else [(models, "")])
+
+
+def show_served(served: "Sequence[Served]") -> None:
+    """Print which version of each model is live, on how many replicas, and what was refused."""
+    rows = [
+        (
+            each.model,
+            "none" if each.version is None else each.version,
+            each.replicas,
+            (each.since or "")[:19].replace("T", " "),
+            "" if each.refused is None else f"version {each.refused} was refused: {each.reason}",
+        )
+        for each in served
     ]
-    if live:
-        print_table("live", ("model", "version", "Triton"), live)
+    if rows:
+        print_table("served", ("model", "live", "replicas", "since (UTC)", "champion"), rows)
+
+
+def show_history(model: str, releases: "Sequence[Release]") -> None:
+    """Print the releases of a model, the newest first."""
+    rows = [
+        (
+            f"{each.at:%Y-%m-%d %H:%M:%S}",
+            each.kind,
+            each.version,
+            "" if each.previous is None else each.previous,
+            f"{each.seconds:.1f} s",
+            each.asked_by,
+            each.reason,
+        )
+        for each in releases
+    ]
+    head = ("at (UTC)", "what", "version", "before", "took", "asked by", "why")
+    print_table(f"releases of {model}", head, rows)
 
 
 def _training_rows(outcome: "TrainOutcome") -> list[Row]:
@@ -149,7 +178,7 @@ def _number(value: float | None) -> str:
 
 def _release_state(outcome: "Outcome") -> str:
     if outcome.error is not None:
-        return f"failed: {outcome.error.what}"
+        return f"{outcome.error.what}: {outcome.error.seen or outcome.error.hint}"
     if not outcome.changed:
         return "live, unchanged"
     return f"live, was {outcome.previous or 'not served'}, {outcome.seconds:.2f} s"

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from models.arrays import Array
-from models.errors import InputError, WorkError
+from models.errors import InputError, MillraceError, TransientError, WorkError
 from models.features import Encoding
 from models.onnx_session import execution_providers
 from models.places import Places
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 CHAMPION = "champion"
 CHALLENGER = "challenger"
 DIGEST_TAG = "millrace.digest"
+_TAG_LENGTH = 5000
 EXTRA_FILES = ("encoding.json", "certificate.json", "golden.npz", "pipeline.yaml")
 
 
@@ -197,6 +198,30 @@ class Registry:
         for name, value in tags.items():
             store.set_model_version_tag(version.model, str(version.version), name, str(value))
 
+    def change_tags(self, version: ModelVersion, tags: Mapping[str, str | None]) -> None:
+        """Set tags of a version, and remove those that are None.
+
+        Raises:
+            WorkError: the registry failed.
+        """
+        store, number = client(self.tracking_uri), str(version.version)
+        with _registry_errors():
+            for name, value in tags.items():
+                if value is not None:
+                    store.set_model_version_tag(version.model, number, name, value[:_TAG_LENGTH])
+                elif name in version.tags:
+                    store.delete_model_version_tag(version.model, number, name)
+
+    def author(self, version: ModelVersion) -> str:
+        """Return the user whose run made a version; empty if that is not known."""
+        from mlflow.exceptions import MlflowException
+
+        try:
+            run = client(self.tracking_uri).get_run(version.run_id)
+        except MlflowException:
+            return ""
+        return run.data.tags.get("mlflow.user", "")
+
     def describe(self, version: ModelVersion, text: str) -> None:
         """Set the description of a version, Markdown that the MLflow UI shows on its page."""
         store = client(self.tracking_uri)
@@ -227,9 +252,12 @@ class Registry:
 
     def _download(self, version: ModelVersion, folder: Path) -> None:
         """Download into a staging folder, check, and only then give it its name."""
+        import mlflow
         from mlflow.artifacts import download_artifacts
         from mlflow.exceptions import MlflowException
 
+        # `download_artifacts` takes the address of tracking; the registry's is one for the process.
+        mlflow.set_registry_uri(self.tracking_uri)
         self.cache.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=self.cache) as staging:
             try:
@@ -241,11 +269,7 @@ class Registry:
                     )
                 )
             except (MlflowException, OSError) as error:
-                raise WorkError(
-                    f"the files of {version.model} version {version.version} cannot be fetched",
-                    seen=str(error).splitlines()[0],
-                    hint="check the artifact store of MLflow",
-                ) from error
+                raise _unfetched(version, error) from error
             kept = Path(staging) / "package"
             kept.mkdir()
             files = {"model.onnx": got / "model.onnx"}
@@ -273,6 +297,19 @@ class Registry:
                     valid=f"sha256 {digest}",
                     hint="check the artifact store",
                 )
+
+
+def _unfetched(version: ModelVersion, error: Exception) -> MillraceError:
+    """Return why the files did not come: they are not there, or the store does not answer."""
+    gone = isinstance(error, FileNotFoundError) or (
+        getattr(error, "error_code", "") in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE")
+    )
+    kind = InputError if gone else TransientError
+    return kind(
+        f"the files of {version.model} version {version.version} cannot be fetched",
+        seen=str(error).splitlines()[0] if str(error) else type(error).__name__,
+        hint="check the artifact store of MLflow",
+    )
 
 
 def registry_of(places: Places) -> Registry:

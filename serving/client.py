@@ -106,7 +106,7 @@ class TritonClient:
         """Return the version that answers a request which names none, or None."""
         return repository_index.live_version(self.index(), name)
 
-    def load(self, name: str) -> None:
+    def load(self, name: str, timeout: float = LOAD_SECONDS) -> None:
         """Load or reload a model as its `config.pbtxt` says; what serves goes on until it is done.
 
         Raises:
@@ -114,7 +114,7 @@ class TritonClient:
             TransientError: the server cannot be reached.
         """
         with self._errors(f"Triton refused to load {name}", refused=WorkError):
-            self._grpc.load_model(name, client_timeout=LOAD_SECONDS)
+            self._grpc.load_model(name, client_timeout=timeout)
 
     def unload(self, name: str) -> None:
         """Unload all versions of a model; requests in flight are answered."""

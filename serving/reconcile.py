@@ -1,29 +1,85 @@
 """Make every Triton server serve the champions: the one place that carries a plan out.
 
-`serving.plan` decides. Triton passes no change on to another replica, so each one is told.
+`serving.plan` decides; here are the effects. Triton passes no change on to another replica, so
+each one is told. Whatever stops this in the middle, the next pass begins from what it finds.
 """
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime
+from functools import singledispatchmethod
+from typing import Protocol
 
 from models.errors import MillraceError, TransientError, WorkError
 from models.places import Endpoint
+from serving import trial
 from serving.client import TritonClient
 from serving.config import Device, model_config, specific
 from serving.index import live_version, ready_versions
-from serving.plan import Load, Stage, Unload, plan
+from serving.ledger import Ledger
+from serving.plan import (
+    Action,
+    Policy,
+    Prove,
+    Record,
+    Replica,
+    Retire,
+    Stage,
+    Sweep,
+    Switch,
+    Tag,
+    Unload,
+    Verify,
+    World,
+    of_model,
+    plan,
+)
 from serving.repository import Artifact, Repository
-
-__all__ = ["Fetch", "Outcome", "checked", "load", "plan", "reconcile", "stage", "unload"]
+from serving.standing import Release, Standing, Wish, standing_of
+from serving.status import Tags
 
 UNLOAD_SECONDS = 60.0
 POLL_SECONDS = 0.02
+MAX_ROUNDS = 8
+"""A refusal takes four: it is found, recorded, what served before is loaded, and tags are set."""
 
-Fetch = Callable[[str, int, Path], Artifact]
-"""Bring a version of a model to this machine, into a folder that is removed afterwards."""
+
+class Desk(Protocol):
+    """The registry's side of a release."""
+
+    def wishes(self) -> Mapping[str, Wish]:
+        """Return the champion of each model that was registered by Millrace."""
+        ...
+
+    def left_alone(self) -> frozenset[str]:
+        """Return the models whose champion was not registered by Millrace."""
+        ...
+
+    def tags(self, model: str, version: int) -> Mapping[str, str]:
+        """Return the tags of a version."""
+        ...
+
+    def fetch(self, model: str, version: int) -> Artifact:
+        """Bring a version to this machine, its digest checked."""
+        ...
+
+    def verify(self, model: str, version: int, previous: int | None) -> None:
+        """Raise unless the version is what its pipeline requires of a champion."""
+        ...
+
+    def expected(self, model: str, version: int) -> trial.Expected:
+        """Return what the version must answer."""
+        ...
+
+    def write(self, model: str, version: int, tags: Tags) -> None:
+        """Set tags of a version; None removes one."""
+        ...
+
+    def tell(self, release: Release) -> None:
+        """Keep the evidence of an event where people look for it."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -49,34 +105,50 @@ class Outcome:
     error: MillraceError | None = None
 
 
+@dataclass(frozen=True)
+class Request:
+    """Who wants a release, and how.
+
+    Attributes:
+        asked_by: who or what asked for it, for the release table.
+        link: where to read more about it.
+        again_from: refusals before this moment are tried again; None keeps to them.
+        device: where instances run.
+    """
+
+    asked_by: str
+    link: str = ""
+    again_from: datetime | None = None
+    device: Device = "cpu"
+
+
 def reconcile(
-    desired: Mapping[str, int],
+    desk: Desk,
+    ledger: Ledger,
     repository: Repository,
-    endpoints: Iterable[Endpoint],
-    fetch: Fetch,
-    *,
-    left_alone: Collection[str] = (),
-    device: Device = "cpu",
+    endpoints: Sequence[Endpoint],
+    request: Request,
 ) -> tuple[Outcome, ...]:
     """Bring every server to the desired versions, as far as that goes.
 
-    A model that fails leaves its older version serving and does not stop the others: its outcome
-    carries the error. `checked(outcomes)` raises it. Doing it again changes nothing.
+    A version that is refused leaves what served before serving, and no model stops another: its
+    outcome carries the error. Doing it again changes nothing.
 
     Args:
-        desired: the champion's version of each model.
+        desk: the registry's side.
+        ledger: the release table.
         repository: the model repository that the servers read.
         endpoints: every server.
-        fetch: brings a version that is not staged yet.
-        left_alone: models that are neither loaded nor unloaded.
-        device: where the instances run.
+        request: who asks, and how.
     """
     with repository.exclusive():
-        return tuple(
-            outcome
-            for endpoint in endpoints
-            for outcome in _reconcile_one(desired, repository, endpoint, fetch, left_alone, device)
-        )
+        release = _Pass(desk, ledger, repository, tuple(endpoints), request)
+        for _ in range(MAX_ROUNDS):
+            actions = [a for a in plan(release.observed()) if a.model not in release.failed]
+            if not actions:
+                break
+            release.carry_out(actions)
+        return release.outcomes()
 
 
 def checked(outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
@@ -87,83 +159,245 @@ def checked(outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
     return outcomes
 
 
-def _reconcile_one(
-    desired: Mapping[str, int],
-    repository: Repository,
-    endpoint: Endpoint,
-    fetch: Fetch,
-    left_alone: Collection[str],
-    device: Device,
-) -> Iterator[Outcome]:
+class _Pass:
+    """One pass over all models: what it saw, did and could not do."""
+
+    def __init__(
+        self,
+        desk: Desk,
+        ledger: Ledger,
+        repository: Repository,
+        endpoints: tuple[Endpoint, ...],
+        request: Request,
+    ) -> None:
+        self.desk, self.ledger, self.repository = desk, ledger, repository
+        self.endpoints, self.request = endpoints, request
+        self.failed: dict[str, MillraceError] = {}
+        self.refused: dict[str, MillraceError] = {}
+        self.evidence: dict[str, trial.Evidence] = {}
+        self.began: dict[str, float] = {}
+        self.changes: dict[tuple[str, Endpoint], Outcome] = {}
+        self.world: World | None = None
+
+    def observed(self) -> World:
+        """Look at the registry, the table, the disk and every replica."""
+        standings = {
+            model: standing_of(events, self.request.again_from)
+            for model, events in self.ledger.by_model().items()
+        }
+        wishes = self.desk.wishes()
+        staged = self.repository.versions()
+        self.world = World(
+            wishes=wishes,
+            standings=standings,
+            replicas=tuple(_seen(endpoint) for endpoint in self.endpoints),
+            staged=staged,
+            left_alone=self.desk.left_alone(),
+            policies=dict(self._policies(wishes, staged)),
+            tags=dict(self._tags(wishes, standings)),
+        )
+        return self.world
+
+    def carry_out(self, actions: Sequence[Action]) -> None:
+        """Do what was planned, model by model; a fault ends the actions of its model only."""
+        for model in dict.fromkeys(action.model for action in actions):
+            self.began.setdefault(model, time.perf_counter())
+            for action in of_model(actions, model):
+                try:
+                    self._do(action)
+                except MillraceError as error:
+                    self._failed(action, error)
+                    break
+
+    def outcomes(self) -> tuple[Outcome, ...]:
+        """Return what became of every model on every replica, as it was when all was done."""
+        world = self.world or self.observed()
+        models = sorted(world.wishes.keys() | {model for model, _ in self.changes})
+        return tuple(self._outcome(world, model, r) for model in models for r in world.replicas)
+
+    def _outcome(self, world: World, model: str, replica: Replica) -> Outcome:
+        wish = world.wishes.get(model)
+        live = None if replica.index is None else live_version(replica.index, model)
+        error = self.failed.get(model) or self.refused.get(model)
+        if error is None and wish and world.standing(model).refuses(wish):
+            refused = world.standing(model).refused
+            error = _refusal(model, wish.version, refused.reason if refused else "")
+        if error is None and replica.index is None:
+            error = TransientError(
+                f"no Triton answers at {replica.endpoint.grpc}",
+                hint="start it with: millrace up; the next release brings it up to date",
+            )
+        version = wish.version if wish else None
+        done = self.changes.get((model, replica.endpoint))
+        if done is None:
+            return Outcome(replica.endpoint, model, version, live, False, 0.0, error)
+        return replace(done, version=version, error=error)
+
+    def _policies(
+        self, wishes: Mapping[str, Wish], staged: Mapping[str, Iterable[int]]
+    ) -> Iterator[tuple[str, Policy]]:
+        for model, wish in wishes.items():
+            if wish.version in staged.get(model, ()):
+                serving = self.repository.artifact(model, wish.version).serving
+                quorum = None if serving.quorum == "all" else serving.quorum
+                yield model, Policy(quorum, serving.keep_versions)
+
+    def _tags(
+        self, wishes: Mapping[str, Wish], standings: Mapping[str, Standing]
+    ) -> Iterator[tuple[tuple[str, int], Mapping[str, str]]]:
+        for model in wishes.keys() | standings.keys():
+            standing = standings.get(model, Standing())
+            versions = {wishes[model].version} if model in wishes else set()
+            if standing.live is not None:
+                versions.add(standing.live.version)
+            if standing.superseded is not None:
+                versions.add(standing.superseded)
+            for version in versions:
+                yield (model, version), self.desk.tags(model, version)
+
+    @singledispatchmethod
+    def _do(self, action: Action) -> None:
+        """Carry one action out."""
+        raise TypeError(f"{type(action).__name__} is no action")
+
+    @_do.register
+    def _(self, action: Stage) -> None:
+        artifact = self.desk.fetch(action.model, action.version)
+        self.repository.stage(action.model, action.version, artifact)
+
+    @_do.register
+    def _(self, action: Verify) -> None:
+        self.desk.verify(action.model, action.version, action.previous)
+
+    @_do.register
+    def _(self, action: Retire) -> None:
+        self.repository.remove(action.model, action.version)
+
+    @_do.register
+    def _(self, action: Tag) -> None:
+        self.desk.write(action.model, action.version, action.tags)
+
+    def _failed(self, action: Action, error: MillraceError) -> None:
+        """Remember a refusal in the table; anything else is told, and tried again next time."""
+        standing = self._standing(action.model)
+        wish = self.world and self.world.wishes.get(action.model)
+        judged = isinstance(action, Stage | Verify | Prove | Switch | Record)
+        if error.transient or not judged or not wish or standing.is_live(wish):
+            self.failed[action.model] = error
+            return
+        self.refused[action.model] = _refusal(action.model, wish.version, _sentence(error))
+        self._append(action.model, "refused", wish, _sentence(error))
+
+    @_do.register
+    def _(self, action: Prove) -> None:
+        expected = self.desk.expected(action.model, action.version)
+        trial.try_alone(self.repository.onnx(action.model, action.version), expected)
+        with TritonClient(action.endpoint) as client:
+            self.evidence[action.model] = trial.try_on_replica(
+                action.model,
+                action.version,
+                self.repository,
+                client,
+                expected,
+                device=self.request.device,
+            )
+
+    @_do.register
+    def _(self, action: Switch) -> None:
+        with TritonClient(action.endpoint) as client, self._noted(action):
+            load(action, self.repository, client, device=self.request.device)
+
+    @_do.register
+    def _(self, action: Unload) -> None:
+        with TritonClient(action.endpoint) as client, self._noted(action):
+            unload(action, client)
+
+    @contextmanager
+    def _noted(self, action: Switch | Unload) -> Iterator[None]:
+        start = time.perf_counter()
+        yield
+        version = action.version if isinstance(action, Switch) else None
+        self.changes[action.model, action.endpoint] = Outcome(
+            action.endpoint,
+            action.model,
+            version,
+            action.previous,
+            True,
+            time.perf_counter() - start,
+        )
+
+    @_do.register
+    def _(self, action: Sweep) -> None:
+        for endpoint in action.endpoints:
+            with TritonClient(endpoint) as client:
+                client.unload(action.model)
+        self.repository.remove_model(action.model)
+
+    @_do.register
+    def _(self, action: Record) -> None:
+        """Write an event; a version is live only if it answers by the served name as certified."""
+        if action.kind == "live":
+            self._check_live(action.model, action.wish.version)
+        self._append(action.model, action.kind, action.wish, action.reason, action.previous)
+
+    def _check_live(self, model: str, version: int) -> None:
+        expected = self.desk.expected(model, version)
+        batch = trial.batch_of(self.repository, model, version)
+        for replica in self.world.reachable if self.world else ():
+            if live_version(replica.index or (), model) == version:
+                with TritonClient(replica.endpoint) as client:
+                    trial.compare(client, model, expected, batch, version)
+
+    def _append(
+        self, model: str, kind: str, wish: Wish, reason: str, previous: int | None = None
+    ) -> None:
+        evidence = self.evidence.get(model)
+        live = self._standing(model).live
+        if previous is None and live is not None:
+            previous = live.version
+        release = Release(
+            model=model,
+            kind=kind,  # type: ignore[arg-type]
+            version=wish.version,
+            digest=wish.digest,
+            previous=previous,
+            asked_by=self.request.asked_by,
+            reason=reason,
+            evidence=asdict(evidence) if evidence and kind in ("live", "refused") else {},
+            link=self.request.link,
+            seconds=time.perf_counter() - self.began.get(model, time.perf_counter()),
+        )
+        self.ledger.append(release)
+        self.desk.tell(release)
+
+    def _standing(self, model: str) -> Standing:
+        return self.world.standing(model) if self.world else Standing()
+
+
+def _seen(endpoint: Endpoint) -> Replica:
     with TritonClient(endpoint) as client:
         try:
-            actions = plan(desired, repository.versions(), client.index(), left_alone)
-        except MillraceError as error:
-            for model, version in sorted(desired.items()):
-                yield Outcome(endpoint, model, version, None, False, 0.0, error)
-            return
-        stages = {action.model: action for action in actions if isinstance(action, Stage)}
-        loads = {action.model: action for action in actions if isinstance(action, Load)}
-        for model, version in sorted(desired.items()):
-            if model not in loads:
-                yield Outcome(endpoint, model, version, version, False, 0.0)
-                continue
-            yield _load_outcome(stages.get(model), loads[model], repository, client, fetch, device)
-        for action in actions:
-            if isinstance(action, Unload):
-                yield _unload_outcome(action, client)
+            return Replica(endpoint, client.index())
+        except TransientError:
+            return Replica(endpoint, None)
 
 
-def _load_outcome(
-    staging: Stage | None,
-    loading: Load,
-    repository: Repository,
-    client: TritonClient,
-    fetch: Fetch,
-    device: Device,
-) -> Outcome:
-    start, failure = time.perf_counter(), None
-    try:
-        if staging is not None:
-            stage(staging, repository, fetch)
-        load(loading, repository, client, device=device)
-    except MillraceError as error:
-        failure = error
-    return Outcome(
-        endpoint=client.endpoint,
-        model=loading.model,
-        version=loading.version,
-        previous=loading.previous,
-        changed=failure is None,
-        seconds=time.perf_counter() - start,
-        error=failure,
+def _sentence(error: MillraceError) -> str:
+    parts = [error.what, f"seen: {error.seen}" if error.seen else ""]
+    parts.append(f"valid: {error.valid}" if error.valid else "")
+    return "; ".join(part for part in parts if part)
+
+
+def _refusal(model: str, version: int, reason: str) -> WorkError:
+    return WorkError(
+        f"version {version} of {model} was refused",
+        seen=reason,
+        hint="what served before still does; move the alias, or run millrace release to try again",
     )
-
-
-def _unload_outcome(action: Unload, client: TritonClient) -> Outcome:
-    start, failure = time.perf_counter(), None
-    try:
-        unload(action, client)
-    except MillraceError as error:
-        failure = error
-    seconds = time.perf_counter() - start
-    return Outcome(
-        client.endpoint, action.model, None, action.previous, failure is None, seconds, failure
-    )
-
-
-def stage(action: Stage, repository: Repository, fetch: Fetch) -> None:
-    """Fetch a version and publish its folder.
-
-    Raises:
-        MillraceError: from `fetch`, or from `Repository.stage`.
-    """
-    with repository.workspace() as folder:
-        repository.stage(action.model, action.version, fetch(action.model, action.version, folder))
 
 
 def load(
-    action: Load, repository: Repository, client: TritonClient, *, device: Device = "cpu"
+    action: Switch, repository: Repository, client: TritonClient, *, device: Device = "cpu"
 ) -> None:
     """Write the model's configuration, load it by gRPC, and see that the version answers.
 
@@ -218,7 +452,7 @@ def _config_restored_on_failure(repository: Repository, model: str) -> Iterator[
         raise
 
 
-def _must_answer(action: Load, client: TritonClient) -> None:
+def _must_answer(action: Switch, client: TritonClient) -> None:
     index = client.index()
     live = live_version(index, action.model)
     if live == action.version:

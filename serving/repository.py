@@ -14,6 +14,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -22,7 +23,7 @@ from pathlib import Path
 
 from tritonclient.grpc import model_config_pb2 as pb
 
-from models.errors import InputError, WorkError
+from models.errors import InputError, TransientError, WorkError
 from models.pipeline import ServingSpec
 from serving.config import LABELS, to_text
 from serving.onnx_graph import Signature, read_signature
@@ -143,6 +144,27 @@ class Repository:
             target.rename(work / str(version))
         return True
 
+    def link(self, model: str, version: int, name: str) -> None:
+        """Publish a staged version under another model's name too, as its version 1."""
+        source, target = self._version(model, version), self._model(name)
+        with self.workspace() as work:
+            folder = work / name / "1"
+            folder.mkdir(parents=True)
+            for file in source.iterdir():
+                _link_or_copy(file, folder / file.name)
+            folder.chmod(0o750)
+            (work / name).chmod(0o750)
+            (work / name).rename(target)
+
+    def remove_model(self, model: str) -> bool:
+        """Take a model's whole folder away by one rename; return False if there was none."""
+        target = self._model(model)
+        if not target.exists():
+            return False
+        with self.workspace() as work:
+            target.rename(work / model)
+        return True
+
     def write_config(self, config: pb.ModelConfig, labels: Sequence[str] = ()) -> None:
         """Write a model's `config.pbtxt` and `labels.txt`, each replaced as a whole."""
         text = "".join(f"{label}\n" for label in labels)
@@ -229,8 +251,10 @@ def _copy_verified(artifact: Artifact, target: Path) -> None:
             copy.flush()
             os.fsync(copy.fileno())
     except OSError as error:
-        raise WorkError(
-            f"{artifact.onnx} cannot be copied into the model repository", seen=error
+        raise TransientError(
+            f"{artifact.onnx} cannot be copied into the model repository",
+            seen=error.strerror or error,
+            hint="check the free space and the permissions of MILLRACE_HOME, and release again",
         ) from error
     if digest.hexdigest() != artifact.sha256:
         raise WorkError(
@@ -239,6 +263,13 @@ def _copy_verified(artifact: Artifact, target: Path) -> None:
             valid=artifact.sha256,
             hint="download it again; if it stays so, the artifact store was changed",
         )
+
+
+def _link_or_copy(file: Path, target: Path) -> None:
+    try:
+        os.link(file, target)
+    except OSError:  # a filesystem without hard links
+        shutil.copy2(file, target)
 
 
 def _card(artifact: Artifact) -> str:
@@ -271,8 +302,8 @@ def _private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
-def _unmovable(folder: Path, target: Path, error: OSError) -> WorkError:
-    return WorkError(
+def _unmovable(folder: Path, target: Path, error: OSError) -> TransientError:
+    return TransientError(
         f"{folder} cannot be moved to {target}",
         seen=error.strerror,
         valid="a staging folder on the filesystem of the model repository",

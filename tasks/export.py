@@ -11,10 +11,11 @@ from export.candidate import Candidate, choose, fallback
 from export.certificate import Certificate
 from models import snapshots
 from models.arrays import Array
-from models.errors import InputError, WorkError
+from models.errors import WorkError
 from models.features import Encoding
 from models.pipeline import Pipeline
 from models.pipeline_file import resolved_yaml
+from tasks.compared import test_split
 from tasks.progress import bar, log
 from tasks.retry import step
 from tasks.train import Trained
@@ -133,29 +134,6 @@ def _exporter(
     threads = pipeline.serving.intra_op_thread_count
     served = Served(network, objective)
     return Exporter(served, objective, encoding.raw_width, calibration, folder, threads)
-
-
-def test_split(
-    pipeline: Pipeline, snapshot: snapshots.Snapshot, encoding: Encoding
-) -> tuple[Array, Array]:
-    """Return the test split as `(features [rows, raw_width], target [rows])`.
-
-    Raises:
-        InputError: it has no rows.
-    """
-    features, targets = [], []
-    columns = (*snapshot.schema.features, snapshot.schema.target)
-    for batch in snapshots.scan(snapshot, "test", pipeline.dataset.split, columns=columns):
-        features.append(encoding.encode(batch))
-        targets.append(encoding.encode_target(batch))
-    if not features or not sum(len(part) for part in targets):
-        raise InputError(
-            "the test split has no rows",
-            seen=f"{snapshot.rows} rows in all, {pipeline.dataset.split.test:.0%} of them for test",
-            valid="at least one row in each split",
-            hint="bring more rows, or raise dataset.split.test",
-        )
-    return np.concatenate(features), np.concatenate(targets)
 
 
 def _certificate(

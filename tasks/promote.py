@@ -1,17 +1,13 @@
 """Step: the aliases of a new version."""
 
-import numpy as np
-
-from models.answers import answers_of
-from models.arrays import Array
 from models.errors import MillraceError
-from models.onnx_session import OnnxSession
 from models.pipeline import Pipeline
 from models.places import Places
 from models.promotion import Promotion, decide
-from models.registry import CHALLENGER, CHAMPION, ModelVersion, Package, registry_of
+from models.registry import CHALLENGER, CHAMPION, ModelVersion, registry_of
 from models.snapshots import Snapshot
-from tasks.export import Exported, test_split
+from tasks.compared import metric_of
+from tasks.export import Exported
 from tasks.progress import log
 from tasks.retry import step
 
@@ -31,10 +27,8 @@ def promote_version(
     if champion is not None and pipeline.promotion.mode == "auto" and exported.chosen.passed:
         try:
             package = registry.fetch(champion)
-            features, target = test_split(pipeline, snapshot, package.encoding)
-            meaning = answers_of(package.encoding)
-            if meaning.metric == exported.certificate.metric_name:
-                compared = meaning.metric_of_answers(_answers(package, features), target)
+            name = exported.certificate.metric_name
+            compared = metric_of(package, pipeline, snapshot, name)
         except (MillraceError, KeyError) as error:
             log.warning("champion %s cannot be compared: %s", champion.version, error)
     stage = exported.chosen.stage
@@ -52,10 +46,3 @@ def promote_version(
         registry.set_alias(version, CHAMPION)
     log.info("%s: %s", "champion" if promotion.champion else "not champion", promotion.reason)
     return promotion
-
-
-def _answers(package: Package, features: Array) -> Array:
-    session = OnnxSession(package.model)
-    return np.concatenate(
-        [session.answer(part) for part in np.array_split(features, 8) if len(part)]
-    )

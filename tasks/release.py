@@ -1,116 +1,213 @@
 """Step: what Triton serves becomes what the registry's champions say."""
 
-from dataclasses import replace
-from pathlib import Path
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 
-import numpy as np
-
-from export.certificate import Certificate, Stage, largest_difference
-from models.arrays import Array
-from models.errors import MillraceError, WorkError
+from export.certificate import Certificate, Stage
+from models.answers import answers_of
+from models.errors import InputError, MillraceError, WorkError
 from models.features import FEATURES
-from models.onnx_session import OnnxSession
-from models.pipeline import Pipeline, ServingSpec
-from models.places import Endpoint, Places
-from models.registry import CHAMPION, ModelVersion, Package, registry_of
+from models.guard import Credentials, Incumbent, refusal
+from models.pipeline import Pipeline
+from models.places import Places
+from models.registry import ModelVersion, Package, Registry, registry_of
+from models.snapshots import open_snapshot
 from models.tracking import TrackedRun
-from serving.client import TritonClient
-from serving.reconcile import Outcome, reconcile
+from serving.ledger import ledger_of
+from serving.reconcile import Outcome, Request, reconcile
 from serving.repository import Artifact, Repository
+from serving.standing import Release, Wish
+from serving.status import Tags
+from serving.trial import Expected
+from tasks.compared import metric_of
 from tasks.progress import log
-from tasks.report import certificate_table
+from tasks.report import certificate_table, release_table
 from tasks.retry import step
 
-LIVE_TOLERANCE = 1e-4
-"""Of the largest answer, and of 1 where all answers are smaller: float32 rounds relatively."""
 
-
-@step(timeout_seconds=600)
-def reconcile_triton(places: Places) -> tuple[Outcome, ...]:
+@step(timeout_seconds=900)
+def reconcile_triton(
+    places: Places, asked_by: str, link: str = "", again: bool = False
+) -> tuple[Outcome, ...]:
     """Bring every Triton server to the registry's champions.
 
     One model that fails does not stop the others; its outcome carries the error.
+
+    Args:
+        places: where everything is.
+        asked_by: who or what asked for it.
+        link: where to read more about this release.
+        again: try versions once more that were refused before.
     """
-    registry = registry_of(places)
-    champions = registry.champions()
-
-    def fetch(model: str, version: int, folder: Path) -> Artifact:
-        package = registry.fetch(champions[model])
-        labels = tuple(str(label) for label in package.encoding.labels)
-        return Artifact(package.model, package.version.digest, labels, _serving(package))
-
+    request = Request(asked_by, link, datetime.now(UTC) if again else None)
     repository = Repository(places.model_repository, places.staging)
-    desired = {name: version.version for name, version in champions.items() if version.digest}
-    left_alone = champions.keys() - desired.keys()
-    for name in left_alone:
-        log.warning("the champion of %s was not registered by Millrace; it is left alone", name)
-    return reconcile(desired, repository, places.triton, fetch, left_alone=left_alone)
+    return reconcile(RegistryDesk(places), ledger_of(places), repository, places.triton, request)
 
 
-@step(timeout_seconds=300)
-def certify_released(places: Places, outcomes: tuple[Outcome, ...]) -> tuple[Outcome, ...]:
-    """Add the last stage to the certificate of what was just released.
+@dataclass
+class RegistryDesk:
+    """MLflow's side of a release.
 
-    The golden batch goes through gRPC, row by row, and must equal the offline answers.
-
-    Returns:
-        The outcomes; one whose live answers differ carries the error.
+    Attributes:
+        places: where MLflow and the tables are.
     """
-    return tuple(_certified(places, outcome) for outcome in outcomes)
+
+    places: Places
+    _versions: dict[tuple[str, int], ModelVersion] = field(default_factory=dict, init=False)
+    _foreign: frozenset[str] = field(default=frozenset(), init=False)
+
+    @property
+    def registry(self) -> Registry:
+        """The registry."""
+        return registry_of(self.places)
+
+    def wishes(self) -> Mapping[str, Wish]:
+        """Return the champion of each model that was registered by Millrace."""
+        champions = self.registry.champions()
+        self._versions |= {(each.model, each.version): each for each in champions.values()}
+        foreign = frozenset(name for name, version in champions.items() if not version.digest)
+        for name in sorted(foreign - self._foreign):
+            log.warning("the champion of %s was not registered by Millrace; it is left alone", name)
+        self._foreign = foreign
+        return {
+            name: Wish(version.version, version.digest)
+            for name, version in champions.items()
+            if version.digest
+        }
+
+    def left_alone(self) -> frozenset[str]:
+        """Return the models whose champion was not registered by Millrace."""
+        return self._foreign
+
+    def tags(self, model: str, version: int) -> Mapping[str, str]:
+        """Return the tags of a version; none if it is gone."""
+        try:
+            found = self.registry.version(model, version)
+        except InputError:
+            return {}
+        self._versions[model, version] = found
+        return found.tags
+
+    def fetch(self, model: str, version: int) -> Artifact:
+        """Bring a version to this machine, its digest checked."""
+        package = self._package(model, version)
+        labels = tuple(str(label) for label in package.encoding.labels)
+        serving = _pipeline(package).serving
+        return Artifact(package.model, package.version.digest, labels, serving)
+
+    def verify(self, model: str, version: int, previous: int | None) -> None:
+        """Raise unless the version is what its pipeline requires of a champion."""
+        package = self._package(model, version)
+        require, certificate = _pipeline(package).promotion.require, _certificate(package)
+        incumbent = None
+        if previous is not None and previous != version and require.max_metric_drop is not None:
+            live = self._package(model, previous)
+            incumbent = Incumbent(previous, self._metric(package, live))
+        chosen = certificate.stage(certificate.candidate)
+        credentials = Credentials(
+            passed=certificate.passed and certificate.digest == package.version.digest,
+            metric=chosen.metric if chosen else None,
+            metric_name=certificate.metric_name,
+            author=self.registry.author(package.version),
+            approved_by=package.version.tags.get("millrace.approved_by", ""),
+        )
+        if (reason := refusal(require, credentials, incumbent)) is not None:
+            raise WorkError(reason)
+
+    def expected(self, model: str, version: int) -> Expected:
+        """Return what the version must answer: its golden batch, and what was certified of it."""
+        package = self._package(model, version)
+        features, answers = package.golden()
+        certificate = _certificate(package)
+        chosen = certificate.stage(certificate.candidate)
+        return Expected(
+            inputs={FEATURES: features},
+            answers={answers_of(package.encoding).output: answers},
+            difference=chosen.golden_difference if chosen else 0.0,
+            latency_slo_ms=_pipeline(package).serving.latency_slo_ms,
+        )
+
+    def write(self, model: str, version: int, tags: Tags) -> None:
+        """Set tags of a version; None removes one."""
+        self.registry.change_tags(self._version(model, version), tags)
+
+    def tell(self, release: Release) -> None:
+        """Keep the evidence of an event in the version's description and in its run.
+
+        The release table has it already, so MLflow's not taking it stops nothing.
+        """
+        from mlflow.exceptions import MlflowException
+
+        said = f"{release.model} version {release.version}: {release.kind}"
+        log.info("%s%s", said, f", {release.reason}" if release.reason else "")
+        if release.kind not in ("live", "refused"):
+            return
+        try:
+            self._describe(release)
+        except (MillraceError, MlflowException, OSError) as error:
+            log.warning("MLflow has no evidence of this: %s", str(error).splitlines()[0])
+
+    def _describe(self, release: Release) -> None:
+        version = self._version(release.model, release.version)
+        run = TrackedRun(self.places.tracking_uri, "", version.run_id)
+        texts = [release_table(release)]
+        with suppress(InputError):  # it may have been refused for having no certificate
+            certificate = _certificate(self.registry.fetch(version))
+            if (difference := release.evidence.get("difference")) is not None:
+                certificate = certificate.with_stage(Stage("triton", float(difference)))
+                run.log_text(certificate.to_json(), "certificate.json")
+            texts.insert(0, certificate_table(certificate))
+        self.registry.describe(version, "\n\n".join(texts))
+        run.log_text(json.dumps(_plain(release), indent=1), f"releases/{release.id}.json")
+
+    def _metric(self, package: Package, live: Package) -> float | None:
+        """Return the live version's metric on the test split that the new one was certified on."""
+        certificate = _certificate(package)
+        try:
+            dataset, version = certificate.dataset, certificate.dataset_version
+            snapshot = open_snapshot(self.places, dataset, version)
+            return metric_of(live, _pipeline(package), snapshot, certificate.metric_name)
+        except (MillraceError, KeyError) as error:
+            log.warning("version %s cannot be compared: %s", live.version.version, error)
+            return None
+
+    def _package(self, model: str, version: int) -> Package:
+        return self.registry.fetch(self._version(model, version))
+
+    def _version(self, model: str, version: int) -> ModelVersion:
+        known = self._versions.get((model, version))
+        if known is None:
+            known = self._versions[model, version] = self.registry.version(model, version)
+        return known
 
 
-def _certified(places: Places, outcome: Outcome) -> Outcome:
-    if outcome.version is None or not outcome.changed or outcome.error is not None:
-        return outcome
-    registry = registry_of(places)
-    champion = registry.by_alias(outcome.model, CHAMPION)
-    if champion is None or champion.version != outcome.version:
-        return outcome
-    package = registry.fetch(champion)
-    features, reference = package.golden()
-    live = _live_answers(outcome.endpoint, champion, features)
-    offline = OnnxSession(package.model).answer(features)
-    difference = largest_difference(live, offline)
-    certificate = Certificate.from_json(package.text("certificate.json"))
-    stage = Stage("triton", largest_difference(live, reference))
-    certificate = certificate.with_stage(stage)
-    run = TrackedRun(places.tracking_uri, "", champion.run_id)
-    run.log_text(certificate.to_json(), "certificate.json")
-    registry.describe(champion, certificate_table(certificate))
-    held = difference <= LIVE_TOLERANCE * max(1.0, float(np.abs(offline).max()))
-    tags = {"millrace.status": "live" if held else "live, but its answers differ"}
-    tags |= {"millrace.endpoint": outcome.endpoint.grpc}
-    registry.set_tags(champion, {**tags, "millrace.live_difference": f"{difference:.2e}"})
-    return outcome if held else replace(outcome, error=_differs(champion, difference))
+def _plain(release: Release) -> dict[str, object]:
+    return {**vars(release), "at": release.at.isoformat(), "evidence": dict(release.evidence)}
 
 
-def _differs(version: ModelVersion, difference: float) -> WorkError:
-    return WorkError(
-        f"Triton answers otherwise than {version.model} version {version.version} did offline",
-        seen=f"largest difference {difference:.2e} on the golden batch",
-        valid=f"at most {LIVE_TOLERANCE:.0e}",
-        hint="see Triton's log; move the alias champion back to the version before",
-    )
+def _certificate(package: Package) -> Certificate:
+    try:
+        return Certificate.from_json(package.text("certificate.json"))
+    except (ValueError, TypeError, KeyError) as error:
+        raise _unreadable(package, "certificate", error) from error
 
 
-def _live_answers(endpoint: Endpoint, version: ModelVersion, features: Array) -> Array:
-    with TritonClient(endpoint) as client:
-        answers = [
-            client.predict(version.model, {FEATURES: row[None]}, version=version.version)
-            for row in features
-        ]
-    return np.concatenate([next(iter(answer.values())) for answer in answers])
-
-
-def _serving(package: Package) -> ServingSpec:
-    """Read how the version wants to be served from the pipeline file that is kept with it."""
+def _pipeline(package: Package) -> Pipeline:
+    """Read how the version wants to be released from the pipeline file that is kept with it."""
     import yaml
 
     try:
-        return Pipeline.model_validate(yaml.safe_load(package.text("pipeline.yaml"))).serving
-    except ValueError as error:
-        raise MillraceError(
-            f"the pipeline file of {package.version.model} version {package.version.version} "
-            "cannot be read",
-            seen=error,
-        ) from error
+        return Pipeline.model_validate(yaml.safe_load(package.text("pipeline.yaml")))
+    except (ValueError, yaml.YAMLError) as error:
+        raise _unreadable(package, "pipeline file", error) from error
+
+
+def _unreadable(package: Package, what: str, error: Exception) -> InputError:
+    return InputError(
+        f"the {what} of {package.version.model} version {package.version.version} cannot be read",
+        seen=str(error).splitlines()[0],
+        hint="register the model again",
+    )

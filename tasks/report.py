@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from models.tracking import TrackedRun
     from serving.batch import BatchReport
     from serving.reconcile import Outcome
+    from serving.standing import Release
 
 
 def publish_training(
@@ -60,11 +61,18 @@ def publish_training(
         create_link_artifact(link, "version in MLflow", key=_key(pipeline.name, "mlflow-version"))
 
 
+def run_link() -> str:
+    """Return where the page of the flow run that is under way is; empty outside of one."""
+    from prefect.runtime import flow_run
+
+    return str(flow_run.ui_url or "") if flow_run.id else ""
+
+
 def publish_release(outcomes: "Iterable[Outcome]") -> None:
-    """Publish what a release changed."""
+    """Publish what a release changed, and what it could not change."""
     rows = []
     for outcome in outcomes:
-        state = "failed: " + outcome.error.what if outcome.error else "live"
+        state = "live" if outcome.error is None else outcome.error.seen or outcome.error.what
         wanted = outcome.version if outcome.version is not None else "none"
         changed = f"{outcome.previous or 'none'} → {wanted}" if outcome.changed else str(wanted)
         row = (outcome.model, changed, outcome.endpoint.grpc, f"{outcome.seconds:.2f} s", state)
@@ -102,6 +110,19 @@ def certificate_table(certificate: "Certificate") -> str:
     ]
     metric = f"{certificate.metric_name} on {certificate.test_rows:,} test rows"
     return table(("stage", "largest golden difference", metric, "loss"), rows)
+
+
+def release_table(release: "Release") -> str:
+    """Return what a release came to as a Markdown table."""
+    facts = [
+        ("release", release.kind),
+        ("at", f"{release.at:%Y-%m-%d %H:%M:%S} UTC"),
+        ("asked by", release.asked_by),
+        ("before", "none" if release.previous is None else f"version {release.previous}"),
+        ("reason", release.reason),
+        *((name.replace("_", " "), f"{value:.4g}") for name, value in release.evidence.items()),
+    ]
+    return table(("", ""), [fact for fact in facts if fact[1]])
 
 
 def candidate_row(candidate: "Candidate", certificate: "Certificate") -> tuple[str, ...]:

@@ -1,16 +1,15 @@
 """One embedded Triton for the module; every test serves models of its own names."""
 
 import json
-import secrets
-import socket
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnxruntime as ort
@@ -20,16 +19,21 @@ from tritonclient import grpc, http
 from tritonclient.utils import InferenceServerException
 
 from models.errors import InputError, TransientError, WorkError
-from models.pipeline import ServingSpec
 from models.places import Endpoint, Places
 from serving import triton
 from serving.client import TOKEN_HEADER, TOKEN_METADATA, TritonClient
+from serving.ledger import Ledger
 from serving.load import measure
-from serving.reconcile import Outcome, checked, reconcile
-from serving.repository import Artifact, Repository, digest_of
+from serving.reconcile import Outcome, Request, checked, reconcile
+from serving.repository import Repository
+from tests.integration.desk import ROWS, FileDesk
+from tests.integration.ports import free_endpoint
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the wheel is for Linux")
 FLOAT, INT64, STRING = TensorProto.FLOAT, TensorProto.INT64, TensorProto.STRING
+
+
+REQUEST = Request("a test")
 
 
 @dataclass
@@ -39,31 +43,20 @@ class Served:
     client: TritonClient
     repository: Repository
     places: Places
-    registry: dict[tuple[str, int], Artifact] = field(default_factory=dict)
-
-    def register(self, model: str, version: int, proto: bytes, **serving: int) -> Path:
-        path = self.places.home / f"{model}-{version}.onnx"
-        path.write_bytes(proto)
-        self.registry[model, version] = Artifact(
-            path, digest_of(path), serving=ServingSpec(**serving)
-        )
-        return path
+    desk: FileDesk
+    ledger: Ledger
 
     def release(self, **desired: int) -> Outcome:
         """Move one model's champion and leave the other models as they are."""
-        live = {
-            entry.name: entry.version for entry in self.client.index() if entry.state == "READY"
-        }
-        outcomes = reconcile(
-            {**live, **desired},
-            self.repository,
-            [self.client.endpoint],
-            lambda model, version, _: self.registry[model, version],
-        )
+        self.desk.champions |= desired
+        outcomes = self.reconcile(self.client.endpoint)
         return next(outcome for outcome in outcomes if outcome.model in desired)
 
-    def serve(self, model: str, proto: bytes, **serving: int) -> Path:
-        path = self.register(model, 1, proto, **serving)
+    def reconcile(self, *endpoints: Endpoint) -> tuple[Outcome, ...]:
+        return reconcile(self.desk, self.ledger, self.repository, endpoints, REQUEST)
+
+    def serve(self, model: str, proto: bytes, **options: Any) -> Path:
+        path = self.desk.register(model, 1, proto, **options)
         checked([self.release(**{model: 1})])
         return path
 
@@ -73,16 +66,13 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     home = tmp_path_factory.mktemp("home")
     places = Places(home, "", "").prepared()
     with triton.running(places, free_endpoint()) as client:
-        yield Served(client, Repository(places.model_repository, places.staging), places)
-
-
-def free_endpoint() -> Endpoint:
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(3)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        ports = (each.getsockname()[1] for each in sockets)
-        return Endpoint("127.0.0.1", *ports, token=secrets.token_hex(32))
+        yield Served(
+            client,
+            Repository(places.model_repository, places.staging),
+            places,
+            FileDesk(home),
+            Ledger(str(home / "releases")),
+        )
 
 
 def proto(nodes, inputs, outputs, weights=()) -> bytes:
@@ -137,9 +127,6 @@ def lookup() -> bytes:
         [("y", FLOAT, ["batch", 1])],
         [("table", np.array([10, 20, 30], np.float32))],
     )
-
-
-ROWS = np.random.default_rng(1).normal(size=(5, 4)).astype(np.float32)
 
 
 def answer_of(served: Served, model: str) -> float:
@@ -221,7 +208,8 @@ def test_concurrent_requests_are_answered_by_fewer_runs(served) -> None:
 
 
 def test_a_bad_request_does_not_fail_those_it_was_batched_with(served) -> None:
-    served.serve("lookup", lookup(), max_queue_delay_microseconds=100_000)
+    rows = {"i": np.array([[0], [2]])}
+    served.serve("lookup", lookup(), inputs=rows, max_queue_delay_microseconds=100_000)
 
     def ask(index: int) -> float | str:
         try:
@@ -242,7 +230,7 @@ def test_a_graph_with_a_fixed_batch_is_served_as_it_is(served) -> None:
         [("x", FLOAT, [2, 4])],
         [("y", FLOAT, [2, 4])],
     )
-    served.serve("fixed", doubled)
+    served.serve("fixed", doubled, inputs={"x": ROWS[:2]})
     np.testing.assert_array_equal(
         served.client.predict("fixed", {"x": ROWS[:2]})["y"], ROWS[:2] * 2
     )
@@ -254,8 +242,8 @@ def test_strings_go_in_and_out(served) -> None:
         [("text", STRING, ["batch", 1])],
         [("same", STRING, ["batch", 1])],
     )
-    served.serve("text", same)
     words = np.array([["grüße"], [""], ["日本"]], dtype=object)
+    served.serve("text", same, inputs={"text": words})
     answer = served.client.predict("text", {"text": words})["same"]
     assert [item.decode() for item in answer[:, 0]] == ["grüße", "", "日本"]
 
@@ -268,7 +256,7 @@ def test_doing_it_again_changes_nothing(served) -> None:
 
 def test_a_new_version_takes_over_under_load_without_an_error(served) -> None:
     served.serve("swap", constant(1))
-    served.register("swap", 2, constant(2))
+    served.desk.register("swap", 2, constant(2))
     with asking(served, "swap") as answers:
         outcome = checked([served.release(swap=2)])[0]
         wait_for(lambda: answers[-1] == 2)
@@ -278,14 +266,14 @@ def test_a_new_version_takes_over_under_load_without_an_error(served) -> None:
 
 def test_the_older_version_stays_warm(served) -> None:
     served.serve("warm", constant(1))
-    served.register("warm", 2, constant(2))
+    served.desk.register("warm", 2, constant(2))
     checked([served.release(warm=2)])
     assert served.client.predict("warm", {"x": ROWS}, version=1)["y"][0, 0] == 1
 
 
 def test_rollback_under_load_without_an_error(served) -> None:
     served.serve("back", constant(1))
-    served.register("back", 2, constant(2))
+    served.desk.register("back", 2, constant(2))
     checked([served.release(back=2)])
     with asking(served, "back") as answers:
         outcome = checked([served.release(back=1)])[0]
@@ -296,7 +284,7 @@ def test_rollback_under_load_without_an_error(served) -> None:
 
 def test_a_version_with_other_inputs_replaces_the_older_one(served) -> None:
     served.serve("wider", constant(1))
-    served.register("wider", 2, constant(2, width=6))
+    served.desk.register("wider", 2, constant(2, width=6), {"x": np.ones((3, 6), np.float32)})
     checked([served.release(wider=2)])
     assert served.client.predict("wider", {"x": np.ones((1, 6), np.float32)})["y"][0, 0] == 2
     assert served.client.live_version("wider") == 2
@@ -305,7 +293,7 @@ def test_a_version_with_other_inputs_replaces_the_older_one(served) -> None:
 def test_a_broken_version_is_refused_and_the_older_one_serves_on(served) -> None:
     served.serve("broken", constant(1))
     unknown = helper.make_node("NoSuchOperator", ["x"], ["y"])
-    served.register(
+    served.desk.register(
         "broken",
         2,
         proto([unknown], [("x", FLOAT, ["batch", 4])], [("y", FLOAT, ["batch", 1])]),
@@ -323,38 +311,12 @@ def test_a_broken_version_is_refused_and_the_older_one_serves_on(served) -> None
 
 def test_a_model_without_champion_is_unloaded(served) -> None:
     served.serve("gone", constant(1))
-    live = {e.name: e.version for e in served.client.index() if e.state == "READY"}
-    del live["gone"]
-    outcomes = reconcile(
-        live, served.repository, [served.client.endpoint], lambda *_: pytest.fail("nothing to do")
-    )
-    assert [each for each in checked(outcomes) if each.changed][0].version is None
+    del served.desk.champions["gone"]
+    outcomes = served.reconcile(served.client.endpoint)
+    gone = next(outcome for outcome in outcomes if outcome.model == "gone")
+    assert (gone.version, gone.previous) == (None, 1)
     with pytest.raises(TransientError, match="not loaded now"):
         served.client.predict("gone", {"x": ROWS})
-
-
-def test_every_server_is_told(served) -> None:
-    served.register("everywhere", 1, constant(1))
-    with triton.running(served.places, free_endpoint()) as second:
-        outcomes = reconcile(
-            {"everywhere": 1},
-            served.repository,
-            [second.endpoint, free_endpoint(), second.endpoint],
-            lambda model, version, _: served.registry[model, version],
-        )
-        assert [outcome.changed for outcome in outcomes] == [True, False, False]
-        assert isinstance(outcomes[1].error, TransientError)
-        assert second.live_version("everywhere") == 1
-
-
-def test_a_server_that_is_not_there_is_in_the_outcome(served) -> None:
-    served.serve("half", constant(1))
-    absent = free_endpoint()
-    outcomes = reconcile(
-        {"half": 1}, served.repository, [absent], lambda *_: pytest.fail("nothing to fetch")
-    )
-    with pytest.raises(TransientError, match=f"no Triton answers at {absent.grpc}"):
-        checked(outcomes)
 
 
 def test_wrong_inputs_name_what_is_valid(served) -> None:

@@ -25,7 +25,7 @@ def test_a_watch_outlives_what_its_servers_do(
 ) -> None:
     faults = iter((*FAILURES, KeyboardInterrupt()))
 
-    def fail() -> None:
+    def fail(**_: object) -> None:
         raise next(faults)
 
     monkeypatch.setattr(release_loop, "release_model", fail)
@@ -38,7 +38,7 @@ def test_a_watch_outlives_what_its_servers_do(
 
 
 def test_a_fault_of_ours_ends_a_watch(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail() -> None:
+    def fail(**_: object) -> None:
         raise KeyError("no such thing")
 
     monkeypatch.setattr(release_loop, "release_model", fail)

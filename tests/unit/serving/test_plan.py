@@ -1,32 +1,248 @@
+from collections.abc import Collection, Mapping
+
+import pytest
+
+from models.places import Endpoint
 from serving.index import LoadedModel
-from serving.plan import Load, Stage, Unload, plan, warm_versions
+from serving.plan import (
+    TRIAL,
+    Policy,
+    Prove,
+    Record,
+    Replica,
+    Retire,
+    Stage,
+    Sweep,
+    Switch,
+    Tag,
+    Unload,
+    Verify,
+    World,
+    plan,
+    warm_versions,
+)
+from serving.standing import Release, Standing, Wish, standing_of
+from serving.status import statuses
+
+A, B = Endpoint(grpc_port=1), Endpoint(grpc_port=2)
+GONE = None
 
 
-def ready(name: str, *versions: int) -> list[LoadedModel]:
-    return [LoadedModel(name, version, "READY") for version in versions]
+def ready(name: str, *versions: int) -> tuple[LoadedModel, ...]:
+    return tuple(LoadedModel(name, version, "READY") for version in versions)
 
 
-def test_first_version_is_staged_then_loaded() -> None:
-    assert plan({"m": 1}, {}, []) == (Stage("m", 1), Load("m", 1))
+def wish(version: int) -> Wish:
+    return Wish(version, f"d{version}")
+
+
+def standing(*happened: tuple[str, int]) -> Standing:
+    kinds = [Release("m", kind, version, f"d{version}") for kind, version in happened]  # type: ignore[arg-type]
+    return standing_of(kinds)
+
+
+def world(
+    champion: int | None,
+    *indexes: tuple[LoadedModel, ...] | None,
+    known: Standing | None = None,
+    staged: Mapping[str, Collection[int]] | None = None,
+    left_alone: Collection[str] = (),
+    policy: Policy | None = None,
+    tags: Mapping[tuple[str, int], Mapping[str, str]] | None = None,
+) -> World:
+    return World(
+        wishes={} if champion is None else {"m": wish(champion)},
+        standings={"m": known} if known else {},
+        replicas=tuple(Replica(e, i) for e, i in zip((A, B), indexes, strict=False)),
+        staged={"m": (1, 2, 3)} if staged is None else staged,
+        left_alone=left_alone,
+        policies={"m": policy} if policy else {},
+        tags=tags or {},
+    )
+
+
+def settled(champion: int | None, known: Standing, serving: int = 1, replicas: int = 1):  # type: ignore[no-untyped-def]
+    """Return the tags that a registry holds when all was said."""
+    asked = None if champion is None else wish(champion)
+    told = statuses(known, asked, (A, B)[:serving], replicas)
+    return {("m", version): tags for version, tags in told.items()}
+
+
+def test_a_version_is_staged_before_anything_else_is_decided() -> None:
+    assert plan(world(1, (), staged={})) == (Stage("m", 1),)
+
+
+def test_a_first_version_is_verified_and_proved_and_only_then_served() -> None:
+    assert plan(world(1, ())) == (
+        Verify("m", 1, None),
+        Prove("m", 1, A),
+        Switch("m", 1, A),
+    )
 
 
 def test_nothing_to_do_gives_no_action() -> None:
-    assert plan({"m": 2}, {"m": (1, 2)}, ready("m", 1, 2)) == ()
+    known = standing(("live", 1), ("live", 2))
+    tags = settled(2, known)
+    assert plan(world(2, ready("m", 1, 2), known=known, tags=tags)) == ()
 
 
-def test_nothing_is_staged_for_a_version_that_serves_already() -> None:
-    assert plan({"m": 2}, {}, ready("m", 2)) == ()
+def test_a_new_version_is_judged_against_the_live_one_which_stays_warm() -> None:
+    actions = plan(world(3, ready("m", 2), known=standing(("live", 2))))
+    assert actions == (
+        Verify("m", 3, 2),
+        Prove("m", 3, A),
+        Switch("m", 3, A, keep=(2,), previous=2),
+    )
 
 
-def test_roll_forward_keeps_the_live_version_warm() -> None:
-    actions = plan({"m": 3}, {"m": (1, 2, 3)}, ready("m", 1, 2))
-    assert actions == (Load("m", 3, keep=(2,), previous=2),)
-    assert actions[0].versions == (2, 3)
+def test_going_back_needs_no_proof() -> None:
+    known = standing(("live", 2), ("live", 3))
+    assert plan(world(2, ready("m", 2, 3), known=known)) == (Switch("m", 2, A, (), 3),)
 
 
-def test_roll_back_drops_everything_above_the_wanted_version() -> None:
-    actions = plan({"m": 2}, {"m": (1, 2, 3)}, ready("m", 2, 3))
-    assert actions == (Load("m", 2, keep=(), previous=3),)
+def test_a_restarted_replica_gets_the_live_version_without_a_proof() -> None:
+    assert plan(world(2, (), known=standing(("live", 2)))) == (Switch("m", 2, A),)
+
+
+def test_what_went_live_is_written_down_before_anything_else() -> None:
+    actions = plan(world(2, ready("m", 2), known=standing(("live", 1))))
+    assert actions == (Record("m", "live", wish(2), 1),)
+
+
+def test_what_is_live_is_then_told_to_the_registry() -> None:
+    known = standing(("live", 1), ("live", 2))
+    first, second = plan(world(2, ready("m", 2), known=known))
+    assert isinstance(first, Tag)
+    assert isinstance(second, Tag)
+    assert (first.version, first.tags["millrace.status"]) == (1, "superseded")
+    assert (second.version, second.tags["millrace.status"]) == (2, "live")
+    assert second.tags["millrace.replicas"] == "1 of 1"
+
+
+def test_a_refused_version_is_left_and_the_one_before_it_stays() -> None:
+    known = standing(("live", 1), ("refused", 2))
+    tags = settled(2, known)
+    assert plan(world(2, ready("m", 1), known=known, tags=tags)) == ()
+
+
+def test_while_a_version_is_refused_a_restarted_replica_gets_the_one_before_it() -> None:
+    known = standing(("live", 1), ("refused", 2))
+    assert plan(world(2, (), known=known)) == (Switch("m", 1, A),)
+
+
+def test_a_refused_first_version_leaves_nothing_served() -> None:
+    known = standing(("refused", 1))
+    actions = plan(world(1, (), known=known))
+    assert [type(action) for action in actions] == [Tag]
+
+
+def test_a_refusal_is_withdrawn_when_the_alias_leaves_it() -> None:
+    known = standing(("live", 1), ("refused", 2))
+    assert plan(world(1, ready("m", 1), known=known, tags=settled(1, known)))[0] == Record(
+        "m", "withdrawn", wish(2)
+    )
+
+
+def test_a_version_with_the_number_of_a_refused_one_and_another_digest_is_tried() -> None:
+    known = standing_of([Release("m", "refused", 2, "other")])
+    assert Prove("m", 2, A) in plan(world(2, (), known=known))
+
+
+def test_a_model_without_champion_is_unloaded_and_then_that_is_written_down() -> None:
+    known = standing(("live", 1))
+    assert plan(world(None, ready("m", 1), known=known)) == (Unload("m", A, 1),)
+    assert plan(world(None, (), known=known)) == (Record("m", "unloaded", wish(1), 1),)
+
+
+def test_a_model_that_no_release_staged_is_left_alone() -> None:
+    assert plan(world(None, ready("of_others", 1), staged={})) == ()
+
+
+def test_a_model_whose_champion_is_not_ours_is_left_alone() -> None:
+    assert plan(world(None, ready("m", 1), left_alone={"m"})) == ()
+
+
+def test_a_model_on_disk_that_is_not_loaded_is_left_alone() -> None:
+    assert plan(world(None, (LoadedModel("m", None, "UNKNOWN"),))) == ()
+
+
+def test_a_version_that_is_loading_is_not_live() -> None:
+    index = (LoadedModel("m", 2, "LOADING"), *ready("m", 1))
+    known = standing(("live", 1), ("live", 2))
+    assert plan(world(2, index, known=known)) == (Switch("m", 2, A, (1,), 1),)
+
+
+def test_one_proof_does_for_all_replicas() -> None:
+    actions = plan(world(2, ready("m", 1), ready("m", 1), known=standing(("live", 1))))
+    assert actions == (
+        Verify("m", 2, 1),
+        Prove("m", 2, A),
+        Switch("m", 2, A, (1,), 1),
+        Switch("m", 2, B, (1,), 1),
+    )
+
+
+def test_an_interrupted_switch_goes_on_with_the_replicas_that_are_behind() -> None:
+    actions = plan(world(2, ready("m", 2), ready("m", 1), known=standing(("live", 1))))
+    assert actions == (Switch("m", 2, B, (1,), 1),)
+
+
+def test_a_replica_that_does_not_answer_is_passed_over_and_counted() -> None:
+    known = standing(("live", 1))
+    assert Switch("m", 2, B, (1,), 1) in plan(world(2, GONE, ready("m", 1), known=known))
+    after = standing(("live", 1), ("live", 2))
+    told = {a.version: a.tags for a in plan(world(2, GONE, ready("m", 2), known=after))}  # type: ignore[union-attr]
+    assert told[2]["millrace.replicas"] == "1 of 2"
+
+
+def test_a_replica_that_returns_catches_up() -> None:
+    known = standing(("live", 1), ("live", 2))
+    assert plan(world(2, (), ready("m", 2), known=known)) == (Switch("m", 2, A),)
+
+
+@pytest.mark.parametrize("quorum", [2, None])
+def test_a_new_version_waits_for_its_quorum(quorum: int | None) -> None:
+    known, policy = standing(("live", 1)), Policy(quorum)
+    actions = plan(world(2, GONE, ready("m", 1), known=known, policy=policy))
+    told = {action.version: action.tags for action in actions if isinstance(action, Tag)}
+    assert len(told) == len(actions)
+    assert told[2]["millrace.status"] == "staged"
+    assert told[1]["millrace.status"] == "live"
+
+
+def test_a_quorum_does_not_keep_a_restarted_replica_waiting() -> None:
+    known = standing(("live", 2))
+    assert plan(world(2, GONE, (), known=known, policy=Policy(None))) == (Switch("m", 2, B),)
+
+
+def test_what_an_interrupted_trial_left_is_swept_first() -> None:
+    trial = f"m{TRIAL}2-abcd"
+    actions = plan(world(1, ready(trial, 1), staged={"m": (1,), trial: (1,)}))
+    assert actions[0] == Sweep(trial, (A,))
+    assert plan(world(None, (), staged={trial: (1,)})) == (Sweep(trial),)
+
+
+def test_old_versions_are_retired_by_the_keep_count() -> None:
+    known = standing(("live", 4), ("live", 5))
+    staged = {"m": (1, 2, 3, 4, 5)}
+    actions = plan(world(5, ready("m", 4, 5), known=known, staged=staged, tags=settled(5, known)))
+    assert actions == (Retire("m", 1), Retire("m", 2))
+
+
+def test_what_is_loaded_or_was_live_before_is_never_retired() -> None:
+    known = standing(("live", 1), ("live", 5))
+    staged = {"m": (1, 2, 5)}
+    policy = Policy(keep_versions=2)
+    index = ready("m", 2, 5)
+    told = settled(5, known)
+    assert plan(world(5, index, known=known, staged=staged, policy=policy, tags=told)) == ()
+
+
+def test_nothing_is_retired_while_a_replica_does_not_answer() -> None:
+    known = standing(("live", 4), ("live", 5))
+    told = settled(5, known, serving=1, replicas=2)
+    seen = world(5, ready("m", 5), GONE, known=known, staged={"m": (1, 2, 3, 4, 5)}, tags=told)
+    assert plan(seen) == ()
 
 
 def test_roll_back_keeps_a_lower_version_warm() -> None:
@@ -35,29 +251,3 @@ def test_roll_back_keeps_a_lower_version_warm() -> None:
 
 def test_a_warm_version_must_be_on_disk() -> None:
     assert warm_versions(3, ready=(1, 2), staged=(1, 3)) == (1,)
-
-
-def test_a_version_that_is_loading_is_not_live() -> None:
-    index = [LoadedModel("m", 2, "LOADING"), *ready("m", 1)]
-    assert plan({"m": 2}, {"m": (1, 2)}, index) == (Load("m", 2, keep=(1,), previous=1),)
-
-
-def test_a_model_without_champion_is_unloaded() -> None:
-    assert plan({}, {"m": (1,)}, ready("m", 1)) == (Unload("m", 1),)
-
-
-def test_a_model_on_disk_that_is_not_loaded_is_left_alone() -> None:
-    assert plan({}, {"m": (1,)}, [LoadedModel("m", None, "UNKNOWN")]) == ()
-
-
-def test_a_model_that_no_release_staged_is_left_alone() -> None:
-    assert plan({}, {}, ready("of_others", 1)) == ()
-
-
-def test_a_model_whose_champion_is_not_ours_is_left_alone() -> None:
-    assert plan({}, {"m": (1,)}, ready("m", 1), left_alone={"m"}) == ()
-
-
-def test_stages_come_before_loads_and_loads_before_unloads() -> None:
-    actions = plan({"b": 1, "a": 1}, {"old": (4,)}, ready("old", 4))
-    assert actions == (Stage("a", 1), Stage("b", 1), Load("a", 1), Load("b", 1), Unload("old", 4))

@@ -1,0 +1,71 @@
+"""Whether a version may go live: a decision over plain values."""
+
+from dataclasses import dataclass
+
+from models.pipeline import RequireSpec
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """What a version brings.
+
+    Attributes:
+        passed: whether its certificate says that it held its gates.
+        metric: its metric on its test split; None if it could not be measured.
+        metric_name: what that is.
+        author: the user who ran the training; empty if nobody is known.
+        approved_by: who approved it; empty if nobody did.
+    """
+
+    passed: bool
+    metric: float | None
+    metric_name: str
+    author: str
+    approved_by: str
+
+
+@dataclass(frozen=True)
+class Incumbent:
+    """The version that is live.
+
+    Attributes:
+        version: its number.
+        metric: its metric on the test split of the new one; None if it could not be measured.
+    """
+
+    version: int
+    metric: float | None
+
+
+def refusal(
+    require: RequireSpec, credentials: Credentials, incumbent: Incumbent | None
+) -> str | None:
+    """Return why a version may not go live, or None.
+
+    Args:
+        require: what its pipeline requires.
+        credentials: what it brings.
+        incumbent: the version that is live, or None where nothing is, or nothing is compared.
+    """
+    if require.certificate and not credentials.passed:
+        return "its certificate says that it did not hold its gates"
+    if require.approval and not credentials.approved_by:
+        return "nobody approved it: set the tag millrace.approved_by"
+    if require.approval and credentials.approved_by == credentials.author:
+        return f"{credentials.author} ran its training, and cannot approve it too"
+    if incumbent is None or require.max_metric_drop is None:
+        return None
+    return _drop(require.max_metric_drop, credentials, incumbent)
+
+
+def _drop(allowed: float, credentials: Credentials, incumbent: Incumbent) -> str | None:
+    name, mine, other = credentials.metric_name, credentials.metric, incumbent.metric
+    if mine is None or other is None:
+        which = "it" if mine is None else f"version {incumbent.version}, which is live,"
+        return f"{which} cannot be measured on its test split, so they cannot be compared"
+    drop = (other - mine) / abs(other) if other else other - mine
+    # A NaN fails every comparison, so this is written such that NaN is refused.
+    if not drop <= allowed:
+        live = f"{other:.4f} of version {incumbent.version}"
+        return f"its {name} of {mine:.4f} is {drop:.1%} below {live}; allowed is {allowed:.1%}"
+    return None

@@ -1,0 +1,110 @@
+"""The release table: a Delta table to which every release appends one row, and nothing else."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import DeltaError, TableNotFoundError
+
+from models.errors import TransientError
+from models.places import Places
+from serving.standing import Release
+
+SCHEMA = pa.schema(
+    {
+        "id": pa.string(),
+        "at": pa.timestamp("us", "UTC"),
+        "model": pa.string(),
+        "kind": pa.string(),
+        "version": pa.int64(),
+        "previous": pa.int64(),
+        "digest": pa.string(),
+        "asked_by": pa.string(),
+        "reason": pa.string(),
+        "evidence": pa.string(),
+        "link": pa.string(),
+        "seconds": pa.float64(),
+    }
+)
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """The release table of an installation.
+
+    Attributes:
+        uri: the Delta table, a path or a URI.
+    """
+
+    uri: str
+
+    def append(self, release: Release) -> None:
+        """Add an event in a commit of its own.
+
+        Raises:
+            TransientError: the table cannot be written.
+        """
+        values = vars(release) | {"evidence": json.dumps(dict(release.evidence))}
+        row = pa.Table.from_pylist([{name: values[name] for name in SCHEMA.names}], SCHEMA)
+        try:
+            write_deltalake(self.uri, row, mode="append")
+        except (DeltaError, OSError) as error:
+            raise TransientError(
+                "the release table cannot be written",
+                seen=str(error).splitlines()[0],
+                hint=f"check {self.uri}; release again, nothing that serves was changed by this",
+            ) from error
+
+    def releases(self, model: str | None = None) -> tuple[Release, ...]:
+        """Return the events of one model or of all, oldest first.
+
+        Raises:
+            TransientError: the table cannot be read.
+        """
+        try:
+            if not _is_there(self.uri):
+                return ()
+            rows = DeltaTable(self.uri).to_pyarrow_table()
+        except (DeltaError, OSError) as error:
+            raise TransientError(
+                "the release table cannot be read",
+                seen=str(error).splitlines()[0],
+                hint=f"check {self.uri}",
+            ) from error
+        if model is not None:
+            rows = rows.filter(pc.equal(rows["model"], model))
+        return tuple(_release(row) for row in rows.sort_by("at").to_pylist())
+
+    def by_model(self) -> dict[str, tuple[Release, ...]]:
+        """Return the events of every model, oldest first."""
+        return _grouped(self.releases())
+
+
+def ledger_of(places: Places) -> Ledger:
+    """Return the release table of an installation."""
+    return Ledger(places.table("releases"))
+
+
+def _grouped(releases: Iterable[Release]) -> dict[str, tuple[Release, ...]]:
+    found: dict[str, tuple[Release, ...]] = {}
+    for release in releases:
+        found[release.model] = (*found.get(release.model, ()), release)
+    return found
+
+
+def _is_there(uri: str) -> bool:
+    if "://" not in uri and not Path(uri).exists():
+        return False
+    try:
+        return bool(DeltaTable.is_deltatable(uri))
+    except TableNotFoundError:
+        return False
+
+
+def _release(row: dict[str, object]) -> Release:
+    values = {**row, "evidence": json.loads(str(row["evidence"]))}
+    return Release(**values)

@@ -1,0 +1,74 @@
+"""What the registry is told of a version: the tags that say what is real, whatever was wished."""
+
+from collections.abc import Mapping, Sequence
+
+from models.places import Endpoint
+from serving.standing import Release, Standing, Wish
+
+Tags = Mapping[str, str | None]
+
+STATUS = "millrace.status"
+REASON = "millrace.reason"
+SINCE = "millrace.since"
+REPLICAS = "millrace.replicas"
+ENDPOINT = "millrace.endpoint"
+LINK = "millrace.release"
+
+
+def statuses(
+    standing: Standing, wish: Wish | None, serving: Sequence[Endpoint], replicas: int
+) -> dict[int, Tags]:
+    """Return the tags that each version concerned should have.
+
+    Args:
+        standing: where the model stands.
+        wish: the version that the alias asks for.
+        serving: the replicas that answer with the version that should be served.
+        replicas: how many there are.
+    """
+    found: dict[int, Tags] = {}
+    if standing.superseded is not None:
+        found[standing.superseded] = {
+            STATUS: "superseded",
+            REASON: f"version {standing.live.version} is live" if standing.live else "unloaded",
+            REPLICAS: None,
+            ENDPOINT: None,
+        }
+    refused = standing.refused if wish and standing.refuses(wish) else None
+    if standing.live is not None:
+        found[standing.live.version] = _live(standing.live, refused, serving, replicas)
+    if refused is not None:
+        found[refused.version] = {
+            STATUS: "refused",
+            REASON: refused.reason,
+            SINCE: _moment(refused),
+            LINK: refused.link or None,
+        }
+    elif wish is not None and not standing.is_live(wish):
+        found[wish.version] = {
+            STATUS: "staged",
+            REASON: f"waits for replicas: {len(serving)} of {replicas}",
+        }
+    return found
+
+
+def _live(
+    live: Release, refused: Release | None, serving: Sequence[Endpoint], replicas: int
+) -> Tags:
+    reason = None
+    if refused is not None:
+        reason = f"version {refused.version} has the alias, but was refused"
+    elif len(serving) < replicas:
+        reason = f"{replicas - len(serving)} of {replicas} replicas do not answer"
+    return {
+        STATUS: "live",
+        REASON: reason,
+        SINCE: _moment(live),
+        REPLICAS: f"{len(serving)} of {replicas}",
+        ENDPOINT: ", ".join(endpoint.grpc for endpoint in serving) or None,
+        LINK: live.link or None,
+    }
+
+
+def _moment(event: Release) -> str:
+    return event.at.strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -1,0 +1,276 @@
+"""Trying a version before it takes traffic, where no client reaches it.
+
+First the file alone, in a process of its own with limits on time and memory: what hangs or crashes
+takes nothing with it. Then on the replica, under a name that nobody knows, beside the version that
+serves. A trial that is interrupted leaves a model and a folder with `TRIAL` in their names, which
+the next plan sweeps.
+"""
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from secrets import token_hex
+
+import numpy as np
+
+from models.arrays import Array
+from models.errors import MillraceError, TransientError, WorkError
+from serving.client import TritonClient
+from serving.config import Device, latest, model_config
+from serving.plan import TRIAL
+from serving.repository import Repository
+
+ALONE_SECONDS = 60.0
+ALONE_BYTES = 16 << 30
+LOAD_SECONDS = 120.0
+PROBE_SECONDS = 2.0
+PROBE_REQUESTS = 200
+SINGLE_ROWS = 8
+TOLERANCE = 1e-4
+"""Of the largest answer, and of 1 where all answers are smaller: float32 rounds relatively."""
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What a version must answer.
+
+    Attributes:
+        inputs: the golden batch, `[rows, …]` for each input.
+        answers: PyTorch's answers to it, `[rows, …]` for each output that is compared.
+        difference: largest difference from them that its certificate admits.
+        latency_slo_ms: p99 of one row that the probe must hold; None for any.
+    """
+
+    inputs: Mapping[str, Array]
+    answers: Mapping[str, Array]
+    difference: float
+    latency_slo_ms: float | None = None
+
+    @property
+    def rows(self) -> int:
+        """Rows of the golden batch."""
+        return len(next(iter(self.inputs.values())))
+
+    @property
+    def scale(self) -> float:
+        """The largest answer, or 1 where all are smaller."""
+        largest = [float(np.abs(each).max(initial=0.0)) for each in self.answers.values()]
+        return max([1.0, *largest])
+
+    def part(self, rows: slice) -> dict[str, Array]:
+        """Return some rows of the inputs."""
+        return {name: array[rows] for name, array in self.inputs.items()}
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What a trial measured.
+
+    Attributes:
+        difference: largest difference from PyTorch's answers, in a batch and row by row.
+        p50_ms: median latency of a request of one row, milliseconds; so p99_ms.
+        requests: requests of the probe.
+    """
+
+    difference: float
+    p50_ms: float
+    p99_ms: float
+    requests: int
+
+
+def try_alone(onnx: Path, expected: Expected) -> None:
+    """Open the file in a process of its own and answer the golden batch once.
+
+    Raises:
+        WorkError: it cannot be opened, crashes, takes too long or too much memory.
+    """
+    command = [sys.executable, "-m", "serving.alone", str(onnx), str(ALONE_BYTES)]
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    )
+    try:
+        _, errors = process.communicate(_npz(expected.inputs), timeout=ALONE_SECONDS)
+    except subprocess.TimeoutExpired as error:
+        raise WorkError(
+            f"it did not load and answer within {ALONE_SECONDS:g} s", hint="see its graph"
+        ) from error
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+    if process.returncode:
+        raise WorkError(_ending(process.returncode, errors.decode(errors="replace")))
+
+
+def try_on_replica(
+    model: str,
+    version: int,
+    repository: Repository,
+    client: TritonClient,
+    expected: Expected,
+    *,
+    device: Device = "cpu",
+) -> Evidence:
+    """Load a staged version under a secret name, and measure its answers and its latency.
+
+    Raises:
+        WorkError: it was not loaded, its answers differ or are not finite, or it is too slow.
+        TransientError: the replica went away.
+    """
+    with _loaded(model, version, repository, client, device) as name:
+        batch = batch_of(repository, model, version)
+        difference = compare(client, name, expected, batch)
+        times = _probe(client, name, expected.part(slice(None if batch is None else 1)))
+    p50, p99 = (float(np.quantile(times, share)) * 1000 for share in (0.5, 0.99))
+    slo = expected.latency_slo_ms
+    if slo is not None and p99 > slo:
+        raise WorkError(
+            "it is too slow",
+            seen=f"p99 {p99:.2f} ms in {len(times)} requests of one row",
+            valid=f"serving.latency_slo_ms, {slo:g} ms",
+        )
+    return Evidence(difference, p50, p99, len(times))
+
+
+def compare(
+    client: TritonClient,
+    name: str,
+    expected: Expected,
+    batch: int | None,
+    version: int | None = None,
+) -> float:
+    """Send the golden batch, in batches and row by row, and return the largest difference.
+
+    Args:
+        client: the replica.
+        name: the model, by the name under which it is loaded there.
+        expected: what it must answer.
+        batch: rows of a request, at most; None for a graph that takes the golden batch as it is.
+        version: a version of it, or None for the one that answers by default.
+
+    Raises:
+        WorkError: an answer is not finite, or differs by more than the tolerance.
+        TransientError: the replica went away.
+    """
+    largest = 0.0
+    for part in _parts(expected.rows, batch):
+        got = _answer(client, name, expected.part(part), version)
+        for output, answers in expected.answers.items():
+            largest = max(largest, _difference(output, got.get(output), answers[part]))
+    allowed = expected.difference + TOLERANCE * expected.scale
+    if not largest <= allowed:
+        raise WorkError(
+            "its answers differ from those of its certificate",
+            seen=f"largest difference {largest:.2e} on the golden batch",
+            valid=f"at most {allowed:.2e}, row by row as in a batch",
+        )
+    return largest
+
+
+def batch_of(repository: Repository, model: str, version: int) -> int | None:
+    """Return the rows that a request to a staged version may have; None if its batch is fixed."""
+    if not repository.signature(model, version).batches:
+        return None
+    return repository.artifact(model, version).serving.max_batch_size
+
+
+def _parts(rows: int, batch: int | None) -> Iterator[slice]:
+    """Yield the batches that cover all rows, and then the first rows one by one."""
+    if batch is None:
+        yield slice(None)
+        return
+    yield from (slice(start, start + batch) for start in range(0, rows, batch))
+    yield from (slice(row, row + 1) for row in range(min(rows, SINGLE_ROWS)))
+
+
+def _difference(output: str, got: Array | None, answers: Array) -> float:
+    """Return the largest difference of one output.
+
+    Raises:
+        WorkError: it is not there, has another shape, or is not finite.
+    """
+    if got is None:
+        raise WorkError("it does not give the output that was certified", valid=output)
+    if got.shape != answers.shape:
+        raise WorkError(
+            f"its output {output} has another shape", seen=got.shape, valid=answers.shape
+        )
+    if not np.isfinite(got).all():
+        raise WorkError("its answers are not finite", seen="NaN or infinity", valid="numbers")
+    return float(np.abs(got.astype(np.float64) - answers).max(initial=0.0))
+
+
+def _answer(
+    client: TritonClient, name: str, inputs: Mapping[str, Array], version: int | None = None
+) -> dict[str, Array]:
+    try:
+        return client.predict(name, inputs, version=version)
+    except TransientError:
+        if client.is_ready():  # it is the model that went away, not the server
+            raise WorkError("it stopped answering", hint="see Triton's log") from None
+        raise
+    except MillraceError as error:
+        raise WorkError(
+            "it did not answer its golden batch", seen=error.seen or error.what, valid=error.valid
+        ) from error
+
+
+def _probe(client: TritonClient, name: str, row: Mapping[str, Array]) -> list[float]:
+    """Return the seconds of requests of one row, one after the other."""
+    times: list[float] = []
+    until = time.perf_counter() + PROBE_SECONDS
+    while len(times) < PROBE_REQUESTS and (not times or time.perf_counter() < until):
+        start = time.perf_counter()
+        _answer(client, name, row)
+        times.append(time.perf_counter() - start)
+    return times
+
+
+@contextmanager
+def _loaded(
+    model: str, version: int, repository: Repository, client: TritonClient, device: Device
+) -> Iterator[str]:
+    """Load a staged version under a name of its own for the length of the block."""
+    name = f"{model}{TRIAL}{version}-{token_hex(4)}"
+    artifact, signature = repository.artifact(model, version), repository.signature(model, version)
+    config = model_config(
+        name,
+        signature,
+        artifact.serving,
+        version_policy=latest(),
+        labels=artifact.labels,
+        device=device,
+    )
+    try:
+        repository.link(model, version, name)
+        repository.write_config(config, artifact.labels)
+        client.load(name, timeout=LOAD_SECONDS)
+        yield name
+    finally:
+        with suppress(MillraceError):
+            client.unload(name)
+        repository.remove_model(name)
+
+
+def _ending(status: int, errors: str) -> str:
+    if status < 0:
+        return f"its process crashed: {signal.Signals(-status).name}"
+    told = [line for line in errors.strip().splitlines() if line.strip()]
+    return told[-1][:500] if told else f"its process ended with status {status}"
+
+
+def _npz(inputs: Mapping[str, Array]) -> bytes:
+    buffer = BytesIO()
+    # text as numpy's own kind: an array of objects would be pickled
+    plain = {k: v.astype(str) if v.dtype == object else v for k, v in inputs.items()}
+    np.savez(buffer, **plain)
+    return buffer.getvalue()

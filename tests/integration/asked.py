@@ -1,0 +1,88 @@
+"""A real registry and a real Triton, and somebody who asks the champion all the while."""
+
+import threading
+from dataclasses import dataclass
+
+import numpy as np
+
+from models.features import FEATURES
+from models.places import Places
+from models.registry import CHAMPION
+from models.tracking import client
+from serving.client import TritonClient
+from serving.ledger import ledger_of
+from serving.reconcile import Outcome, Request, reconcile
+from serving.repository import Repository
+from serving.standing import Release
+from tasks.release import RegistryDesk
+from tests.integration.planted import GOLDEN, Planted, softmax, weights_of
+
+
+@dataclass
+class Line:
+    """A registry, a server, and the champion that serves."""
+
+    places: Places
+    client: TritonClient
+
+    def release(self) -> tuple[Outcome, ...]:
+        repository = Repository(self.places.model_repository, self.places.staging)
+        return reconcile(
+            RegistryDesk(self.places),
+            ledger_of(self.places),
+            repository,
+            [self.client.endpoint],
+            Request("a test"),
+        )
+
+    def releases(self, name: str) -> tuple[Release, ...]:
+        return ledger_of(self.places).releases(name)
+
+    def promote(self, planted: Planted) -> None:
+        store = client(self.places.tracking_uri)
+        store.set_registered_model_alias(planted.name, CHAMPION, str(planted.number))
+
+    def tags(self, planted: Planted) -> dict[str, str]:
+        store = client(self.places.tracking_uri)
+        return dict(store.get_model_version(planted.name, str(planted.number)).tags)
+
+
+class Asking:
+    """Asks for a model's answer all the while, and keeps what was wrong.
+
+    Args:
+        line: where to ask.
+        name: the model.
+        seeds: of the weights of the versions that may answer.
+    """
+
+    def __init__(self, line: Line, name: str, *seeds: int) -> None:
+        self.line, self.name, self.asked = line, name, 0
+        self.wrong: list[object] = []
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._ask)
+        self._allowed = [softmax(GOLDEN[:1] @ weights_of(seed)) for seed in seeds]
+
+    def _ask(self) -> None:
+        while not self._stop.is_set():
+            try:
+                answers = self.line.client.predict(self.name, {FEATURES: GOLDEN[:1]})
+                got = answers["probabilities"]
+                if not any(np.allclose(got, each, atol=1e-5) for each in self._allowed):
+                    self.wrong.append(got)
+            except Exception as error:
+                self.wrong.append(error)
+            self.asked += 1
+
+    def __enter__(self) -> "Asking":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+
+def nothing_of_a_trial_is_left(line: Line) -> bool:
+    loaded = [e.name for e in line.client.index() if "trial" in e.name and e.state == "READY"]
+    return not loaded and not list(line.places.model_repository.glob("*trial*"))

@@ -1,0 +1,97 @@
+"""A registry of plain files, for tests of releases without MLflow."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import onnxruntime as ort
+
+from models.errors import WorkError
+from models.pipeline import ServingSpec
+from serving.repository import Artifact, digest_of
+from serving.standing import Release, Wish
+from serving.status import Tags
+from serving.trial import Expected
+
+ROWS = np.random.default_rng(1).normal(size=(5, 4)).astype(np.float32)
+
+
+@dataclass
+class FileDesk:
+    """What each version consists of, who is champion, and what was written back.
+
+    Attributes:
+        folder: takes the files of versions.
+        champions: version of each model.
+        refuses: why a version may not go live, by model and version.
+        written: tags by model and version.
+        told: the events, in order.
+    """
+
+    folder: Path
+    champions: dict[str, int] = field(default_factory=dict)
+    refuses: dict[tuple[str, int], str] = field(default_factory=dict)
+    written: dict[tuple[str, int], dict[str, str]] = field(default_factory=dict)
+    told: list[Release] = field(default_factory=list)
+    artifacts: dict[tuple[str, int], Artifact] = field(default_factory=dict)
+    golden: dict[tuple[str, int], Expected] = field(default_factory=dict)
+
+    def register(
+        self,
+        model: str,
+        version: int,
+        proto: bytes,
+        inputs: Mapping[str, np.ndarray] | None = None,
+        latency_slo_ms: float | None = None,
+        **serving: object,
+    ) -> Path:
+        """Keep a version, with ONNX Runtime's answers as its certified ones."""
+        path = self.folder / f"{model}-{version}.onnx"
+        path.write_bytes(proto)
+        spec = ServingSpec.model_validate(serving)
+        self.artifacts[model, version] = Artifact(path, digest_of(path), serving=spec)
+        given = {"x": ROWS} if inputs is None else dict(inputs)
+        answers = answers_of(path, given)
+        self.golden[model, version] = Expected(given, answers, 0.0, latency_slo_ms)
+        return path
+
+    def wishes(self) -> Mapping[str, Wish]:
+        return {
+            model: Wish(version, self.artifacts[model, version].sha256)
+            for model, version in self.champions.items()
+        }
+
+    def left_alone(self) -> frozenset[str]:
+        return frozenset()
+
+    def tags(self, model: str, version: int) -> Mapping[str, str]:
+        return self.written.get((model, version), {})
+
+    def fetch(self, model: str, version: int) -> Artifact:
+        return self.artifacts[model, version]
+
+    def verify(self, model: str, version: int, previous: int | None) -> None:
+        if (reason := self.refuses.get((model, version))) is not None:
+            raise WorkError(reason)
+
+    def expected(self, model: str, version: int) -> Expected:
+        return self.golden[model, version]
+
+    def write(self, model: str, version: int, tags: Tags) -> None:
+        known = {**self.written.get((model, version), {}), **tags}
+        self.written[model, version] = {k: v for k, v in known.items() if v is not None}
+
+    def tell(self, release: Release) -> None:
+        self.told.append(release)
+
+
+def answers_of(path: Path, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return ONNX Runtime's answers that are numbers; none for a file that it cannot run."""
+    try:
+        session = ort.InferenceSession(path, providers=["CPUExecutionProvider"])
+        names = [output.name for output in session.get_outputs()]
+        answers = dict(zip(names, session.run(names, dict(inputs)), strict=True))
+    except Exception:
+        return {}
+    return {name: answer for name, answer in answers.items() if answer.dtype.kind == "f"}

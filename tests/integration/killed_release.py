@@ -1,0 +1,59 @@
+"""One release that kills itself, as hard as can be, at one moment.
+
+    python -m tests.integration.killed_release HOME HTTP GRPC METRICS TOKEN MOMENT
+
+MOMENT is the number of actions after which it dies, or a function of `MOMENTS` before which.
+"""
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from models.places import Endpoint, Places
+from serving import reconcile as module
+from serving import trial
+from serving.client import TritonClient
+from tasks.release import RegistryDesk
+from tests.integration.asked import Line
+
+MOMENTS = {
+    "in the trial": (trial, "_probe"),
+    "before the load": (TritonClient, "load"),
+    "before it is told": (RegistryDesk, "tell"),
+}
+
+
+def die(*_: object, **__: object) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def dying_after(actions: int) -> Any:
+    done = iter(range(1, 100))
+    carry_out = vars(module._Pass)["_do"]
+
+    def do(self: Any, action: Any) -> None:
+        carry_out.__get__(self, type(self))(action)
+        if next(done) == actions:
+            die()
+
+    return do
+
+
+def main() -> None:
+    home, http, grpc, metrics, token, moment = sys.argv[1:]
+    endpoint = Endpoint("127.0.0.1", int(http), int(grpc), int(metrics), token=token)
+    places = Places(Path(home), f"sqlite:///{home}/mlflow.db", f"{home}/tables", triton=(endpoint,))
+    if moment in MOMENTS:
+        owner, name = MOMENTS[moment]
+        setattr(owner, name, die)
+    else:
+        module._Pass._do = dying_after(int(moment))
+    with TritonClient(endpoint) as client:
+        Line(places, client).release()
+    sys.exit("it was to die, and did not")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,179 @@
+"""Versions put into a real MLflow registry by hand, good ones and every kind of bad one.
+
+They bypass `Registry.register`, which would not let most of them in: a registry is written to by
+others too.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import yaml
+from onnx import TensorProto, helper, numpy_helper
+
+from export.certificate import Certificate, Stage
+from models.features import Encoding, Feature
+from models.pipeline import DatasetSpec, Pipeline
+from models.places import Places
+from models.registry import DIGEST_TAG
+from models.tables import ingest
+from models.tracking import client
+
+WIDTH = 4
+LABELS = ("x", "y", "z")
+ENCODING = Encoding((Feature("v", "vector", width=WIDTH),), "t", LABELS)
+GOLDEN = np.random.default_rng(1).normal(size=(8, WIDTH)).astype(np.float32)
+FLOAT = TensorProto.FLOAT
+
+DATASET = DatasetSpec(source="rows.jsonl", target="t")
+Nodes = Sequence[onnx.NodeProto]
+
+
+@dataclass(frozen=True)
+class Version:
+    """What a version is made of.
+
+    Attributes:
+        model: bytes of `model.onnx`.
+        answers: what the golden batch is said to be answered with.
+        metric: what the certificate says of the test split.
+        passed: whether the certificate says that it passed.
+        pipeline: keys of the pipeline file beside its name and dataset.
+        tags: tags of the version.
+    """
+
+    model: bytes
+    answers: np.ndarray
+    metric: float = 1.0
+    passed: bool = True
+    pipeline: Mapping[str, Any] | None = None
+    tags: Mapping[str, str] | None = None
+
+    def certificate(self, name: str) -> Certificate:
+        stage = Stage("onnx-fp32", 1e-6, 1e-6, self.metric, 0.0)
+        return Certificate(
+            model=name,
+            candidate="onnx-fp32",
+            digest=hashlib.sha256(self.model).hexdigest(),
+            dataset=name,
+            dataset_version=0,
+            dataset_digest="d",
+            test_rows=10,
+            golden_rows=len(GOLDEN),
+            metric_name="accuracy",
+            max_metric_loss=0.01,
+            stages=(replace(stage, name="pytorch"), stage),
+            passed=self.passed,
+        )
+
+
+def ingest_rows(places: Places, name: str, rows: int = 200) -> None:
+    """Make the data set, whose true classes are what the version of seed 0 answers."""
+    features = np.random.default_rng(7).normal(size=(rows, WIDTH)).astype(np.float32)
+    target = [LABELS[best] for best in softmax(features @ weights_of(0)).argmax(axis=1)]
+    lines = [json.dumps({"v": v.tolist(), "t": t}) for v, t in zip(features, target, strict=True)]
+    (places.home / "rows.jsonl").write_text("\n".join(lines))
+    ingest(Pipeline(name=name, dataset=DATASET).located(places.home), places)
+
+
+def good(seed: int = 0, **options: Any) -> Version:
+    """A softmax of a linear layer, certified truly."""
+    weights = weights_of(seed)
+    return Version(classifier(weights), softmax(GOLDEN @ weights), **options)
+
+
+def weights_of(seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=(WIDTH, len(LABELS))).astype(np.float32)
+
+
+def softmax(logits: np.ndarray) -> np.ndarray:
+    powers = np.exp(logits - logits.max(axis=1, keepdims=True))
+    return (powers / powers.sum(axis=1, keepdims=True)).astype(np.float32)
+
+
+def classifier(
+    weights: np.ndarray,
+    *,
+    before: Nodes = (),
+    features: str = "features",
+    probabilities: str = "probabilities",
+    extra: Mapping[str, np.ndarray] | None = None,
+    elem_type: int = FLOAT,
+) -> bytes:
+    """A linear layer and softmax; `before` may make "seen" from the features."""
+    nodes = [
+        *(before or [helper.make_node("Identity", [features], ["seen"])]),
+        helper.make_node("MatMul", ["seen", "w"], ["logits"]),
+        helper.make_node("Softmax", ["logits"], [probabilities], axis=1),
+    ]
+    return model(
+        nodes,
+        (features, elem_type, ["batch", weights.shape[0]]),
+        (probabilities, elem_type, ["batch", weights.shape[1]]),
+        {"w": weights, **(extra or {})},
+    )
+
+
+def model(
+    nodes: Nodes,
+    given: tuple[str, int, list[Any]],
+    answer: tuple[str, int, list[Any]],
+    weights: Mapping[str, np.ndarray],
+) -> bytes:
+    graph = helper.make_graph(
+        list(nodes),
+        "g",
+        [helper.make_tensor_value_info(*given)],
+        [helper.make_tensor_value_info(*answer)],
+        [numpy_helper.from_array(array, name) for name, array in weights.items()],
+    )
+    opsets = [helper.make_opsetid("", 17)]
+    made = helper.make_model(graph, opset_imports=opsets, ir_version=9)
+    return bytes(made.SerializeToString())
+
+
+@dataclass(frozen=True)
+class Planted:
+    """A version in the registry.
+
+    Attributes:
+        name: registered model.
+        number: its version.
+        folder: where the artifact store keeps its files.
+    """
+
+    name: str
+    number: int
+    folder: Path
+
+
+def plant(places: Places, name: str, version: Version) -> Planted:
+    """Write a version's files into a run's artifacts and register them."""
+    store = client(places.tracking_uri)
+    experiment = store.get_experiment_by_name(name)
+    location = f"{places.artifacts.as_uri()}/{name}"
+    identity = experiment.experiment_id if experiment else store.create_experiment(name, location)
+    run = store.create_run(identity, tags={"mlflow.user": "ann"}).info
+    folder = places.artifacts / name / run.run_id / "artifacts" / "model"
+    extra = folder / "extra_files"
+    extra.mkdir(parents=True)
+    (folder / "model.onnx").write_bytes(version.model)
+    (extra / "encoding.json").write_text(ENCODING.to_json())
+    (extra / "certificate.json").write_text(json.dumps(asdict(version.certificate(name))))
+    np.savez(extra / "golden.npz", features=GOLDEN, answers=version.answers)
+    keys = {"name": name, "dataset": DATASET.model_dump(mode="json", exclude_unset=True)}
+    (extra / "pipeline.yaml").write_text(yaml.safe_dump({**keys, **(version.pipeline or {})}))
+    if not [m for m in store.search_registered_models() if m.name == name]:
+        store.create_registered_model(name)
+    made = store.create_model_version(
+        name,
+        folder.as_uri(),
+        run_id=run.run_id,
+        tags={DIGEST_TAG: version.certificate(name).digest, **(version.tags or {})},
+    )
+    return Planted(name, int(made.version), folder)

@@ -1,0 +1,114 @@
+"""A release that is killed at any moment, and finished by the next one."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from itertools import count
+
+import pytest
+
+from models.places import Places
+from serving import triton
+from tests.integration.asked import Asking, Line, nothing_of_a_trial_is_left
+from tests.integration.killed_release import MOMENTS
+from tests.integration.planted import Planted, good, ingest_rows, plant
+from tests.integration.ports import free_endpoint
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the wheel is for Linux")
+
+NAMES = (f"killed{number}" for number in count())
+FORWARD = ("stage", "verify", "prove", "switch", "record", "tag", "tag")
+BACK = ("switch", "record", "tag", "tag")
+
+
+@pytest.fixture(scope="module")
+def line(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Line]:
+    home, endpoint = tmp_path_factory.mktemp("home"), free_endpoint()
+    uri = f"sqlite:///{home}/mlflow.db"
+    places = Places(home, uri, str(home / "tables"), triton=(endpoint,)).prepared()
+    with triton.running(places, endpoint) as client:
+        yield Line(places, client)
+
+
+@pytest.fixture
+def versions(line: Line) -> tuple[Planted, Planted]:
+    """A model of its own: version 1 is live, version 2 is registered."""
+    name = next(NAMES)
+    ingest_rows(line.places, name)
+    first, second = plant(line.places, name, good(0)), plant(line.places, name, good(0))
+    line.promote(first)
+    line.release()
+    assert line.client.live_version(name) == 1
+    return first, second
+
+
+def killed_at(line: Line, moment: object) -> None:
+    endpoint = line.client.endpoint
+    ports = (endpoint.http_port, endpoint.grpc_port, endpoint.metrics_port)
+    ended = subprocess.run(
+        [
+            *(sys.executable, "-m", "tests.integration.killed_release"),
+            *map(str, (line.places.home, *ports, endpoint.token, moment)),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert ended.returncode == -9, ended.stderr
+
+
+def end_state(line: Line, first: Planted, second: Planted) -> dict[str, object]:
+    kept = ("millrace.status", "millrace.reason", "millrace.replicas", "millrace.endpoint")
+    return {
+        "live": line.client.live_version(first.name),
+        "tags": [
+            {key: value for key, value in line.tags(each).items() if key in kept}
+            for each in (first, second)
+        ],
+        "events": [(e.kind, e.version, e.previous) for e in line.releases(first.name)],
+        "swept": nothing_of_a_trial_is_left(line),
+    }
+
+
+@pytest.mark.parametrize("moment", [*range(1, len(FORWARD) + 1), *MOMENTS])
+def test_a_promotion_that_is_killed_is_finished_by_the_next_release(
+    line: Line, versions: tuple[Planted, Planted], moment: object
+) -> None:
+    first, second = versions
+    line.promote(second)
+    with Asking(line, first.name, 0) as asking:
+        killed_at(line, moment)
+        line.release()
+    assert asking.asked > 0
+    assert asking.wrong == []
+    assert end_state(line, first, second) == {
+        "live": 2,
+        "tags": [
+            {"millrace.status": "superseded", "millrace.reason": "version 2 is live"},
+            {
+                "millrace.status": "live",
+                "millrace.replicas": "1 of 1",
+                "millrace.endpoint": line.client.endpoint.grpc,
+            },
+        ],
+        "events": [("live", 1, None), ("live", 2, 1)],
+        "swept": True,
+    }
+
+
+@pytest.mark.parametrize("moment", range(1, len(BACK) + 1))
+def test_a_rollback_that_is_killed_is_finished_by_the_next_release(
+    line: Line, versions: tuple[Planted, Planted], moment: int
+) -> None:
+    first, second = versions
+    line.promote(second)
+    line.release()
+    line.promote(first)
+    with Asking(line, first.name, 0) as asking:
+        killed_at(line, moment)
+        line.release()
+    assert asking.wrong == []
+    found = end_state(line, first, second)
+    assert found["live"] == 1
+    assert found["events"] == [("live", 1, None), ("live", 2, 1), ("live", 1, 2)]
+    assert [tags["millrace.status"] for tags in found["tags"]] == ["live", "superseded"]  # type: ignore[index,attr-defined]

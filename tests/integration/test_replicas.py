@@ -1,0 +1,96 @@
+"""Two replicas of one model repository, one of which is away while a version is promoted."""
+
+import sys
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from models.errors import TransientError
+from models.places import Endpoint, Places
+from serving import triton
+from serving.client import TritonClient
+from serving.ledger import Ledger
+from serving.reconcile import Outcome, Request, reconcile
+from serving.repository import Repository
+from tests.integration.desk import FileDesk
+from tests.integration.planted import GOLDEN, classifier, weights_of
+from tests.integration.ports import free_endpoint
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the wheel is for Linux")
+
+
+@dataclass
+class Pair:
+    """Two replicas, and what they are told from."""
+
+    places: Places
+    desk: FileDesk
+    first: Endpoint
+    second: Endpoint
+
+    def release(self) -> tuple[Outcome, ...]:
+        return reconcile(
+            self.desk,
+            Ledger(str(self.places.home / "releases")),
+            Repository(self.places.model_repository, self.places.staging),
+            (self.first, self.second),
+            Request("a test"),
+        )
+
+    def promote(self, version: int, **serving: object) -> tuple[Outcome, ...]:
+        model = classifier(weights_of(version))
+        self.desk.register("m", version, model, {"features": GOLDEN}, **serving)
+        self.desk.champions["m"] = version
+        return self.release()
+
+    def status(self, version: int) -> tuple[str | None, str | None]:
+        tags = self.desk.written.get(("m", version), {})
+        return tags.get("millrace.status"), tags.get("millrace.replicas")
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Pair:
+    places = Places(tmp_path, "", "").prepared()
+    return Pair(places, FileDesk(tmp_path), free_endpoint(), free_endpoint())
+
+
+def live(endpoint: Endpoint) -> int | None:
+    with TritonClient(endpoint) as client:
+        return client.live_version("m")
+
+
+def test_a_replica_that_was_away_catches_up_before_it_counts(pair: Pair) -> None:
+    with triton.running(pair.places, pair.first):
+        with triton.running(pair.places, pair.second):
+            pair.promote(1)
+            assert (live(pair.first), live(pair.second)) == (1, 1)
+            assert pair.status(1) == ("live", "2 of 2")
+        here, away = pair.promote(2)
+        assert (here.changed, here.error) == (True, None)
+        assert isinstance(away.error, TransientError)
+        assert live(pair.first) == 2
+        assert pair.status(2) == ("live", "1 of 2")
+        with triton.running(pair.places, pair.second):
+            assert live(pair.second) is None
+            here, back = pair.release()
+            assert (here.changed, back.changed) == (False, True)
+            assert live(pair.second) == 2
+            assert pair.status(2) == ("live", "2 of 2")
+            assert [event.kind for event in pair.desk.told] == ["live", "live"]
+
+
+def test_a_model_that_wants_all_replicas_waits_for_them(pair: Pair) -> None:
+    with ExitStack() as stack:
+        stack.enter_context(triton.running(pair.places, pair.first))
+        with triton.running(pair.places, pair.second):
+            pair.promote(1, quorum="all")
+        pair.promote(2, quorum="all")
+        assert live(pair.first) == 1
+        assert pair.status(2)[0] == "staged"
+        stack.enter_context(triton.running(pair.places, pair.second))
+        pair.release()
+        assert (live(pair.first), live(pair.second)) == (2, 2)
+        assert pair.status(2) == ("live", "2 of 2")
+        assert pair.status(1)[0] == "superseded"
