@@ -34,7 +34,7 @@ class ServiceStatus:
     """One service, as seen now.
 
     Attributes:
-        name: `mlflow`, `prefect`, `triton` or `deployments`.
+        name: `mlflow`, `prefect`, `triton`, `deployments` or `webhook`.
         running: whether its process is there.
         healthy: whether it says that it is well.
         address: where to reach it; empty when it listens nowhere.

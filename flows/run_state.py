@@ -26,7 +26,7 @@ class ServiceRecord:
     """One service as the supervisor last saw it.
 
     Attributes:
-        name: `mlflow`, `prefect`, `triton` or `deployments`.
+        name: `mlflow`, `prefect`, `triton`, `deployments` or `webhook`.
         address: where a person or a client reaches it; empty when it listens nowhere.
         log: its log file.
         pid: its process, or None while it waits for a restart.

@@ -69,6 +69,7 @@ def local(settings: Settings) -> tuple[Service, ...]:
         *(() if settings.prefect_api_url else (prefect_server(settings),)),
         *(() if settings.triton else (triton_server(settings),)),
         deployments(settings),
+        webhook(settings),
     )
 
 
@@ -99,6 +100,8 @@ def mlflow_server(settings: Settings) -> Service:
             "MLFLOW_WEBHOOK_SECRET_ENCRYPTION_KEY": webhook_key(settings),
             "MLFLOW_WEBHOOK_ALLOWED_SCHEMES": "http,https",
             "MLFLOW_WEBHOOK_ALLOW_PRIVATE_IPS": "true",
+            # Seconds for which it takes a webhook for not registered, or registered as before.
+            "MLFLOW_WEBHOOK_CACHE_TTL": "1",
             # Jobs (LLM judges, scorers) would add several processes of 200 MB.
             "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
         },
@@ -157,6 +160,26 @@ def triton_server(settings: Settings) -> Service:
         ),
         grace=15.0,
     )
+
+
+def webhook(settings: Settings) -> Service:
+    """Return the receiver of MLflow's webhook, which releases at once."""
+    address = webhook_address(settings)
+    return Service(
+        name="webhook",
+        log=_log(settings, "webhook"),
+        argv=(sys.executable, "-m", "flows.webhook"),
+        # It tries a whole release again; a call that is tried for minutes would hold that up.
+        environment={"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2"},
+        address=address,
+        health=f"{address}/health",
+        ports=(Port(settings.webhook_port, "MILLRACE_WEBHOOK_PORT"),),
+    )
+
+
+def webhook_address(settings: Settings) -> str:
+    """Return where MLflow reaches the receiver of its webhook."""
+    return f"http://{LOOPBACK}:{settings.webhook_port}"
 
 
 def deployments(settings: Settings) -> Service:
@@ -238,8 +261,8 @@ def named(settings: Settings, names: list[str]) -> Service:
 def unsupervised_environment(settings: Settings, service: Service) -> dict[str, str]:
     """Return the environment of a service that no supervisor starts.
 
-    There is no record of what runs, in which the scheduled runs would find the servers; so their
-    addresses are given as chosen ones, which every process below takes over.
+    There is no record of what runs, in which the releases and the scheduled runs would find the
+    servers; so their addresses are given as chosen ones, which every process below takes over.
     """
     addresses = {}
     if settings.mlflow_tracking_uri is None:
@@ -247,7 +270,7 @@ def unsupervised_environment(settings: Settings, service: Service) -> dict[str, 
     if settings.prefect_api_url is None:
         addresses["PREFECT_API_URL"] = f"http://{LOOPBACK}:{settings.prefect_port}/api"
     whole = environment(settings, service)
-    return whole | addresses if service.name == "deployments" else whole
+    return whole | addresses if service.name in ("deployments", "webhook") else whole
 
 
 @contextmanager

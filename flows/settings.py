@@ -26,7 +26,10 @@ DEFAULT_PIPELINES = ("examples/digits.yaml",)
 MARK = "MILLRACE_SUPERVISED"
 
 _ADDRESSES = ("MLFLOW_TRACKING_URI", "PREFECT_API_URL")
-_PORTS = ("mlflow_port", "prefect_port", "triton_http_port", "triton_grpc_port")
+_PORTS = (
+    *("mlflow_port", "prefect_port", "webhook_port"),
+    *("triton_http_port", "triton_grpc_port"),
+)
 
 
 def _split(value: object) -> object:
@@ -105,6 +108,7 @@ class Settings(BaseSettings):
     )
     mlflow_port: Port = Field(5000, description="Port of the MLflow server.")
     prefect_port: Port = Field(4200, description="Port of the Prefect server.")
+    webhook_port: Port = Field(8010, description="Port of the receiver of MLflow's webhook.")
     triton_http_port: Port = Field(8000, description="HTTP port of Triton.")
     triton_grpc_port: Port = Field(8001, description="gRPC port of Triton.")
     triton_metrics_port: Port = Field(8002, description="Metrics port of Triton.")
@@ -236,7 +240,7 @@ def _valid(name: str, message: str) -> str:
         return "a port, 1 to 65535"
     if name == "MILLRACE_TRITON":
         return "host:http:grpc or host:http:grpc:metrics, comma separated"
-    return message.removeprefix("Value error, ") if name != "the ports" else "five different ports"
+    return message.removeprefix("Value error, ") if name != "the ports" else "six different ports"
 
 
 def _refuse_typos() -> None:

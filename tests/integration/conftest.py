@@ -62,7 +62,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def make_home(path: Path, prefect_api: str | None = None) -> Home:
-    names = ("MLFLOW", "PREFECT", "TRITON_HTTP", "TRITON_GRPC", "TRITON_METRICS")
+    names = ("MLFLOW", "PREFECT", "WEBHOOK", "TRITON_HTTP", "TRITON_GRPC", "TRITON_METRICS")
     ports = {
         f"MILLRACE_{name}_PORT": str(port)
         for name, port in zip(names, free_ports(len(names)), strict=True)

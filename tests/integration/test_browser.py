@@ -134,11 +134,11 @@ def _site(chosen: Settings, pictures: Path) -> Site:
 
 
 def _own(home: Path) -> Settings:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(5)]
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(6)]
     ports = [each.getsockname()[1] for each in sockets]
     for each in sockets:
         each.close()
-    names = ("mlflow_port", "prefect_port", "triton_http_port", "triton_grpc_port")
+    names = ("mlflow_port", "prefect_port", "webhook_port", "triton_http_port", "triton_grpc_port")
     return Settings(
         home=home,
         pipelines=(str(EXAMPLE),),

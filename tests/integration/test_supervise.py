@@ -59,7 +59,7 @@ def _free_ports(count: int) -> list[int]:
 def _settings(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     for name in (*settings.variables(), "MLFLOW_TRACKING_URI", "PREFECT_API_URL"):
         monkeypatch.delenv(name, raising=False)
-    mlflow, prefect, http, grpc, metrics = _free_ports(5)
+    mlflow, prefect, webhook, http, grpc, metrics = _free_ports(6)
     folder.mkdir(exist_ok=True)
     (folder / "prefect.yaml").write_text(DEPLOYMENTS.format(file=folder / "touched"))
     (folder / "trial_flows.py").write_text(FLOWS)
@@ -68,6 +68,7 @@ def _settings(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
         home=folder / "home",
         mlflow_port=mlflow,
         prefect_port=prefect,
+        webhook_port=webhook,
         triton_http_port=http,
         triton_grpc_port=grpc,
         triton_metrics_port=metrics,
@@ -94,7 +95,8 @@ def _pid(chosen: Settings, name: str) -> int:
 
 def test_all_services_are_up(running: Settings) -> None:
     report = control.status(running, live_versions=lambda places: {"endpoints": len(places.triton)})
-    assert [each.name for each in report.services] == ["mlflow", "prefect", "triton", "deployments"]
+    names = ["mlflow", "prefect", "triton", "deployments", "webhook"]
+    assert [each.name for each in report.services] == names
     assert report.healthy
     assert report.live_versions == {"endpoints": 1}
     assert running.places().tracking_uri == f"http://127.0.0.1:{running.mlflow_port}"
@@ -270,7 +272,7 @@ def test_the_procfile_runs_everything_and_ctrl_c_ends_it(
         _wait(
             lambda: ready.exists() and all(services.healthy(each, None) for each in servers),
             120,
-            "all four are well",
+            "all five are well",
         )
         assert honcho.poll() is None
     finally:

@@ -1,0 +1,140 @@
+"""The receiver of MLflow's webhook: `python -m flows.webhook`.
+
+MLflow tells it of every alias; when a champion has changed it releases at once. MLflow tells from
+memory and only for some seconds, so this is a hint: the schedule, every minute, needs no hint.
+"""
+
+import asyncio
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+
+import uvicorn
+from fastapi import FastAPI, Request, Response
+from starlette.requests import ClientDisconnect
+
+from flows import run_state
+from flows.console import set_up_logging
+from flows.deployment_upkeep import home_id
+from flows.release_worker import ReleaseWorker
+from flows.services import errors_told, webhook_address
+from flows.settings import LOOPBACK, Settings, apply, load
+from flows.webhook_delivery import (
+    ID_HEADER,
+    MOST_BYTES,
+    TIMESTAMP_HEADER,
+    Seen,
+    judge_delivery,
+    too_large,
+)
+from flows.webhook_registration import Registrar, Subscription, mlflow_address
+
+BODY_SECONDS = 5.0
+LAST_RELEASE_SECONDS = 5.0
+
+Want = Callable[[str, str], None]
+Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
+
+
+class Receiver:
+    """Takes deliveries, and asks for a release when a champion has changed.
+
+    Args:
+        secret: what MLflow signs with.
+        want: asks for a release: about which model, and why.
+        clock: seconds since the epoch.
+    """
+
+    def __init__(self, secret: str, want: Want, clock: Callable[[], float] = time.time) -> None:
+        self._secret, self._want, self._clock = secret, want, clock
+        self._seen = Seen(since=int(clock()))
+
+    async def take(self, request: Request) -> Response:
+        """Answer one delivery."""
+        try:
+            async with asyncio.timeout(BODY_SECONDS):
+                body = await _body(request)
+        except TimeoutError:
+            return Response("the body is too slow\n", 408)
+        except ClientDisconnect:
+            return Response(status_code=400)
+        headers, now = request.headers, self._clock()
+        verdict = judge_delivery(headers, body, now, self._secret, self._seen)
+        if verdict.authentic:
+            self._seen.add(headers[ID_HEADER], int(headers[TIMESTAMP_HEADER]), now)
+        if verdict.change is not None:
+            self._want(verdict.change.model, verdict.change.text)
+        return Response(verdict.said + "\n", verdict.status)
+
+
+async def _body(request: Request) -> bytes:
+    """Read a body as far as it may go, and none of one that says itself that it is too large."""
+    body = bytearray()
+    if not too_large(request.headers, b""):
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > MOST_BYTES:
+                break
+    return bytes(body)
+
+
+def application(
+    receiver: Receiver, registered: Callable[[], bool], lifespan: Lifespan | None = None
+) -> FastAPI:
+    """Return the web application.
+
+    Args:
+        receiver: takes the deliveries.
+        registered: tells whether MLflow knows where to deliver.
+        lifespan: what works beside it for as long as it runs.
+    """
+
+    async def health() -> dict[str, bool]:
+        return {"registered": registered()}
+
+    app = FastAPI(openapi_url=None, lifespan=lifespan)
+    app.add_api_route("/health", health, methods=["GET"])
+    app.add_api_route("/mlflow", receiver.take, methods=["POST"], response_model=None)
+    return app
+
+
+def serve(settings: Settings) -> None:
+    """Receive and release until SIGTERM; the release under way then has a few seconds to end."""
+    from flows.webhook_release import release_now  # everything that a release needs, once for all
+
+    secret = run_state.kept_secret(settings.run / "webhook.secret", lambda: secrets.token_hex(32))
+    releases = ReleaseWorker(lambda asked_by: release_now(settings, asked_by))
+    url = f"{webhook_address(settings)}/mlflow"
+    wanted = Subscription(f"millrace-{home_id(settings)}", url, secret)
+    registrar = Registrar(mlflow_address(settings), wanted, lambda why: releases.want("", why))
+
+    @asynccontextmanager
+    async def at_work(_app: FastAPI) -> AsyncIterator[None]:
+        releases.start()
+        registrar.start()
+        yield
+        registrar.end()
+        await asyncio.to_thread(releases.end, LAST_RELEASE_SECONDS)
+
+    app = application(Receiver(secret, releases.want), lambda: registrar.registered, at_work)
+    uvicorn.run(
+        app,
+        host=LOOPBACK,
+        port=settings.webhook_port,
+        log_level="warning",
+        access_log=False,
+        timeout_graceful_shutdown=2,
+    )
+
+
+def main() -> None:
+    """Serve what the settings in the environment name."""
+    with errors_told():
+        settings = apply(load())
+        set_up_logging()
+        serve(settings)
+
+
+if __name__ == "__main__":
+    main()
