@@ -252,18 +252,19 @@ class Registry:
 
     def _download(self, version: ModelVersion, folder: Path) -> None:
         """Download into a staging folder, check, and only then give it its name."""
-        import mlflow
         from mlflow.artifacts import download_artifacts
         from mlflow.exceptions import MlflowException
 
-        # `download_artifacts` takes the address of tracking; the registry's is one for the process.
-        mlflow.set_registry_uri(self.tracking_uri)
+        store = client(self.tracking_uri)
         self.cache.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=self.cache) as staging:
             try:
                 got = Path(
                     download_artifacts(
-                        artifact_uri=f"models:/{version.model}/{version.version}",
+                        # Not models:/NAME/N: its registry is one for the whole process.
+                        artifact_uri=store.get_model_version_download_uri(
+                            version.model, str(version.version)
+                        ),
                         dst_path=f"{staging}/download",
                         tracking_uri=self.tracking_uri,
                     )
