@@ -22,6 +22,11 @@ class LoadedModel:
     state: str
     reason: str = ""
 
+    @property
+    def is_loaded(self) -> bool:
+        """Whether it takes memory: Triton goes on listing what it has unloaded."""
+        return self.version is not None and self.state in (READY, "LOADING", "UNLOADING")
+
 
 def ready_versions(index: Iterable[LoadedModel], model: str) -> tuple[int, ...]:
     """Return the versions of a model that answer requests, ascending."""

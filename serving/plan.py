@@ -8,10 +8,12 @@ may stop after any of them: the plan made from what is there then finishes the w
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from models.pipeline import RolloutSpec
 from models.places import Endpoint
 from serving.index import LoadedModel, live_version, ready_versions
+from serving.rollout import ARMS, Move, Split, first_split, next_split
 from serving.standing import Kind, Standing, Wish
-from serving.status import Tags, statuses
+from serving.status import Tags, Trial, statuses
 
 TRIAL = ".trial-"
 """Stands in the name of a model that is loaded only to be tried; no client knows the name."""
@@ -55,6 +57,10 @@ class World:
         left_alone: models whose champion is not ours to load; what is loaded of them stays.
         policies: how each model is released, where it differs from the default.
         tags: the tags of versions that were read, by model and version.
+        rollouts: how a new version of a model comes to all traffic, where it does so in steps.
+        splits: the step of a rollout that is on, by model.
+        moves: what the judge says of it.
+        now: seconds since 1970.
     """
 
     wishes: Mapping[str, Wish]
@@ -64,6 +70,10 @@ class World:
     left_alone: Collection[str] = ()
     policies: Mapping[str, Policy] = field(default_factory=dict)
     tags: Mapping[tuple[str, int], Mapping[str, str]] = field(default_factory=dict)
+    rollouts: Mapping[str, RolloutSpec] = field(default_factory=dict)
+    splits: Mapping[str, Split] = field(default_factory=dict)
+    moves: Mapping[str, Move] = field(default_factory=dict)
+    now: float = 0.0
 
     def standing(self, model: str) -> Standing:
         """Return where a model stands."""
@@ -125,6 +135,31 @@ class Switch:
 
 
 @dataclass(frozen=True)
+class Divert:
+    """Let the splitter share requests out between the live version and another.
+
+    Attributes:
+        model: the model.
+        version: the version on trial.
+        split: the step.
+        endpoint: the replica.
+    """
+
+    model: str
+    version: int
+    split: Split
+    endpoint: Endpoint
+
+
+@dataclass(frozen=True)
+class Dismantle:
+    """Unload what the splitter called, on a replica that serves a version directly again."""
+
+    model: str
+    endpoint: Endpoint
+
+
+@dataclass(frozen=True)
 class Unload:
     """Stop serving a model on a replica."""
 
@@ -169,7 +204,9 @@ class Tag:
     tags: Tags
 
 
-Action = Stage | Verify | Prove | Switch | Unload | Sweep | Record | Retire | Tag
+Action = (
+    Stage | Verify | Prove | Switch | Divert | Dismantle | Unload | Sweep | Record | Retire | Tag
+)
 
 
 def plan(world: World) -> tuple[Action, ...]:
@@ -179,7 +216,7 @@ def plan(world: World) -> tuple[Action, ...]:
         Actions in order: what earlier trials left, then each model by its name.
     """
     models = sorted(world.wishes.keys() | (world.staged.keys() - set(world.left_alone)))
-    ours = [model for model in models if TRIAL not in model]
+    ours = [model for model in models if not _is_made_here(model)]
     return (*_sweeps(world), *(action for model in ours for action in _actions(world, model)))
 
 
@@ -197,35 +234,118 @@ def _actions(world: World, model: str) -> Iterator[Action]:
     if refused and wish and not standing.refuses(wish):
         yield Record(model, "withdrawn", Wish(refused.version, refused.digest))
     wanted = target(standing, wish)
-    changes = tuple(_changes(world, model, wanted))
+    rollout = _rollout(world, model, wanted)
+    if rollout is not None and wanted is not None and rollout.ends_badly:
+        yield Record(model, "refused", wanted, _live(standing), rollout.reason)
+        return
+    changes = tuple(_changes(world, model, wanted, rollout))
     yield from changes
     if changes:  # what is written down and cleaned up follows from what came of them
         return
-    yield from _settled(world, model, wish, wanted)
+    yield from _settled(world, model, wanted, rollout)
 
 
-def _changes(world: World, model: str, wanted: Wish | None) -> Iterator[Action]:
+@dataclass(frozen=True)
+class _Rollout:
+    """A rollout of the wanted version: the step that should be on, and why.
+
+    Attributes:
+        split: the step; None if it ended.
+        is_on: whether it is the one that is on already.
+        ends_badly: whether the wanted version is to be refused.
+        reason: what the judge said.
+    """
+
+    split: Split | None
+    is_on: bool = False
+    ends_badly: bool = False
+    reason: str = ""
+
+
+def _rollout(world: World, model: str, wanted: Wish | None) -> _Rollout | None:
+    """Return the rollout of the wanted version; None where it is served directly."""
+    standing, spec = world.standing(model), world.rollouts.get(model)
+    if wanted is None or standing.live is None or wanted in standing.served or spec is None:
+        return None
+    if _answering(world, model, wanted.version):  # it ended well: what is left is to say so
+        return None
+    split, live = world.splits.get(model), standing.live.version
+    if split is None or (split.champion, split.candidate) != (live, wanted.version):
+        return _Rollout(first_split(model, live, wanted.version, spec, world.now))
+    move = world.moves.get(model) or Move("stay", "its counters cannot be read")
+    if move.kind == "stay":
+        return _Rollout(split, is_on=True, reason=move.reason)
+    if move.kind == "step" and move.weight_percent is not None:
+        return _Rollout(next_split(split, spec, move.weight_percent, world.now))
+    return _Rollout(None, ends_badly=move.kind == "back", reason=move.reason)
+
+
+def _changes(
+    world: World, model: str, wanted: Wish | None, rollout: _Rollout | None
+) -> Iterator[Action]:
     """Yield what changes what clients get."""
-    standing = world.standing(model)
     if wanted is None:
-        for replica in world.reachable:
-            live = live_version(replica.index or (), model)
-            if live is not None and model in world.staged:
-                yield Unload(model, replica.endpoint, live)
-        return
-    behind = [r for r in world.reachable if live_version(r.index or (), model) != wanted.version]
-    if not behind:
+        yield from _unloads(world, model)
         return
     staged = world.staged.get(model, ())
+    split = rollout.split if rollout else None
+    behind = [r for r in world.reachable if not _serves(world, r, model, wanted, split)]
+    begun = rollout is None or rollout.split is None or rollout.is_on
+    if not behind and begun:
+        return
     if wanted.version not in staged:
         yield Stage(model, wanted.version)
         return  # how it is to be released is known when it is here
     if waits(world, model, wanted):
         return
-    if wanted not in standing.served and len(behind) == len(world.reachable):
-        yield Verify(model, wanted.version, standing.live.version if standing.live else None)
-        yield Prove(model, wanted.version, behind[0].endpoint)
-    yield from (_switch(replica, model, wanted, staged) for replica in behind)
+    # Once a replica has it, or a rollout of it is on, it has been proved.
+    unproved = wanted not in world.standing(model).served and len(behind) == len(world.reachable)
+    if unproved and not _is_split_for(world, model, wanted):
+        yield Verify(model, wanted.version, _live(world.standing(model)))
+        yield Prove(model, wanted.version, world.reachable[0].endpoint)
+    if split is not None:
+        diverted = behind if begun else world.reachable
+        yield from (Divert(model, wanted.version, split, r.endpoint) for r in diverted)
+    else:
+        yield from _switches(model, wanted, behind, staged)
+
+
+def _switches(
+    model: str, wanted: Wish, behind: Sequence[Replica], staged: Collection[int]
+) -> Iterator[Action]:
+    for replica in behind:
+        yield _switch(replica, model, wanted, staged)
+        if ready_versions(replica.index or (), model + ARMS):
+            yield Dismantle(model, replica.endpoint)
+
+
+def _serves(world: World, replica: Replica, model: str, wanted: Wish, split: Split | None) -> bool:
+    """Whether a replica serves the step, or the wanted version where there is none."""
+    index = replica.index or ()
+    arms = ready_versions(index, model + ARMS)
+    if split is not None:
+        versions = tuple(sorted((split.champion, split.candidate)))
+        return live_version(index, model) == split.champion and arms == versions
+    plain = model not in world.splits and not arms
+    return plain and live_version(index, model) == wanted.version
+
+
+def _is_split_for(world: World, model: str, wanted: Wish) -> bool:
+    split = world.splits.get(model)
+    return split is not None and split.candidate == wanted.version
+
+
+def _unloads(world: World, model: str) -> Iterator[Action]:
+    for replica in world.reachable:
+        live = live_version(replica.index or (), model)
+        if live is not None and model in world.staged:
+            yield Unload(model, replica.endpoint, live)
+        if ready_versions(replica.index or (), model + ARMS):
+            yield Dismantle(model, replica.endpoint)
+
+
+def _live(standing: Standing) -> int | None:
+    return standing.live.version if standing.live else None
 
 
 def waits(world: World, model: str, wanted: Wish) -> bool:
@@ -246,27 +366,36 @@ def _switch(replica: Replica, model: str, wanted: Wish, staged: Collection[int])
     )
 
 
-def _settled(world: World, model: str, wish: Wish | None, wanted: Wish | None) -> Iterator[Action]:
+def _settled(
+    world: World, model: str, wanted: Wish | None, rollout: _Rollout | None
+) -> Iterator[Action]:
     """Yield what follows from what is served now: events, tags, and what may go."""
-    standing = world.standing(model)
-    serving = [
-        replica.endpoint
-        for replica in world.reachable
-        if wanted and live_version(replica.index or (), model) == wanted.version
-    ]
-    before = standing.live.version if standing.live else None
+    standing, wish = world.standing(model), world.wishes.get(model)
+    before = _live(standing)
+    serving = wanted and _answering(world, model, wanted.version)
     if wanted is not None and serving and not standing.is_live(wanted):
         yield Record(model, "live", wanted, before)
         return
-    if wanted is None and wish is None and standing.live is not None and world.reachable:
+    if wish is None and standing.live is not None and world.reachable:
         gone = Wish(standing.live.version, standing.live.digest)
         yield Record(model, "unloaded", gone, gone.version)
         return
-    for version, tags in statuses(standing, wish, serving, len(world.replicas)).items():
+    answering = [] if before is None else _answering(world, model, before)
+    on_trial = rollout and rollout.split and Trial(rollout.split, rollout.reason)
+    told = statuses(standing, wish, answering, len(world.replicas), on_trial or None)
+    for version, tags in told.items():
         known = world.tags.get((model, version), {})
         if changed := {k: v for k, v in tags.items() if known.get(k) != v}:
             yield Tag(model, version, changed)
     yield from _retired(world, model, wanted)
+
+
+def _answering(world: World, model: str, version: int) -> list[Endpoint]:
+    return [
+        replica.endpoint
+        for replica in world.reachable
+        if live_version(replica.index or (), model) == version
+    ]
 
 
 def _retired(world: World, model: str, wanted: Wish | None) -> Iterator[Retire]:
@@ -282,14 +411,23 @@ def _retired(world: World, model: str, wanted: Wish | None) -> Iterator[Retire]:
     yield from (Retire(model, version) for version in sorted(others[room:]))
 
 
+def _is_made_here(model: str) -> bool:
+    """Whether the name is one under which versions are tried, and not that of a model."""
+    return TRIAL in model or model.endswith(ARMS)
+
+
 def _sweeps(world: World) -> Iterator[Sweep]:
+    """Yield what trials and rollouts left; arms only where nothing may still call them."""
     loaded: dict[str, list[Endpoint]] = {}
     for replica in world.reachable:
         for entry in replica.index or ():
-            if TRIAL in entry.name and entry.version is not None:
+            if _is_made_here(entry.name) and entry.is_loaded:
                 loaded.setdefault(entry.name, []).append(replica.endpoint)
-    trials = {model for model in world.staged if TRIAL in model} | loaded.keys()
-    yield from (Sweep(model, tuple(loaded.get(model, ()))) for model in sorted(trials))
+    for model in sorted({name for name in world.staged if _is_made_here(name)} | loaded.keys()):
+        if TRIAL in model:
+            yield Sweep(model, tuple(loaded.get(model, ())))
+        elif model.removesuffix(ARMS) not in world.splits and model not in loaded:
+            yield Sweep(model)
 
 
 def warm_versions(wanted: int, ready: Collection[int], staged: Collection[int]) -> tuple[int, ...]:

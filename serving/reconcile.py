@@ -5,22 +5,26 @@ each one is told. Whatever stops this in the middle, the next pass begins from w
 """
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from functools import singledispatchmethod
 from typing import Protocol
 
 from models.errors import MillraceError, TransientError, WorkError
+from models.pipeline import RolloutSpec
 from models.places import Endpoint
-from serving import trial
+from serving import splitting, trial
 from serving.client import TritonClient
 from serving.config import Device, model_config, specific
 from serving.index import live_version, ready_versions
+from serving.judge import Counts
 from serving.ledger import Ledger
 from serving.plan import (
     Action,
+    Dismantle,
+    Divert,
     Policy,
     Prove,
     Record,
@@ -37,6 +41,8 @@ from serving.plan import (
     plan,
 )
 from serving.repository import Artifact, Repository
+from serving.rollout import Split, move
+from serving.split_metrics import counted, read
 from serving.standing import Release, Standing, Wish, standing_of
 from serving.status import Tags
 
@@ -71,6 +77,10 @@ class Desk(Protocol):
 
     def expected(self, model: str, version: int) -> trial.Expected:
         """Return what the version must answer."""
+        ...
+
+    def rollout(self, model: str, version: int) -> RolloutSpec:
+        """Return how the version comes to all traffic."""
         ...
 
     def write(self, model: str, version: int, tags: Tags) -> None:
@@ -187,14 +197,27 @@ class _Pass:
         }
         wishes = self.desk.wishes()
         staged = self.repository.versions()
+        replicas = tuple(_seen(endpoint) for endpoint in self.endpoints)
+        now = time.time()
+        rollouts = dict(self._rollouts(wishes, staged))
+        splits = dict(self._splits(staged))
+        moves = {
+            model: move(split, rollouts[model], _counts(split, replicas), now)
+            for model, split in splits.items()
+            if model in rollouts
+        }
         self.world = World(
             wishes=wishes,
             standings=standings,
-            replicas=tuple(_seen(endpoint) for endpoint in self.endpoints),
+            replicas=replicas,
             staged=staged,
             left_alone=self.desk.left_alone(),
             policies=dict(self._policies(wishes, staged)),
             tags=dict(self._tags(wishes, standings)),
+            rollouts=rollouts,
+            splits=splits,
+            moves=moves,
+            now=now,
         )
         return self.world
 
@@ -242,6 +265,20 @@ class _Pass:
                 quorum = None if serving.quorum == "all" else serving.quorum
                 yield model, Policy(quorum, serving.keep_versions)
 
+    def _rollouts(
+        self, wishes: Mapping[str, Wish], staged: Mapping[str, Collection[int]]
+    ) -> Iterator[tuple[str, RolloutSpec]]:
+        for model, wish in wishes.items():
+            if wish.version in staged.get(model, ()):
+                spec = self.desk.rollout(model, wish.version)
+                if spec.kind != "direct":
+                    yield model, spec
+
+    def _splits(self, staged: Iterable[str]) -> Iterator[tuple[str, Split]]:
+        for model in staged:
+            if (split := splitting.current(self.repository, model)) is not None:
+                yield model, split
+
     def _tags(
         self, wishes: Mapping[str, Wish], standings: Mapping[str, Standing]
     ) -> Iterator[tuple[tuple[str, int], Mapping[str, str]]]:
@@ -270,6 +307,17 @@ class _Pass:
         self.desk.verify(action.model, action.version, action.previous)
 
     @_do.register
+    def _(self, action: Divert) -> None:
+        with TritonClient(action.endpoint) as client:
+            device = self.request.device
+            splitting.divert(action.split, self.repository, client, device=device)
+
+    @_do.register
+    def _(self, action: Dismantle) -> None:
+        with TritonClient(action.endpoint) as client:
+            splitting.dismantle(action.model, client)
+
+    @_do.register
     def _(self, action: Retire) -> None:
         self.repository.remove(action.model, action.version)
 
@@ -281,7 +329,7 @@ class _Pass:
         """Remember a refusal in the table; anything else is told, and tried again next time."""
         standing = self._standing(action.model)
         wish = self.world and self.world.wishes.get(action.model)
-        judged = isinstance(action, Stage | Verify | Prove | Switch | Record)
+        judged = isinstance(action, Stage | Verify | Prove | Divert | Switch | Record)
         if error.transient or not judged or not wish or standing.is_live(wish):
             self.failed[action.model] = error
             return
@@ -380,6 +428,16 @@ def _seen(endpoint: Endpoint) -> Replica:
             return Replica(endpoint, client.index())
         except TransientError:
             return Replica(endpoint, None)
+
+
+def _counts(split: Split, replicas: Iterable[Replica]) -> Counts:
+    """Return what was counted in a step of a rollout, on all replicas that answer."""
+    counts = Counts()
+    for replica in replicas:
+        if replica.index is not None:
+            with suppress(TransientError):
+                counts += counted(split, read(replica.endpoint))
+    return counts
 
 
 def _sentence(error: MillraceError) -> str:

@@ -1,8 +1,10 @@
 """What the registry is told of a version: the tags that say what is real, whatever was wished."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from models.places import Endpoint
+from serving.rollout import Split
 from serving.standing import Release, Standing, Wish
 
 Tags = Mapping[str, str | None]
@@ -15,16 +17,39 @@ ENDPOINT = "millrace.endpoint"
 LINK = "millrace.release"
 
 
+@dataclass(frozen=True)
+class Trial:
+    """A rollout that is on.
+
+    Attributes:
+        split: its step.
+        reason: what the judge said of it so far.
+    """
+
+    split: Split
+    reason: str
+
+    def __str__(self) -> str:
+        """Return the step, for people."""
+        weight = "" if self.split.kind == "shadow" else f" at {self.split.weight_percent:g}%"
+        return f"{self.split.kind}{weight} beside version {self.split.champion}"
+
+
 def statuses(
-    standing: Standing, wish: Wish | None, serving: Sequence[Endpoint], replicas: int
+    standing: Standing,
+    wish: Wish | None,
+    serving: Sequence[Endpoint],
+    replicas: int,
+    trial: Trial | None = None,
 ) -> dict[int, Tags]:
     """Return the tags that each version concerned should have.
 
     Args:
         standing: where the model stands.
         wish: the version that the alias asks for.
-        serving: the replicas that answer with the version that should be served.
+        serving: the replicas that answer with the version that is live.
         replicas: how many there are.
+        trial: the rollout of the wish, if one is on.
     """
     found: dict[int, Tags] = {}
     if standing.superseded is not None:
@@ -45,10 +70,8 @@ def statuses(
             LINK: refused.link or None,
         }
     elif wish is not None and not standing.is_live(wish):
-        found[wish.version] = {
-            STATUS: "staged",
-            REASON: f"waits for replicas: {len(serving)} of {replicas}",
-        }
+        waits = f"waits for replicas: {len(serving)} of {replicas} answer"
+        found[wish.version] = {STATUS: "staged", REASON: str(trial or waits)}
     return found
 
 

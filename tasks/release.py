@@ -11,7 +11,7 @@ from models.answers import answers_of
 from models.errors import InputError, MillraceError, WorkError
 from models.features import FEATURES
 from models.guard import Credentials, Incumbent, refusal
-from models.pipeline import Pipeline
+from models.pipeline import Pipeline, RolloutSpec
 from models.places import Places
 from models.registry import ModelVersion, Package, Registry, registry_of
 from models.snapshots import open_snapshot
@@ -129,6 +129,13 @@ class RegistryDesk:
             difference=chosen.golden_difference if chosen else 0.0,
             latency_slo_ms=_pipeline(package).serving.latency_slo_ms,
         )
+
+    def rollout(self, model: str, version: int) -> RolloutSpec:
+        """Return how the version comes to all traffic: at once where its files say nothing."""
+        try:
+            return _pipeline(self._package(model, version)).rollout
+        except InputError:
+            return RolloutSpec()
 
     def write(self, model: str, version: int, tags: Tags) -> None:
         """Set tags of a version; None removes one."""

@@ -8,7 +8,7 @@ import numpy as np
 import onnxruntime as ort
 
 from models.errors import WorkError
-from models.pipeline import ServingSpec
+from models.pipeline import RolloutSpec, ServingSpec
 from serving.repository import Artifact, digest_of
 from serving.standing import Release, Wish
 from serving.status import Tags
@@ -36,6 +36,7 @@ class FileDesk:
     told: list[Release] = field(default_factory=list)
     artifacts: dict[tuple[str, int], Artifact] = field(default_factory=dict)
     golden: dict[tuple[str, int], Expected] = field(default_factory=dict)
+    rollouts: dict[tuple[str, int], RolloutSpec] = field(default_factory=dict)
 
     def register(
         self,
@@ -77,6 +78,9 @@ class FileDesk:
 
     def expected(self, model: str, version: int) -> Expected:
         return self.golden[model, version]
+
+    def rollout(self, model: str, version: int) -> RolloutSpec:
+        return self.rollouts.get((model, version), RolloutSpec())
 
     def write(self, model: str, version: int, tags: Tags) -> None:
         known = {**self.written.get((model, version), {}), **tags}

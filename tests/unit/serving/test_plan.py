@@ -1,11 +1,15 @@
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 
 import pytest
 
+from models.pipeline import RolloutSpec
 from models.places import Endpoint
 from serving.index import LoadedModel
 from serving.plan import (
     TRIAL,
+    Dismantle,
+    Divert,
     Policy,
     Prove,
     Record,
@@ -21,6 +25,7 @@ from serving.plan import (
     plan,
     warm_versions,
 )
+from serving.rollout import Move, Split, first_split
 from serving.standing import Release, Standing, Wish, standing_of
 from serving.status import statuses
 
@@ -251,3 +256,70 @@ def test_roll_back_keeps_a_lower_version_warm() -> None:
 
 def test_a_warm_version_must_be_on_disk() -> None:
     assert warm_versions(3, ready=(1, 2), staged=(1, 3)) == (1,)
+
+
+CANARY = RolloutSpec(kind="canary", steps=(10, 50), hold_s=60)
+KNOWN = standing(("live", 1))
+FIRST = first_split("m", 1, 2, CANARY, 100.0)
+
+
+def rolling(
+    champion: int, index: tuple[LoadedModel, ...], split: Split | None, move: Move | None = None
+) -> World:
+    return replace(
+        world(champion, index, known=KNOWN, tags=settled(champion, KNOWN)),
+        rollouts={"m": CANARY},
+        splits={"m": split} if split else {},
+        moves={"m": move} if move else {},
+        now=100.0,
+    )
+
+
+def test_a_rollout_begins_when_the_version_is_proved() -> None:
+    actions = plan(rolling(2, ready("m", 1), None))
+    assert actions == (Verify("m", 2, 1), Prove("m", 2, A), Divert("m", 2, FIRST, A))
+
+
+ON = (*ready("m", 1), *ready("m.arms", 1, 2))
+
+
+def test_a_rollout_that_stays_changes_nothing_and_is_told() -> None:
+    (tag,) = plan(rolling(2, ON, FIRST, Move("stay", "too early")))
+    assert isinstance(tag, Tag)
+    assert tag.tags == {"millrace.reason": "canary at 10% beside version 1"}
+
+
+def test_the_next_step_needs_no_other_proof() -> None:
+    (action,) = plan(rolling(2, ON, FIRST, Move("step", "well", 50)))
+    assert isinstance(action, Divert)
+    assert action.split.weight_percent == 50
+
+
+def test_a_replica_that_was_restarted_is_diverted_again() -> None:
+    assert plan(rolling(2, (), FIRST, Move("stay", ""))) == (Divert("m", 2, FIRST, A),)
+
+
+def test_a_rollout_that_went_well_is_switched_and_then_dismantled() -> None:
+    actions = plan(rolling(2, ON, FIRST, Move("promote", "well")))
+    assert actions == (Switch("m", 2, A, (1,), 1), Dismantle("m", A))
+
+
+def test_after_the_switch_no_other_rollout_begins() -> None:
+    assert plan(rolling(2, ready("m", 1, 2), None)) == (Record("m", "live", wish(2), 1),)
+
+
+def test_a_rollout_that_went_badly_is_refused() -> None:
+    actions = plan(rolling(2, ON, FIRST, Move("back", "slow")))
+    assert actions == (Record("m", "refused", wish(2), 1, "slow"),)
+
+
+def test_when_the_alias_goes_back_the_splitter_is_taken_away() -> None:
+    assert plan(rolling(1, ON, FIRST)) == (Switch("m", 1, A, (), 1), Dismantle("m", A))
+
+
+def test_arms_that_nothing_calls_are_swept() -> None:
+    left = replace(
+        world(1, ready("m", 1), known=KNOWN, tags=settled(1, KNOWN)),
+        staged={"m": (1,), "m.arms": (1, 2)},
+    )
+    assert plan(left) == (Sweep("m.arms"),)

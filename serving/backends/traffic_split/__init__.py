@@ -1,0 +1,1 @@
+"""The backend that shares one model's requests between two of its versions."""

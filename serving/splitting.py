@@ -1,0 +1,139 @@
+"""Putting the splitter before a model on a replica, and taking it away again.
+
+The order of loads in which no request fails, however many are in flight:
+
+1. `divert`: the arms are loaded while the model serves as before. Only then the model's
+   configuration becomes the splitter's and the model is loaded: Triton starts the splitter beside
+   what serves, and switches when it is ready. Requests that are in flight end where they began.
+2. `divert` again with another weight: Triton does the same with the next splitter.
+3. The model's plain configuration is written and loaded, as in any switch of versions.
+4. `dismantle`: the arms stay until the last splitter has answered its last request, which is when
+   Triton deletes its counters, and are unloaded then.
+
+A model that is unloaded, or whose arms are unloaded first, fails requests. Requests that ask for a
+version by its number get an answer for the champion's alone while the splitter serves.
+
+A splitter whose process is killed is not started again by Triton 2.51, and fails requests until its
+model is loaded once more; the same holds for every Python-based backend.
+"""
+
+import os
+import shutil
+import time
+from collections.abc import Callable
+
+from models.errors import MillraceError, TransientError, WorkError
+from serving import split_metrics
+from serving.client import TritonClient
+from serving.config import Device, from_text
+from serving.index import ready_versions
+from serving.onnx_graph import Signature
+from serving.repository import Repository
+from serving.rollout import ARMS, Split, arms_config, split_of, splitter_config
+
+DRAIN_SECONDS = 60.0
+POLL_SECONDS = 0.05
+
+
+def current(repository: Repository, model: str) -> Split | None:
+    """Return the step of the rollout that a model's configuration says is on, or None."""
+    config = repository.saved_config(model).config
+    return split_of(from_text(config.decode())) if config else None
+
+
+def divert(
+    split: Split, repository: Repository, client: TritonClient, *, device: Device = "cpu"
+) -> None:
+    """Serve a step of a rollout on a replica, whatever it serves now.
+
+    Both versions must be staged. The step is loaded anew even if it was loaded: what was counted of
+    it on this replica begins at zero (`split_metrics.Reading.serves` tells whether it is there).
+
+    Raises:
+        WorkError: the versions do not fit together, or Triton refused one of them; what served
+            before still does, and the model's configuration is the old one again.
+        TransientError: the replica went away.
+    """
+    signature = _common_signature(split, repository)
+    artifact = repository.artifact(split.model, split.candidate)
+    versions = (split.champion, split.candidate)
+    if ready_versions(client.index(), split.arms) != tuple(sorted(versions)):
+        for version in versions:
+            _link(repository, split, version)
+        repository.write_config(arms_config(split, signature, artifact.serving, device))
+        client.load(split.arms)
+    saved = repository.saved_config(split.model)
+    try:
+        config = splitter_config(split, signature, artifact.serving, artifact.labels)
+        repository.write_config(config, artifact.labels)
+        client.load(split.model)
+    except MillraceError:
+        repository.restore(split.model, saved)
+        raise
+
+
+def dismantle(model: str, client: TritonClient) -> None:
+    """Unload the arms of a model on a replica that serves it by its plain configuration again.
+
+    Their folder may be removed when no replica has them loaded.
+
+    Raises:
+        TransientError: the replica went away, or still has them after a minute.
+    """
+    _wait_for(lambda: model not in split_metrics.read(client.endpoint).models())
+    # A splitter that crashed leaves its counters, so after so long the arms go all the same.
+    client.unload(model + ARMS)
+    if not _wait_for(lambda: not ready_versions(client.index(), model + ARMS)):
+        raise TransientError(
+            f"Triton still serves {model + ARMS} {DRAIN_SECONDS:g} s after unload",
+            hint="requests in flight keep it; release again later",
+        )
+
+
+def _common_signature(split: Split, repository: Repository) -> Signature:
+    """Return what both versions take and give.
+
+    Raises:
+        WorkError: they differ in it, or in their labels.
+    """
+    champion, candidate = (
+        (repository.signature(split.model, version), repository.artifact(split.model, version))
+        for version in (split.champion, split.candidate)
+    )
+    alike = champion[0].served == candidate[0].served and champion[1].labels == candidate[1].labels
+    if not alike:
+        raise WorkError(
+            f"versions {split.champion} and {split.candidate} of {split.model} cannot share "
+            "requests: their inputs, outputs or labels differ",
+            hint="set rollout.kind to direct for this version",
+        )
+    return candidate[0]
+
+
+def _link(repository: Repository, split: Split, version: int) -> None:
+    """Publish a version's folder as one of the arms' too, by one rename."""
+    target = repository.root / split.arms / str(version)
+    if target.exists():
+        return
+    with repository.workspace() as work:
+        folder = work / str(version)
+        shutil.copytree(
+            repository.onnx(split.model, version).parent, folder, copy_function=_link_or_copy
+        )
+        target.parent.mkdir(mode=0o750, exist_ok=True)
+        folder.rename(target)
+
+
+def _link_or_copy(file: str, target: str) -> None:
+    try:
+        os.link(file, target)
+    except OSError:  # a filesystem without hard links
+        shutil.copy2(file, target)
+
+
+def _wait_for(condition: Callable[[], bool]) -> bool:
+    """Wait until it holds, and tell whether it does."""
+    deadline = time.monotonic() + DRAIN_SECONDS
+    while not (holds := condition()) and time.monotonic() < deadline:
+        time.sleep(POLL_SECONDS)
+    return holds

@@ -1,0 +1,184 @@
+"""Rollouts of a new version by the release itself, under load: an equal one, and worse ones."""
+
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx import helper
+
+from models.features import FEATURES
+from models.pipeline import JudgeSpec, RolloutSpec
+from models.places import Places
+from serving import triton
+from serving.client import TritonClient
+from serving.index import ready_versions
+from serving.ledger import Ledger
+from serving.reconcile import Request, reconcile
+from serving.repository import Repository
+from tests.integration.desk import FileDesk
+from tests.integration.planted import GOLDEN, WIDTH, classifier, weights_of
+from tests.integration.ports import free_endpoint
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the wheel is for Linux")
+
+ROWS = np.random.default_rng(3).normal(size=(4096, WIDTH)).astype(np.float32)
+CANARY = RolloutSpec(
+    kind="canary",
+    steps=(50,),
+    hold_s=10,
+    compare_percent=50,
+    judge=JudgeSpec(max_slowdown=1.8, min_agreement=0.97, max_failures=0.03),
+)
+SHADOW = CANARY.model_copy(update={"kind": "shadow"})
+
+
+class Served:
+    """A server, and a registry of files beside it."""
+
+    def __init__(self, client: TritonClient, places: Places) -> None:
+        self.client, self.places, self.desk = client, places, FileDesk(places.home)
+        self.ledger = Ledger(str(places.home / "releases"))
+
+    def promote(self, name: str, version: int, model: bytes, spec: RolloutSpec) -> None:
+        self.desk.register(name, version, model, {FEATURES: GOLDEN})
+        self.desk.rollouts[name, version] = spec
+        self.desk.champions[name] = version
+        self.release()
+
+    def release(self) -> None:
+        reconcile(
+            self.desk,
+            self.ledger,
+            Repository(self.places.model_repository, self.places.staging),
+            (self.client.endpoint,),
+            Request("a test"),
+        )
+
+    def status(self, name: str, version: int) -> tuple[str, str]:
+        tags = self.desk.written.get((name, version), {})
+        return tags.get("millrace.status", ""), tags.get("millrace.reason", "")
+
+    def until_decided(self, name: str, version: int, seconds: float = 60) -> str:
+        deadline = time.monotonic() + seconds
+        while self.status(name, version)[0] not in ("live", "refused"):
+            assert time.monotonic() < deadline, self.status(name, version)
+            time.sleep(0.5)
+            self.release()
+        return self.status(name, version)[0]
+
+    def until_swept(self, name: str, seconds: float = 30) -> bool:
+        folder = self.places.model_repository / f"{name}.arms"
+        deadline = time.monotonic() + seconds
+        while folder.exists() and time.monotonic() < deadline:
+            time.sleep(0.5)
+            self.release()
+        return not folder.exists()
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    places = Places(tmp_path_factory.mktemp("home"), "", "").prepared()
+    with triton.running(places, free_endpoint()) as client:
+        yield Served(client, places)
+
+
+@contextmanager
+def asking(served: Served, name: str) -> Iterator[list[Exception]]:
+    """Send requests of eight rows for the length of the block, and collect what failed."""
+    stop, failed = threading.Event(), []
+
+    def ask(seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        while not stop.is_set():
+            rows = ROWS[rng.integers(0, len(ROWS), 8)]
+            try:
+                served.client.predict(name, {FEATURES: rows})
+            except Exception as error:
+                failed.append(error)
+
+    threads = [threading.Thread(target=ask, args=(seed,)) for seed in range(2)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield failed
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+
+
+def otherwise(share: float) -> np.ndarray:
+    """Return weights near those of seed 0 that answer about this share of rows otherwise."""
+    right = (ROWS @ weights_of(0)).argmax(axis=1)
+    noise = weights_of(9)
+    low, high = 0.0, 4.0
+    for _ in range(30):
+        middle = (low + high) / 2
+        differ = ((ROWS @ (weights_of(0) + middle * noise)).argmax(axis=1) != right).mean()
+        low, high = (middle, high) if differ < share else (low, middle)
+    return (weights_of(0) + high * noise).astype(np.float32)
+
+
+def slow() -> bytes:
+    """The model of seed 0 with a matrix product before it."""
+    nodes = [
+        helper.make_node("ConstantOfShape", ["shape"], ["ones"]),
+        helper.make_node("ReduceSum", [FEATURES], ["total"], keepdims=0),
+        helper.make_node("Mul", ["ones", "total"], ["many"]),
+        helper.make_node("MatMul", ["many", "ones"], ["product"]),
+        helper.make_node("ReduceSum", ["product"], ["nothing"], keepdims=0),
+        helper.make_node("Add", [FEATURES, "nothing"], ["seen"]),
+    ]
+    return classifier(weights_of(0), before=nodes, extra={"shape": np.array([300, 300])})
+
+
+@pytest.mark.parametrize("spec", [CANARY, SHADOW], ids=["canary", "shadow"])
+@pytest.mark.parametrize(
+    ("kind", "end"), [("equal", "live"), ("otherwise", "refused"), ("slow", "refused")]
+)
+def test_a_rollout_ends_as_the_candidate_deserves(
+    served: Served, spec: RolloutSpec, kind: str, end: str
+) -> None:
+    name = f"{spec.kind}-{kind}"
+    model = {
+        "equal": classifier(weights_of(0)),
+        "otherwise": classifier(otherwise(0.08)),
+        "slow": slow(),
+    }[kind]
+    served.promote(name, 1, classifier(weights_of(0)), RolloutSpec())
+    with asking(served, name) as failed:
+        served.promote(name, 2, model, spec)
+        assert served.status(name, 2)[0] == "staged"
+        assert "beside version 1" in served.status(name, 2)[1]
+        assert served.client.live_version(name) == 1
+        assert served.until_decided(name, 2) == end, served.status(name, 2)
+    assert failed == []
+    assert served.client.live_version(name) == (2 if end == "live" else 1)
+    assert ready_versions(served.client.index(), f"{name}.arms") == ()
+    assert served.until_swept(name)
+    if end == "refused":
+        assert served.status(name, 1)[0] == "live"
+
+
+def test_a_rollout_whose_alias_goes_back_ends_at_once(served: Served) -> None:
+    served.promote("changed", 1, classifier(weights_of(0)), RolloutSpec())
+    with asking(served, "changed") as failed:
+        served.promote("changed", 2, classifier(weights_of(1)), CANARY)
+        served.desk.champions["changed"] = 1
+        served.release()
+    assert failed == []
+    assert served.client.live_version("changed") == 1
+    assert ready_versions(served.client.index(), "changed.arms") == ()
+
+
+def test_a_rollout_without_traffic_is_no_promotion(served: Served, tmp_path: Path) -> None:
+    short = CANARY.model_copy(update={"hold_s": 2.0})
+    served.promote("silent", 1, classifier(weights_of(0)), RolloutSpec())
+    served.promote("silent", 2, classifier(weights_of(0)), short)
+    assert served.until_decided("silent", 2) == "refused"
+    assert "inconclusive" in served.status("silent", 2)[1]
