@@ -18,11 +18,14 @@ def release_model(asked_by: str = SCHEDULE, again: bool = False) -> tuple[Outcom
         asked_by: who or what asked for it; kept with every event in the release table.
         again: try versions once more that were refused before.
 
+    A refusal that an earlier release told is in its outcome and fails this one no more.
+
     Raises:
         MillraceError: a model could not be released; the others were.
     """
     places = settings.apply(settings.load()).places()
     outcomes = reconcile_triton(places, asked_by, run_link(), again)
-    if any(outcome.changed or outcome.error for outcome in outcomes):
+    if any(outcome.changed or (outcome.error and not outcome.known) for outcome in outcomes):
         publish_release(outcomes)
-    return tuple(checked(outcomes))
+    checked([outcome for outcome in outcomes if not outcome.known])
+    return outcomes

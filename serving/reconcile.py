@@ -104,6 +104,7 @@ class Outcome:
         changed: whether the server was changed.
         seconds: how long that took.
         error: why it failed; what served before still does.
+        known: whether an earlier release told that error already: a refusal that still holds.
     """
 
     endpoint: Endpoint
@@ -113,6 +114,7 @@ class Outcome:
     changed: bool
     seconds: float
     error: MillraceError | None = None
+    known: bool = False
 
 
 @dataclass(frozen=True)
@@ -184,6 +186,7 @@ class _Pass:
         self.endpoints, self.request = endpoints, request
         self.failed: dict[str, MillraceError] = {}
         self.refused: dict[str, MillraceError] = {}
+        self.recorded: set[str] = set()
         self.evidence: dict[str, trial.Evidence] = {}
         self.began: dict[str, float] = {}
         self.changes: dict[tuple[str, Endpoint], Outcome] = {}
@@ -241,10 +244,11 @@ class _Pass:
     def _outcome(self, world: World, model: str, replica: Replica) -> Outcome:
         wish = world.wishes.get(model)
         live = None if replica.index is None else live_version(replica.index, model)
-        error = self.failed.get(model) or self.refused.get(model)
+        error, known = self.failed.get(model) or self.refused.get(model), False
         if error is None and wish and world.standing(model).refuses(wish):
             refused = world.standing(model).refused
             error = _refusal(model, wish.version, refused.reason if refused else "")
+            known = model not in self.recorded
         if error is None and replica.index is None:
             error = TransientError(
                 f"no Triton answers at {replica.endpoint.grpc}",
@@ -253,8 +257,8 @@ class _Pass:
         version = wish.version if wish else None
         done = self.changes.get((model, replica.endpoint))
         if done is None:
-            return Outcome(replica.endpoint, model, version, live, False, 0.0, error)
-        return replace(done, version=version, error=error)
+            return Outcome(replica.endpoint, model, version, live, False, 0.0, error, known)
+        return replace(done, version=version, error=error, known=known)
 
     def _policies(
         self, wishes: Mapping[str, Wish], staged: Mapping[str, Iterable[int]]
@@ -416,6 +420,7 @@ class _Pass:
             seconds=time.perf_counter() - self.began.get(model, time.perf_counter()),
         )
         self.ledger.append(release)
+        self.recorded.add(model)
         self.desk.tell(release)
 
     def _standing(self, model: str) -> Standing:

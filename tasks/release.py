@@ -57,6 +57,7 @@ class RegistryDesk:
 
     places: Places
     _versions: dict[tuple[str, int], ModelVersion] = field(default_factory=dict, init=False)
+    _packages: dict[tuple[str, int, str], Package] = field(default_factory=dict, init=False)
     _foreign: frozenset[str] = field(default=frozenset(), init=False)
 
     @property
@@ -162,7 +163,7 @@ class RegistryDesk:
         run = TrackedRun(self.places.tracking_uri, "", version.run_id)
         texts = [release_table(release)]
         with suppress(InputError):  # it may have been refused for having no certificate
-            certificate = _certificate(self.registry.fetch(version))
+            certificate = _certificate(self._package(release.model, release.version))
             if (difference := release.evidence.get("difference")) is not None:
                 certificate = certificate.with_stage(Stage("triton", float(difference)))
                 run.log_text(certificate.to_json(), "certificate.json")
@@ -182,7 +183,11 @@ class RegistryDesk:
             return None
 
     def _package(self, model: str, version: int) -> Package:
-        return self.registry.fetch(self._version(model, version))
+        """Return a version's files; their digest is checked once in a release."""
+        found = self._version(model, version)
+        if (model, version, found.digest) not in self._packages:
+            self._packages[model, version, found.digest] = self.registry.fetch(found)
+        return self._packages[model, version, found.digest]
 
     def _version(self, model: str, version: int) -> ModelVersion:
         known = self._versions.get((model, version))

@@ -307,6 +307,11 @@ def test_a_broken_version_is_refused_and_the_older_one_serves_on(served) -> None
     assert not outcome.changed
     assert served.client.live_version("broken") == 1
     assert served.repository.saved_config("broken") == config
+    events = served.ledger.releases("broken")
+    once_more = served.release(broken=2)
+    assert (outcome.known, once_more.known) == (False, True)
+    assert "NoSuchOperator" in str(once_more.error)
+    assert served.ledger.releases("broken") == events
 
 
 def test_a_model_without_champion_is_unloaded(served) -> None:
