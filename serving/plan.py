@@ -56,7 +56,8 @@ class World:
         staged: the versions of each model on disk.
         left_alone: models whose champion is not ours to load; what is loaded of them stays.
         policies: how each model is released, where it differs from the default.
-        tags: the tags of versions that were read, by model and version.
+        tags: the tags of versions that were read, by model and version; None of a version that
+            was deleted, to which nothing can be written.
         rollouts: how a new version of a model comes to all traffic, where it does so in steps.
         splits: the step of a rollout that is on, by model.
         moves: what the judge says of it.
@@ -69,7 +70,7 @@ class World:
     staged: Mapping[str, Collection[int]]
     left_alone: Collection[str] = ()
     policies: Mapping[str, Policy] = field(default_factory=dict)
-    tags: Mapping[tuple[str, int], Mapping[str, str]] = field(default_factory=dict)
+    tags: Mapping[tuple[str, int], Mapping[str, str] | None] = field(default_factory=dict)
     rollouts: Mapping[str, RolloutSpec] = field(default_factory=dict)
     splits: Mapping[str, Split] = field(default_factory=dict)
     moves: Mapping[str, Move] = field(default_factory=dict)
@@ -385,6 +386,8 @@ def _settled(
     told = statuses(standing, wish, answering, len(world.replicas), on_trial or None)
     for version, tags in told.items():
         known = world.tags.get((model, version), {})
+        if known is None:
+            continue
         if changed := {k: v for k, v in tags.items() if known.get(k) != v}:
             yield Tag(model, version, changed)
     yield from _retired(world, model, wanted)

@@ -63,8 +63,8 @@ class Desk(Protocol):
         """Return the models whose champion was not registered by Millrace."""
         ...
 
-    def tags(self, model: str, version: int) -> Mapping[str, str]:
-        """Return the tags of a version."""
+    def tags(self, model: str, version: int) -> Mapping[str, str] | None:
+        """Return the tags of a version; None if it was deleted."""
         ...
 
     def fetch(self, model: str, version: int) -> Artifact:
@@ -285,7 +285,7 @@ class _Pass:
 
     def _tags(
         self, wishes: Mapping[str, Wish], standings: Mapping[str, Standing]
-    ) -> Iterator[tuple[tuple[str, int], Mapping[str, str]]]:
+    ) -> Iterator[tuple[tuple[str, int], Mapping[str, str] | None]]:
         for model in wishes.keys() | standings.keys():
             standing = standings.get(model, Standing())
             versions = {wishes[model].version} if model in wishes else set()

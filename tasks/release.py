@@ -83,12 +83,12 @@ class RegistryDesk:
         """Return the models whose champion was not registered by Millrace."""
         return self._foreign
 
-    def tags(self, model: str, version: int) -> Mapping[str, str]:
-        """Return the tags of a version; none if it is gone."""
+    def tags(self, model: str, version: int) -> Mapping[str, str] | None:
+        """Return the tags of a version; None if it was deleted."""
         try:
             found = self.registry.version(model, version)
         except InputError:
-            return {}
+            return None
         self._versions[model, version] = found
         return found.tags
 
@@ -105,8 +105,7 @@ class RegistryDesk:
         require, certificate = _pipeline(package).promotion.require, _certificate(package)
         incumbent = None
         if previous is not None and previous != version and require.max_metric_drop is not None:
-            live = self._package(model, previous)
-            incumbent = Incumbent(previous, self._metric(package, live))
+            incumbent = Incumbent(previous, self._metric(package, model, previous))
         chosen = certificate.stage(certificate.candidate)
         credentials = Credentials(
             passed=certificate.passed and certificate.digest == package.version.digest,
@@ -171,15 +170,18 @@ class RegistryDesk:
         self.registry.describe(version, "\n\n".join(texts))
         run.log_text(json.dumps(_plain(release), indent=1), f"releases/{release.id}.json")
 
-    def _metric(self, package: Package, live: Package) -> float | None:
+    def _metric(self, package: Package, model: str, live: int) -> float | None:
         """Return the live version's metric on the test split that the new one was certified on."""
         certificate = _certificate(package)
         try:
             dataset, version = certificate.dataset, certificate.dataset_version
             snapshot = open_snapshot(self.places, dataset, version)
-            return metric_of(live, _pipeline(package), snapshot, certificate.metric_name)
+            incumbent = self._package(model, live)
+            return metric_of(incumbent, _pipeline(package), snapshot, certificate.metric_name)
         except (MillraceError, KeyError) as error:
-            log.warning("version %s cannot be compared: %s", live.version.version, error)
+            if isinstance(error, MillraceError) and error.transient:
+                raise
+            log.warning("version %s cannot be compared: %s", live, error)
             return None
 
     def _package(self, model: str, version: int) -> Package:

@@ -53,7 +53,7 @@ def world(
     staged: Mapping[str, Collection[int]] | None = None,
     left_alone: Collection[str] = (),
     policy: Policy | None = None,
-    tags: Mapping[tuple[str, int], Mapping[str, str]] | None = None,
+    tags: Mapping[tuple[str, int], Mapping[str, str] | None] | None = None,
 ) -> World:
     return World(
         wishes={} if champion is None else {"m": wish(champion)},
@@ -122,6 +122,12 @@ def test_what_is_live_is_then_told_to_the_registry() -> None:
     assert (first.version, first.tags["millrace.status"]) == (1, "superseded")
     assert (second.version, second.tags["millrace.status"]) == (2, "live")
     assert second.tags["millrace.replicas"] == "1 of 1"
+
+
+def test_nothing_is_told_to_a_version_that_was_deleted() -> None:
+    known = standing(("live", 1), ("live", 2))
+    told = {**settled(2, known), ("m", 1): None}
+    assert plan(world(2, ready("m", 2), known=known, tags=told)) == ()
 
 
 def test_a_refused_version_is_left_and_the_one_before_it_stays() -> None:
