@@ -26,10 +26,13 @@ class Replica:
     Attributes:
         endpoint: where it is.
         index: what it has loaded; None when it does not answer.
+        unwell: models that it says are ready, and that do not answer: Triton 2.51 does not start
+            the process of a Python-based backend again when it was killed.
     """
 
     endpoint: Endpoint
     index: tuple[LoadedModel, ...] | None = ()
+    unwell: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -126,6 +129,7 @@ class Switch:
         endpoint: the replica.
         keep: versions to keep loaded beside it, all of them lower.
         previous: the version that answers now, or None.
+        anew: whether to load it even if the server thinks that it has it.
     """
 
     model: str
@@ -133,6 +137,7 @@ class Switch:
     endpoint: Endpoint
     keep: tuple[int, ...] = ()
     previous: int | None = None
+    anew: bool = False
 
 
 @dataclass(frozen=True)
@@ -322,6 +327,8 @@ def _switches(
 
 def _serves(world: World, replica: Replica, model: str, wanted: Wish, split: Split | None) -> bool:
     """Whether a replica serves the step, or the wanted version where there is none."""
+    if model in replica.unwell:
+        return False
     index = replica.index or ()
     arms = ready_versions(index, model + ARMS)
     if split is not None:
@@ -364,6 +371,7 @@ def _switch(replica: Replica, model: str, wanted: Wish, staged: Collection[int])
         replica.endpoint,
         keep=warm_versions(wanted.version, ready_versions(index, model), staged),
         previous=live_version(index, model),
+        anew=model in replica.unwell,
     )
 
 

@@ -4,6 +4,7 @@
 each one is told. Whatever stops this in the middle, the next pass begins from what it finds.
 """
 
+import logging
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -46,7 +47,10 @@ from serving.split_metrics import counted, read
 from serving.standing import Release, Standing, Wish, standing_of
 from serving.status import Tags
 
+log = logging.getLogger("millrace")
+
 UNLOAD_SECONDS = 60.0
+ANSWER_SECONDS = 5.0
 POLL_SECONDS = 0.02
 MAX_ROUNDS = 8
 """A refusal takes four: it is found, recorded, what served before is loaded, and tags are set."""
@@ -200,7 +204,7 @@ class _Pass:
         }
         wishes = self.desk.wishes()
         staged = self.repository.versions()
-        replicas = tuple(_seen(endpoint) for endpoint in self.endpoints)
+        replicas = tuple(self._seen(endpoint, standings) for endpoint in self.endpoints)
         now = time.time()
         rollouts = dict(self._rollouts(wishes, staged))
         splits = dict(self._splits(staged))
@@ -223,6 +227,33 @@ class _Pass:
             now=now,
         )
         return self.world
+
+    def _seen(self, endpoint: Endpoint, standings: Mapping[str, Standing]) -> Replica:
+        """Look at a replica, and ask what should be live there for one golden row."""
+        with TritonClient(endpoint) as client:
+            try:
+                index = client.index()
+            except TransientError:
+                return Replica(endpoint, None)
+            live = {
+                model: standing.live.version
+                for model, standing in standings.items()
+                if standing.live and live_version(index, model) == standing.live.version
+            }
+            unwell = {m for m, version in live.items() if not self._answers(client, m, version)}
+        return Replica(endpoint, index, frozenset(unwell))
+
+    def _answers(self, client: TritonClient, model: str, version: int) -> bool:
+        try:
+            row = self.desk.expected(model, version).part(slice(1))
+        except MillraceError:
+            return True  # its files are gone: there is nothing to ask it
+        try:
+            client.predict(model, row, version=version, timeout=ANSWER_SECONDS)
+        except MillraceError as error:
+            log.warning("%s version %s does not answer: %s", model, version, error.seen)
+            return False
+        return True
 
     def carry_out(self, actions: Sequence[Action]) -> None:
         """Do what was planned, model by model; a fault ends the actions of its model only."""
@@ -427,14 +458,6 @@ class _Pass:
         return self.world.standing(model) if self.world else Standing()
 
 
-def _seen(endpoint: Endpoint) -> Replica:
-    with TritonClient(endpoint) as client:
-        try:
-            return Replica(endpoint, client.index())
-        except TransientError:
-            return Replica(endpoint, None)
-
-
 def _counts(split: Split, replicas: Iterable[Replica]) -> Counts:
     """Return what was counted in a step of a rollout, on all replicas that answer."""
     counts = Counts()
@@ -481,6 +504,8 @@ def load(
         version_policy=specific([*keep, version]),
         labels=artifact.labels,
         device=device,
+        # Triton does not load again what is configured as before.
+        parameters={"loaded_anew": f"{time.time():.3f}"} if action.anew else None,
     )
     with _config_restored_on_failure(repository, model):
         repository.write_config(config, artifact.labels)

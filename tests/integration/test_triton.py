@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import onnxruntime as ort
+import psutil
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from tritonclient import grpc, http
@@ -312,6 +313,22 @@ def test_a_broken_version_is_refused_and_the_older_one_serves_on(served) -> None
     assert (outcome.known, once_more.known) == (False, True)
     assert "NoSuchOperator" in str(once_more.error)
     assert served.ledger.releases("broken") == events
+
+
+def test_a_killed_backend_process_is_replaced_by_the_next_release(served) -> None:
+    served.serve("killed", constant(1))
+    stubs = [
+        process
+        for process in psutil.process_iter(["name", "cmdline"])
+        if "stub" in process.info["name"]
+        and any("/model_repository/killed/" in word for word in process.info["cmdline"])
+    ]
+    assert stubs
+    for stub in stubs:
+        stub.kill()
+    outcome = served.release(killed=1)
+    assert outcome.error is None
+    assert answer_of(served, "killed") == 1
 
 
 def test_a_model_without_champion_is_unloaded(served) -> None:

@@ -183,6 +183,14 @@ def test_a_version_that_is_loading_is_not_live() -> None:
     assert plan(world(2, index, known=known)) == (Switch("m", 2, A, (1,), 1),)
 
 
+def test_a_live_version_that_does_not_answer_is_loaded_again() -> None:
+    known = standing(("live", 1), ("live", 2))
+    seen = world(2, ready("m", 1, 2), known=known, tags=settled(2, known))
+    (replica,) = seen.replicas
+    ill = replace(seen, replicas=(replace(replica, unwell=frozenset({"m"})),))
+    assert plan(ill) == (Switch("m", 2, A, (1,), 2, anew=True),)
+
+
 def test_one_proof_does_for_all_replicas() -> None:
     actions = plan(world(2, ready("m", 1), ready("m", 1), known=standing(("live", 1))))
     assert actions == (
