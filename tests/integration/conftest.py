@@ -15,6 +15,16 @@ import pytest
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _environment_as_it_was() -> Iterator[None]:
+    """Undo what a module's tests left in the environment: MLflow writes its addresses there, and
+    the services that another module starts would inherit them."""
+    before = dict(os.environ)
+    yield
+    os.environ.clear()
+    os.environ.update(before)
+
+
 @dataclass(frozen=True)
 class Done:
     """A command that ended."""
