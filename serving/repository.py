@@ -144,17 +144,16 @@ class Repository:
             target.rename(work / str(version))
         return True
 
-    def link(self, model: str, version: int, name: str) -> None:
-        """Publish a staged version under another model's name too, as its version 1."""
-        source, target = self._version(model, version), self._model(name)
+    def link(self, model: str, version: int, name: str, number: int) -> None:
+        """Publish a staged version as version `number` of another model too, by one rename."""
+        source, target = self._version(model, version), self._version(name, number)
+        if target.exists():
+            return
         with self.workspace() as work:
-            folder = work / name / "1"
-            folder.mkdir(parents=True)
-            for file in source.iterdir():
-                _link_or_copy(file, folder / file.name)
-            folder.chmod(0o750)
-            (work / name).chmod(0o750)
-            (work / name).rename(target)
+            folder = work / str(number)
+            shutil.copytree(source, folder, copy_function=_link_or_copy)
+            target.parent.mkdir(mode=0o750, exist_ok=True)
+            folder.rename(target)
 
     def remove_model(self, model: str) -> bool:
         """Take a model's whole folder away by one rename; return False if there was none."""
@@ -265,7 +264,7 @@ def _copy_verified(artifact: Artifact, target: Path) -> None:
         )
 
 
-def _link_or_copy(file: Path, target: Path) -> None:
+def _link_or_copy(file: str, target: str) -> None:
     try:
         os.link(file, target)
     except OSError:  # a filesystem without hard links

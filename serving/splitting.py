@@ -17,8 +17,6 @@ A splitter whose process is killed is not started again by Triton 2.51, and fail
 model is loaded once more; the same holds for every Python-based backend.
 """
 
-import os
-import shutil
 import time
 from collections.abc import Callable
 
@@ -59,7 +57,7 @@ def divert(
     versions = (split.champion, split.candidate)
     if ready_versions(client.index(), split.arms) != tuple(sorted(versions)):
         for version in versions:
-            _link(repository, split, version)
+            repository.link(split.model, version, split.arms, version)
         repository.write_config(arms_config(split, signature, artifact.serving, device))
         client.load(split.arms)
     saved = repository.saved_config(split.model)
@@ -108,27 +106,6 @@ def _common_signature(split: Split, repository: Repository) -> Signature:
             hint="set rollout.kind to direct for this version",
         )
     return candidate[0]
-
-
-def _link(repository: Repository, split: Split, version: int) -> None:
-    """Publish a version's folder as one of the arms' too, by one rename."""
-    target = repository.root / split.arms / str(version)
-    if target.exists():
-        return
-    with repository.workspace() as work:
-        folder = work / str(version)
-        shutil.copytree(
-            repository.onnx(split.model, version).parent, folder, copy_function=_link_or_copy
-        )
-        target.parent.mkdir(mode=0o750, exist_ok=True)
-        folder.rename(target)
-
-
-def _link_or_copy(file: str, target: str) -> None:
-    try:
-        os.link(file, target)
-    except OSError:  # a filesystem without hard links
-        shutil.copy2(file, target)
 
 
 def _wait_for(condition: Callable[[], bool]) -> bool:

@@ -251,7 +251,7 @@ def _loaded(
         device=device,
     )
     try:
-        repository.link(model, version, name)
+        repository.link(model, version, name, 1)
         repository.write_config(config, artifact.labels)
         client.load(name, timeout=LOAD_SECONDS)
         yield name

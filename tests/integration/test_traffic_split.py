@@ -1,14 +1,12 @@
 """The traffic splitter in one embedded Triton for the module; every test has models of its own."""
 
 import itertools
-import secrets
-import socket
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -20,7 +18,7 @@ from tritonclient.utils import InferenceServerException
 
 from models.errors import InputError, WorkError
 from models.pipeline import JudgeSpec, RolloutSpec
-from models.places import Endpoint, Places
+from models.places import Places
 from serving import split_metrics, triton
 from serving.backends.traffic_split.split_block import BLOCK
 from serving.client import TritonClient, to_input
@@ -30,6 +28,7 @@ from serving.judge import Counts
 from serving.repository import Artifact, Repository, digest_of
 from serving.rollout import Move, Split, first_split, move, next_split
 from serving.splitting import current, dismantle, divert
+from tests.integration.ports import free_endpoint
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the wheel is for Linux")
 FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
@@ -103,15 +102,6 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     places = Places(home, "", "").prepared()
     with triton.running(places, free_endpoint()) as client:
         yield Served(client, Repository(places.model_repository, places.staging), places)
-
-
-def free_endpoint() -> Endpoint:
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(3)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        ports = (each.getsockname()[1] for each in sockets)
-        return Endpoint("127.0.0.1", *ports, token=secrets.token_hex(32))
 
 
 def proto(nodes, inputs, outputs, weights=()) -> bytes:
