@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from flows.release_model import release_model
 from models.errors import MillraceError
-from serving.reconcile import Outcome
+from serving.outcome import Outcome
 from tasks.progress import log
 
 

@@ -3,7 +3,7 @@
 from prefect import flow
 
 from flows import settings
-from serving.reconcile import Outcome, checked
+from serving.outcome import Outcome, checked
 from tasks.release import reconcile_triton
 from tasks.report import publish_release, run_link
 

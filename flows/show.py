@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from flows.predict import LiveAnswer
     from flows.train_model import TrainOutcome
     from serving.batch import BatchReport
-    from serving.reconcile import Outcome
+    from serving.outcome import Outcome
     from serving.standing import Release
 
 Row = tuple[object, object]

@@ -22,7 +22,7 @@ from flows.release_model import release_model
 from flows.release_worker import one_line
 from flows.settings import Settings
 from models.reachable import require_http
-from serving.reconcile import checked
+from serving.outcome import checked
 from tasks.progress import log
 from tasks.release import reconcile_triton
 

@@ -5,214 +5,32 @@ what was tried before. `plan` compares them and returns actions in order. Whoeve
 may stop after any of them: the plan made from what is there then finishes the work.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 
-from models.pipeline import RolloutSpec
 from models.places import Endpoint
-from serving.index import LoadedModel, live_version, ready_versions
+from serving.actions import (
+    Action,
+    Dismantle,
+    Divert,
+    Prove,
+    Record,
+    Retire,
+    Stage,
+    Sweep,
+    Switch,
+    Tag,
+    Unload,
+    Verify,
+)
+from serving.index import live_version, ready_versions
 from serving.rollout import ARMS, Move, Split, first_split, next_split
-from serving.standing import Kind, Standing, Wish
-from serving.status import Tags, Trial, statuses
+from serving.standing import Standing, Wish
+from serving.status import Trial, statuses
+from serving.world import Replica, World
 
 TRIAL = ".trial-"
 """Stands in the name of a model that is loaded only to be tried; no client knows the name."""
-
-
-@dataclass(frozen=True)
-class Replica:
-    """One Triton server as it was seen.
-
-    Attributes:
-        endpoint: where it is.
-        index: what it has loaded; None when it does not answer.
-        unwell: models that it says are ready, and that do not answer: Triton 2.51 does not start
-            the process of a Python-based backend again when it was killed.
-    """
-
-    endpoint: Endpoint
-    index: tuple[LoadedModel, ...] | None = ()
-    unwell: frozenset[str] = frozenset()
-
-
-@dataclass(frozen=True)
-class Policy:
-    """How one model is released.
-
-    Attributes:
-        quorum: replicas that must be there before any of them switches; None for all.
-        keep_versions: versions that stay on disk, the live one and the one before it always.
-    """
-
-    quorum: int | None = 1
-    keep_versions: int = 3
-
-
-@dataclass(frozen=True)
-class World:
-    """All that the plan is made from.
-
-    Attributes:
-        wishes: the champion of each model.
-        standings: what the release events say, by model.
-        replicas: every Triton server.
-        staged: the versions of each model on disk.
-        left_alone: models whose champion is not ours to load; what is loaded of them stays.
-        policies: how each model is released, where it differs from the default.
-        tags: the tags of versions that were read, by model and version; None of a version that
-            was deleted, to which nothing can be written.
-        rollouts: how a new version of a model comes to all traffic, where it does so in steps.
-        splits: the step of a rollout that is on, by model.
-        moves: what the judge says of it.
-        now: seconds since 1970.
-    """
-
-    wishes: Mapping[str, Wish]
-    standings: Mapping[str, Standing]
-    replicas: tuple[Replica, ...]
-    staged: Mapping[str, Collection[int]]
-    left_alone: Collection[str] = ()
-    policies: Mapping[str, Policy] = field(default_factory=dict)
-    tags: Mapping[tuple[str, int], Mapping[str, str] | None] = field(default_factory=dict)
-    rollouts: Mapping[str, RolloutSpec] = field(default_factory=dict)
-    splits: Mapping[str, Split] = field(default_factory=dict)
-    moves: Mapping[str, Move] = field(default_factory=dict)
-    now: float = 0.0
-
-    def standing(self, model: str) -> Standing:
-        """Return where a model stands."""
-        return self.standings.get(model, Standing())
-
-    def policy(self, model: str) -> Policy:
-        """Return how a model is released."""
-        return self.policies.get(model, Policy())
-
-    @property
-    def reachable(self) -> tuple[Replica, ...]:
-        """The replicas that answer."""
-        return tuple(replica for replica in self.replicas if replica.index is not None)
-
-
-@dataclass(frozen=True)
-class Stage:
-    """Fetch a version, check its digest, and publish its folder in the model repository."""
-
-    model: str
-    version: int
-
-
-@dataclass(frozen=True)
-class Verify:
-    """Check a version against what its pipeline requires of a champion."""
-
-    model: str
-    version: int
-    previous: int | None
-
-
-@dataclass(frozen=True)
-class Prove:
-    """Load a version where no client reaches it, and compare its answers with its certificate."""
-
-    model: str
-    version: int
-    endpoint: Endpoint
-
-
-@dataclass(frozen=True)
-class Switch:
-    """Make `version` the one that answers requests which name none.
-
-    Attributes:
-        model: the model.
-        version: the version wanted.
-        endpoint: the replica.
-        keep: versions to keep loaded beside it, all of them lower.
-        previous: the version that answers now, or None.
-        anew: whether to load it even if the server thinks that it has it.
-    """
-
-    model: str
-    version: int
-    endpoint: Endpoint
-    keep: tuple[int, ...] = ()
-    previous: int | None = None
-    anew: bool = False
-
-
-@dataclass(frozen=True)
-class Divert:
-    """Let the splitter share requests out between the live version and another.
-
-    Attributes:
-        model: the model.
-        version: the version on trial.
-        split: the step.
-        endpoint: the replica.
-    """
-
-    model: str
-    version: int
-    split: Split
-    endpoint: Endpoint
-
-
-@dataclass(frozen=True)
-class Dismantle:
-    """Unload what the splitter called, on a replica that serves a version directly again."""
-
-    model: str
-    endpoint: Endpoint
-
-
-@dataclass(frozen=True)
-class Unload:
-    """Stop serving a model on a replica."""
-
-    model: str
-    endpoint: Endpoint
-    previous: int
-
-
-@dataclass(frozen=True)
-class Sweep:
-    """Remove what an interrupted trial left: its model on a replica, or its folder on disk."""
-
-    model: str
-    endpoints: tuple[Endpoint, ...] = ()
-
-
-@dataclass(frozen=True)
-class Record:
-    """Write an event into the release table."""
-
-    model: str
-    kind: Kind
-    wish: Wish
-    previous: int | None = None
-    reason: str = ""
-
-
-@dataclass(frozen=True)
-class Retire:
-    """Remove a version from the model repository that no replica has loaded."""
-
-    model: str
-    version: int
-
-
-@dataclass(frozen=True)
-class Tag:
-    """Write what is real into the registry: these tags of a version; None removes one."""
-
-    model: str
-    version: int
-    tags: Tags
-
-
-Action = (
-    Stage | Verify | Prove | Switch | Divert | Dismantle | Unload | Sweep | Record | Retire | Tag
-)
 
 
 def plan(world: World) -> tuple[Action, ...]:
@@ -449,8 +267,3 @@ def warm_versions(wanted: int, ready: Collection[int], staged: Collection[int]) 
     """
     below = [version for version in ready if version < wanted and version in staged]
     return (max(below),) if below else ()
-
-
-def of_model(actions: Sequence[Action], model: str) -> tuple[Action, ...]:
-    """Return the actions of one model."""
-    return tuple(action for action in actions if action.model == model)

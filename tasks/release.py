@@ -17,7 +17,8 @@ from models.registry import ModelVersion, Package, Registry, registry_of
 from models.snapshots import open_snapshot
 from models.tracking import TrackedRun
 from serving.ledger import ledger_of
-from serving.reconcile import Outcome, Request, reconcile
+from serving.outcome import Outcome
+from serving.reconcile import Request, reconcile
 from serving.repository import Artifact, Repository
 from serving.standing import Release, Wish
 from serving.status import Tags

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from models.snapshots import Snapshot
     from models.tracking import TrackedRun
     from serving.batch import BatchReport
-    from serving.reconcile import Outcome
+    from serving.outcome import Outcome
     from serving.standing import Release
 
 

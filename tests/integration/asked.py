@@ -11,7 +11,8 @@ from models.registry import CHAMPION
 from models.tracking import client
 from serving.client import TritonClient
 from serving.ledger import ledger_of
-from serving.reconcile import Outcome, Request, reconcile
+from serving.outcome import Outcome
+from serving.reconcile import Request, reconcile
 from serving.repository import Repository
 from serving.standing import Release
 from tasks.release import RegistryDesk

@@ -17,7 +17,7 @@ from models.places import Places
 from models.registry import DIGEST_TAG
 from models.tracking import client
 from serving import trial, triton
-from serving.reconcile import checked
+from serving.outcome import checked
 from serving.repository import digest_of
 from tests.integration.asked import Asking, Line, nothing_of_a_trial_is_left
 from tests.integration.planted import (

@@ -12,7 +12,8 @@ from models.places import Endpoint, Places
 from serving import triton
 from serving.client import TritonClient
 from serving.ledger import Ledger
-from serving.reconcile import Outcome, Request, reconcile
+from serving.outcome import Outcome
+from serving.reconcile import Request, reconcile
 from serving.repository import Repository
 from tests.integration.desk import FileDesk
 from tests.integration.planted import GOLDEN, classifier, weights_of

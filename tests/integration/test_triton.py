@@ -25,7 +25,8 @@ from serving import triton
 from serving.client import TOKEN_HEADER, TOKEN_METADATA, TritonClient
 from serving.ledger import Ledger
 from serving.load import measure
-from serving.reconcile import Outcome, Request, checked, reconcile
+from serving.outcome import Outcome, checked
+from serving.reconcile import Request, reconcile
 from serving.repository import Repository
 from tests.integration.desk import ROWS, FileDesk
 from tests.integration.ports import free_endpoint

@@ -5,15 +5,11 @@ import pytest
 
 from models.pipeline import RolloutSpec
 from models.places import Endpoint
-from serving.index import LoadedModel
-from serving.plan import (
-    TRIAL,
+from serving.actions import (
     Dismantle,
     Divert,
-    Policy,
     Prove,
     Record,
-    Replica,
     Retire,
     Stage,
     Sweep,
@@ -21,13 +17,13 @@ from serving.plan import (
     Tag,
     Unload,
     Verify,
-    World,
-    plan,
-    warm_versions,
 )
+from serving.index import LoadedModel
+from serving.plan import TRIAL, plan, warm_versions
 from serving.rollout import Move, Split, first_split
 from serving.standing import Release, Standing, Wish, standing_of
 from serving.status import statuses
+from serving.world import Policy, Replica, World
 
 A, B = Endpoint(grpc_port=1), Endpoint(grpc_port=2)
 GONE = None
