@@ -1,8 +1,7 @@
-"""What the integration tests share: homes of their own, free ports, and the command line."""
+"""What the integration tests share: homes of their own, and the command line."""
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -11,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.integration.ports import service_ports
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -61,22 +62,8 @@ class Home:
         return Done(process.returncode, out, err)
 
 
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
-
-
 def make_home(path: Path, prefect_api: str | None = None) -> Home:
-    names = ("MLFLOW", "PREFECT", "WEBHOOK", "TRITON_HTTP", "TRITON_GRPC", "TRITON_METRICS")
-    ports = {
-        f"MILLRACE_{name}_PORT": str(port)
-        for name, port in zip(names, free_ports(len(names)), strict=True)
-    }
+    ports = {f"MILLRACE_{name.upper()}": str(port) for name, port in service_ports().items()}
     clean = {
         name: value
         for name, value in os.environ.items()
@@ -135,7 +122,7 @@ def make(prefect_api: str) -> Callable[[Path], Home]:
     return lambda path: make_home(path, prefect_api)
 
 
-__all__ = ["EXAMPLES", "Done", "Home", "free_ports", "make_home"]
+__all__ = ["EXAMPLES", "Done", "Home", "make_home"]
 
 
 @pytest.fixture(scope="session")

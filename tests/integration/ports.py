@@ -1,19 +1,49 @@
-"""Ports that nothing listens on."""
+"""Ports that nothing listens on, and that no client is given for its end of a connection.
 
+The kernel gives clients the ports of `ip_local_port_range`, on Linux from 32768 on. A server that
+is to come back on a port from there may find it taken.
+"""
+
+import random
 import secrets
 import socket
-from contextlib import ExitStack
 
 from models.places import Endpoint
 
+FIRST, LAST = 20_000, 32_000
+SERVICES = ("mlflow", "prefect", "webhook", "triton_http", "triton_grpc", "triton_metrics")
+
+_given: set[int] = set()
+
 
 def free_ports(count: int) -> list[int]:
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
+    """Return ports that this process has not been given before."""
+    return [_free_port() for _ in range(count)]
 
 
 def free_endpoint() -> Endpoint:
+    """Return the address of a Triton to be started, with a token."""
     return Endpoint("127.0.0.1", *free_ports(3), token=secrets.token_hex(32))
+
+
+def service_ports() -> dict[str, int]:
+    """Return the settings of the ports of all services."""
+    ports = free_ports(len(SERVICES))
+    return {f"{name}_port": port for name, port in zip(SERVICES, ports, strict=True)}
+
+
+def _free_port() -> int:
+    while True:
+        port = random.SystemRandom().randrange(FIRST, LAST)
+        if port not in _given and _is_free(port):
+            _given.add(port)
+            return port
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import psutil
@@ -19,6 +20,10 @@ from flows.deployment_specs import DeploymentSpec
 from flows.deployment_upkeep import home_id, owned, put_right
 from flows.settings import MARK, Settings
 from models.errors import WorkError
+from tests.integration.ports import service_ports
+
+if TYPE_CHECKING:
+    from prefect.client.orchestration import SyncPrefectClient
 
 PROCFILE = Path(__file__).parents[2] / "infra" / "Procfile"
 
@@ -48,30 +53,16 @@ def _wait(condition: Callable[[], object], seconds: float, what: str) -> None:
         time.sleep(0.1)
 
 
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
-
-
 def _settings(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     for name in (*settings.variables(), "MLFLOW_TRACKING_URI", "PREFECT_API_URL"):
         monkeypatch.delenv(name, raising=False)
-    mlflow, prefect, webhook, http, grpc, metrics = _free_ports(6)
     folder.mkdir(exist_ok=True)
     (folder / "prefect.yaml").write_text(DEPLOYMENTS.format(file=folder / "touched"))
     (folder / "trial_flows.py").write_text(FLOWS)
     monkeypatch.setenv("PYTHONPATH", str(folder))
     return Settings(
         home=folder / "home",
-        mlflow_port=mlflow,
-        prefect_port=prefect,
-        webhook_port=webhook,
-        triton_http_port=http,
-        triton_grpc_port=grpc,
-        triton_metrics_port=metrics,
+        **service_ports(),
         deployments=folder / "prefect.yaml",
         pipelines=(),
     )
@@ -161,23 +152,29 @@ def test_the_deployment_is_scheduled_and_runs(running: Settings) -> None:
     _wait((running.home.parent / "touched").exists, 30, "the runner runs it")
 
 
-def _running_deployment(client: httpx.Client, home: Settings) -> tuple[str, str]:
-    """Make a deployment of a home, with a schedule and a run that no process runs."""
+def _running_deployment(client: "SyncPrefectClient", home: Settings) -> tuple[str, str]:
+    """Make a deployment of a home, with a schedule and a run that no process runs.
+
+    Prefect's client asks again when SQLite was busy, which the server answers by 503.
+    """
+
+    def post(path: str, body: object) -> Any:
+        return client.request("POST", path, json=body).json()  # type: ignore[arg-type]
+
     (spec,) = owned(
         [DeploymentSpec("train-x", "x", tags=("millrace",))], home_id(home), shared=True
     )
-    flow = client.post("/flows/", json={"name": "shared"}).json()["id"]
+    flow = post("/flows/", {"name": "shared"})["id"]
     schedules = [{"schedule": {"cron": "0 0 1 1 *"}, "active": True}]
     body = {"name": spec.name, "flow_id": flow, "tags": spec.tags, "schedules": schedules}
-    deployment = client.post("/deployments/", json=body).json()["id"]
-    run = client.post(f"/deployments/{deployment}/create_flow_run", json={}).json()["id"]
-    state = {"state": {"type": "RUNNING"}, "force": True}
-    client.post(f"/flow_runs/{run}/set_state", json=state).raise_for_status()
+    deployment = post("/deployments/", body)["id"]
+    run = post(f"/deployments/{deployment}/create_flow_run", {})["id"]
+    post(f"/flow_runs/{run}/set_state", {"state": {"type": "RUNNING"}, "force": True})
     return deployment, run
 
 
 def test_a_home_puts_right_only_what_is_its_own(running: Settings, tmp_path: Path) -> None:
-    from prefect.client.orchestration import PrefectClient
+    from prefect.client.orchestration import PrefectClient, SyncPrefectClient
 
     api = f"http://127.0.0.1:{running.prefect_port}/api"
     here, there = (Settings(home=tmp_path / name, prefect_api_url=api) for name in ("a", "b"))
@@ -186,9 +183,10 @@ def test_a_home_puts_right_only_what_is_its_own(running: Settings, tmp_path: Pat
         async with PrefectClient(api) as client:
             await put_right(client, here, ())
 
-    with httpx.Client(base_url=api, trust_env=False) as client:
+    with SyncPrefectClient(api) as client:
         made = [_running_deployment(client, home) for home in (here, there)]
-        asyncio.run(pipeline_gone())
+    asyncio.run(pipeline_gone())
+    with httpx.Client(base_url=api, trust_env=False) as client:
         states = [client.get(f"/flow_runs/{run}").json()["state_type"] for _, run in made]
         found = [client.get(f"/deployments/{deployment}").json() for deployment, _ in made]
     assert states == ["CRASHED", "RUNNING"]
