@@ -159,8 +159,8 @@ def down(as_json: AsJson = False) -> None:
 def status(as_json: AsJson = False) -> None:
     """Tell what runs, and which versions are live."""
     from flows import control
-    from flows.live import live_versions, served_models
     from flows.show import show_served, show_status
+    from serving.live import live_versions, served_models
 
     chosen = settings.load()
     found = control.status(chosen, live_versions=live_versions)
@@ -179,8 +179,8 @@ def history(
     as_json: AsJson = False,
 ) -> None:
     """Print the releases of a model: what went live or was refused, when, why, and who asked."""
-    from flows.live import history as releases_of
     from flows.show import show_history
+    from serving.live import history as releases_of
 
     releases = releases_of(settings.load().places(), model, limit)
     console.print_json(releases) if as_json else show_history(model, releases)

@@ -3,6 +3,7 @@
 from prefect import flow
 
 from flows import settings
+from serving.live import live_versions, served_models
 from serving.outcome import Outcome, checked
 from tasks.release import reconcile_triton
 from tasks.report import publish_release, run_link
@@ -26,6 +27,6 @@ def release_model(asked_by: str = SCHEDULE, again: bool = False) -> tuple[Outcom
     places = settings.apply(settings.load()).places()
     outcomes = reconcile_triton(places, asked_by, run_link(), again)
     if any(outcome.changed or (outcome.error and not outcome.known) for outcome in outcomes):
-        publish_release(outcomes)
+        publish_release(outcomes, served_models(places, live_versions(places)))
     checked([outcome for outcome in outcomes if not outcome.known])
     return outcomes

@@ -66,7 +66,7 @@ class ReleaseWorker:
             return None if self._ending else taken
 
     def _fails_for_now(self, wishes: dict[str, str]) -> bool:
-        asked_by = "webhook: " + ", ".join(wishes.values())
+        asked_by = ", ".join(wishes.values())
         try:
             self._release(asked_by)
         except BaseException as error:  # Prefect's signals too: this thread must live

@@ -9,10 +9,10 @@ from tasks.train import recovery
 if TYPE_CHECKING:
     from flows.control import Status
     from flows.demo import DemoSummary
-    from flows.live import Served
     from flows.predict import LiveAnswer
     from flows.train_model import TrainOutcome
     from serving.batch import BatchReport
+    from serving.live import Served
     from serving.outcome import Outcome
     from serving.standing import Release
 
@@ -116,7 +116,7 @@ def show_served(served: "Sequence[Served]") -> None:
             "none" if each.version is None else each.version,
             each.replicas,
             (each.since or "")[:19].replace("T", " "),
-            "" if each.refused is None else f"version {each.refused} was refused: {each.reason}",
+            each.champion,
         )
         for each in served
     ]

@@ -1,4 +1,6 @@
-"""The receiver of MLflow's webhook: `python -m flows.webhook`.
+"""What releases at once: the receiver of MLflow's webhook, and a watch.
+
+`python -m flows.webhook` runs both.
 
 MLflow tells it of every alias; when a champion has changed it releases at once. MLflow tells from
 memory and only for some seconds, so this is a hint: the schedule, every minute, needs no hint.
@@ -20,6 +22,7 @@ from flows.deployment_upkeep import home_id
 from flows.release_worker import ReleaseWorker
 from flows.services import errors_told, webhook_address
 from flows.settings import LOOPBACK, Settings, apply, load
+from flows.watch import Watch
 from flows.webhook_delivery import (
     ID_HEADER,
     MOST_BYTES,
@@ -64,7 +67,7 @@ class Receiver:
         if verdict.authentic:
             self._seen.add(headers[ID_HEADER], int(headers[TIMESTAMP_HEADER]), now)
         if verdict.change is not None:
-            self._want(verdict.change.model, verdict.change.text)
+            self._want(verdict.change.model, f"webhook: {verdict.change.text}")
         return Response(verdict.said + "\n", verdict.status)
 
 
@@ -101,19 +104,26 @@ def application(
 
 def serve(settings: Settings) -> None:
     """Receive and release until SIGTERM; the release under way then has a few seconds to end."""
-    from flows.webhook_release import release_now  # everything that a release needs, once for all
+    # everything that a release needs, once for all
+    from flows.webhook_release import release_now
+    from tasks.release import Lookout
 
     secret = run_state.kept_secret(settings.run / "webhook.secret", lambda: secrets.token_hex(32))
     releases = ReleaseWorker(lambda asked_by: release_now(settings, asked_by))
     url = f"{webhook_address(settings)}/mlflow"
     wanted = Subscription(f"millrace-{home_id(settings)}", url, secret)
-    registrar = Registrar(mlflow_address(settings), wanted, lambda why: releases.want("", why))
+    registrar = Registrar(
+        mlflow_address(settings), wanted, lambda why: releases.want("", f"webhook: {why}")
+    )
+    watch = Watch(Lookout(settings.places).due, releases.want)
 
     @asynccontextmanager
     async def at_work(_app: FastAPI) -> AsyncIterator[None]:
         releases.start()
         registrar.start()
+        watch.start()
         yield
+        watch.end()
         registrar.end()
         await asyncio.to_thread(releases.end, LAST_RELEASE_SECONDS)
 

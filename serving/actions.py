@@ -68,12 +68,14 @@ class Divert:
         version: the version on trial.
         split: the step.
         endpoint: the replica.
+        anew: whether to load both versions even if the server thinks that it has them.
     """
 
     model: str
     version: int
     split: Split
     endpoint: Endpoint
+    anew: bool = False
 
 
 @dataclass(frozen=True)
@@ -137,3 +139,10 @@ Action = (
 def of_model(actions: Sequence[Action], model: str) -> tuple[Action, ...]:
     """Return the actions of one model."""
     return tuple(action for action in actions if action.model == model)
+
+
+def in_words(action: Action) -> str:
+    """Return an action in a few words, the same for the same thing to do."""
+    version = getattr(action, "version", None)
+    words = (type(action).__name__.lower(), action.model, version and f"version {version}")
+    return " ".join(word for word in words if word)

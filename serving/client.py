@@ -14,6 +14,7 @@ from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 from models.errors import InputError, TransientError, WorkError, nearest
 from models.places import Endpoint
 from serving import index as repository_index
+from serving.backends.traffic_split.split_key import PROBE
 from serving.index import LoadedModel
 
 Array = npt.NDArray[Any]
@@ -128,6 +129,7 @@ class TritonClient:
         *,
         version: int | None = None,
         timeout: float = PREDICT_SECONDS,
+        probe: bool = False,
     ) -> dict[str, Array]:
         """Send one request and return all outputs.
 
@@ -136,6 +138,7 @@ class TritonClient:
             inputs: an array for each input, the batch first.
             version: a version, or None for the live one.
             timeout: seconds.
+            probe: whether it only asks if there is an answer; a rollout does not count it.
 
         Raises:
             InputError: no such model, version or input, or a wrong shape or type.
@@ -148,6 +151,7 @@ class TritonClient:
                 [to_input(key, array) for key, array in inputs.items()],
                 model_version=number,
                 client_timeout=timeout,
+                parameters={PROBE: True} if probe else None,
             )
         except InferenceServerException as error:
             raise self._explained(error, name, version) from error

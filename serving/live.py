@@ -21,6 +21,7 @@ class Served:
         replicas: `m of n`: how many of the servers answer with it.
         refused: the version that has the alias and was refused, if one was.
         reason: why.
+        rollout: the step of a rollout that is on, and of which version.
     """
 
     model: str
@@ -29,6 +30,14 @@ class Served:
     replicas: str
     refused: int | None = None
     reason: str | None = None
+    rollout: str | None = None
+
+    @property
+    def champion(self) -> str:
+        """Why the alias and what is live differ, in words; empty where they do not."""
+        if self.refused is not None:
+            return f"version {self.refused} was refused: {self.reason}"
+        return self.rollout or ""
 
 
 def live_versions(places: Places) -> Mapping[str, object]:
@@ -90,4 +99,5 @@ def _served(
         f"{len(answering)} of {len(places.triton)}",
         refused.version if refused else None,
         refused.reason if refused else None,
+        f"version {standing.step.version}: {standing.step.reason}" if standing.step else None,
     )

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from models.errors import MillraceError, TransientError, WorkError
 from serving.actions import Switch, Unload
 from serving.client import TritonClient
-from serving.config import Device, model_config, specific
+from serving.config import Device, loaded_anew, model_config, specific
 from serving.index import live_version, ready_versions
 from serving.repository import Repository
 
@@ -37,8 +37,7 @@ def load(
         version_policy=specific([*keep, version]),
         labels=artifact.labels,
         device=device,
-        # Triton does not load again what is configured as before.
-        parameters={"loaded_anew": f"{time.time():.3f}"} if action.anew else None,
+        parameters=loaded_anew() if action.anew else None,
     )
     with _config_restored_on_failure(repository, model):
         repository.write_config(config, artifact.labels)

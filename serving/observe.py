@@ -97,7 +97,7 @@ class Observer:
         except MillraceError:
             return True  # its files are gone: there is nothing to ask it
         try:
-            client.predict(model, row, version=version, timeout=ANSWER_SECONDS)
+            client.predict(model, row, version=version, timeout=ANSWER_SECONDS, probe=True)
         except MillraceError as error:
             log.warning("%s version %s does not answer: %s", model, version, error.seen)
             return False

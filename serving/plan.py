@@ -6,7 +6,7 @@ may stop after any of them: the plan made from what is there then finishes the w
 """
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from models.places import Endpoint
 from serving.actions import (
@@ -96,6 +96,9 @@ def _rollout(world: World, model: str, wanted: Wish | None) -> _Rollout | None:
     split, live = world.splits.get(model), standing.live.version
     if split is None or (split.champion, split.candidate) != (live, wanted.version):
         return _Rollout(first_split(model, live, wanted.version, spec, world.now))
+    if any(model in replica.unwell for replica in world.reachable):
+        # Triton loads nothing again that is configured as before, and what was counted is gone
+        return _Rollout(replace(split, began=world.now))
     move = world.moves.get(model) or Move("stay", "its counters cannot be read")
     if move.kind == "stay":
         return _Rollout(split, is_on=True, reason=move.reason)
@@ -129,7 +132,9 @@ def _changes(
         yield Prove(model, wanted.version, world.reachable[0].endpoint)
     if split is not None:
         diverted = behind if begun else world.reachable
-        yield from (Divert(model, wanted.version, split, r.endpoint) for r in diverted)
+        for replica in diverted:
+            anew = model in replica.unwell
+            yield Divert(model, wanted.version, split, replica.endpoint, anew)
     else:
         yield from _switches(model, wanted, behind, staged)
 
@@ -207,9 +212,12 @@ def _settled(
         gone = Wish(standing.live.version, standing.live.digest)
         yield Record(model, "unloaded", gone, gone.version)
         return
+    on_trial = Trial(rollout.split, rollout.reason) if rollout and rollout.split else None
+    if on_trial and wanted is not None and not standing.is_at(wanted, str(on_trial)):
+        yield Record(model, "step", wanted, before, str(on_trial))
+        return
     answering = [] if before is None else _answering(world, model, before)
-    on_trial = rollout and rollout.split and Trial(rollout.split, rollout.reason)
-    told = statuses(standing, wish, answering, len(world.replicas), on_trial or None)
+    told = statuses(standing, wish, answering, len(world.replicas), on_trial)
     for version, tags in told.items():
         known = world.tags.get((model, version), {})
         if known is None:

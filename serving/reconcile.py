@@ -105,6 +105,7 @@ class _Pass:
         self.refused: dict[str, MillraceError] = {}
         self.recorded: set[str] = set()
         self.evidence: dict[str, trial.Evidence] = {}
+        self.verdicts: dict[str, str] = {}
         self.began: dict[str, float] = {}
         self.changes: dict[tuple[str, Endpoint], Outcome] = {}
 
@@ -172,8 +173,8 @@ class _Pass:
     @_do.register
     def _(self, action: Divert) -> None:
         with TritonClient(action.endpoint) as client:
-            device = self.request.device
-            splitting.divert(action.split, self.repository, client, device=device)
+            device, anew = self.request.device, action.anew
+            splitting.divert(action.split, self.repository, client, device=device, anew=anew)
 
     @_do.register
     def _(self, action: Dismantle) -> None:
@@ -204,6 +205,8 @@ class _Pass:
 
     @_do.register
     def _(self, action: Switch) -> None:
+        if (moved := self.world.moves.get(action.model)) is not None and moved.kind == "promote":
+            self.verdicts[action.model] = moved.reason
         with TritonClient(action.endpoint) as client, self._noted(action):
             loading.load(action, self.repository, client, device=self.request.device)
 
@@ -251,7 +254,6 @@ class _Pass:
     def _append(
         self, model: str, kind: str, wish: Wish, reason: str, previous: int | None = None
     ) -> None:
-        evidence = self.evidence.get(model)
         live = self.world.standing(model).live
         if previous is None and live is not None:
             previous = live.version
@@ -263,13 +265,19 @@ class _Pass:
             previous=previous,
             asked_by=self.request.asked_by,
             reason=reason,
-            evidence=asdict(evidence) if evidence and kind in ("live", "refused") else {},
+            evidence=self._evidence(model) if kind in ("live", "refused") else {},
             link=self.request.link,
             seconds=time.perf_counter() - self.began.get(model, time.perf_counter()),
         )
         self.ledger.append(release)
         self.recorded.add(model)
         self.desk.tell(release)
+
+    def _evidence(self, model: str) -> dict[str, object]:
+        """Return what was measured of a version on its way: alone, and in its rollout."""
+        alone = self.evidence.get(model)
+        verdict = self.verdicts.get(model)
+        return {**(asdict(alone) if alone else {}), **({"rollout": verdict} if verdict else {})}
 
 
 def _sentence(error: MillraceError) -> str:

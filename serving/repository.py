@@ -197,11 +197,19 @@ class Repository:
             yield Path(folder)
 
     @contextmanager
-    def exclusive(self) -> Iterator[None]:
-        """Keep other releases on this machine out, until the block ends."""
+    def exclusive(self, *, wait: bool = True) -> Iterator[bool]:
+        """Keep other releases on this machine out until the block ends, and tell whether it does.
+
+        Args:
+            wait: wait for a release that is under way; else the block is not kept free of it.
+        """
         with open(self.staging / "release.lock", "w", opener=_private) as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                yield False
+            else:
+                yield True
 
     def _model(self, model: str) -> Path:
         if not NAME.fullmatch(model):

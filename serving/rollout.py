@@ -9,7 +9,7 @@ Where a rollout stands is written in the splitter's configuration and nowhere el
 comes next reads it there. Decisions only, no effects.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Literal
 
@@ -145,7 +145,11 @@ def move(split: Split, spec: RolloutSpec, counts: Counts, now: float) -> Move:
 
 
 def arms_config(
-    split: Split, signature: Signature, serving: ServingSpec, device: Device = "cpu"
+    split: Split,
+    signature: Signature,
+    serving: ServingSpec,
+    device: Device = "cpu",
+    parameters: Mapping[str, str] | None = None,
 ) -> pb.ModelConfig:
     """Return the configuration of the model that has both versions loaded.
 
@@ -154,9 +158,16 @@ def arms_config(
         signature: what both versions take and give; their `served` must be equal.
         serving: how the candidate is served.
         device: where the instances run.
+        parameters: further ones.
     """
-    versions = specific([split.champion, split.candidate])
-    return model_config(split.arms, signature, serving, version_policy=versions, device=device)
+    return model_config(
+        split.arms,
+        signature,
+        serving,
+        version_policy=specific([split.champion, split.candidate]),
+        device=device,
+        parameters=parameters,
+    )
 
 
 def splitter_config(

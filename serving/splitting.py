@@ -23,7 +23,7 @@ from collections.abc import Callable
 from models.errors import MillraceError, TransientError, WorkError
 from serving import split_metrics
 from serving.client import TritonClient
-from serving.config import Device, from_text
+from serving.config import Device, from_text, loaded_anew
 from serving.index import ready_versions
 from serving.onnx_graph import Signature
 from serving.repository import Repository
@@ -40,12 +40,18 @@ def current(repository: Repository, model: str) -> Split | None:
 
 
 def divert(
-    split: Split, repository: Repository, client: TritonClient, *, device: Device = "cpu"
+    split: Split,
+    repository: Repository,
+    client: TritonClient,
+    *,
+    device: Device = "cpu",
+    anew: bool = False,
 ) -> None:
     """Serve a step of a rollout on a replica, whatever it serves now.
 
     Both versions must be staged. The step is loaded anew even if it was loaded: what was counted of
     it on this replica begins at zero (`split_metrics.Reading.serves` tells whether it is there).
+    Versions that are loaded stay as they are, or are loaded again `anew`.
 
     Raises:
         WorkError: the versions do not fit together, or Triton refused one of them; what served
@@ -55,10 +61,11 @@ def divert(
     signature = _common_signature(split, repository)
     artifact = repository.artifact(split.model, split.candidate)
     versions = (split.champion, split.candidate)
-    if ready_versions(client.index(), split.arms) != tuple(sorted(versions)):
+    if anew or ready_versions(client.index(), split.arms) != tuple(sorted(versions)):
         for version in versions:
             repository.link(split.model, version, split.arms, version)
-        repository.write_config(arms_config(split, signature, artifact.serving, device))
+        again = loaded_anew() if anew else None
+        repository.write_config(arms_config(split, signature, artifact.serving, device, again))
         client.load(split.arms)
     saved = repository.saved_config(split.model)
     try:

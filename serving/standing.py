@@ -1,14 +1,15 @@
 """What the release events of a model say about where it stands: decisions only, no effects."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Literal
 from uuid import uuid4
 
-Kind = Literal["live", "refused", "withdrawn", "unloaded"]
+Kind = Literal["live", "refused", "withdrawn", "unloaded", "step"]
 """live: clients get it. refused: it did not pass, what served before still does. withdrawn: the
 alias left a refused version, which may be tried again. unloaded: nobody wants the model any more.
+step: a step of a rollout of it began.
 """
 
 
@@ -64,16 +65,23 @@ class Standing:
         refused: the newest refusal, unless it was withdrawn or something went live after it.
         served: every version, with its digest, that was live at some time: it has proved itself,
             and going back to it needs no new proof.
+        step: the newest step of a rollout, until that ends.
     """
 
     live: Release | None = None
     superseded: int | None = None
     refused: Release | None = None
     served: frozenset[Wish] = frozenset()
+    step: Release | None = None
 
     def refuses(self, wish: Wish) -> bool:
         """Whether this very version was refused, and nothing happened since to try it again."""
         return self.refused is not None and wish == Wish(self.refused.version, self.refused.digest)
+
+    def is_at(self, wish: Wish, step: str) -> bool:
+        """Whether the last step of a rollout was this one of this version."""
+        last = self.step
+        return last is not None and (last.version, last.reason) == (wish.version, step)
 
     def is_live(self, wish: Wish) -> bool:
         """Whether the version was the last one to go live."""
@@ -97,6 +105,8 @@ def standing_of(releases: Iterable[Release], tried_again_from: datetime | None =
 
 
 def _after(standing: Standing, event: Release) -> Standing:
+    if event.kind == "step":
+        return replace(standing, step=event)
     if event.kind == "refused":
         return Standing(standing.live, standing.superseded, event, standing.served)
     if event.kind == "withdrawn":

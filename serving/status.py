@@ -56,6 +56,7 @@ def statuses(
         found[standing.superseded] = {
             STATUS: "superseded",
             REASON: f"version {standing.live.version} is live" if standing.live else "unloaded",
+            SINCE: _moment(standing.live) if standing.live else None,
             REPLICAS: None,
             ENDPOINT: None,
         }

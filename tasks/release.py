@@ -1,7 +1,7 @@
 """Step: what Triton serves becomes what the registry's champions say."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -16,8 +16,11 @@ from models.places import Places
 from models.registry import ModelVersion, Package, Registry, registry_of
 from models.snapshots import open_snapshot
 from models.tracking import TrackedRun
+from serving.actions import in_words
 from serving.ledger import ledger_of
+from serving.observe import Observer
 from serving.outcome import Outcome
+from serving.plan import plan
 from serving.reconcile import Request, reconcile
 from serving.repository import Artifact, Repository
 from serving.standing import Release, Wish
@@ -46,6 +49,33 @@ def reconcile_triton(
     request = Request(asked_by, link, datetime.now(UTC) if again else None)
     repository = Repository(places.model_repository, places.staging)
     return reconcile(RegistryDesk(places), ledger_of(places), repository, places.triton, request)
+
+
+@dataclass
+class Lookout:
+    """Tells whether a release would do anything now; what it read of versions it keeps.
+
+    Attributes:
+        places: returns where everything is now.
+    """
+
+    places: Callable[[], Places]
+    _desk: "RegistryDesk | None" = field(default=None, init=False)
+
+    def due(self) -> Mapping[str, str] | None:
+        """Return what a release would begin with, by model; None while one is under way."""
+        places = self.places()
+        if self._desk is None or self._desk.places != places:
+            self._desk = RegistryDesk(places)
+        repository = Repository(places.model_repository, places.staging)
+        with repository.exclusive(wait=False) as nothing_changes:
+            if not nothing_changes:
+                return None
+            world = Observer(self._desk, ledger_of(places), repository, places.triton).world()
+        due: dict[str, str] = {}
+        for action in plan(world):
+            due.setdefault(action.model, in_words(action))
+        return due
 
 
 @dataclass

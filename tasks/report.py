@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from models.snapshots import Snapshot
     from models.tracking import TrackedRun
     from serving.batch import BatchReport
+    from serving.live import Served
     from serving.outcome import Outcome
     from serving.standing import Release
 
@@ -68,8 +69,8 @@ def run_link() -> str:
     return str(flow_run.ui_url or "") if flow_run.id else ""
 
 
-def publish_release(outcomes: "Iterable[Outcome]") -> None:
-    """Publish what a release changed, and what it could not change."""
+def publish_release(outcomes: "Iterable[Outcome]", served: "Iterable[Served]") -> None:
+    """Publish what a release changed, what it could not change, and what is live now."""
     rows = []
     for outcome in outcomes:
         state = "live" if outcome.error is None else outcome.error.seen or outcome.error.what
@@ -79,8 +80,16 @@ def publish_release(outcomes: "Iterable[Outcome]") -> None:
         rows.append(row)
         link = f"http://{outcome.endpoint.http}/v2/models/{outcome.model}/config"
         create_link_artifact(link, "model on Triton", key=_key(outcome.model, "triton"))
-    text = table(("model", "version", "Triton", "took", "state"), rows)
-    create_markdown_artifact(f"# Release\n\n{text}", key="release", description="release")
+    did = table(("model", "version", "Triton", "took", "state"), rows)
+    live = table(("model", "version", "replicas", "since", "champion"), map(_served_row, served))
+    text = f"# Release\n\n{did}\n\n## What is live\n\n{live}"
+    create_markdown_artifact(text, key="release", description="release")
+
+
+def _served_row(served: "Served") -> tuple[str, ...]:
+    """Return where a model stands, for people."""
+    version = "none" if served.version is None else str(served.version)
+    return (served.model, version, served.replicas, served.since or "", served.champion)
 
 
 def publish_batch(pipeline: Pipeline, report: "BatchReport") -> None:
@@ -120,9 +129,13 @@ def release_table(release: "Release") -> str:
         ("asked by", release.asked_by),
         ("before", "none" if release.previous is None else f"version {release.previous}"),
         ("reason", release.reason),
-        *((name.replace("_", " "), f"{value:.4g}") for name, value in release.evidence.items()),
+        *((name.replace("_", " "), _value(value)) for name, value in release.evidence.items()),
     ]
     return table(("", ""), [fact for fact in facts if fact[1]])
+
+
+def _value(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def candidate_row(candidate: "Candidate", certificate: "Certificate") -> tuple[str, ...]:

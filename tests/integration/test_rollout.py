@@ -14,12 +14,13 @@ from onnx import helper
 from models.features import FEATURES
 from models.pipeline import JudgeSpec, RolloutSpec
 from models.places import Places
-from serving import triton
+from serving import splitting, triton
 from serving.client import TritonClient
 from serving.index import ready_versions
 from serving.ledger import Ledger
 from serving.reconcile import Request, reconcile
 from serving.repository import Repository
+from tests.integration.backends import kill_backends
 from tests.integration.desk import FileDesk
 from tests.integration.planted import GOLDEN, WIDTH, classifier, weights_of
 from tests.integration.ports import free_endpoint
@@ -174,6 +175,22 @@ def test_a_rollout_whose_alias_goes_back_ends_at_once(served: Served) -> None:
     assert failed == []
     assert served.client.live_version("changed") == 1
     assert ready_versions(served.client.index(), "changed.arms") == ()
+
+
+@pytest.mark.parametrize("part", ["{name}/", "{name}.arms/1"], ids=["splitter", "champion"])
+def test_a_process_of_a_rollout_that_is_killed_is_replaced(
+    served: Served, part: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(splitting, "DRAIN_SECONDS", 5.0)  # what is dead keeps its counters
+    name = "without-" + ("champion" if "arms" in part else "splitter")
+    served.promote(name, 1, classifier(weights_of(0)), RolloutSpec())
+    served.promote(name, 2, classifier(weights_of(0)), CANARY)
+    assert kill_backends(f"{served.places.model_repository}/{part.format(name=name)}") > 0
+    served.release()
+    with asking(served, name) as failed:
+        assert served.until_decided(name, 2) == "live", served.status(name, 2)
+    assert failed == []
+    assert ready_versions(served.client.index(), f"{name}.arms") == ()
 
 
 def test_a_rollout_without_traffic_is_no_promotion(served: Served, tmp_path: Path) -> None:

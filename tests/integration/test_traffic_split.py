@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-import psutil
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from tritonclient import grpc, http
@@ -28,6 +27,7 @@ from serving.judge import Counts
 from serving.repository import Artifact, Repository, digest_of
 from serving.rollout import Move, Split, first_split, move, next_split
 from serving.splitting import current, dismantle, divert
+from tests.integration.backends import kill_backends
 from tests.integration.ports import free_endpoint
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the wheel is for Linux")
@@ -427,20 +427,24 @@ def test_a_candidate_that_hangs_is_given_up_in_a_canary(served) -> None:
     assert told.shed > 0
 
 
+def test_a_probe_is_answered_by_the_champion_and_not_counted(served) -> None:
+    served.plain("probed", constant(1), constant(2))
+    split = served.divert("probed", 100)
+    for _ in range(5):
+        assert served.client.predict("probed", {"x": ROWS}, probe=True)["y"][0, 0] == 1
+    served.ask("probed")
+    assert settled(served, split, lambda c: c.candidate.requests > 0).candidate.requests == 1
+    assert served.counts(split).champion.requests == 0
+
+
 def test_a_candidate_whose_process_dies_fails_no_request(served) -> None:
     served.plain("killed", constant(1), constant(2))
     split = served.divert("killed", 50)
-    stubs = [each for each in psutil.process_iter(["cmdline"]) if _runs(each, f"{split.arms}/2")]
     with load(served, "killed") as seen:
         settled(served, split, lambda c: c.candidate.requests > 20)
-        stubs[0].kill()
+        assert kill_backends(f"{split.arms}/2") > 0
         settled(served, split, lambda c: c.candidate.failures > 0)
     assert seen.errors == []
-
-
-def _runs(process: psutil.Process, part: str) -> bool:
-    words = process.info["cmdline"] or []
-    return any(part in word for word in words) and "stub" in words[0]
 
 
 def test_versions_that_differ_in_their_outputs_share_nothing(served) -> None:

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import onnxruntime as ort
-import psutil
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from tritonclient import grpc, http
@@ -28,6 +27,7 @@ from serving.load import measure
 from serving.outcome import Outcome, checked
 from serving.reconcile import Request, reconcile
 from serving.repository import Repository
+from tests.integration.backends import kill_backends
 from tests.integration.desk import ROWS, FileDesk
 from tests.integration.ports import free_endpoint
 
@@ -318,15 +318,7 @@ def test_a_broken_version_is_refused_and_the_older_one_serves_on(served) -> None
 
 def test_a_killed_backend_process_is_replaced_by_the_next_release(served) -> None:
     served.serve("killed", constant(1))
-    stubs = [
-        process
-        for process in psutil.process_iter(["name", "cmdline"])
-        if "stub" in process.info["name"]
-        and any("/model_repository/killed/" in word for word in process.info["cmdline"])
-    ]
-    assert stubs
-    for stub in stubs:
-        stub.kill()
+    assert kill_backends("/model_repository/killed/") > 0
     outcome = served.release(killed=1)
     assert outcome.error is None
     assert answer_of(served, "killed") == 1

@@ -15,6 +15,9 @@ is always the champion's, and the candidate is asked afterwards. Parameters in `
     timeout_s         seconds after which a candidate has failed a request
     began             a label for all that is counted: when this step of the rollout began
 
+A request with the parameter `millrace_probe` only asks whether all this works: the champion answers
+it, and nothing is counted.
+
 Triton gives an instance one request at a time, so `execute` hands it to a thread and returns, and
 the thread answers by the request's response sender. It runs in a stub process and imports nothing
 of Millrace.
@@ -33,7 +36,7 @@ import triton_python_backend_utils as pb_utils
 from split_agreement import agreement  # type: ignore[import-not-found]
 from split_counters import Counters  # type: ignore[import-not-found]
 from split_crew import Crew  # type: ignore[import-not-found]
-from split_key import share_of, sticky_value  # type: ignore[import-not-found]
+from split_key import is_probe, share_of, sticky_value  # type: ignore[import-not-found]
 
 WORKERS = 20
 CANDIDATE_CALLS = 12
@@ -82,7 +85,9 @@ class TritonPythonModel:
 
     def _serve(self, request: Any, sender: Any) -> None:
         try:
-            if self.shadow:
+            if is_probe(request):
+                sender.send(to_client(self._call("champion", request)), FINAL)
+            elif self.shadow:
                 self._serve_shadowed(request, sender)
             elif share_of(self.salt, sticky_value(request, self.sticky_key)) < self.weight:
                 self._serve_canary(request, sender)

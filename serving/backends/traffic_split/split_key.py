@@ -1,8 +1,15 @@
-"""Which requests belong together, and which share of all of them a request belongs to."""
+"""Whether a request is a client's, what it belongs with, and to which share of all of them."""
 
 import json
 from hashlib import blake2b
 from typing import Any
+
+PROBE = "millrace_probe"
+
+
+def is_probe(request: Any) -> bool:
+    """Return whether a request only asks if there is an answer."""
+    return PROBE in _parameters(request)
 
 
 def sticky_value(request: Any, name: str) -> bytes:
@@ -10,8 +17,11 @@ def sticky_value(request: Any, name: str) -> bytes:
 
     Its parameter of that name, else its correlation id, else its id, else its inputs.
     """
-    parameters = json.loads(request.parameters() or "{}")
-    for value in (parameters.get(name), request.correlation_id() or None, request.request_id()):
+    for value in (
+        _parameters(request).get(name),
+        request.correlation_id() or None,
+        request.request_id(),
+    ):
         if value not in (None, ""):
             return str(value).encode()
     tensors = sorted(request.inputs(), key=lambda tensor: str(tensor.name()))
@@ -30,6 +40,10 @@ def share_of(salt: str, value: bytes) -> float:
     """
     digest = blake2b(salt.encode() + value, digest_size=8).digest()
     return int.from_bytes(digest, "big") / 2**64
+
+
+def _parameters(request: Any) -> dict[str, Any]:
+    return dict(json.loads(request.parameters() or "{}"))
 
 
 def _contents(array: Any) -> bytes:

@@ -63,7 +63,7 @@ def test_twelve_moves_in_a_row_end_in_the_last_one(releases: Releases, start: St
     worker = start()
     for version in range(1, 13):
         releases.alias = version
-        worker.want("digits", f"champion of digits → version {version}")
+        worker.want("digits", f"webhook: champion of digits → version {version}")
         if version == 1:
             assert releases.began.acquire(timeout=SOON)
     releases.let_through.release()
@@ -75,24 +75,24 @@ def test_twelve_moves_in_a_row_end_in_the_last_one(releases: Releases, start: St
 
 def test_one_release_serves_every_model_that_waits(releases: Releases, start: Start) -> None:
     worker = start()
-    worker.want("", "started")
+    worker.want("", "webhook: started")
     assert releases.began.acquire(timeout=SOON)
-    worker.want("a", "champion of a → version 1")
-    worker.want("b", "champion of b removed")
+    worker.want("a", "webhook: champion of a → version 1")
+    worker.want("b", "webhook: champion of b removed")
     releases.let_through.release()
     releases.next()
     worker.end(SOON)
     asked = [asked_by for asked_by, _ in releases.seen]
     assert asked == [
         "webhook: started",
-        "webhook: champion of a → version 1, champion of b removed",
+        "webhook: champion of a → version 1, webhook: champion of b removed",
     ]
 
 
 def test_what_may_pass_is_tried_again_for_the_same_wish(releases: Releases, start: Start) -> None:
     releases.errors = [TransientError("no Triton"), ConnectionError("MLflow restarts")]
     worker = start(0.01, 0.01)
-    worker.want("a", "x")
+    worker.want("a", "webhook: x")
     for _ in range(3):
         releases.next()
     worker.end(SOON)
@@ -104,10 +104,10 @@ def test_a_wish_that_goes_on_to_fail_is_left_to_the_schedule(
 ) -> None:
     releases.errors = [TransientError("no Triton")] * 2
     worker = start(0.01)
-    worker.want("a", "x")
+    worker.want("a", "webhook: x")
     releases.next()
     releases.next()
-    worker.want("b", "y")
+    worker.want("b", "webhook: y")
     releases.next()
     worker.end(SOON)
     assert releases.seen[-1][0] == "webhook: y"
@@ -119,9 +119,9 @@ def test_the_worker_outlives_every_failure(
 ) -> None:
     releases.errors = [error]
     worker = start()
-    worker.want("a", "x")
+    worker.want("a", "webhook: x")
     releases.next()
-    worker.want("b", "y")
+    worker.want("b", "webhook: y")
     releases.next()
     worker.end(SOON)
     assert releases.seen[-1][0] == "webhook: y"
@@ -131,9 +131,9 @@ def test_an_end_waits_for_the_release_under_way_and_begins_no_other(
     releases: Releases, start: Start
 ) -> None:
     worker = start()
-    worker.want("a", "x")
+    worker.want("a", "webhook: x")
     assert releases.began.acquire(timeout=SOON)
-    worker.want("b", "y")
+    worker.want("b", "webhook: y")
     worker.end(0)
     releases.let_through.release()
     worker.end(SOON)

@@ -293,8 +293,12 @@ def test_a_rollout_begins_when_the_version_is_proved() -> None:
 ON = (*ready("m", 1), *ready("m.arms", 1, 2))
 
 
-def test_a_rollout_that_stays_changes_nothing_and_is_told() -> None:
-    (tag,) = plan(rolling(2, ON, FIRST, Move("stay", "too early")))
+def test_a_step_of_a_rollout_is_written_down_once_and_told() -> None:
+    stays = rolling(2, ON, FIRST, Move("stay", "too early"))
+    step = "canary at 10% beside version 1"
+    assert plan(stays) == (Record("m", "step", wish(2), 1, step),)
+    known = replace(KNOWN, step=Release("m", "step", 2, "d2", reason=step))
+    (tag,) = plan(replace(stays, standings={"m": known}))
     assert isinstance(tag, Tag)
     assert tag.tags == {"millrace.reason": "canary at 10% beside version 1"}
 
@@ -307,6 +311,12 @@ def test_the_next_step_needs_no_other_proof() -> None:
 
 def test_a_replica_that_was_restarted_is_diverted_again() -> None:
     assert plan(rolling(2, (), FIRST, Move("stay", ""))) == (Divert("m", 2, FIRST, A),)
+
+
+def test_a_step_whose_splitter_does_not_answer_begins_anew() -> None:
+    seen = rolling(2, ON, FIRST, Move("promote", "well"))
+    ill = replace(seen, replicas=(replace(seen.replicas[0], unwell=frozenset({"m"})),), now=130.0)
+    assert plan(ill) == (Divert("m", 2, replace(FIRST, began=130.0), A, anew=True),)
 
 
 def test_a_rollout_that_went_well_is_switched_and_then_dismantled() -> None:

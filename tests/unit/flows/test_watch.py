@@ -1,0 +1,55 @@
+from collections.abc import Mapping
+
+import pytest
+
+from flows.watch import MOST_OF_A_CORE, Watch
+from models.errors import TransientError
+
+Found = Mapping[str, str] | None | Exception
+
+
+class Looks:
+    """What each look finds, and who was asked for what."""
+
+    def __init__(self, *found: Found) -> None:
+        self._found = iter(found)
+        self.asked: list[tuple[str, str]] = []
+        self.watch = Watch(self._due, lambda about, why: self.asked.append((about, why)), 3.0)
+
+    def _due(self) -> Mapping[str, str] | None:
+        found = next(self._found)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    def after(self, looks: int) -> list[str]:
+        for _ in range(looks):
+            self.watch.look()
+        return [why for _, why in self.asked]
+
+
+def test_what_is_due_is_asked_for_once() -> None:
+    looks = Looks({"a": "switch a"}, {"a": "switch a"}, {"a": "tag a"})
+    assert looks.after(3) == ["watch: switch a", "watch: tag a"]
+
+
+def test_what_was_mended_and_breaks_again_is_asked_for_again() -> None:
+    assert len(Looks({"a": "switch a"}, {}, {"a": "switch a"}).after(3)) == 2
+
+
+def test_a_release_under_way_tells_nothing_of_what_is_due() -> None:
+    assert len(Looks({"a": "switch a"}, None, {"a": "switch a"}).after(3)) == 1
+
+
+def test_a_fault_is_told_once_and_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    away = TransientError("no MLflow")
+    assert Looks(away, away, {"a": "switch a"}).after(3) == ["watch: switch a"]
+    assert [record.message.count("no MLflow") for record in caplog.records] == [1]
+
+
+def test_a_slow_look_is_made_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = iter((0.0, 1.0, 10.0, 10.1))
+    monkeypatch.setattr("flows.watch.time.perf_counter", lambda: next(times))
+    looks = Looks({}, {})
+    assert looks.watch.look() == pytest.approx(1.0 / MOST_OF_A_CORE)
+    assert looks.watch.look() == 3.0
