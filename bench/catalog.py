@@ -17,6 +17,9 @@ MODULES: dict[str, tuple[str, ...]] = {
     "serving": ("P1", "P2", "P3"),
     "training": ("P5",),
     "overhead": ("P10",),
+    "promotion": ("R1", "R2", "R3", "R4"),
+    "splitter": ("S1", "S2", "S3"),
+    "judge": ("J1", "J2"),
 }
 
 

@@ -4,57 +4,21 @@ A and B take turns in one run on one machine. Both sides have one ONNX Runtime t
 tells of the serving and not of the number of cores.
 """
 
-import secrets
-import socket
 import statistics
-import tempfile
 from collections.abc import Callable, Collection, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-
-import numpy as np
-import numpy.typing as npt
-import onnxruntime as ort
-from onnx import TensorProto, helper, numpy_helper
 
 from bench.catalog import attempt
 from bench.offline_client import OfflineClient
 from bench.rounds import difference, in_turn, quantile, ratio, timed
 from bench.row import Row
+from bench.server import Bench, batch_of, mlp, own_server, raw_session
 from models.pipeline import ServingSpec
-from models.places import Endpoint, Places
-from serving import triton
-from serving.client import TritonClient
-from serving.config import latest, model_config
 from serving.load import measure
-from serving.repository import Artifact, Repository, digest_of
 
 ROUNDS = 15
 SECONDS = 0.6
 IN_FLIGHT = 3
-
-
-@dataclass(frozen=True)
-class Bench:
-    """A running server, and what puts models on it."""
-
-    client: TritonClient
-    repository: Repository
-
-    def serve(self, model: str, onnx: Path, serving: ServingSpec, *, batching: bool = True) -> None:
-        """Serve a file as version 1 of a model."""
-        self.repository.stage(model, 1, Artifact(onnx, digest_of(onnx)))
-        config = model_config(
-            model,
-            self.repository.signature(model, 1),
-            serving,
-            version_policy=latest(),
-            dynamic_batching=batching,
-        )
-        self.repository.write_config(config)
-        self.client.load(model)
 
 
 def rows(wanted: Collection[str]) -> Iterator[Row]:
@@ -64,7 +28,7 @@ def rows(wanted: Collection[str]) -> Iterator[Row]:
         "P2": single_client_latency,
         "P3": dynamic_batching_gain,
     }
-    with tempfile.TemporaryDirectory(prefix="millrace-bench-") as home, _bench(Path(home)) as bench:
+    with own_server() as bench:
         for name, measure_row in measures.items():
             if name in wanted:
                 yield attempt(name, partial(measure_row, bench))
@@ -147,54 +111,3 @@ def dynamic_batching_gain(bench: Bench, clients: int = 16) -> Row:
         holds=value >= 1.5,
         samples={"on_requests_per_s": a, "off_requests_per_s": b},
     )
-
-
-def raw_session(onnx: Path) -> ort.InferenceSession:
-    """Open the session that the backend opens: one thread, on the CPU."""
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = 1
-    return ort.InferenceSession(str(onnx), options, providers=["CPUExecutionProvider"])
-
-
-def batch_of(width: int, size: int) -> dict[str, npt.NDArray[np.float32]]:
-    """Return a random batch for `mlp`."""
-    return {"x": np.random.default_rng(0).normal(size=(size, width)).astype(np.float32)}
-
-
-def mlp(path: Path, widths: tuple[int, ...]) -> Path:
-    """Write a multilayer perceptron with random weights."""
-    generator = np.random.default_rng(0)
-    nodes, weights, tensor = [], [], "x"
-    for layer, (fan_in, fan_out) in enumerate(zip(widths, widths[1:], strict=False)):
-        last = layer == len(widths) - 2
-        values = generator.normal(size=(fan_in, fan_out)) / np.sqrt(fan_in)
-        weights.append(numpy_helper.from_array(values.astype(np.float32), f"w{layer}"))
-        nodes.append(helper.make_node("MatMul", [tensor, f"w{layer}"], [f"h{layer}"]))
-        tensor = "y" if last else f"r{layer}"
-        nodes.append(helper.make_node("Identity" if last else "Relu", [f"h{layer}"], [tensor]))
-    graph = helper.make_graph(
-        nodes,
-        "mlp",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", widths[0]])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", widths[-1]])],
-        weights,
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
-    path.write_bytes(model.SerializeToString())
-    return path
-
-
-@contextmanager
-def _bench(home: Path) -> Iterator[Bench]:
-    places = Places(home, "", "").prepared()
-    with triton.running(places, _free_endpoint()) as client:
-        yield Bench(client, Repository(places.model_repository, places.staging))
-
-
-def _free_endpoint() -> Endpoint:
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(3)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        http, grpc, metrics = (each.getsockname()[1] for each in sockets)
-    return Endpoint("127.0.0.1", http, grpc, metrics, token=secrets.token_hex(32))

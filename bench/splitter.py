@@ -4,15 +4,13 @@ Both serve the same file in the same server and take turns. The canary's weight 
 so that the champion answers in both and no answer is computed twice: what is left is the splitter.
 """
 
-import tempfile
 from collections.abc import Callable, Collection, Iterator
 from functools import partial
-from pathlib import Path
 
 from bench.catalog import attempt
 from bench.rounds import in_turn, quantile, ratio, timed
 from bench.row import Row
-from bench.serving import Bench, _bench, batch_of, mlp
+from bench.server import Bench, batch_of, mlp, own_server
 from models.pipeline import ServingSpec
 from serving.load import measure
 from serving.repository import Artifact, digest_of
@@ -29,7 +27,7 @@ SHADOW = Split("shadow", 1, 2, "shadow", 0.0, 100.0, "sticky_key", 0.01, began=0
 def rows(wanted: Collection[str]) -> Iterator[Row]:
     """Start a Triton of our own, measure S1 to S3 where wanted, and stop it."""
     measures = {"S1": canary_latency, "S2": canary_throughput, "S3": shadow_latency}
-    with tempfile.TemporaryDirectory(prefix="millrace-bench-") as home, _bench(Path(home)) as bench:
+    with own_server() as bench:
         onnx = mlp(bench.repository.staging / "model.onnx", (256, 1024, 1024, 10))
         bench.serve("plain", onnx, ServingSpec())
         for split in (CANARY, SHADOW):

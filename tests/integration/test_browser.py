@@ -4,51 +4,26 @@
 its latest run is shown; otherwise servers are started on free ports with a small run of their own.
 """
 
-import os
-import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 import httpx
 import pytest
 
 from flows import control, settings
 from flows.settings import Settings
+from tests.integration.chromium import LOADED_MS, browser, picture, pictures, save
+from tests.integration.ports import service_ports
 
 if TYPE_CHECKING:
-    from playwright.sync_api import BrowserContext, Page
+    pass
 
 pytestmark = pytest.mark.browser
 
-CHROMIUM = (
-    shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-)
-FLAGS = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-sync",
-    "--disable-background-networking",
-    "--disable-component-update",
-)
-HERE = ("127.0.0.1", "localhost", None)  # None: data: and blob:
-# MLflow's sidebar for training rather than for agents, without the panel of its assistant.
-PREFERENCES = """
-localStorage.setItem("mlflow.workflowType_v1", '"machine_learning"');
-localStorage.setItem("mlflow.assistant.fab.autoOpenedOnFirstLoad_v1", "true");
-localStorage.setItem("mlflow.assistant.panelOpen_v1", "false");
-"""
-DRAWN_MS = 1_500
-LOADED_MS = 30_000
 EXAMPLE = Path(__file__).parents[2] / "examples" / "digits.yaml"
 
 
@@ -76,43 +51,12 @@ def _ask(url: str, query: dict[str, Any]) -> Any:
         return answer.raise_for_status().json()
 
 
-@contextmanager
-def browser() -> Iterator["BrowserContext"]:
-    """Run Chromium; a request to any other host than this one fails the test."""
-    from playwright.sync_api import sync_playwright
-
-    requested: list[str] = []
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
-        context = chromium.new_context(viewport={"width": 1440, "height": 900})
-        context.add_init_script(PREFERENCES)
-        context.on("request", lambda request: requested.append(request.url))
-        yield context
-        chromium.close()
-    assert [url for url in requested if urlsplit(url).hostname not in HERE] == []
-
-
-def picture(page: "Page", url: str, file: Path, *texts: str) -> None:
-    """Open `url`, wait until each of `texts` can be seen, and save a picture."""
-    page.goto(url)
-    for text in texts:
-        page.get_by_text(text).first.wait_for(timeout=LOADED_MS)
-    _save(page, file)
-
-
-def _save(page: "Page", file: Path) -> None:
-    page.wait_for_timeout(DRAWN_MS)  # charts are drawn after their text; both UIs poll for ever
-    file.parent.mkdir(parents=True, exist_ok=True)
-    page.screenshot(path=file)
-
-
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    assert CHROMIUM is not None, "install Chromium, or run the tests without -m browser"
-    pictures = Path(os.environ.get("MILLRACE_SCREENSHOTS") or tmp_path_factory.mktemp("pictures"))
+    folder = pictures(tmp_path_factory.mktemp("pictures"))
     running = settings.load()
     if control.status(running).healthy:
-        yield _site(running, pictures)
+        yield _site(running, folder)
         return
     with pytest.MonkeyPatch.context() as monkeypatch:
         for name in settings.variables():
@@ -120,7 +64,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         own = _own(tmp_path_factory.mktemp("home"))
         try:
             control.up(own)
-            started = _site(own, pictures)
+            started = _site(own, folder)
             _seed(own)
             yield started
         finally:
@@ -134,16 +78,7 @@ def _site(chosen: Settings, pictures: Path) -> Site:
 
 
 def _own(home: Path) -> Settings:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(6)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    names = ("mlflow_port", "prefect_port", "webhook_port", "triton_http_port", "triton_grpc_port")
-    return Settings(
-        home=home,
-        pipelines=(str(EXAMPLE),),
-        **dict(zip((*names, "triton_metrics_port"), ports, strict=True)),
-    )
+    return Settings(home=home, pipelines=(str(EXAMPLE),), **service_ports())
 
 
 def _seed(own: Settings) -> None:
@@ -172,13 +107,13 @@ def test_mlflow_shows_the_run_and_its_curves(site: Site) -> None:
         page.goto(f"{base}/model-metrics")
         page.get_by_placeholder("Search metric charts").fill("loss|accuracy")
         page.get_by_text("train_loss").first.wait_for(timeout=LOADED_MS)
-        _save(page, site.pictures / "mlflow-curves.png")
+        save(page, site.pictures / "mlflow-curves.png")
         picture(page, f"{base}/artifacts", site.pictures / "mlflow-artifacts.png", "certificate")
         page.get_by_text("certificate.json").first.click()
-        _save(page, site.pictures / "mlflow-artifacts.png")
+        save(page, site.pictures / "mlflow-artifacts.png")
         page.get_by_text("plots").first.click()
         page.get_by_text("confusion_matrix.png").first.click()
-        _save(page, site.pictures / "mlflow-confusion.png")
+        save(page, site.pictures / "mlflow-confusion.png")
 
 
 def test_mlflow_shows_the_version_its_alias_and_its_certificate(site: Site) -> None:
@@ -212,7 +147,7 @@ def test_prefect_shows_the_training_and_its_artifacts(site: Site) -> None:
         url = f"{site.prefect}/runs/flow-run/{run['id']}"
         picture(page, url, site.pictures / "prefect-run.png", run["name"], "Artifacts")
         page.get_by_text("Artifacts", exact=True).last.click()
-        _save(page, site.pictures / "prefect-artifacts.png")
+        save(page, site.pictures / "prefect-artifacts.png")
         url = f"{site.prefect}/artifacts/artifact/{artifact['id']}"
         file = site.pictures / "prefect-training.png"
         picture(page, url, file, "Candidates", "Certificate")

@@ -1,0 +1,85 @@
+"""A Triton of the benchmark's own, and the models that are measured on it."""
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import onnxruntime as ort
+from onnx import TensorProto, helper, numpy_helper
+
+from models.pipeline import ServingSpec
+from models.places import Places
+from serving import triton
+from serving.client import TritonClient
+from serving.config import latest, model_config
+from serving.repository import Artifact, Repository, digest_of
+from tests.integration.ports import free_endpoint
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A running server, and what puts models on it."""
+
+    client: TritonClient
+    repository: Repository
+
+    def serve(self, model: str, onnx: Path, serving: ServingSpec, *, batching: bool = True) -> None:
+        """Serve a file as version 1 of a model."""
+        self.repository.stage(model, 1, Artifact(onnx, digest_of(onnx)))
+        config = model_config(
+            model,
+            self.repository.signature(model, 1),
+            serving,
+            version_policy=latest(),
+            dynamic_batching=batching,
+        )
+        self.repository.write_config(config)
+        self.client.load(model)
+
+
+@contextmanager
+def own_server() -> Iterator[Bench]:
+    """Start a Triton of the benchmark's own, on free ports, and stop it."""
+    with tempfile.TemporaryDirectory(prefix="millrace-bench-") as home:
+        places = Places(Path(home), "", "").prepared()
+        with triton.running(places, free_endpoint()) as client:
+            yield Bench(client, Repository(places.model_repository, places.staging))
+
+
+def raw_session(onnx: Path) -> ort.InferenceSession:
+    """Open the session that the backend opens: one thread, on the CPU."""
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
+    return ort.InferenceSession(str(onnx), options, providers=["CPUExecutionProvider"])
+
+
+def batch_of(width: int, size: int) -> dict[str, npt.NDArray[np.float32]]:
+    """Return a random batch for `mlp`."""
+    return {"x": np.random.default_rng(0).normal(size=(size, width)).astype(np.float32)}
+
+
+def mlp(path: Path, widths: tuple[int, ...]) -> Path:
+    """Write a multilayer perceptron with random weights."""
+    generator = np.random.default_rng(0)
+    nodes, weights, tensor = [], [], "x"
+    for layer, (fan_in, fan_out) in enumerate(zip(widths, widths[1:], strict=False)):
+        last = layer == len(widths) - 2
+        values = generator.normal(size=(fan_in, fan_out)) / np.sqrt(fan_in)
+        weights.append(numpy_helper.from_array(values.astype(np.float32), f"w{layer}"))
+        nodes.append(helper.make_node("MatMul", [tensor, f"w{layer}"], [f"h{layer}"]))
+        tensor = "y" if last else f"r{layer}"
+        nodes.append(helper.make_node("Identity" if last else "Relu", [f"h{layer}"], [tensor]))
+    graph = helper.make_graph(
+        nodes,
+        "mlp",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", widths[0]])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", widths[-1]])],
+        weights,
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    path.write_bytes(model.SerializeToString())
+    return path
