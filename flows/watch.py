@@ -13,13 +13,13 @@ from tasks.progress import log
 
 LOOK_SECONDS = 5.0
 MOST_OF_A_CORE = 0.05
-"""Looking may take this share of the time; where it takes long, it is done less often."""
+"""Looking may take this share of one core; where it takes more, it is done less often."""
 
 
 class Watch:
     """A thread that looks, and asks once for each thing that it finds.
 
-    What it found before and a release did not mend is left to the schedule.
+    What it asked for and no release mended is left to the schedule.
 
     Args:
         due: returns what is to be done, by model; None while a release is under way.
@@ -43,13 +43,17 @@ class Watch:
         """Begin to look."""
         self._thread.start()
 
+    def released(self) -> None:
+        """Take note that a release ended well: what is due from now on is news."""
+        self._asked = {}
+
     def end(self) -> None:
         """Look no more; does not wait."""
         self._ended.set()
 
     def look(self) -> float:
         """Look once; return seconds until the next look."""
-        began = time.perf_counter()
+        began = time.thread_time()
         try:
             found = self._due()
         except Exception as error:  # whatever is away now is looked at again
@@ -58,7 +62,7 @@ class Watch:
             self._tell("")
             if found is not None:
                 self._ask(found)
-        return max(self._look_seconds, (time.perf_counter() - began) / MOST_OF_A_CORE)
+        return max(self._look_seconds, (time.thread_time() - began) / MOST_OF_A_CORE)
 
     def _ask(self, found: Mapping[str, str]) -> None:
         for model, why in found.items():

@@ -109,13 +109,18 @@ def serve(settings: Settings) -> None:
     from tasks.release import Lookout
 
     secret = run_state.kept_secret(settings.run / "webhook.secret", lambda: secrets.token_hex(32))
-    releases = ReleaseWorker(lambda asked_by: release_now(settings, asked_by))
+
+    def release(asked_by: str) -> None:
+        release_now(settings, asked_by)
+        watch.released()
+
+    releases = ReleaseWorker(release)
+    watch = Watch(Lookout(settings.places).due, releases.want)
     url = f"{webhook_address(settings)}/mlflow"
     wanted = Subscription(f"millrace-{home_id(settings)}", url, secret)
     registrar = Registrar(
         mlflow_address(settings), wanted, lambda why: releases.want("", f"webhook: {why}")
     )
-    watch = Watch(Lookout(settings.places).due, releases.want)
 
     @asynccontextmanager
     async def at_work(_app: FastAPI) -> AsyncIterator[None]:

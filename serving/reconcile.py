@@ -27,6 +27,7 @@ from serving.actions import (
     Tag,
     Unload,
     Verify,
+    in_words,
     of_model,
 )
 from serving.client import TritonClient
@@ -90,6 +91,8 @@ def reconcile(
                 break
             release.carry_out(actions)
             release.world = observer.world()
+        else:
+            release.comes_to_no_rest(plan(release.world))
         return release.outcomes()
 
 
@@ -119,6 +122,18 @@ class _Pass:
                 except MillraceError as error:
                     self._failed(action, error)
                     break
+
+    def comes_to_no_rest(self, actions: Sequence[Action]) -> None:
+        """Take note that after so many rounds there is still something to do."""
+        for action in actions:
+            self.failed.setdefault(
+                action.model,
+                WorkError(
+                    f"the release of {action.model} comes to no rest",
+                    seen=f"after {MAX_ROUNDS} rounds there is still: {in_words(action)}",
+                    hint="see Triton's log; the next release goes on",
+                ),
+            )
 
     def outcomes(self) -> tuple[Outcome, ...]:
         """Return what became of every model on every replica, as it was when all was done."""

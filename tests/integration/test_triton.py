@@ -24,6 +24,7 @@ from serving import triton
 from serving.client import TOKEN_HEADER, TOKEN_METADATA, TritonClient
 from serving.ledger import Ledger
 from serving.load import measure
+from serving.observe import Observer
 from serving.outcome import Outcome, checked
 from serving.reconcile import Request, reconcile
 from serving.repository import Repository
@@ -322,6 +323,15 @@ def test_a_killed_backend_process_is_replaced_by_the_next_release(served) -> Non
     outcome = served.release(killed=1)
     assert outcome.error is None
     assert answer_of(served, "killed") == 1
+
+
+def test_a_release_that_comes_to_no_rest_says_so(served, monkeypatch) -> None:
+    served.serve("restless", constant(1))
+    monkeypatch.setattr(Observer, "_answers", lambda self, client, model, version: False)
+    outcome = served.release(restless=1)
+    assert "comes to no rest" in str(outcome.error)
+    assert "switch restless version 1" in str(outcome.error)
+    assert answer_of(served, "restless") == 1
 
 
 def test_a_model_without_champion_is_unloaded(served) -> None:

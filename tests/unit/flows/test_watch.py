@@ -37,6 +37,13 @@ def test_what_was_mended_and_breaks_again_is_asked_for_again() -> None:
     assert len(Looks({"a": "switch a"}, {}, {"a": "switch a"}).after(3)) == 2
 
 
+def test_what_breaks_again_right_after_a_release_is_asked_for_again() -> None:
+    looks = Looks({"a": "switch a"}, {"a": "switch a"})
+    looks.after(1)
+    looks.watch.released()
+    assert looks.after(1) == ["watch: switch a"] * 2
+
+
 def test_a_release_under_way_tells_nothing_of_what_is_due() -> None:
     assert len(Looks({"a": "switch a"}, None, {"a": "switch a"}).after(3)) == 1
 
@@ -49,7 +56,7 @@ def test_a_fault_is_told_once_and_ends_nothing(caplog: pytest.LogCaptureFixture)
 
 def test_a_slow_look_is_made_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
     times = iter((0.0, 1.0, 10.0, 10.1))
-    monkeypatch.setattr("flows.watch.time.perf_counter", lambda: next(times))
+    monkeypatch.setattr("flows.watch.time.thread_time", lambda: next(times))
     looks = Looks({}, {})
     assert looks.watch.look() == pytest.approx(1.0 / MOST_OF_A_CORE)
     assert looks.watch.look() == 3.0
