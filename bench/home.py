@@ -15,11 +15,11 @@ def own_home() -> Iterator[Places]:
 
     To be entered before Ray, MLflow or Prefect is imported; the process keeps the settings.
     """
-    from flows import settings
+    from flows import environment, settings
 
     for name in settings.variables():
         os.environ.pop(name, None)
     # Prefect's embedded server may still write while it is stopped at the end of this process.
     with tempfile.TemporaryDirectory(prefix="millrace-bench-", ignore_cleanup_errors=True) as home:
         os.environ["MILLRACE_HOME"] = str(Path(home).resolve())
-        yield settings.apply(settings.load()).places()
+        yield environment.apply(settings.load()).places()

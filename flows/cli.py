@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from flows import console, settings
+from flows import console, environment, settings
 from models.errors import MillraceError
 from models.reachable import require_http
 
@@ -214,7 +214,7 @@ def _ready(
     from models.pipeline_file import load_pipeline
 
     pipeline = load_pipeline(file, overrides or ()) if file is not None else None
-    found = settings.apply(settings.load())
+    found = environment.apply(settings.load())
     if pipeline is not None and preflighted:
         from models.preflight import preflight
 

@@ -12,9 +12,10 @@ from types import FrameType
 
 from flows import processes, run_state
 from flows.deployment_specs import plan
+from flows.environment import child_environment
 from flows.run_state import RunRecord
 from flows.services import Service, healthy, local
-from flows.settings import MARK, Settings, child_environment
+from flows.settings import MARK, Settings
 from models.errors import WorkError
 from models.places import Places
 

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 
 from flows.deployment_specs import DeploymentSpec, plan
 from flows.deployment_upkeep import OURS, home_id, owned, put_right
+from flows.environment import apply
 from flows.run_state import replace_private
 from flows.services import answers, deployments_ready_file, errors_told
-from flows.settings import Settings, apply, load
+from flows.settings import Settings, load
 from models.errors import TransientError
 
 if TYPE_CHECKING:

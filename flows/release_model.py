@@ -2,7 +2,7 @@
 
 from prefect import flow
 
-from flows import settings
+from flows import environment, settings
 from serving.live import live_versions, served_models
 from serving.outcome import Outcome, checked
 from tasks.release import reconcile_triton
@@ -24,7 +24,7 @@ def release_model(asked_by: str = SCHEDULE, again: bool = False) -> tuple[Outcom
     Raises:
         MillraceError: a model could not be released; the others were.
     """
-    places = settings.apply(settings.load()).places()
+    places = environment.apply(settings.load()).places()
     outcomes = reconcile_triton(places, asked_by, run_link(), again)
     if any(outcome.changed or (outcome.error and not outcome.known) for outcome in outcomes):
         publish_release(outcomes, served_models(places, live_versions(places)))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from prefect import flow
 
-from flows import settings
+from flows import environment, settings
 from models.cluster import connected
 from models.errors import InputError
 from models.pipeline_file import load_pipeline
@@ -29,7 +29,7 @@ def score_batch(
     """
     pipeline = load_pipeline(Path(pipeline_file))
     day = checked_date(date)
-    places = settings.apply(settings.load()).places()
+    places = environment.apply(settings.load()).places()
     check_reachable(places.tracking_uri)
     with connected(places.ray_address, pipeline.batch.num_actors or 1):
         report = score_rows(pipeline, places, input, day)

@@ -17,7 +17,8 @@ from pathlib import Path
 
 from flows import run_state
 from flows.console import print_error
-from flows.settings import LOOPBACK, MARK, Settings, child_environment, load
+from flows.environment import child_environment
+from flows.settings import LOOPBACK, MARK, Settings, load
 from models.errors import InputError, MillraceError
 
 

@@ -1,10 +1,9 @@
 """The settings of one installation: the only reader of the environment.
 
-`load()` reads, `apply()` hands the settings on to Prefect, MLflow and Ray by their own variables
-and must be called before any of them is imported. Importing this module imports none of them.
+`load()` reads them; `flows.environment` hands them on to Prefect, MLflow and Ray. Importing this
+module imports none of these.
 """
 
-import json
 import os
 import secrets
 from difflib import get_close_matches
@@ -25,10 +24,9 @@ DEFAULT_PIPELINES = ("examples/digits.yaml",)
 # Every process under the supervisor carries it, so that `down` finds what outlived its parent.
 MARK = "MILLRACE_SUPERVISED"
 
-_ADDRESSES = ("MLFLOW_TRACKING_URI", "PREFECT_API_URL")
-_PORTS = (
+PORTS = (
     *("mlflow_port", "prefect_port", "webhook_port"),
-    *("triton_http_port", "triton_grpc_port"),
+    *("triton_http_port", "triton_grpc_port", "triton_metrics_port"),
 )
 
 
@@ -58,19 +56,20 @@ def _endpoint(item: object) -> Endpoint:
     return Endpoint(host, *numbers)
 
 
-def _absolute(path: Path) -> Path:
+def absolute(path: Path) -> Path:
+    """Return where a path leads from any folder."""
     return Path(os.path.abspath(path.expanduser()))  # noqa: PTH100  (keeps symbolic links as given)
 
 
 def _located(tables: str | None) -> str | None:
     """Make a path absolute: services run in another folder than commands."""
-    return tables if tables is None or "://" in tables else str(_absolute(Path(tables)))
+    return tables if tables is None or "://" in tables else str(absolute(Path(tables)))
 
 
 def _database_located(uri: str | None) -> str | None:
     """Make the path of an SQLite database absolute, for the same reason."""
     scheme, found, path = (uri or "").partition("sqlite:///")
-    return uri if scheme or not found or not path else f"sqlite:///{_absolute(Path(path))}"
+    return uri if scheme or not found or not path else f"sqlite:///{absolute(Path(path))}"
 
 
 Port = Annotated[int, Field(ge=1, le=65535)]
@@ -88,7 +87,7 @@ class Settings(BaseSettings):
         env_prefix="MILLRACE_", frozen=True, extra="ignore", populate_by_name=True
     )
 
-    home: Annotated[Path, AfterValidator(_absolute)] = Field(
+    home: Annotated[Path, AfterValidator(absolute)] = Field(
         Path(".millrace"), description="Folder of the embedded state."
     )
     mlflow_tracking_uri: Annotated[str | None, AfterValidator(_database_located)] = Field(
@@ -115,7 +114,7 @@ class Settings(BaseSettings):
     pipelines: Words = Field(
         DEFAULT_PIPELINES, description="Pipeline files or globs whose jobs are scheduled."
     )
-    deployments: Annotated[Path, AfterValidator(_absolute)] = Field(
+    deployments: Annotated[Path, AfterValidator(absolute)] = Field(
         DEFAULT_DEPLOYMENTS, description="The prefect.yaml whose deployments are served."
     )
     derived: dict[str, str] = Field(
@@ -131,8 +130,7 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _ports_differ(self) -> "Settings":
-        names = (*_PORTS, "triton_metrics_port")
-        ports = [getattr(self, name) for name in names]
+        ports = [getattr(self, name) for name in PORTS]
         if len(set(ports)) < len(ports):
             raise ValueError("two services have one port: " + ", ".join(map(str, ports)))
         return self
@@ -184,7 +182,7 @@ class Settings(BaseSettings):
         """
         found: list[Path] = []
         for pattern in self.pipelines:
-            path = _absolute(Path(pattern))
+            path = absolute(Path(pattern))
             matches = sorted(Path(path.anchor).glob(str(path.relative_to(path.anchor))))
             if not matches and self.pipelines != DEFAULT_PIPELINES:
                 raise InputError(
@@ -213,7 +211,7 @@ def load() -> Settings:
         return Settings()
     except ValidationError as error:
         first = error.errors()[0]
-        name = _variable(str(first["loc"][0])) if first["loc"] else "the ports"
+        name = variable(str(first["loc"][0])) if first["loc"] else "the ports"
         seen = os.environ.get(name) if first["loc"] else first["msg"].removeprefix("Value error, ")
         raise InputError(
             f"{name} is not valid",
@@ -225,10 +223,11 @@ def load() -> Settings:
 
 def variables() -> tuple[str, ...]:
     """Return the names of all variables that are read."""
-    return tuple(_variable(name) for name in Settings.model_fields)
+    return tuple(variable(name) for name in Settings.model_fields)
 
 
-def _variable(field_or_alias: str) -> str:
+def variable(field_or_alias: str) -> str:
+    """Return the variable that sets a field."""
     field = Settings.model_fields.get(field_or_alias)
     if field is not None and isinstance(field.validation_alias, str):
         return field.validation_alias
@@ -258,83 +257,6 @@ def _refuse_typos() -> None:
             )
 
 
-def tool_environment(settings: Settings) -> dict[str, str]:
-    """Return the variables that tell Prefect, MLflow and Ray where they are.
-
-    They are facts of this installation and replace what is set; `preferences` does not.
-    """
-    prefect_api = settings.prefect_api()
-    derived: dict[str, str] = {}
-    if settings.mlflow_tracking_uri is None:
-        derived["MLFLOW_TRACKING_URI"] = settings.mlflow_uri()
-    if settings.prefect_api_url is None and prefect_api is not None:
-        derived["PREFECT_API_URL"] = prefect_api
-    environment = {
-        **derived,
-        "MILLRACE_HOME": str(settings.home),
-        "MILLRACE_DERIVED": json.dumps(derived),
-        # Where a store that is opened in-process puts the artifacts of new experiments; without
-        # it they land in ./mlruns. The server gets the same folder as --default-artifact-root.
-        "_MLFLOW_SERVER_ARTIFACT_ROOT": str(settings.home / "artifacts"),
-        "RAY_AUTH_MODE": "token",
-    }
-    if settings.ray_address == "local":
-        # Nobody preempts a node of this machine; the watcher would be one more process to start.
-        environment["RAY_TRAIN_ENABLE_PREEMPTION_WATCHER"] = "0"
-        # Off, despite its name on Linux too: an embedded Ray listens on loopback, not everywhere.
-        environment["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
-        environment["RAY_AUTH_TOKEN_PATH"] = str(settings.run / "ray.token")
-    if settings.prefect_api_url is None:
-        environment["PREFECT_HOME"] = str(settings.home / "prefect")
-    if prefect_api is None:
-        environment["PREFECT_SERVER_EPHEMERAL_ENABLED"] = "true"
-    return environment
-
-
-def preferences() -> dict[str, str]:
-    """Return what Millrace prefers of its tools; a variable that is set already wins."""
-    return {
-        "DO_NOT_TRACK": "true",
-        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-        "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
-        # The console stays quiet: a failure is told once, by us, without a stack trace. The log
-        # lines of a run, its traces among them, are kept with the run.
-        "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
-        "PREFECT_LOGGING_EXTRA_LOGGERS": "millrace",
-        "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
-        "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",
-        "MLFLOW_DISABLE_TELEMETRY": "true",
-        "MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING": "true",
-        "MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL": "5",
-        "MLFLOW_SYSTEM_METRICS_SAMPLES_BEFORE_LOGGING": "1",
-        "RAY_USAGE_STATS_ENABLED": "0",
-        # gRPC's own handlers of fork can hang the child that Ray forks while a client is open.
-        "GRPC_ENABLE_FORK_SUPPORT": "0",
-        # A worker's report waits until the controller looks: at 2 s, the default, an epoch of a
-        # small model would take 2 s.
-        "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",
-    }
-
-
-def apply(settings: Settings) -> Settings:
-    """Put the tools' variables into this process's environment, and return the settings.
-
-    Creates the home folder and, for an embedded Ray, the token of its clusters. To be called
-    before prefect, mlflow or ray is imported.
-
-    Raises:
-        WorkError: the home folder cannot be written.
-    """
-    settings.places().prepared()
-    if settings.ray_address == "local":
-        ray_token(settings)
-    environment = child_environment(settings)
-    for name in _ADDRESSES:
-        os.environ.pop(name, None)
-    os.environ.update(environment)
-    return settings
-
-
 def ray_token(settings: Settings) -> str:
     """Return the token that every local Ray cluster of this home asks for.
 
@@ -359,49 +281,3 @@ def _kept_token(settings: Settings, owner: str) -> str:
         return run_state.kept_secret(path, lambda: secrets.token_hex(32))
     except OSError as error:
         raise WorkError(f"the {owner} token cannot be kept", seen=error) from error
-
-
-def child_environment(settings: Settings) -> dict[str, str]:
-    """Return the whole environment for a process that works for these settings."""
-    inherited = {name: value for name, value in os.environ.items() if name not in _ADDRESSES}
-    return {
-        **preferences(),
-        **inherited,
-        **_proxy_exceptions(inherited),
-        **chosen(settings),
-        **tool_environment(settings),
-    }
-
-
-def chosen(settings: Settings) -> dict[str, str]:
-    """Return the variables that make `load()` return these settings elsewhere."""
-    files = [str(_absolute(Path(pattern))) for pattern in settings.pipelines]
-    if settings.pipelines == DEFAULT_PIPELINES:
-        files = [file for file in files if Path(file).exists()]
-    values: dict[str, str | None] = {
-        "MLFLOW_TRACKING_URI": settings.mlflow_tracking_uri,
-        "PREFECT_API_URL": settings.prefect_api_url,
-        "MILLRACE_TABLES": settings.tables,
-        "MILLRACE_DEPLOYMENTS": str(settings.deployments),
-        "MILLRACE_PIPELINES": ",".join(files),
-        "RAY_ADDRESS": None if settings.ray_address == "local" else settings.ray_address,
-        **{
-            _variable(name): str(getattr(settings, name))
-            for name in (*_PORTS, "triton_metrics_port")
-        },
-    }
-    if settings.triton is not None:
-        values["MILLRACE_TRITON"] = ",".join(
-            f"{each.host}:{each.http_port}:{each.grpc_port}:{each.metrics_port}"
-            for each in settings.triton
-        )
-    return {name: value for name, value in values.items() if value is not None}
-
-
-def _proxy_exceptions(environment: dict[str, str]) -> dict[str, str]:
-    """Keep calls to this machine away from an HTTP proxy."""
-    if not any(name.lower() in ("http_proxy", "https_proxy", "all_proxy") for name in environment):
-        return {}
-    hosts = environment.get("NO_PROXY", environment.get("no_proxy", "")).split(",")
-    hosts += [host for host in (LOOPBACK, "localhost") if host not in hosts]
-    return dict.fromkeys(("NO_PROXY", "no_proxy"), ",".join(host for host in hosts if host))

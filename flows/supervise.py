@@ -20,9 +20,10 @@ from types import FrameType
 import psutil
 
 from flows import processes, run_state
+from flows.environment import apply
 from flows.run_state import RunRecord, ServiceRecord
 from flows.services import Service, environment, local
-from flows.settings import MARK, Settings, apply, load
+from flows.settings import MARK, Settings, load
 from models.errors import WorkError
 
 POLL_SECONDS = 0.2

@@ -9,7 +9,7 @@ from prefect import flow
 
 from export.candidate import Candidate
 from export.certificate import Certificate
-from flows import settings
+from flows import environment, settings
 from models.cluster import connected
 from models.pipeline import Pipeline
 from models.pipeline_file import load_pipeline, resolved_yaml
@@ -72,7 +72,7 @@ def train_model(pipeline_file: str, overrides: list[str] | None = None) -> Train
         overrides: `key=value` for single keys of it.
     """
     pipeline = load_pipeline(Path(pipeline_file), overrides or ())
-    places = settings.apply(settings.load()).places()
+    places = environment.apply(settings.load()).places()
     check_reachable(places.tracking_uri)
     snapshot = ingest_dataset(pipeline, places)
     with (

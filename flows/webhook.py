@@ -19,9 +19,10 @@ from starlette.requests import ClientDisconnect
 from flows import run_state
 from flows.console import set_up_logging
 from flows.deployment_upkeep import home_id
+from flows.environment import apply
 from flows.release_worker import ReleaseWorker
 from flows.services import errors_told, webhook_address
-from flows.settings import LOOPBACK, Settings, apply, load
+from flows.settings import LOOPBACK, Settings, load
 from flows.watch import Watch
 from flows.webhook_delivery import (
     ID_HEADER,

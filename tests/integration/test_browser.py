@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
-from flows import control, settings
+from flows import control, environment, settings
 from flows.settings import Settings
 from tests.integration.chromium import LOADED_MS, browser, picture, pictures, save
 from tests.integration.ports import service_ports
@@ -85,7 +85,7 @@ def _seed(own: Settings) -> None:
     """Send the example down the line."""
     for words in (("run", str(EXAMPLE)), ("release",), ("score", str(EXAMPLE))):
         command = [sys.executable, "-c", "from flows.cli import main; main()", *words]
-        subprocess.run(command, env=settings.child_environment(own), check=True, timeout=300)
+        subprocess.run(command, env=environment.child_environment(own), check=True, timeout=300)
 
 
 def _latest_version(site: Site) -> dict[str, Any]:

@@ -19,12 +19,12 @@ def test_only_a_preflight_looks_at_the_source(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cli.settings, "load", lambda: None)
-    monkeypatch.setattr(cli.settings, "apply", _stop)
+    monkeypatch.setattr(cli.environment, "apply", _stop)
     file = tmp_path / "p.yaml"
     file.write_text("name: t\ndataset:\n  source: gone.csv\n  target: y\n")
     with pytest.raises(KeyError, match="past the file"):
         cli._ready(file)
-    monkeypatch.setattr(cli.settings, "apply", lambda found: found)
+    monkeypatch.setattr(cli.environment, "apply", lambda found: found)
     with pytest.raises(InputError, match="the source file does not exist"):
         cli._ready(file, preflighted=True)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from flows import run_state, settings
+from flows import environment, run_state, settings
 from flows.console import plain
 from models.errors import InputError
 from models.places import Endpoint
@@ -98,25 +98,25 @@ def test_the_record_of_a_dead_supervisor_is_ignored(tmp_path: Path) -> None:
 
 def test_what_apply_derived_is_no_choice(tmp_path: Path) -> None:
     lock = _served(tmp_path / "home", mlflow="http://127.0.0.1:1", prefect="http://127.0.0.1:2")
-    settings.apply(settings.load())
+    environment.apply(settings.load())
     assert os.environ["PREFECT_API_URL"] == "http://127.0.0.1:2/api"
     lock.close()  # type: ignore[attr-defined]
     again = settings.load()
     assert again.mlflow_tracking_uri is None
-    settings.apply(again)
+    environment.apply(again)
     assert os.environ["MLFLOW_TRACKING_URI"].startswith("sqlite:///")
     assert "PREFECT_API_URL" not in os.environ
 
 
 def test_a_choice_after_apply_is_a_choice() -> None:
-    settings.apply(settings.load())
+    environment.apply(settings.load())
     os.environ["MLFLOW_TRACKING_URI"] = "http://elsewhere"
     assert settings.load().places().tracking_uri == "http://elsewhere"
 
 
 def test_apply_keeps_telemetry_off_and_what_the_user_prefers() -> None:
     os.environ["MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL"] = "1"
-    settings.apply(settings.load())
+    environment.apply(settings.load())
     assert os.environ["DO_NOT_TRACK"] == "true"
     assert os.environ["MLFLOW_DISABLE_TELEMETRY"] == "true"
     assert os.environ["PREFECT_SERVER_ANALYTICS_ENABLED"] == "false"
@@ -125,10 +125,10 @@ def test_apply_keeps_telemetry_off_and_what_the_user_prefers() -> None:
 
 
 def test_apply_makes_one_private_ray_token(tmp_path: Path) -> None:
-    settings.apply(settings.load())
+    environment.apply(settings.load())
     token = Path(os.environ["RAY_AUTH_TOKEN_PATH"])
     first = token.read_text()
-    settings.apply(settings.load())
+    environment.apply(settings.load())
     assert token.read_text() == first
     assert len(first) == 64
     assert token.stat().st_mode & 0o777 == 0o600
@@ -138,7 +138,7 @@ def test_a_prepared_home_has_one_private_triton_token(tmp_path: Path) -> None:
     loaded = settings.load()
     assert loaded.places().triton[0].token == ""
     assert not (tmp_path / "home").exists()
-    token = settings.apply(loaded).places().triton[0].token
+    token = environment.apply(loaded).places().triton[0].token
     file = tmp_path / "home/run/triton.token"
     assert len(token) == 64
     assert file.read_text() == token == settings.load().local_triton.token
@@ -147,11 +147,11 @@ def test_a_prepared_home_has_one_private_triton_token(tmp_path: Path) -> None:
 
 def test_a_triton_that_was_chosen_has_no_token() -> None:
     os.environ["MILLRACE_TRITON"] = "127.0.0.1:8000:8001"
-    assert settings.apply(settings.load()).places().triton[0].token == ""
+    assert environment.apply(settings.load()).places().triton[0].token == ""
 
 
 def test_the_triton_token_is_not_shown() -> None:
-    places = settings.apply(settings.load()).places()
+    places = environment.apply(settings.load()).places()
     token = places.triton[0].token
     assert token not in repr(places) + json.dumps(plain(places)) + json.dumps(dict(os.environ))
     assert plain(places)["triton"][0]["grpc_port"] == 8001
@@ -159,7 +159,7 @@ def test_the_triton_token_is_not_shown() -> None:
 
 def test_the_token_of_a_remote_cluster_is_left_to_the_user() -> None:
     os.environ["RAY_ADDRESS"] = "ray://head:10001"
-    settings.apply(settings.load())
+    environment.apply(settings.load())
     assert os.environ["RAY_AUTH_MODE"] == "token"
     assert "RAY_AUTH_TOKEN_PATH" not in os.environ
 
@@ -169,7 +169,7 @@ def test_a_child_loads_the_same_settings() -> None:
     os.environ["MILLRACE_TRITON"] = "a:1:2:3"
     os.environ["MILLRACE_MLFLOW_PORT"] = "5999"
     loaded = settings.load()
-    os.environ.update(settings.child_environment(loaded))
+    os.environ.update(environment.child_environment(loaded))
     child = settings.load()
     assert child.model_copy(update={"pipelines": (), "derived": {}}) == loaded.model_copy(
         update={"pipelines": (), "derived": {}}
@@ -183,14 +183,14 @@ def test_a_child_elsewhere_finds_the_default_pipeline(
     (tmp_path / "examples").mkdir()
     (tmp_path / "examples" / "digits.yaml").write_text("name: digits\n")
     monkeypatch.chdir(tmp_path)
-    os.environ.update(settings.child_environment(settings.load()))
+    os.environ.update(environment.child_environment(settings.load()))
     monkeypatch.chdir("/")
     assert settings.load().pipeline_files() == (tmp_path / "examples" / "digits.yaml",)
 
 
 def test_a_proxy_is_not_asked_for_this_machine() -> None:
     os.environ.update(HTTP_PROXY="http://proxy:3128", NO_PROXY="corp")
-    settings.apply(settings.load())
+    environment.apply(settings.load())
     assert os.environ["NO_PROXY"] == "corp,127.0.0.1,localhost"
 
 

@@ -59,7 +59,7 @@ def test_a_delivery_asks_for_one_release_and_its_replay_for_none(
     headers = _headers()
     answers = [call("POST", "/mlflow", content=BODY, headers=headers) for _ in range(2)]
     assert [answer.status_code for answer in answers] == [202, 409]
-    assert asked == [("digits", "champion of digits → version 3")]
+    assert asked == [("digits", "webhook: champion of digits → version 3")]
 
 
 def test_a_forgery_does_not_use_up_the_id_of_the_delivery(
