@@ -11,12 +11,13 @@ import numpy.typing as npt
 import onnxruntime as ort
 from onnx import TensorProto, helper, numpy_helper
 
+from models.digest import digest_of
 from models.pipeline import ServingSpec
 from models.places import Places
 from serving import triton
 from serving.client import TritonClient
 from serving.config import latest, model_config
-from serving.repository import Artifact, Repository, digest_of
+from serving.repository import Artifact, Repository
 from tests.integration.ports import free_endpoint
 
 

@@ -11,9 +11,10 @@ from bench.catalog import attempt
 from bench.rounds import in_turn, quantile, ratio, timed
 from bench.row import Row
 from bench.server import Bench, batch_of, mlp, own_server
+from models.digest import digest_of
 from models.pipeline import ServingSpec
 from serving.load import measure
-from serving.repository import Artifact, digest_of
+from serving.repository import Artifact
 from serving.rollout import Split
 from serving.splitting import divert
 

@@ -13,10 +13,10 @@ from torch import nn
 from export.candidate import Candidate, gate
 from export.certificate import Stage, largest_difference, relative_loss
 from models.arrays import Array
+from models.digest import digest_of
 from models.objective import Objective
 from models.onnx_session import OnnxSession
 from models.pipeline import ExportSpec
-from models.registry import sha256
 
 Answer = Callable[[Array], Array]
 _CHUNK = 1024
@@ -95,7 +95,7 @@ def measure(
     return Candidate(
         name=name,
         path=path,
-        digest=sha256(path),
+        digest=digest_of(path),
         size_bytes=path.stat().st_size,
         latency_ms=_latency_ms(session, evidence.golden[:1]),
         stage=stage,

@@ -5,7 +5,6 @@ what is needed to use it: `encoding.json`, `certificate.json`, `golden.npz` and 
 Its sha256 is a tag of the version, checked when it is registered and whenever it is fetched.
 """
 
-import hashlib
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from models.arrays import Array
+from models.digest import digest_of
 from models.errors import InputError, MillraceError, TransientError, WorkError
 from models.features import Encoding
 from models.onnx_session import execution_providers
@@ -117,7 +117,7 @@ class Registry:
 
         # `log_model` takes no address: MLflow keeps one for the whole process.
         mlflow.set_tracking_uri(self.tracking_uri)
-        digest = sha256(onnx_file)
+        digest = digest_of(onnx_file)
         with np.load(extra["golden.npz"], allow_pickle=False) as golden:
             features, answers = golden["features"], golden["answers"]
         info = mlflow.onnx.log_model(
@@ -244,7 +244,7 @@ class Registry:
         if not folder.exists():
             self._download(version, folder)
         model = folder / "model.onnx"
-        if not model.is_file() or sha256(model) != version.digest:  # damaged since it was kept
+        if not model.is_file() or digest_of(model) != version.digest:  # damaged since it was kept
             shutil.rmtree(folder)
             self._download(version, folder)
         encoding = Encoding.from_json((folder / "encoding.json").read_text())
@@ -291,10 +291,10 @@ class Registry:
                 download_artifacts(model_uri, dst_path=folder, tracking_uri=self.tracking_uri),
                 "model.onnx",
             )
-            if sha256(got) != digest:
+            if digest_of(got) != digest:
                 raise WorkError(
                     "MLflow keeps another file than the one that was certified",
-                    seen=f"sha256 {sha256(got)}",
+                    seen=f"sha256 {digest_of(got)}",
                     valid=f"sha256 {digest}",
                     hint="check the artifact store",
                 )
@@ -318,14 +318,8 @@ def registry_of(places: Places) -> Registry:
     return Registry(places.tracking_uri, places.home / "cache")
 
 
-def sha256(file: Path) -> str:
-    """Return the sha256 of a file, in hex."""
-    with file.open("rb") as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()
-
-
 def _check_digest(model: Path, version: ModelVersion) -> None:
-    found = sha256(model)
+    found = digest_of(model)
     if found != version.digest:
         raise InputError(
             f"{version.model} version {version.version} is not the file that was registered",

@@ -23,6 +23,7 @@ from pathlib import Path
 
 from tritonclient.grpc import model_config_pb2 as pb
 
+from models.digest import digest_of
 from models.errors import InputError, TransientError, WorkError
 from models.pipeline import ServingSpec
 from serving.config import LABELS, to_text
@@ -239,12 +240,6 @@ class Repository:
                 hint="a version never changes: register the new file as a new version, or remove "
                 f"{path.parent} if it was put there by hand",
             )
-
-
-def digest_of(path: Path) -> str:
-    """Return the SHA-256 of a file, in hexadecimal."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _copy_verified(artifact: Artifact, target: Path) -> None:

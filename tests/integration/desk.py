@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 import onnxruntime as ort
 
+from models.digest import digest_of
 from models.errors import WorkError
 from models.pipeline import RolloutSpec, ServingSpec
-from serving.repository import Artifact, digest_of
+from serving.repository import Artifact
 from serving.standing import Release, Wish
 from serving.status import Tags
 from serving.trial import Expected

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 from onnx import helper
 
+from models.digest import digest_of
 from models.features import FEATURES
 from models.places import Places
 from models.registry import DIGEST_TAG
 from models.tracking import client
 from serving import trial, triton
 from serving.outcome import checked
-from serving.repository import digest_of
 from tests.integration.asked import Asking, Line, nothing_of_a_trial_is_left
 from tests.integration.planted import (
     GOLDEN,

@@ -11,10 +11,11 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 from tritonclient import grpc, http
 from tritonclient.utils import InferenceServerException
 
+from models.digest import digest_of
 from models.errors import InputError, WorkError
 from models.pipeline import JudgeSpec, RolloutSpec
 from models.places import Places
@@ -24,10 +25,11 @@ from serving.client import TritonClient, to_input
 from serving.config import model_config, specific
 from serving.index import ready_versions
 from serving.judge import Counts
-from serving.repository import Artifact, Repository, digest_of
+from serving.repository import Artifact, Repository
 from serving.rollout import Move, Split, first_split, move, next_split
 from serving.splitting import current, dismantle, divert
 from tests.integration.backends import kill_backends
+from tests.integration.graphs import constant, proto
 from tests.integration.ports import free_endpoint
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the wheel is for Linux")
@@ -45,9 +47,9 @@ class Served:
 
     def plain(self, model: str, *protos: bytes, labels: tuple[str, ...] = ()) -> None:
         """Stage a file as version 1, 2, … each, and serve version 1."""
-        for version, proto in enumerate(protos, start=1):
+        for version, contents in enumerate(protos, start=1):
             path = self.places.home / f"{model}-{version}.onnx"
-            path.write_bytes(proto)
+            path.write_bytes(contents)
             self.repository.stage(model, version, Artifact(path, digest_of(path), labels))
         self.serve(model, 1)
 
@@ -102,36 +104,6 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     places = Places(home, "", "").prepared()
     with triton.running(places, free_endpoint()) as client:
         yield Served(client, Repository(places.model_repository, places.staging), places)
-
-
-def proto(nodes, inputs, outputs, weights=()) -> bytes:
-    graph = helper.make_graph(
-        nodes,
-        "g",
-        [helper.make_tensor_value_info(*each) for each in inputs],
-        [helper.make_tensor_value_info(*each) for each in outputs],
-        [numpy_helper.from_array(array, name) for name, array in weights],
-    )
-    opsets = [helper.make_opsetid("", 17)]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=9).SerializeToString()
-
-
-def constant(value: float) -> bytes:
-    """Every answer is `value`, so an answer tells its version."""
-    return proto(
-        [
-            helper.make_node("ReduceSum", ["x", "axis"], ["sum"]),
-            helper.make_node("Mul", ["sum", "zero"], ["nothing"]),
-            helper.make_node("Add", ["nothing", "value"], ["y"]),
-        ],
-        [("x", FLOAT, ["batch", 4])],
-        [("y", FLOAT, ["batch", 1])],
-        [
-            ("axis", np.array([1])),
-            ("zero", np.zeros(1, np.float32)),
-            ("value", np.full(1, value, np.float32)),
-        ],
-    )
 
 
 def classifier(above: float = np.inf) -> bytes:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import onnxruntime as ort
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 from tritonclient import grpc, http
 from tritonclient.utils import InferenceServerException
 
@@ -30,6 +30,7 @@ from serving.reconcile import Request, reconcile
 from serving.repository import Repository
 from tests.integration.backends import kill_backends
 from tests.integration.desk import ROWS, FileDesk
+from tests.integration.graphs import constant, proto
 from tests.integration.ports import free_endpoint
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the wheel is for Linux")
@@ -78,18 +79,6 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         )
 
 
-def proto(nodes, inputs, outputs, weights=()) -> bytes:
-    graph = helper.make_graph(
-        nodes,
-        "g",
-        [helper.make_tensor_value_info(*each) for each in inputs],
-        [helper.make_tensor_value_info(*each) for each in outputs],
-        [numpy_helper.from_array(array, name) for name, array in weights],
-    )
-    opsets = [helper.make_opsetid("", 17)]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=9).SerializeToString()
-
-
 def classifier(seed: int = 0) -> bytes:
     """Scores of three classes, and the number of the best one."""
     weights = np.random.default_rng(seed).normal(size=(4, 3)).astype(np.float32)
@@ -101,24 +90,6 @@ def classifier(seed: int = 0) -> bytes:
         [("x", FLOAT, ["batch", 4])],
         [("scores", FLOAT, ["batch", 3]), ("label", INT64, ["batch"])],
         [("w", weights)],
-    )
-
-
-def constant(value: float, width: int = 4) -> bytes:
-    """Every answer is `value`, so an answer tells its version."""
-    return proto(
-        [
-            helper.make_node("ReduceSum", ["x", "axis"], ["sum"]),
-            helper.make_node("Mul", ["sum", "zero"], ["nothing"]),
-            helper.make_node("Add", ["nothing", "value"], ["y"]),
-        ],
-        [("x", FLOAT, ["batch", width])],
-        [("y", FLOAT, ["batch", 1])],
-        [
-            ("axis", np.array([1])),
-            ("zero", np.zeros(1, np.float32)),
-            ("value", np.full(1, value, np.float32)),
-        ],
     )
 
 

@@ -12,12 +12,12 @@ from torch import Tensor, nn
 from export.forms import FP32, Exporter
 from export.measure import Evidence, gather_evidence
 from models.arrays import Array
+from models.digest import digest_of
 from models.errors import TransientError
 from models.features import Encoding, Feature
 from models.network import Network, Served
 from models.objective import Classification, Regression
 from models.pipeline import ExportSpec
-from models.registry import sha256
 
 INT8 = "onnx-int8-static"
 
@@ -54,7 +54,7 @@ def test_loading_and_saving_a_form_keeps_its_digest(
     made: dict[str, Path], name: str, tmp_path: Path
 ) -> None:
     onnx.save_model(onnx.load(made[name]), tmp_path / "again.onnx")
-    assert sha256(tmp_path / "again.onnx") == sha256(made[name])
+    assert digest_of(tmp_path / "again.onnx") == digest_of(made[name])
 
 
 @pytest.mark.parametrize("name", [FP32, INT8])

@@ -8,8 +8,8 @@ from sklearn.metrics import accuracy_score
 from export.certificate import Stage
 from export.measure import Evidence, gather_evidence, in_chunks, measure
 from models.arrays import Array
+from models.digest import digest_of
 from models.pipeline import ExportSpec
-from models.registry import sha256
 
 SPEC = ExportSpec(max_metric_loss=0.01)
 
@@ -57,7 +57,7 @@ def test_a_faithful_form_passes(exported: Any, evidence: Evidence) -> None:
 
 def test_a_form_is_measured_by_its_file(exported: Any, evidence: Evidence) -> None:
     candidate = measure("fp32", exported.path, evidence, exported.objective, SPEC, threads=1)
-    assert candidate.digest == sha256(exported.path)
+    assert candidate.digest == digest_of(exported.path)
     assert candidate.size_bytes == exported.path.stat().st_size
     assert 0 < candidate.latency_ms < 1000
 

@@ -8,6 +8,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from models.digest import digest_of
 from models.errors import InputError, MillraceError, TransientError, WorkError
 from models.features import Encoding, Feature
 from models.places import Places
@@ -18,7 +19,6 @@ from models.registry import (
     EXTRA_FILES,
     ModelVersion,
     Registry,
-    sha256,
 )
 from models.tracking import TrackedRun, client, tracked_run
 
@@ -92,7 +92,7 @@ def test_a_registered_model_is_version_1_with_its_digest(
     squares: ModelVersion, evidence: dict[str, Path]
 ) -> None:
     assert squares.version == 1
-    assert squares.digest == sha256(evidence["model.onnx"])
+    assert squares.digest == digest_of(evidence["model.onnx"])
 
 
 def test_the_digest_is_a_tag_beside_the_given_ones(
@@ -235,14 +235,14 @@ def test_a_broken_download_is_not_kept(
     with pytest.raises(InputError):
         registry.fetch(squares)
     shutil.copyfile(evidence["model.onnx"], stored / "model.onnx")
-    assert sha256(registry.fetch(squares).model) == squares.digest
+    assert digest_of(registry.fetch(squares).model) == squares.digest
 
 
 def test_a_file_that_was_damaged_in_the_cache_is_fetched_again(
     squares: ModelVersion, registry: Registry
 ) -> None:
     registry.fetch(squares).model.write_bytes(b"other")
-    assert sha256(registry.fetch(squares).model) == squares.digest
+    assert digest_of(registry.fetch(squares).model) == squares.digest
 
 
 @pytest.mark.parametrize("name", ["model.onnx", "extra_files/encoding.json"])

@@ -6,10 +6,11 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from models.digest import digest_of
 from models.errors import InputError, WorkError
 from models.pipeline import ServingSpec
 from serving.config import model_config, specific
-from serving.repository import Artifact, Repository, digest_of
+from serving.repository import Artifact, Repository
 
 
 @pytest.fixture
