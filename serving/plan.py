@@ -29,6 +29,8 @@ from serving.standing import Standing, Wish
 from serving.status import Trial, statuses
 from serving.world import Replica, World
 
+GRACE_SECONDS = 60.0
+"""How long a version stays live whose alias was removed: it may be set again on another one."""
 TRIAL = ".trial-"
 """Stands in the name of a model that is loaded only to be tried; no client knows the name."""
 
@@ -44,20 +46,30 @@ def plan(world: World) -> tuple[Action, ...]:
     return (*_sweeps(world), *(action for model in ours for action in _actions(world, model)))
 
 
-def target(standing: Standing, wish: Wish | None) -> Wish | None:
-    """Return what should be served: the wish, or what served before if the wish was refused."""
-    if wish is None or not standing.refuses(wish):
+def target(standing: Standing, wish: Wish | None, now: float) -> Wish | None:
+    """Return what should be served: the wish, or what is live if that was refused or is new.
+
+    An alias that is removed may be on its way to another version, so what is live stays a while.
+
+    Args:
+        standing: where the model stands.
+        wish: the version that the alias asks for.
+        now: seconds since 1970.
+    """
+    gone = standing.unwanted
+    if wish is None and gone is not None and now - gone.at.timestamp() >= GRACE_SECONDS:
+        return None
+    if wish is not None and not standing.refuses(wish):
         return wish
-    live = standing.live
-    return None if live is None else Wish(live.version, live.digest)
+    return standing.live.wish if standing.live else None
 
 
 def _actions(world: World, model: str) -> Iterator[Action]:
     wish, standing = world.wishes.get(model), world.standing(model)
     refused = standing.refused
     if refused and wish and not standing.refuses(wish):
-        yield Record(model, "withdrawn", Wish(refused.version, refused.digest))
-    wanted = target(standing, wish)
+        yield Record(model, "withdrawn", refused.wish)
+    wanted = target(standing, wish, world.now)
     rollout = _rollout(world, model, wanted)
     if rollout is not None and wanted is not None and rollout.ends_badly:
         yield Record(model, "refused", wanted, _live(standing), rollout.reason)
@@ -201,23 +213,16 @@ def _switch(replica: Replica, model: str, wanted: Wish, staged: Collection[int])
 def _settled(
     world: World, model: str, wanted: Wish | None, rollout: _Rollout | None
 ) -> Iterator[Action]:
-    """Yield what follows from what is served now: events, tags, and what may go."""
-    standing, wish = world.standing(model), world.wishes.get(model)
-    before = _live(standing)
-    serving = wanted and _answering(world, model, wanted.version)
-    if wanted is not None and serving and not standing.is_live(wanted):
-        yield Record(model, "live", wanted, before)
+    """Yield what follows from what is served now: an event, or else tags and what may go."""
+    trial = Trial(rollout.split, rollout.reason) if rollout and rollout.split else None
+    event = _event(world, model, wanted, trial)
+    if event is not None:
+        yield event
         return
-    if wish is None and standing.live is not None and world.reachable:
-        gone = Wish(standing.live.version, standing.live.digest)
-        yield Record(model, "unloaded", gone, gone.version)
-        return
-    on_trial = Trial(rollout.split, rollout.reason) if rollout and rollout.split else None
-    if on_trial and wanted is not None and not standing.is_at(wanted, str(on_trial)):
-        yield Record(model, "step", wanted, before, str(on_trial))
-        return
-    answering = [] if before is None else _answering(world, model, before)
-    told = statuses(standing, wish, answering, len(world.replicas), on_trial)
+    standing = world.standing(model)
+    live = _live(standing)
+    answering = [] if live is None else _answering(world, model, live)
+    told = statuses(standing, world.wishes.get(model), answering, len(world.replicas), trial)
     for version, tags in told.items():
         known = world.tags.get((model, version), {})
         if known is None:
@@ -225,6 +230,24 @@ def _settled(
         if changed := {k: v for k, v in tags.items() if known.get(k) != v}:
             yield Tag(model, version, changed)
     yield from _retired(world, model, wanted)
+
+
+def _event(world: World, model: str, wanted: Wish | None, trial: Trial | None) -> Record | None:
+    """Return what happened and is not written down yet."""
+    standing, wish = world.standing(model), world.wishes.get(model)
+    live = standing.live.wish if standing.live else None
+    if wish is None and live is not None and world.reachable:
+        if wanted is None:
+            return Record(model, "unloaded", live, live.version)
+        if standing.unwanted is None:
+            return Record(model, "unwanted", live, live.version, "the alias was removed")
+    if wish is None or wanted is None:
+        return None
+    if _answering(world, model, wanted.version) and (wanted != live or standing.unwanted):
+        return Record(model, "live", wanted, _live(standing))
+    if trial and not standing.is_at(wanted, str(trial)):
+        return Record(model, "step", wanted, _live(standing), str(trial))
+    return None
 
 
 def _answering(world: World, model: str, version: int) -> list[Endpoint]:

@@ -6,11 +6,19 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 from uuid import uuid4
 
-Kind = Literal["live", "refused", "withdrawn", "unloaded", "step"]
+Kind = Literal["live", "refused", "withdrawn", "unloaded", "unwanted", "step"]
 """live: clients get it. refused: it did not pass, what served before still does. withdrawn: the
-alias left a refused version, which may be tried again. unloaded: nobody wants the model any more.
-step: a step of a rollout of it began.
+alias left a refused version, which may be tried again. step: a step of a rollout of it began.
+unwanted: the alias was removed, and may come back. unloaded: it did not, and nothing is served.
 """
+
+
+@dataclass(frozen=True)
+class Wish:
+    """The version that an alias asks for, by its number and what it must consist of."""
+
+    version: int
+    digest: str
 
 
 @dataclass(frozen=True)
@@ -45,13 +53,10 @@ class Release:
     at: datetime = field(default_factory=lambda: datetime.now(UTC))
     id: str = field(default_factory=lambda: uuid4().hex)
 
-
-@dataclass(frozen=True)
-class Wish:
-    """The version that an alias asks for, by its number and what it must consist of."""
-
-    version: int
-    digest: str
+    @property
+    def wish(self) -> Wish:
+        """The version that it happened to, as an alias would ask for it."""
+        return Wish(self.version, self.digest)
 
 
 @dataclass(frozen=True)
@@ -66,6 +71,7 @@ class Standing:
         served: every version, with its digest, that was live at some time: it has proved itself,
             and going back to it needs no new proof.
         step: the newest step of a rollout, until that ends.
+        unwanted: the event that found the alias of what is live gone, until one is set again.
     """
 
     live: Release | None = None
@@ -73,10 +79,11 @@ class Standing:
     refused: Release | None = None
     served: frozenset[Wish] = frozenset()
     step: Release | None = None
+    unwanted: Release | None = None
 
     def refuses(self, wish: Wish) -> bool:
         """Whether this very version was refused, and nothing happened since to try it again."""
-        return self.refused is not None and wish == Wish(self.refused.version, self.refused.digest)
+        return self.refused is not None and wish == self.refused.wish
 
     def is_at(self, wish: Wish, step: str) -> bool:
         """Whether the last step of a rollout was this one of this version."""
@@ -85,7 +92,7 @@ class Standing:
 
     def is_live(self, wish: Wish) -> bool:
         """Whether the version was the last one to go live."""
-        return self.live is not None and wish == Wish(self.live.version, self.live.digest)
+        return self.live is not None and wish == self.live.wish
 
 
 def standing_of(releases: Iterable[Release], tried_again_from: datetime | None = None) -> Standing:
@@ -107,6 +114,8 @@ def standing_of(releases: Iterable[Release], tried_again_from: datetime | None =
 def _after(standing: Standing, event: Release) -> Standing:
     if event.kind == "step":
         return replace(standing, step=event)
+    if event.kind == "unwanted":
+        return replace(standing, unwanted=event)
     if event.kind == "refused":
         return Standing(standing.live, standing.superseded, event, standing.served)
     if event.kind == "withdrawn":
@@ -115,7 +124,7 @@ def _after(standing: Standing, event: Release) -> Standing:
         return Standing(None, event.version, None, standing.served)
     before = standing.live.version if standing.live else standing.superseded
     superseded = standing.superseded if before == event.version else before
-    served = standing.served | {Wish(event.version, event.digest)}
+    served = standing.served | {event.wish}
     return Standing(event, superseded, None, served)
 
 

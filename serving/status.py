@@ -62,7 +62,9 @@ def statuses(
         }
     refused = standing.refused if wish and standing.refuses(wish) else None
     if standing.live is not None:
-        found[standing.live.version] = _live(standing.live, refused, serving, replicas)
+        found[standing.live.version] = _live(
+            standing.live, refused, serving, replicas, unwanted=wish is None
+        )
     if refused is not None:
         found[refused.version] = {
             STATUS: "refused",
@@ -77,10 +79,17 @@ def statuses(
 
 
 def _live(
-    live: Release, refused: Release | None, serving: Sequence[Endpoint], replicas: int
+    live: Release,
+    refused: Release | None,
+    serving: Sequence[Endpoint],
+    replicas: int,
+    *,
+    unwanted: bool,
 ) -> Tags:
     reason = None
-    if refused is not None:
+    if unwanted:
+        reason = "its alias was removed; it is unloaded unless one is set within a minute"
+    elif refused is not None:
         reason = f"version {refused.version} has the alias, but was refused"
     elif len(serving) < replicas:
         reason = f"{replicas - len(serving)} of {replicas} replicas do not answer"

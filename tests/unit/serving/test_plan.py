@@ -1,5 +1,6 @@
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import pytest
 
@@ -27,6 +28,9 @@ from serving.world import Policy, Replica, World
 
 A, B = Endpoint(grpc_port=1), Endpoint(grpc_port=2)
 GONE = None
+
+
+BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def ready(name: str, *versions: int) -> tuple[LoadedModel, ...]:
@@ -155,10 +159,25 @@ def test_a_version_with_the_number_of_a_refused_one_and_another_digest_is_tried(
     assert Prove("m", 2, A) in plan(world(2, (), known=known))
 
 
-def test_a_model_without_champion_is_unloaded_and_then_that_is_written_down() -> None:
+def test_a_model_whose_alias_was_removed_is_served_for_a_while() -> None:
     known = standing(("live", 1))
-    assert plan(world(None, ready("m", 1), known=known)) == (Unload("m", A, 1),)
-    assert plan(world(None, (), known=known)) == (Record("m", "unloaded", wish(1), 1),)
+    gone = world(None, ready("m", 1), known=known)
+    assert plan(gone) == (Record("m", "unwanted", wish(1), 1, "the alias was removed"),)
+    unwanted = replace(known, unwanted=Release("m", "unwanted", 1, "d1", at=BEGAN))
+    (told,) = plan(replace(gone, standings={"m": unwanted}, now=BEGAN.timestamp() + 59))
+    assert isinstance(told, Tag)
+    back = world(1, ready("m", 1), known=unwanted)
+    assert plan(back) == (Record("m", "live", wish(1), 1),)
+
+
+def test_a_model_without_champion_is_unloaded_and_then_that_is_written_down() -> None:
+    unwanted = Release("m", "unwanted", 1, "d1", at=BEGAN)
+    known = replace(standing(("live", 1)), unwanted=unwanted)
+    later = BEGAN.timestamp() + 61
+    gone = replace(world(None, ready("m", 1), known=known), now=later)
+    assert plan(gone) == (Unload("m", A, 1),)
+    gone = replace(world(None, (), known=known), now=later)
+    assert plan(gone) == (Record("m", "unloaded", wish(1), 1),)
 
 
 def test_a_model_that_no_release_staged_is_left_alone() -> None:
