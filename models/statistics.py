@@ -7,7 +7,7 @@ fall on one grid.
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -159,14 +159,6 @@ def merge(
     empty = ColumnStatistics()
     names = dict.fromkeys((*left, *right))
     return {name: left.get(name, empty).merged(right.get(name, empty)) for name in names}
-
-
-def gather(batches: Iterable[pa.RecordBatch], schema: TableSchema) -> dict[str, ColumnStatistics]:
-    """Return the statistics of all batches."""
-    total: dict[str, ColumnStatistics] = {}
-    for batch in batches:
-        total = merge(total, statistics_of(batch, schema))
-    return total
 
 
 def _column_statistics(array: pa.Array, column: Column) -> ColumnStatistics:

@@ -27,29 +27,12 @@ from models.snapshots import (
     DATASETS,
     QUARANTINE,
     Snapshot,
-    bucket_filter,
-    count_rows,
-    files,
     metadata_of,
     newest_snapshot,
-    open_snapshot,
-    scan,
-    split_filter,
 )
 from models.sources import open_source
 from models.spool import Spool, staging_folder
 from models.verdict import Tally, decide
-
-__all__ = [
-    "Snapshot",
-    "bucket_filter",
-    "count_rows",
-    "files",
-    "ingest",
-    "open_snapshot",
-    "scan",
-    "split_filter",
-]
 
 ROW_GROUP_ROWS = 16_384
 FILE_BYTES = 32 * 1024 * 1024

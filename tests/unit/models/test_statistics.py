@@ -1,13 +1,18 @@
 import json
+from functools import reduce
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from models.columns import Column, TableSchema
-from models.statistics import MAX_BINS, ColumnStatistics, gather
+from models.statistics import MAX_BINS, ColumnStatistics, merge, statistics_of
 
 NUMBER = TableSchema((Column("a", "float", nullable=True),), (), "a", ())
+
+
+def gather(batches: list[pa.RecordBatch], schema: TableSchema) -> dict[str, ColumnStatistics]:
+    return reduce(merge, (statistics_of(batch, schema) for batch in batches), {})
 
 
 def numbers_of(*parts: list[float | None]) -> ColumnStatistics:

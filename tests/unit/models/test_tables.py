@@ -8,12 +8,12 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from models import quarantine, reading, source_csv, tables
+from models import quarantine, reading, snapshots, source_csv, tables
 from models.errors import InputError, TransientError, WorkError
 from models.pipeline import Pipeline, SplitSpec
 from models.places import Places
 
-Ingest = Callable[..., tables.Snapshot]
+Ingest = Callable[..., snapshots.Snapshot]
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def places(tmp_path: Path) -> Places:
 def run(tmp_path: Path, places: Places) -> Ingest:
     """Ingest with the given `dataset` keys; the source's paths start from `tmp_path`."""
 
-    def ingest(source: str = "r.csv", **dataset: Any) -> tables.Snapshot:
+    def ingest(source: str = "r.csv", **dataset: Any) -> snapshots.Snapshot:
         values = {"name": "t", "dataset": {"source": source, "target": "y", **dataset}}
         return tables.ingest(Pipeline.model_validate(values).located(tmp_path), places)
 
@@ -52,7 +52,7 @@ def test_a_snapshot_holds_the_rows_and_what_is_known_of_them(
 ) -> None:
     write_csv(tmp_path / "r.csv", 100)
     made = run(key=["id"])
-    found = tables.open_snapshot(places, "t")
+    found = snapshots.open_snapshot(places, "t")
     assert made.created
     assert (found.version, found.rows, found.digest) == (0, 100, made.digest)
     assert found.schema == made.schema
@@ -60,7 +60,7 @@ def test_a_snapshot_holds_the_rows_and_what_is_known_of_them(
     assert found.classes == {"a": 50, "b": 50}
     assert found.statistics == made.statistics
     assert found.source["files"][0]["path"] == str(tmp_path / "r.csv")
-    rows = pa.Table.from_batches(tables.scan(found)).to_pylist()
+    rows = pa.Table.from_batches(snapshots.scan(found)).to_pylist()
     assert sorted(int(row["_key"]) for row in rows) == list(range(100))
     assert list(rows[0]) == ["id", "x", "y", "_key", "_bucket"]
 
@@ -89,19 +89,19 @@ def test_old_versions_stay_readable(tmp_path: Path, run: Ingest, places: Places)
         write_csv(tmp_path / "r.csv", rows)
         assert run().version == version
     DeltaTable(places.table("datasets", "t")).create_checkpoint()
-    old, new = (tables.open_snapshot(places, "t", version) for version in (0, 1))
-    assert [sum(batch.num_rows for batch in tables.scan(s)) for s in (old, new)] == [100, 200]
+    old, new = (snapshots.open_snapshot(places, "t", version) for version in (0, 1))
+    assert [sum(batch.num_rows for batch in snapshots.scan(s)) for s in (old, new)] == [100, 200]
     assert (old.rows, new.rows) == (100, 200)
 
 
 def test_growth_moves_no_row_between_splits(tmp_path: Path, run: Ingest) -> None:
     shares = SplitSpec(train=0.6, validation=0.2, test=0.2)
 
-    def splits(snapshot: tables.Snapshot) -> dict[str, str]:
+    def splits(snapshot: snapshots.Snapshot) -> dict[str, str]:
         return {
             key: split
             for split in ("train", "validation", "test")
-            for batch in tables.scan(snapshot, split, shares, columns=["_key"])  # type: ignore[arg-type]
+            for batch in snapshots.scan(snapshot, split, shares, columns=["_key"])  # type: ignore[arg-type]
             for key in batch.column("_key").to_pylist()
         }
 
@@ -112,7 +112,9 @@ def test_growth_moves_no_row_between_splits(tmp_path: Path, run: Ingest) -> None
     after = splits(grown)
     assert len(before) == 300
     assert before == {key: after[key] for key in before}
-    counts = [tables.count_rows(grown, split, shares) for split in ("train", "validation", "test")]
+    counts = [
+        snapshots.count_rows(grown, split, shares) for split in ("train", "validation", "test")
+    ]
     assert sum(counts) == 900
     assert 100 < counts[2] < 260
 
@@ -235,7 +237,7 @@ def test_a_publication_that_fails_leaves_the_table_as_it_was(
     monkeypatch.setattr(tables.Spool, "reader", half)
     with pytest.raises(WorkError, match="disk gone"):
         run()
-    assert tables.open_snapshot(places, "t").rows == 100
+    assert snapshots.open_snapshot(places, "t").rows == 100
     assert list(places.staging.iterdir()) == []
 
 
@@ -282,7 +284,7 @@ def test_two_ingestions_at_once_do_not_overwrite_each_other(
     write_csv(tmp_path / "r.csv", 200)
     with pytest.raises(TransientError, match="published a snapshot first"):
         run()
-    assert tables.open_snapshot(places, "t").rows == 300
+    assert snapshots.open_snapshot(places, "t").rows == 300
 
 
 def test_two_first_ingestions_at_once_do_not_overwrite_each_other(
@@ -301,7 +303,7 @@ def test_two_first_ingestions_at_once_do_not_overwrite_each_other(
     write_csv(tmp_path / "r.csv", 200)
     with pytest.raises(TransientError, match="published a snapshot first"):
         run()
-    assert tables.open_snapshot(places, "t").rows == 300
+    assert snapshots.open_snapshot(places, "t").rows == 300
 
 
 def test_commits_of_others_are_no_snapshots(tmp_path: Path, run: Ingest, places: Places) -> None:
@@ -309,24 +311,24 @@ def test_commits_of_others_are_no_snapshots(tmp_path: Path, run: Ingest, places:
     made = run()
     table = DeltaTable(made.uri)
     write_deltalake(table, table.to_pyarrow_table(), mode="append")
-    assert tables.open_snapshot(places, "t").version == 0
+    assert snapshots.open_snapshot(places, "t").version == 0
     with pytest.raises(InputError, match="no snapshot 1"):
-        tables.open_snapshot(places, "t", 1)
+        snapshots.open_snapshot(places, "t", 1)
 
 
 def test_files_and_filter_suit_a_parquet_reader(tmp_path: Path, run: Ingest) -> None:
     write_csv(tmp_path / "r.csv", 500)
     made = run()
     shares = SplitSpec()
-    table = pq.read_table(tables.files(made), filters=tables.split_filter("test", shares))
-    assert table.num_rows == tables.count_rows(made, "test", shares) > 10
+    table = pq.read_table(snapshots.files(made), filters=snapshots.split_filter("test", shares))
+    assert table.num_rows == snapshots.count_rows(made, "test", shares) > 10
 
 
 def test_bundled_digits_become_plain_lists(run: Ingest) -> None:
     made = run("sklearn:digits", target="target")
     assert made.schema.column("image").width == 64
     assert made.schema.column("target").categories == tuple(range(10))
-    parquet = pq.read_schema(tables.files(made)[0])
+    parquet = pq.read_schema(snapshots.files(made)[0])
     assert parquet.field("image").type.value_type == pa.float32()
 
 
@@ -358,4 +360,4 @@ def test_rows_that_cannot_be_learnt_from_are_refused(
 
 def test_a_dataset_that_is_not_there_is_told(places: Places) -> None:
     with pytest.raises(InputError, match="no dataset 'nothing'"):
-        tables.open_snapshot(places, "nothing")
+        snapshots.open_snapshot(places, "nothing")
