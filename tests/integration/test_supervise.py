@@ -15,7 +15,7 @@ import httpx
 import psutil
 import pytest
 
-from flows import control, processes, run_state, services, settings
+from flows import control, environment, processes, run_state, services, settings
 from flows.deployment_specs import DeploymentSpec
 from flows.deployment_upkeep import home_id, owned, put_right
 from flows.settings import MARK, Settings
@@ -259,7 +259,7 @@ def test_the_procfile_runs_everything_and_ctrl_c_ends_it(
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     honcho = subprocess.Popen(
         [sys.executable, "-m", "honcho", "start", "-f", str(PROCFILE)],
-        env={**os.environ, **settings.chosen(chosen), "MILLRACE_HOME": str(chosen.home)}
+        env={**os.environ, **environment.chosen(chosen), "MILLRACE_HOME": str(chosen.home)}
         | {"PATH": path},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
