@@ -50,7 +50,9 @@ def refusal(
     if require.certificate and not credentials.passed:
         return "its certificate says that it did not hold its gates"
     if require.approval and not credentials.approved_by:
-        return "nobody approved it: set the tag millrace.approved_by"
+        return "nobody approved it: set the tag millrace.approved_by, then run: millrace release"
+    if require.approval and not credentials.author:
+        return "it is not known who ran its training, so nobody can be told from them"
     if require.approval and credentials.approved_by == credentials.author:
         return f"{credentials.author} ran its training, and cannot approve it too"
     if incumbent is None or require.max_metric_drop is None:

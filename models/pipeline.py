@@ -222,10 +222,14 @@ class JudgeSpec(Spec):
         "the limits below; it is shared out over all steps and tests.",
     )
     min_agreement: float = Field(
-        0.99, ge=0, lt=1, description="Share of rows that both versions must answer alike."
+        0.99,
+        ge=0,
+        lt=1,
+        description="Share of rows that both versions must answer alike; of each request that "
+        "both answered, one row counts.",
     )
     max_slowdown: float = Field(
-        1.2, gt=1, description="Latency of the candidate over the champion's, geometric means."
+        1.3, gt=1, description="Latency of the candidate over the champion's, geometric means."
     )
     max_failures: float = Field(
         0.01,
@@ -249,7 +253,7 @@ class RolloutSpec(Spec):
         description="direct: at once. canary: by rising shares of the requests. shadow: it answers "
         "nobody, and its answers are compared with the champion's.",
     )
-    steps: tuple[Annotated[float, Field(gt=0, le=100)], ...] = Field(
+    steps: tuple[Annotated[float, Field(gt=0, lt=100)], ...] = Field(
         (1, 10, 50), min_length=1, description="Percent of the requests in each step of a canary."
     )
     hold_s: float = Field(600, gt=0, description="Seconds that a step lasts before it is judged.")

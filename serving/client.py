@@ -11,7 +11,7 @@ import numpy.typing as npt
 from tritonclient import grpc
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
-from models.errors import InputError, TransientError, WorkError, nearest
+from models.errors import InputError, MillraceError, TransientError, WorkError, nearest
 from models.places import Endpoint
 from serving import index as repository_index
 from serving.backends.traffic_split.split_key import PROBE
@@ -22,6 +22,8 @@ Array = npt.NDArray[Any]
 CALL_SECONDS = 10.0
 PREDICT_SECONDS = 60.0
 LOAD_SECONDS = 600.0
+UNHEALTHY = "is not healthy"
+"""What Triton says of a Python-based backend whose process is gone."""
 NO_ID = "[request id: <id_unknown>] "
 
 TOKEN_HEADER = "millrace-token"
@@ -173,7 +175,7 @@ class TritonClient:
 
     def _explained(
         self, error: InferenceServerException, name: str, version: int | None
-    ) -> InputError | WorkError:
+    ) -> MillraceError:
         """Turn the error of a prediction into ours, with what would have been valid."""
         status = _status(error)
         what = f"the prediction of {name} failed"
@@ -184,6 +186,12 @@ class TritonClient:
                 f"the model {name} does not take this input",
                 seen=_plain(error.message()),
                 valid=self._inputs_of(name, version),
+            )
+        if UNHEALTHY in str(error.message()):
+            return TransientError(
+                what,
+                seen=_plain(error.message()),
+                hint="the process that serves it died; the next release loads it anew",
             )
         return self._translated(what, error)
 

@@ -14,11 +14,7 @@ class Desk(Protocol):
     """The registry's side of a release."""
 
     def wishes(self) -> Mapping[str, Wish]:
-        """Return the champion of each model that was registered by Millrace."""
-        ...
-
-    def left_alone(self) -> frozenset[str]:
-        """Return the models whose champion was not registered by Millrace."""
+        """Return the champion of each model; without a digest if Millrace did not register it."""
         ...
 
     def tags(self, model: str, version: int) -> Mapping[str, str] | None:

@@ -2,7 +2,8 @@
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import timedelta
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,6 +15,7 @@ from models.errors import TransientError
 from models.places import Places
 from serving.standing import Release
 
+TICK = timedelta(microseconds=1)
 SCHEMA = pa.schema(
     {
         "id": pa.string(),
@@ -45,9 +47,14 @@ class Ledger:
     def append(self, release: Release) -> None:
         """Add an event in a commit of its own.
 
+        Its time is after that of every event in the table, whatever the clock says: the order of
+        events is what a release goes by.
+
         Raises:
-            TransientError: the table cannot be written.
+            TransientError: the table cannot be read or written.
         """
+        newest = max((each.at for each in self.releases()), default=release.at - TICK)
+        release = replace(release, at=max(release.at, newest + TICK))
         values = vars(release) | {"evidence": json.dumps(dict(release.evidence))}
         row = pa.Table.from_pylist([{name: values[name] for name in SCHEMA.names}], SCHEMA)
         try:

@@ -10,7 +10,7 @@ from datetime import datetime
 from models.errors import MillraceError, TransientError
 from models.pipeline import RolloutSpec
 from models.places import Endpoint
-from serving import splitting
+from serving import splitting, trial
 from serving.client import TritonClient
 from serving.desk import Desk
 from serving.index import live_version
@@ -36,7 +36,7 @@ class Observer:
         ledger: the release table.
         repository: the model repository that the servers read.
         endpoints: every server.
-        again_from: refusals before this moment count no more; None keeps to them.
+        again_from: refusals before this moment are tried again; None keeps to them.
     """
 
     desk: Desk
@@ -47,12 +47,12 @@ class Observer:
 
     def world(self) -> World:
         """Look at the registry, the table, the disk and every replica."""
-        standings = {
-            model: standing_of(events, self.again_from)
-            for model, events in self.ledger.by_model().items()
-        }
-        wishes = self.desk.wishes()
-        staged = self.repository.versions()
+        standings = {model: standing_of(events) for model, events in self.ledger.by_model().items()}
+        champions = self.desk.wishes()
+        # A model that we never served may be another tool's.
+        foreign = {m for m, wish in champions.items() if not wish.digest and m not in standings}
+        wishes = {model: wish for model, wish in champions.items() if model not in foreign}
+        staged = self.repository.digests()
         replicas = tuple(self._seen(endpoint, standings) for endpoint in self.endpoints)
         now = time.time()
         rollouts = dict(self._rollouts(wishes, staged))
@@ -67,13 +67,14 @@ class Observer:
             standings=standings,
             replicas=replicas,
             staged=staged,
-            left_alone=self.desk.left_alone(),
+            left_alone=foreign,
             policies=dict(self._policies(wishes, staged)),
             tags=dict(self._tags(wishes, standings)),
             rollouts=rollouts,
             splits=splits,
             moves=moves,
             now=now,
+            again_from=self.again_from,
         )
 
     def _seen(self, endpoint: Endpoint, standings: Mapping[str, Standing]) -> Replica:
@@ -93,7 +94,8 @@ class Observer:
 
     def _answers(self, client: TritonClient, model: str, version: int) -> bool:
         try:
-            row = self.desk.expected(model, version).part(slice(1))
+            batch = trial.batch_of(self.repository, model, version)
+            row = self.desk.expected(model, version).part(slice(None if batch is None else 1))
         except MillraceError:
             return True  # its files are gone: there is nothing to ask it
         try:
@@ -123,8 +125,9 @@ class Observer:
 
     def _splits(self, staged: Iterable[str]) -> Iterator[tuple[str, Split]]:
         for model in staged:
-            if (split := splitting.current(self.repository, model)) is not None:
-                yield model, split
+            with suppress(MillraceError):  # a damaged configuration is written anew
+                if (split := splitting.current(self.repository, model)) is not None:
+                    yield model, split
 
     def _tags(
         self, wishes: Mapping[str, Wish], standings: Mapping[str, Standing]
@@ -136,6 +139,8 @@ class Observer:
                 versions.add(standing.live.version)
             if standing.superseded is not None:
                 versions.add(standing.superseded)
+            if standing.withdrawn is not None:
+                versions.add(standing.withdrawn.version)
             for version in versions:
                 yield (model, version), self.desk.tags(model, version)
 

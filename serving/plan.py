@@ -66,9 +66,10 @@ def target(standing: Standing, wish: Wish | None, now: float) -> Wish | None:
 
 def _actions(world: World, model: str) -> Iterator[Action]:
     wish, standing = world.wishes.get(model), world.standing(model)
-    refused = standing.refused
-    if refused and wish and not standing.refuses(wish):
-        yield Record(model, "withdrawn", refused.wish)
+    untold = _untold(world, model) or _given_up(world, model)
+    if untold is not None:
+        yield untold
+        return
     wanted = target(standing, wish, world.now)
     rollout = _rollout(world, model, wanted)
     if rollout is not None and wanted is not None and rollout.ends_badly:
@@ -79,6 +80,36 @@ def _actions(world: World, model: str) -> Iterator[Action]:
     if changes:  # what is written down and cleaned up follows from what came of them
         return
     yield from _settled(world, model, wanted, rollout)
+
+
+def _untold(world: World, model: str) -> Record | None:
+    """Return that a version is live which every replica answers with, whatever is wanted now."""
+    standing = world.standing(model)
+    answering = {live_version(replica.index or (), model) for replica in world.replicas}
+    version = answering.pop() if len(answering) == 1 else None
+    digest = world.staged.get(model, {}).get(version or 0)
+    if version is None or digest is None or version == _live(standing):
+        return None
+    found = Wish(version, digest)
+    return None if standing.refuses(found) else Record(model, "live", found, _live(standing))
+
+
+def _given_up(world: World, model: str) -> Record | None:
+    """Return that a version is no longer tried, which was refused or is rolled out."""
+    standing, wish = world.standing(model), world.wishes.get(model)
+    tried, live = standing.tried, _live(standing)
+    if tried is None:
+        return None
+    if wish is None:
+        return Record(model, "left", tried.wish, live, "its alias was removed")
+    if wish != tried.wish:
+        other = f"the alias went to version {wish.version}"
+        reason = other if wish.version != tried.version else "it is another file now"
+        return Record(model, "withdrawn", tried.wish, live, reason)
+    refused, again = standing.refused, world.again_from
+    if refused is not None and again is not None and refused.at < again:
+        return Record(model, "withdrawn", tried.wish, live, "it is tried again")
+    return None
 
 
 @dataclass(frozen=True)
@@ -126,7 +157,7 @@ def _changes(
     if wanted is None:
         yield from _unloads(world, model)
         return
-    staged = world.staged.get(model, ())
+    staged = world.staged.get(model, {})
     split = rollout.split if rollout else None
     behind = [r for r in world.reachable if not _serves(world, r, model, wanted, split)]
     begun = rollout is None or rollout.split is None or rollout.is_on
@@ -239,11 +270,12 @@ def _event(world: World, model: str, wanted: Wish | None, trial: Trial | None) -
     if wish is None and live is not None and world.reachable:
         if wanted is None:
             return Record(model, "unloaded", live, live.version)
-        if standing.unwanted is None:
+        if standing.unwanted is None and not standing.stays:
             return Record(model, "unwanted", live, live.version, "the alias was removed")
     if wish is None or wanted is None:
         return None
-    if _answering(world, model, wanted.version) and (wanted != live or standing.unwanted):
+    returned = standing.unwanted is not None or standing.stays
+    if _answering(world, model, wanted.version) and (wanted != live or returned):
         return Record(model, "live", wanted, _live(standing))
     if trial and not standing.is_at(wanted, str(trial)):
         return Record(model, "step", wanted, _live(standing), str(trial))
@@ -262,7 +294,7 @@ def _retired(world: World, model: str, wanted: Wish | None) -> Iterator[Retire]:
     """Yield the versions beyond the keep count that no replica may still read."""
     if wanted is None or len(world.reachable) < len(world.replicas):
         return
-    standing, staged = world.standing(model), sorted(world.staged.get(model, ()), reverse=True)
+    standing, staged = world.standing(model), sorted(world.staged.get(model, {}), reverse=True)
     needed = {wanted.version, standing.superseded}
     for replica in world.replicas:
         needed |= {entry.version for entry in replica.index or () if entry.name == model}

@@ -4,8 +4,9 @@
 each one is told. Whatever stops this in the middle, the next pass begins from what it finds.
 """
 
+import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
@@ -42,8 +43,12 @@ from serving.repository import Repository
 from serving.standing import Release, Wish
 from serving.world import Replica, World
 
-MAX_ROUNDS = 8
-"""A refusal takes four: it is found, recorded, what served before is loaded, and tags are set."""
+log = logging.getLogger("millrace")
+
+MAX_ROUNDS = 12
+"""A refusal that is tried again takes six: it is withdrawn, staged, proved, recorded, what served
+before is loaded, and tags are set.
+"""
 
 
 @dataclass(frozen=True)
@@ -107,8 +112,8 @@ class _Pass:
         self.failed: dict[str, MillraceError] = {}
         self.refused: dict[str, MillraceError] = {}
         self.recorded: set[str] = set()
-        self.evidence: dict[str, trial.Evidence] = {}
-        self.verdicts: dict[str, str] = {}
+        self.asked_for = dict(world.wishes)
+        self.evidence: dict[tuple[str, int], Mapping[str, object]] = {}
         self.began: dict[str, float] = {}
         self.changes: dict[tuple[str, Endpoint], Outcome] = {}
 
@@ -119,8 +124,13 @@ class _Pass:
             for action in of_model(actions, model):
                 try:
                     self._do(action)
+                    if isinstance(action, Prove) and not self._is_still_wanted(action):
+                        break  # that took a while
                 except MillraceError as error:
                     self._failed(action, error)
+                    break
+                except OSError as error:
+                    self._failed(action, _of_this_machine(action, error))
                     break
 
     def comes_to_no_rest(self, actions: Sequence[Action]) -> None:
@@ -163,7 +173,7 @@ class _Pass:
     def _failed(self, action: Action, error: MillraceError) -> None:
         """Remember a refusal in the table; anything else is told, and tried again next time."""
         standing = self.world.standing(action.model)
-        wish = self.world.wishes.get(action.model)
+        wish = action.wish if isinstance(action, Record) else self.world.wishes.get(action.model)
         judged = isinstance(action, Stage | Verify | Prove | Divert | Switch | Record)
         if error.transient or not judged or not wish or standing.is_live(wish):
             self.failed[action.model] = error
@@ -188,6 +198,7 @@ class _Pass:
     @_do.register
     def _(self, action: Divert) -> None:
         with TritonClient(action.endpoint) as client:
+            self._make_whole(action.model, action.split.champion, action.split.candidate)
             device, anew = self.request.device, action.anew
             splitting.divert(action.split, self.repository, client, device=device, anew=anew)
 
@@ -209,7 +220,7 @@ class _Pass:
         expected = self.desk.expected(action.model, action.version)
         trial.try_alone(self.repository.onnx(action.model, action.version), expected)
         with TritonClient(action.endpoint) as client:
-            self.evidence[action.model] = trial.try_on_replica(
+            evidence = trial.try_on_replica(
                 action.model,
                 action.version,
                 self.repository,
@@ -217,11 +228,14 @@ class _Pass:
                 expected,
                 device=self.request.device,
             )
+        self.evidence[action.model, action.version] = asdict(evidence)
 
     @_do.register
     def _(self, action: Switch) -> None:
-        if (moved := self.world.moves.get(action.model)) is not None and moved.kind == "promote":
-            self.verdicts[action.model] = moved.reason
+        moved, of = self.world.moves.get(action.model), (action.model, action.version)
+        if moved is not None and moved.kind == "promote":
+            self.evidence[of] = {**self.evidence.get(of, {}), "rollout": moved.reason}
+        self._make_whole(action.model, action.version, *action.keep)
         with TritonClient(action.endpoint) as client, self._noted(action):
             loading.load(action, self.repository, client, device=self.request.device)
 
@@ -278,9 +292,9 @@ class _Pass:
             version=wish.version,
             digest=wish.digest,
             previous=previous,
-            asked_by=self.request.asked_by,
+            asked_by=self._asked_by(model),
             reason=reason,
-            evidence=self._evidence(model) if kind in ("live", "refused") else {},
+            evidence=self._evidence(model, wish) if kind in ("live", "refused") else {},
             link=self.request.link,
             seconds=time.perf_counter() - self.began.get(model, time.perf_counter()),
         )
@@ -288,11 +302,39 @@ class _Pass:
         self.recorded.add(model)
         self.desk.tell(release)
 
-    def _evidence(self, model: str) -> dict[str, object]:
-        """Return what was measured of a version on its way: alone, and in its rollout."""
-        alone = self.evidence.get(model)
-        verdict = self.verdicts.get(model)
-        return {**(asdict(alone) if alone else {}), **({"rollout": verdict} if verdict else {})}
+    def _asked_by(self, model: str) -> str:
+        """Return who asked, and that the alias moved while that release was under way."""
+        asked_by = self.request.asked_by
+        moved = self.world.wishes.get(model) != self.asked_for.get(model)
+        return f"the alias, which moved during a release ({asked_by})" if moved else asked_by
+
+    def _evidence(self, model: str, wish: Wish) -> Mapping[str, object]:
+        """Return what was measured of a version on its way: now, or when it first went live."""
+        measured = self.evidence.get((model, wish.version))
+        if measured is not None:
+            return measured
+        earlier = [each for each in self.ledger.releases(model) if each.wish == wish]
+        return next((each.evidence for each in reversed(earlier) if each.evidence), {})
+
+    def _is_still_wanted(self, action: Prove) -> bool:
+        """Look whether the alias is where it was when the plan was made."""
+        now = self.desk.wishes().get(action.model)
+        return now == self.world.wishes.get(action.model)
+
+    def _make_whole(self, model: str, *versions: int) -> None:
+        """Stage again what was changed on disk since it was staged."""
+        for version in versions:
+            if not self.repository.is_whole(model, version):
+                log.warning("%s version %s was changed on disk; staged again", model, version)
+                self.repository.stage(model, version, self.desk.fetch(model, version))
+
+
+def _of_this_machine(action: Action, error: OSError) -> MillraceError:
+    return TransientError(
+        f"{in_words(action)} failed",
+        seen=f"{error.strerror or error}: {error.filename or ''}".rstrip(": "),
+        hint="check the free space and the permissions of MILLRACE_HOME; release again",
+    )
 
 
 def _sentence(error: MillraceError) -> str:

@@ -17,7 +17,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -74,6 +74,16 @@ class Repository:
             if NAME.fullmatch(folder.name)
         }
 
+    def digests(self) -> dict[str, dict[int, str]]:
+        """Return the models on disk, and the digest of each version whose folder is whole."""
+        found: dict[str, dict[int, str]] = {}
+        for model, versions in self.versions().items():
+            found[model] = {}
+            for version in versions:
+                with suppress(WorkError):
+                    found[model][version] = self.artifact(model, version).sha256
+        return found
+
     def onnx(self, model: str, version: int) -> Path:
         """Return the path of a version's model file."""
         return self._version(model, version) / "model.onnx"
@@ -113,6 +123,8 @@ class Repository:
             WorkError: the digest is not the expected one, or the version exists with another.
         """
         target = self._version(model, version)
+        if target.exists() and not self.is_whole(model, version):
+            self.remove(model, version)
         if target.exists():
             self._must_equal(model, version, artifact)
             return False
@@ -132,6 +144,14 @@ class Repository:
                 self._must_equal(model, version, artifact)
                 return False
         return True
+
+    def is_whole(self, model: str, version: int) -> bool:
+        """Return whether a version's model file is the one that was staged: reads all of it."""
+        try:
+            artifact = self.artifact(model, version)
+            return digest_of(artifact.onnx) == artifact.sha256
+        except (WorkError, OSError):
+            return False
 
     def remove(self, model: str, version: int) -> bool:
         """Take a version folder away by one rename; return False if there was none.

@@ -6,10 +6,11 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 from uuid import uuid4
 
-Kind = Literal["live", "refused", "withdrawn", "unloaded", "unwanted", "step"]
-"""live: clients get it. refused: it did not pass, what served before still does. withdrawn: the
-alias left a refused version, which may be tried again. step: a step of a rollout of it began.
-unwanted: the alias was removed, and may come back. unloaded: it did not, and nothing is served.
+Kind = Literal["live", "refused", "withdrawn", "left", "step", "unwanted", "unloaded"]
+"""live: clients get it. refused: it did not pass, what served before still does. step: a step of a
+rollout of it began. withdrawn: the alias left a version that was refused or rolled out, or it is to
+be tried again. left: the alias of such a version is gone, and what is live stays. unwanted: the
+alias of what is live was removed, and may come back. unloaded: it did not, and nothing is served.
 """
 
 
@@ -71,6 +72,8 @@ class Standing:
         served: every version, with its digest, that was live at some time: it has proved itself,
             and going back to it needs no new proof.
         step: the newest step of a rollout, until that ends.
+        withdrawn: the last version that the alias left before it was live, until another is tried.
+        stays: whether what is live stays without an alias: that was last on another version.
         unwanted: the event that found the alias of what is live gone, until one is set again.
     """
 
@@ -79,7 +82,14 @@ class Standing:
     refused: Release | None = None
     served: frozenset[Wish] = frozenset()
     step: Release | None = None
+    withdrawn: Release | None = None
+    stays: bool = False
     unwanted: Release | None = None
+
+    @property
+    def tried(self) -> Release | None:
+        """The event of the version that has the alias and is not live: refused, or rolled out."""
+        return self.refused or self.step
 
     def refuses(self, wish: Wish) -> bool:
         """Whether this very version was refused, and nothing happened since to try it again."""
@@ -95,38 +105,27 @@ class Standing:
         return self.live is not None and wish == self.live.wish
 
 
-def standing_of(releases: Iterable[Release], tried_again_from: datetime | None = None) -> Standing:
-    """Return where a model stands after its events.
-
-    Args:
-        releases: the events of one model, oldest first.
-        tried_again_from: refusals before this moment do not count: somebody asked once more.
-    """
+def standing_of(releases: Iterable[Release]) -> Standing:
+    """Return where a model stands after its events, oldest first."""
     standing = Standing()
     for event in releases:
         standing = _after(standing, event)
-    refused = standing.refused
-    if refused is not None and tried_again_from is not None and refused.at < tried_again_from:
-        return _without_refusal(standing)
     return standing
 
 
 def _after(standing: Standing, event: Release) -> Standing:
-    if event.kind == "step":
-        return replace(standing, step=event)
-    if event.kind == "unwanted":
-        return replace(standing, unwanted=event)
-    if event.kind == "refused":
-        return Standing(standing.live, standing.superseded, event, standing.served)
-    if event.kind == "withdrawn":
-        return _without_refusal(standing)
-    if event.kind == "unloaded":
-        return Standing(None, event.version, None, standing.served)
+    match event.kind:
+        case "refused":
+            return Standing(standing.live, standing.superseded, event, standing.served)
+        case "step":
+            return replace(standing, step=event, withdrawn=None, stays=False)
+        case "withdrawn" | "left":
+            stays = event.kind == "left"
+            return replace(standing, refused=None, step=None, withdrawn=event, stays=stays)
+        case "unwanted":
+            return replace(standing, unwanted=event)
+        case "unloaded":
+            return Standing(None, event.version, None, standing.served)
     before = standing.live.version if standing.live else standing.superseded
     superseded = standing.superseded if before == event.version else before
-    served = standing.served | {event.wish}
-    return Standing(event, superseded, None, served)
-
-
-def _without_refusal(standing: Standing) -> Standing:
-    return Standing(standing.live, standing.superseded, None, standing.served)
+    return Standing(event, superseded, None, standing.served | {event.wish})

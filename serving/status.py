@@ -52,10 +52,13 @@ def statuses(
         trial: the rollout of the wish, if one is on.
     """
     found: dict[int, Tags] = {}
+    live = standing.live and standing.live.version
+    if (left := standing.withdrawn) is not None and left.version not in (live, None):
+        found[left.version] = {STATUS: "staged", REASON: f"not live: {left.reason}"}
     if standing.superseded is not None:
         found[standing.superseded] = {
             STATUS: "superseded",
-            REASON: f"version {standing.live.version} is live" if standing.live else "unloaded",
+            REASON: f"version {live} took its place" if standing.live else "unloaded",
             SINCE: _moment(standing.live) if standing.live else None,
             REPLICAS: None,
             ENDPOINT: None,
@@ -63,35 +66,37 @@ def statuses(
     refused = standing.refused if wish and standing.refuses(wish) else None
     if standing.live is not None:
         found[standing.live.version] = _live(
-            standing.live, refused, serving, replicas, unwanted=wish is None
+            standing.live, serving, replicas, _difference(standing, wish, refused)
         )
-    if refused is not None:
+    if refused is not None and refused.version != live:
         found[refused.version] = {
             STATUS: "refused",
             REASON: refused.reason,
             SINCE: _moment(refused),
             LINK: refused.link or None,
         }
-    elif wish is not None and not standing.is_live(wish):
+    elif wish is not None and refused is None and not standing.is_live(wish):
         waits = f"waits for replicas: {len(serving)} of {replicas} answer"
         found[wish.version] = {STATUS: "staged", REASON: str(trial or waits)}
     return found
 
 
+def _difference(standing: Standing, wish: Wish | None, refused: Release | None) -> str | None:
+    """Return why what is live is not what the alias says."""
+    if refused is not None:
+        return f"version {refused.version} has the alias, but was refused"
+    if wish is not None:
+        return None
+    if standing.stays and standing.withdrawn is not None:
+        return f"no version has the alias; the last one, {standing.withdrawn.version}, was not live"
+    return "its alias was removed; it is unloaded unless one is set within a minute"
+
+
 def _live(
-    live: Release,
-    refused: Release | None,
-    serving: Sequence[Endpoint],
-    replicas: int,
-    *,
-    unwanted: bool,
+    live: Release, serving: Sequence[Endpoint], replicas: int, difference: str | None
 ) -> Tags:
-    reason = None
-    if unwanted:
-        reason = "its alias was removed; it is unloaded unless one is set within a minute"
-    elif refused is not None:
-        reason = f"version {refused.version} has the alias, but was refused"
-    elif len(serving) < replicas:
+    reason = difference
+    if reason is None and len(serving) < replicas:
         reason = f"{replicas - len(serving)} of {replicas} replicas do not answer"
     return {
         STATUS: "live",

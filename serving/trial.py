@@ -89,6 +89,7 @@ def try_alone(onnx: Path, expected: Expected) -> None:
 
     Raises:
         WorkError: it cannot be opened, crashes, takes too long or too much memory.
+        TransientError: its process was killed.
     """
     command = [sys.executable, "-m", "serving.alone", str(onnx), str(ALONE_BYTES)]
     process = subprocess.Popen(
@@ -107,6 +108,9 @@ def try_alone(onnx: Path, expected: Expected) -> None:
         if process.poll() is None:
             process.kill()
             process.wait()
+    if process.returncode == -signal.SIGKILL:
+        # the kernel, short of memory, or a person: nothing that the version did
+        raise TransientError("its trial was killed", hint="the next release tries it again")
     if process.returncode:
         raise WorkError(_ending(process.returncode, errors.decode(errors="replace")))
 

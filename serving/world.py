@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 
 from models.pipeline import RolloutSpec
 from models.places import Endpoint
@@ -47,7 +48,7 @@ class World:
         wishes: the champion of each model.
         standings: what the release events say, by model.
         replicas: every Triton server.
-        staged: the versions of each model on disk.
+        staged: the versions of each model that are whole on disk, and their digests.
         left_alone: models whose champion is not ours to load; what is loaded of them stays.
         policies: how each model is released, where it differs from the default.
         tags: the tags of versions that were read, by model and version; None of a version that
@@ -56,12 +57,13 @@ class World:
         splits: the step of a rollout that is on, by model.
         moves: what the judge says of it.
         now: seconds since 1970.
+        again_from: refusals before this moment are tried again; None keeps to them.
     """
 
     wishes: Mapping[str, Wish]
     standings: Mapping[str, Standing]
     replicas: tuple[Replica, ...]
-    staged: Mapping[str, Collection[int]]
+    staged: Mapping[str, Mapping[int, str]]
     left_alone: Collection[str] = ()
     policies: Mapping[str, Policy] = field(default_factory=dict)
     tags: Mapping[tuple[str, int], Mapping[str, str] | None] = field(default_factory=dict)
@@ -69,6 +71,7 @@ class World:
     splits: Mapping[str, Split] = field(default_factory=dict)
     moves: Mapping[str, Move] = field(default_factory=dict)
     now: float = 0.0
+    again_from: datetime | None = None
 
     def standing(self, model: str) -> Standing:
         """Return where a model stands."""

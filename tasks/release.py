@@ -89,7 +89,6 @@ class RegistryDesk:
     places: Places
     _versions: dict[tuple[str, int], ModelVersion] = field(default_factory=dict, init=False)
     _packages: dict[tuple[str, int, str], Package] = field(default_factory=dict, init=False)
-    _foreign: frozenset[str] = field(default=frozenset(), init=False)
 
     @property
     def registry(self) -> Registry:
@@ -97,22 +96,10 @@ class RegistryDesk:
         return registry_of(self.places)
 
     def wishes(self) -> Mapping[str, Wish]:
-        """Return the champion of each model that was registered by Millrace."""
+        """Return the champion of each model; without a digest if Millrace did not register it."""
         champions = self.registry.champions()
         self._versions |= {(each.model, each.version): each for each in champions.values()}
-        foreign = frozenset(name for name, version in champions.items() if not version.digest)
-        for name in sorted(foreign - self._foreign):
-            log.warning("the champion of %s was not registered by Millrace; it is left alone", name)
-        self._foreign = foreign
-        return {
-            name: Wish(version.version, version.digest)
-            for name, version in champions.items()
-            if version.digest
-        }
-
-    def left_alone(self) -> frozenset[str]:
-        """Return the models whose champion was not registered by Millrace."""
-        return self._foreign
+        return {name: Wish(found.version, found.digest) for name, found in champions.items()}
 
     def tags(self, model: str, version: int) -> Mapping[str, str] | None:
         """Return the tags of a version; None if it was deleted."""
@@ -135,7 +122,8 @@ class RegistryDesk:
         package = self._package(model, version)
         require, certificate = _pipeline(package).promotion.require, _certificate(package)
         incumbent = None
-        if previous is not None and previous != version and require.max_metric_drop is not None:
+        compared = previous not in (None, version) and require.max_metric_drop is not None
+        if compared and previous is not None and self.tags(model, previous) is not None:
             incumbent = Incumbent(previous, self._metric(package, model, previous))
         chosen = certificate.stage(certificate.candidate)
         credentials = Credentials(
@@ -143,7 +131,7 @@ class RegistryDesk:
             metric=chosen.metric if chosen else None,
             metric_name=certificate.metric_name,
             author=self.registry.author(package.version),
-            approved_by=package.version.tags.get("millrace.approved_by", ""),
+            approved_by=package.version.tags.get("millrace.approved_by", "").strip(),
         )
         if (reason := refusal(require, credentials, incumbent)) is not None:
             raise WorkError(reason)

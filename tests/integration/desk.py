@@ -64,9 +64,6 @@ class FileDesk:
             for model, version in self.champions.items()
         }
 
-    def left_alone(self) -> frozenset[str]:
-        return frozenset()
-
     def tags(self, model: str, version: int) -> Mapping[str, str]:
         return self.written.get((model, version), {})
 

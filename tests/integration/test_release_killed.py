@@ -84,7 +84,7 @@ def test_a_promotion_that_is_killed_is_finished_by_the_next_release(
     assert end_state(line, first, second) == {
         "live": 2,
         "tags": [
-            {"millrace.status": "superseded", "millrace.reason": "version 2 is live"},
+            {"millrace.status": "superseded", "millrace.reason": "version 2 took its place"},
             {
                 "millrace.status": "live",
                 "millrace.replicas": "1 of 1",

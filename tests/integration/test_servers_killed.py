@@ -72,7 +72,7 @@ def test_what_is_killed_in_a_release_comes_back_and_finishes_it(
             },
             3 - version: {
                 "millrace.status": "superseded",
-                "millrace.reason": f"version {version} is live",
+                "millrace.reason": f"version {version} took its place",
             },
         },
         "last": ("live", version, 3 - version),

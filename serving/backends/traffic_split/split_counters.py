@@ -27,7 +27,7 @@ DESCRIPTIONS = {
     "log_latency_blocks": f"Blocks of {BLOCK} successive latencies.",
     "log_latency": "Mean of ln(latency in microseconds) in a block, summed over blocks.",
     "log_latency_squares": "The same, squared before it is summed.",
-    "compared_rows": "Rows that both versions answered.",
+    "compared_rows": "Rows that both versions answered, one of each request.",
     "agreeing_rows": "Rows that both answered alike.",
     "shed": "Calls that were not made because too many were under way.",
     BEGUN: "Times that somebody began to bring the counters above up to date.",

@@ -40,7 +40,7 @@ def test_nothing_is_promoted_before_that() -> None:
         replace(GOOD, compared=200, agreeing=200),
         replace(GOOD, candidate=replace(arm(), requests=100)),
         replace(GOOD, candidate=arm(blocks=1)),
-        replace(GOOD, candidate=arm(mean=7.0 + math.log(1.15), spread=1.0)),
+        replace(GOOD, candidate=arm(mean=7.0 + math.log(1.25), spread=1.0)),
     ],
     ids=["nothing", "few rows", "few requests", "few latencies", "noisy latencies"],
 )

@@ -1,6 +1,6 @@
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -46,6 +46,10 @@ def standing(*happened: tuple[str, int]) -> Standing:
     return standing_of(kinds)
 
 
+def on_disk(staged: Mapping[str, Collection[int]]) -> Mapping[str, Mapping[int, str]]:
+    return {model: {v: f"d{v}" for v in versions} for model, versions in staged.items()}
+
+
 def world(
     champion: int | None,
     *indexes: tuple[LoadedModel, ...] | None,
@@ -59,7 +63,7 @@ def world(
         wishes={} if champion is None else {"m": wish(champion)},
         standings={"m": known} if known else {},
         replicas=tuple(Replica(e, i) for e, i in zip((A, B), indexes, strict=False)),
-        staged={"m": (1, 2, 3)} if staged is None else staged,
+        staged=on_disk({"m": (1, 2, 3)} if staged is None else staged),
         left_alone=left_alone,
         policies={"m": policy} if policy else {},
         tags=tags or {},
@@ -149,14 +153,55 @@ def test_a_refused_first_version_leaves_nothing_served() -> None:
 
 def test_a_refusal_is_withdrawn_when_the_alias_leaves_it() -> None:
     known = standing(("live", 1), ("refused", 2))
-    assert plan(world(1, ready("m", 1), known=known, tags=settled(1, known)))[0] == Record(
-        "m", "withdrawn", wish(2)
-    )
+    (record,) = plan(world(1, ready("m", 1), known=known))
+    assert record == Record("m", "withdrawn", wish(2), 1, "the alias went to version 1")
+
+
+def test_a_rollout_that_the_alias_leaves_is_withdrawn_and_its_version_told() -> None:
+    step = standing(("live", 1), ("step", 2))
+    (record,) = plan(world(1, ready("m", 1), known=step))
+    assert record == Record("m", "withdrawn", wish(2), 1, "the alias went to version 1")
+    left = replace(step, step=None, withdrawn=Release("m", "withdrawn", 2, "d2", reason="so"))
+    told = {a.version: a.tags for a in plan(world(1, ready("m", 1), known=left))}  # type: ignore[union-attr]
+    assert told[2] == {"millrace.status": "staged", "millrace.reason": "not live: so"}
+
+
+@pytest.mark.parametrize("tried", ["refused", "step"])
+def test_what_is_live_stays_when_the_alias_of_another_version_is_gone(
+    tried: str,
+) -> None:
+    known = standing(("live", 1), (tried, 2))
+    (record,) = plan(world(None, ready("m", 1), known=known))
+    assert record == Record("m", "left", wish(2), 1, "its alias was removed")
+    left = standing(("live", 1), (tried, 2), ("left", 2))
+    for_ever = replace(world(None, ready("m", 1), known=left), now=1e12)
+    assert {type(action) for action in plan(for_ever)} == {Tag}
+    assert plan(world(None, (), known=left)) == (Switch("m", 1, A),)
+    assert plan(world(1, ready("m", 1), known=left)) == (Record("m", "live", wish(1), 1),)
+
+
+def test_what_every_replica_answers_with_is_written_down_whatever_is_wanted() -> None:
+    for known in (None, standing(("live", 1)), standing(("live", 1), ("refused", 3))):
+        before = 1 if known else None
+        seen = world(3, ready("m", 1, 2), known=known)
+        assert plan(seen) == (Record("m", "live", wish(2), before),)
+    apart = world(3, ready("m", 1, 2), ready("m", 1), known=standing(("live", 1)))
+    assert not any(isinstance(action, Record) for action in plan(apart))
+
+
+def test_a_release_that_a_person_asks_for_withdraws_the_refusal() -> None:
+    known = standing(("live", 1), ("refused", 2))
+    assert known.refused is not None
+    seen = world(2, ready("m", 1), known=known)
+    later = replace(seen, again_from=known.refused.at + timedelta(seconds=1))
+    assert plan(later) == (Record("m", "withdrawn", wish(2), 1, "it is tried again"),)
+    assert plan(replace(seen, again_from=known.refused.at)) == plan(seen)
 
 
 def test_a_version_with_the_number_of_a_refused_one_and_another_digest_is_tried() -> None:
     known = standing_of([Release("m", "refused", 2, "other")])
-    assert Prove("m", 2, A) in plan(world(2, (), known=known))
+    (record,) = plan(world(2, (), known=known))
+    assert record == Record("m", "withdrawn", Wish(2, "other"), None, "it is another file now")
 
 
 def test_a_model_whose_alias_was_removed_is_served_for_a_while() -> None:
@@ -194,8 +239,8 @@ def test_a_model_on_disk_that_is_not_loaded_is_left_alone() -> None:
 
 def test_a_version_that_is_loading_is_not_live() -> None:
     index = (LoadedModel("m", 2, "LOADING"), *ready("m", 1))
-    known = standing(("live", 1), ("live", 2))
-    assert plan(world(2, index, known=known)) == (Switch("m", 2, A, (1,), 1),)
+    known = standing(("live", 1))
+    assert Switch("m", 2, A, (1,), 1) in plan(world(2, index, known=known))
 
 
 def test_a_live_version_that_does_not_answer_is_loaded_again() -> None:
@@ -359,6 +404,6 @@ def test_when_the_alias_goes_back_the_splitter_is_taken_away() -> None:
 def test_arms_that_nothing_calls_are_swept() -> None:
     left = replace(
         world(1, ready("m", 1), known=KNOWN, tags=settled(1, KNOWN)),
-        staged={"m": (1,), "m.arms": (1, 2)},
+        staged=on_disk({"m": (1,), "m.arms": (1, 2)}),
     )
     assert plan(left) == (Sweep("m.arms"),)

@@ -55,10 +55,11 @@ def test_a_refusal_ends_when_something_goes_live() -> None:
     assert standing_of(events(("refused", 2), ("live", 3))).refused is None
 
 
-def test_an_older_refusal_is_tried_again_when_somebody_asks() -> None:
-    happened = events(("live", 1), ("refused", 2))
-    assert not standing_of(happened, NOON + timedelta(minutes=5)).refuses(wish(2))
-    assert standing_of(happened, NOON).refuses(wish(2))
+def test_a_step_of_a_rollout_ends_with_what_comes_of_it() -> None:
+    on = standing_of(events(("live", 1), ("step", 2)))
+    assert on.tried is not None
+    for kind in ("live", "refused", "withdrawn", "left"):
+        assert standing_of(events(("live", 1), ("step", 2), (kind, 2))).step is None
 
 
 def test_after_an_unload_nothing_is_live_and_the_version_keeps_its_merit() -> None:
