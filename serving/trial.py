@@ -6,9 +6,6 @@ serves. A trial that is interrupted leaves a model and a folder with `TRIAL` in 
 the next plan sweeps.
 """
 
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -19,6 +16,7 @@ from secrets import token_hex
 
 import numpy as np
 
+from models.apart import Limits, run_apart
 from models.arrays import Array
 from models.errors import MillraceError, TransientError, WorkError
 from serving.client import TritonClient
@@ -26,8 +24,7 @@ from serving.config import Device, latest, model_config
 from serving.plan import TRIAL
 from serving.repository import Repository
 
-ALONE_SECONDS = 60.0
-ALONE_BYTES = 16 << 30
+ALONE = Limits(seconds=60.0, memory=16 << 30)
 LOAD_SECONDS = 120.0
 PROBE_SECONDS = 2.0
 PROBE_REQUESTS = 200
@@ -91,28 +88,8 @@ def try_alone(onnx: Path, expected: Expected) -> None:
         WorkError: it cannot be opened, crashes, takes too long or too much memory.
         TransientError: its process was killed.
     """
-    command = [sys.executable, "-m", "serving.alone", str(onnx), str(ALONE_BYTES)]
-    process = subprocess.Popen(
-        command,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-    )
-    try:
-        _, errors = process.communicate(_npz(expected.inputs), timeout=ALONE_SECONDS)
-    except subprocess.TimeoutExpired as error:
-        raise WorkError(
-            f"it did not load and answer within {ALONE_SECONDS:g} s", hint="see its graph"
-        ) from error
-    finally:
-        if process.poll() is None:
-            process.kill()
-            process.wait()
-    if process.returncode == -signal.SIGKILL:
-        # the kernel, short of memory, or a person: nothing that the version did
-        raise TransientError("its trial was killed", hint="the next release tries it again")
-    if process.returncode:
-        raise WorkError(_ending(process.returncode, errors.decode(errors="replace")))
+    rows = _npz(expected.inputs)
+    run_apart("serving.alone", [onnx], ALONE, what="loading and answering", stdin=rows)
 
 
 def try_on_replica(
@@ -263,13 +240,6 @@ def _loaded(
         with suppress(MillraceError):
             client.unload(name)
         repository.remove_model(name)
-
-
-def _ending(status: int, errors: str) -> str:
-    if status < 0:
-        return f"its process crashed: {signal.Signals(-status).name}"
-    told = [line for line in errors.strip().splitlines() if line.strip()]
-    return told[-1][:500] if told else f"its process ended with status {status}"
 
 
 def _npz(inputs: Mapping[str, Array]) -> bytes:

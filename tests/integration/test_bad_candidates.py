@@ -277,11 +277,15 @@ BAD: dict[str, tuple[Callable[[], Version], Spoil, str]] = {
         nothing,
         "too slow",
     ),
-    "hangs in load": (lambda: busy(4000, 400, depends=False), nothing, "did not load and answer"),
+    "hangs in load": (
+        lambda: busy(4000, 400, depends=False),
+        nothing,
+        "loading and answering did not end",
+    ),
     "hangs in execution": (
         lambda: busy(4000, 400, depends=True),
         nothing,
-        "did not load and answer",
+        "loading and answering did not end",
     ),
     "crashes its process": (overflowing, nothing, "crashed: SIGFPE"),
     "takes too much memory": (greedy, nothing, "memory"),
@@ -292,7 +296,7 @@ BAD: dict[str, tuple[Callable[[], Version], Spoil, str]] = {
 def test_a_bad_version_is_refused_with_its_reason(
     line: Line, champion: Planted, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trial, "ALONE_SECONDS", 12.0)
+    monkeypatch.setattr(trial, "ALONE", replace(trial.ALONE, seconds=12.0))
     make, spoil, reason = BAD[kind]
     planted = plant(line.places, NAME, make())
     spoil(planted, line.places)

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from models import apart
 from models.features import FEATURES
 from models.places import Places
 from serving import reconcile as reconciling
@@ -199,7 +200,7 @@ def test_a_process_of_a_trial_that_is_killed_refuses_nothing(
     killed.write_text("#!/bin/sh\nkill -9 $$\n")
     killed.chmod(0o755)
     with monkeypatch.context() as patched:
-        patched.setattr(reconciling.trial.sys, "executable", str(killed))
+        patched.setattr(apart.sys, "executable", str(killed))
         error = served.release(2).error
     assert error is not None
     assert error.transient

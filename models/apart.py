@@ -1,0 +1,80 @@
+"""A program in a process of its own: what hangs, crashes or eats memory takes nothing with it."""
+
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from models.errors import TransientError, WorkError
+
+LAST_WORDS = 500
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a program may take.
+
+    Attributes:
+        seconds: wall time.
+        memory: bytes of address space.
+    """
+
+    seconds: float
+    memory: int
+
+
+def run_apart(
+    program: str,
+    arguments: Sequence[str | Path],
+    limits: Limits,
+    *,
+    what: str = "it",
+    stdin: bytes = b"",
+    environment: Mapping[str, str] | None = None,
+) -> bytes:
+    """Run a Python program and return what it wrote on stdout.
+
+    Args:
+        program: a Python file, or the name of a module.
+        arguments: its arguments.
+        limits: what it may take.
+        what: what it does, for the error of one that takes too long.
+        stdin: what it reads.
+        environment: its whole environment; None for this process's.
+
+    Raises:
+        WorkError: it took too long, crashed or failed; the reason is its last words.
+        TransientError: it was killed.
+    """
+    words = (str(limits.memory), program, *map(str, arguments))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "models.limited", *words],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment,
+    )
+    try:
+        out, errors = process.communicate(stdin, timeout=limits.seconds)
+    except subprocess.TimeoutExpired as error:
+        raise WorkError(f"{what} did not end within {limits.seconds:g} s") from error
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+    if process.returncode == -signal.SIGKILL:
+        # the kernel, short of memory, or a person: nothing that the program did
+        raise TransientError(f"{what} was killed", hint="try it again")
+    if process.returncode:
+        raise WorkError(ending(process.returncode, errors.decode(errors="replace")))
+    return out
+
+
+def ending(status: int, errors: str) -> str:
+    """Return why a process ended, in a line: its signal, its last words or its status."""
+    if status < 0:
+        return f"its process crashed: {signal.Signals(-status).name}"
+    told = [line for line in errors.strip().splitlines() if line.strip()]
+    return told[-1][:LAST_WORDS] if told else f"its process ended with status {status}"

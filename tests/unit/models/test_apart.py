@@ -1,0 +1,52 @@
+import signal
+from pathlib import Path
+
+import pytest
+
+from models.apart import Limits, ending, run_apart
+from models.errors import TransientError, WorkError
+
+LIMITS = Limits(seconds=30.0, memory=4 << 30)
+
+
+def program(folder: Path, text: str) -> str:
+    path = folder / "program.py"
+    path.write_text(text)
+    return str(path)
+
+
+def test_what_it_writes_comes_back(tmp_path: Path) -> None:
+    text = "import sys; print(sys.argv[1:], sys.stdin.read())"
+    out = run_apart(program(tmp_path, text), ["a", Path("b")], LIMITS, stdin=b"c")
+    assert out == b"['a', 'b'] c\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("raise ValueError('no such thing\\nand more')", "^ValueError: no such thing$"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "crashed: SIGSEGV"),
+        ("import sys; sys.exit(3)", "ended with status 3"),
+        ("bytearray(5 << 30)", "MemoryError"),
+    ],
+)
+def test_why_it_failed_is_one_line(tmp_path: Path, text: str, reason: str) -> None:
+    with pytest.raises(WorkError, match=reason):
+        run_apart(program(tmp_path, text), [], LIMITS)
+
+
+def test_one_that_was_killed_may_be_tried_again(tmp_path: Path) -> None:
+    text = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
+    with pytest.raises(TransientError, match="was killed"):
+        run_apart(program(tmp_path, text), [], LIMITS)
+
+
+def test_one_that_hangs_is_ended(tmp_path: Path) -> None:
+    text = "import os, sys, time; print(os.getpid(), flush=True); time.sleep(600)"
+    with pytest.raises(WorkError, match="within 2 s"):
+        run_apart(program(tmp_path, text), [], Limits(2.0, 4 << 30))
+
+
+def test_a_long_last_word_is_cut() -> None:
+    assert len(ending(1, "x" * 10_000)) == 500
+    assert ending(-signal.SIGABRT, "told") == "its process crashed: SIGABRT"
