@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from models.arrays import Array
-from models.digest import digest_of
+from models.digest import digest_of, digest_of_all
 from models.errors import InputError, MillraceError, TransientError, WorkError
 from models.features import Encoding
 from models.onnx_session import execution_providers
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 CHAMPION = "champion"
 CHALLENGER = "challenger"
 DIGEST_TAG = "millrace.digest"
+EVIDENCE_TAG = "millrace.evidence"
+"""Digest of `EXTRA_FILES`, the certificate among them."""
 _TAG_LENGTH = 5000
 EXTRA_FILES = ("encoding.json", "certificate.json", "golden.npz", "pipeline.yaml")
 
@@ -139,7 +141,7 @@ class Registry:
             model,
             info.model_uri,
             run_id=run.run_id,
-            tags={**tags, DIGEST_TAG: digest},
+            tags={**tags, DIGEST_TAG: digest, EVIDENCE_TAG: digest_of_all(_evidence(extra))},
             model_id=info.model_id,
         )
         return _version_of(made, ())
@@ -244,7 +246,7 @@ class Registry:
         if not folder.exists():
             self._download(version, folder)
         model = folder / "model.onnx"
-        if not model.is_file() or digest_of(model) != version.digest:  # damaged since it was kept
+        if not _is_whole(folder, version):  # damaged since it was kept
             shutil.rmtree(folder)
             self._download(version, folder)
         encoding = Encoding.from_json((folder / "encoding.json").read_text())
@@ -278,7 +280,7 @@ class Registry:
             for name, file in files.items():
                 _copy(file, kept / name, version)
             # Before it gets its name: a download that went wrong is not kept, and tried again.
-            _check_digest(kept / "model.onnx", version)
+            _check_digests(kept, version)
             folder.parent.mkdir(parents=True, exist_ok=True)
             if not folder.exists():
                 kept.rename(folder)
@@ -318,15 +320,41 @@ def registry_of(places: Places) -> Registry:
     return Registry(places.tracking_uri, places.home / "cache")
 
 
-def _check_digest(model: Path, version: ModelVersion) -> None:
-    found = digest_of(model)
-    if found != version.digest:
+def _check_digests(folder: Path, version: ModelVersion) -> None:
+    """Raise unless the files are those that were registered.
+
+    A version that an earlier Millrace registered has no digest of its evidence.
+    """
+    evidence = version.tags.get(EVIDENCE_TAG)
+    found = {"model.onnx": digest_of(folder / "model.onnx")}
+    wanted = {"model.onnx": version.digest}
+    if evidence is not None:
+        found["its evidence"] = digest_of_all(_evidence(_paths(folder)))
+        wanted["its evidence"] = evidence
+    if found != wanted:
+        what = next(name for name in wanted if found[name] != wanted[name])
         raise InputError(
             f"{version.model} version {version.version} is not the file that was registered",
-            seen=f"sha256 {found}",
-            valid=f"sha256 {version.digest}",
+            seen=f"sha256 {found[what]} of {what}",
+            valid=f"sha256 {wanted[what]}",
             hint="register the model again, or point the alias at another version",
         )
+
+
+def _is_whole(folder: Path, version: ModelVersion) -> bool:
+    try:
+        _check_digests(folder, version)
+    except (InputError, OSError):
+        return False
+    return True
+
+
+def _paths(folder: Path) -> dict[str, Path]:
+    return {name: folder / name for name in EXTRA_FILES}
+
+
+def _evidence(files: Mapping[str, Path]) -> dict[str, Path]:
+    return {name: files[name] for name in EXTRA_FILES}
 
 
 def _copy(file: Path, to: Path, version: ModelVersion) -> None:

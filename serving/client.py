@@ -91,10 +91,14 @@ class TritonClient:
         except InferenceServerException:
             return False
 
-    def index(self) -> tuple[LoadedModel, ...]:
-        """Return every model of the repository and every version that was loaded."""
+    def index(self, seconds: float = CALL_SECONDS) -> tuple[LoadedModel, ...]:
+        """Return every model of the repository and every version that was loaded.
+
+        Args:
+            seconds: how long to wait for it.
+        """
         with self._errors("the models cannot be listed"):
-            answer = self._grpc.get_model_repository_index(client_timeout=CALL_SECONDS)
+            answer = self._grpc.get_model_repository_index(client_timeout=seconds)
         return tuple(
             LoadedModel(
                 name=entry.name,

@@ -25,6 +25,8 @@ from serving.world import Policy, Replica, World
 log = logging.getLogger("millrace")
 
 ANSWER_SECONDS = 5.0
+INDEX_SECONDS = 3.0
+"""A server that is frozen holds a release up by this much in every round."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,10 @@ class Observer:
     def world(self) -> World:
         """Look at the registry, the table, the disk and every replica."""
         standings = {model: standing_of(events) for model, events in self.ledger.by_model().items()}
-        champions = self.desk.wishes()
+        try:
+            champions, away = self.desk.wishes(), None
+        except TransientError as error:
+            champions, away = {}, error
         # A model that we never served may be another tool's.
         foreign = {m for m, wish in champions.items() if not wish.digest and m not in standings}
         wishes = {model: wish for model, wish in champions.items() if model not in foreign}
@@ -69,19 +74,20 @@ class Observer:
             staged=staged,
             left_alone=foreign,
             policies=dict(self._policies(wishes, staged)),
-            tags=dict(self._tags(wishes, standings)),
+            tags={} if away else dict(self._tags(wishes, standings)),
             rollouts=rollouts,
             splits=splits,
             moves=moves,
             now=now,
             again_from=self.again_from,
+            registry_away=away,
         )
 
     def _seen(self, endpoint: Endpoint, standings: Mapping[str, Standing]) -> Replica:
         """Look at a replica, and ask what should be live there for one golden row."""
         with TritonClient(endpoint) as client:
             try:
-                index = client.index()
+                index = client.index(INDEX_SECONDS)
             except TransientError:
                 return Replica(endpoint, None)
             live = {

@@ -41,6 +41,8 @@ def plan(world: World) -> tuple[Action, ...]:
     Returns:
         Actions in order: what earlier trials left, then each model by its name.
     """
+    if world.registry_away is not None:
+        return tuple(action for model in sorted(world.standings) for action in _kept(world, model))
     models = sorted(world.wishes.keys() | (world.staged.keys() - set(world.left_alone)))
     ours = [model for model in models if not _is_made_here(model)]
     return (*_sweeps(world), *(action for model in ours for action in _actions(world, model)))
@@ -80,6 +82,15 @@ def _actions(world: World, model: str) -> Iterator[Action]:
     if changes:  # what is written down and cleaned up follows from what came of them
         return
     yield from _settled(world, model, wanted, rollout)
+
+
+def _kept(world: World, model: str) -> Iterator[Action]:
+    """Yield what makes every replica serve what was live; a rollout waits for the registry."""
+    live, staged = world.standing(model).live, world.staged.get(model, {})
+    if live is None or live.version not in staged or model in world.splits:
+        return
+    behind = [r for r in world.reachable if not _serves(world, r, model, live.wish, None)]
+    yield from _switches(model, live.wish, behind, staged)
 
 
 def _untold(world: World, model: str) -> Record | None:

@@ -86,6 +86,9 @@ def reconcile(
         repository: the model repository that the servers read.
         endpoints: every server.
         request: who asks, and how.
+
+    Raises:
+        TransientError: the registry does not answer; every server has what was live.
     """
     with repository.exclusive():
         observer = Observer(desk, ledger, repository, tuple(endpoints), request.again_from)
@@ -98,6 +101,8 @@ def reconcile(
             release.world = observer.world()
         else:
             release.comes_to_no_rest(plan(release.world))
+        if release.world.registry_away is not None:
+            raise release.world.registry_away
         return release.outcomes()
 
 

@@ -43,11 +43,14 @@ class Reading:
 
     values: Mapping[Series, float] = field(default_factory=dict)
 
-    def models(self) -> frozenset[str]:
-        """Return the models whose splitter is loaded, or is still answering its last requests."""
-        return frozenset(
-            value for _, labels in self.values for label, value in labels if label == "model"
-        )
+    def flushes(self, model: str) -> dict[Labels, float]:
+        """Return how often each splitter of a model has handed its counters over."""
+        of_model = ("model", model)
+        return {
+            labels: value
+            for (name, labels), value in self.values.items()
+            if name == DONE and of_model in labels
+        }
 
     def serves(self, split: Split) -> bool:
         """Whether the splitter of this very step is loaded."""

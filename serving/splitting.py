@@ -31,6 +31,8 @@ from serving.rollout import ARMS, Split, arms_config, split_of, splitter_config
 
 DRAIN_SECONDS = 60.0
 POLL_SECONDS = 0.05
+STILL_SECONDS = 5.0
+"""Ten times as long as a splitter that lives leaves its counters as they are."""
 
 
 def current(repository: Repository, model: str) -> Split | None:
@@ -85,8 +87,7 @@ def dismantle(model: str, client: TritonClient) -> None:
     Raises:
         TransientError: the replica went away, or still has them after a minute.
     """
-    _wait_for(lambda: model not in split_metrics.read(client.endpoint).models())
-    # A splitter that crashed leaves its counters, so after so long the arms go all the same.
+    _wait_for(_Drained(client, model).now)
     client.unload(model + ARMS)
     if not _wait_for(lambda: not ready_versions(client.index(), model + ARMS)):
         raise TransientError(
@@ -113,6 +114,26 @@ def _common_signature(split: Split, repository: Repository) -> Signature:
             hint="set rollout.kind to direct for this version",
         )
     return candidate[0]
+
+
+class _Drained:
+    """Whether the splitters of a model have answered their last request.
+
+    Triton deletes the counters of one that ended, and keeps those of one whose process was killed:
+    they stand still, while one that lives moves its own twice a second.
+    """
+
+    def __init__(self, client: TritonClient, model: str) -> None:
+        self._client, self._model = client, model
+        self._seen: object = None
+        self._since = time.monotonic()
+
+    def now(self) -> bool:
+        """Look once more."""
+        flushes = split_metrics.read(self._client.endpoint).flushes(self._model)
+        if flushes != self._seen:
+            self._seen, self._since = flushes, time.monotonic()
+        return not flushes or time.monotonic() - self._since >= STILL_SECONDS
 
 
 def _wait_for(condition: Callable[[], bool]) -> bool:

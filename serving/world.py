@@ -4,6 +4,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from models.errors import MillraceError
 from models.pipeline import RolloutSpec
 from models.places import Endpoint
 from serving.index import LoadedModel
@@ -58,6 +59,8 @@ class World:
         moves: what the judge says of it.
         now: seconds since 1970.
         again_from: refusals before this moment are tried again; None keeps to them.
+        registry_away: why the registry does not answer, where it does not: nothing is known of
+            what is wanted, and what was live is what is to serve.
     """
 
     wishes: Mapping[str, Wish]
@@ -72,6 +75,7 @@ class World:
     moves: Mapping[str, Move] = field(default_factory=dict)
     now: float = 0.0
     again_from: datetime | None = None
+    registry_away: MillraceError | None = None
 
     def standing(self, model: str) -> Standing:
         """Return where a model stands."""

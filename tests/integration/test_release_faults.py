@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from models import apart
+from models.errors import TransientError
 from models.features import FEATURES
 from models.places import Places
 from serving import reconcile as reconciling
@@ -114,6 +115,21 @@ def test_a_lost_release_table_unloads_nothing(served: Served, tmp_path: Path) ->
     served.release()
     assert (served.answers(), served.status(1), served.status(2)) == (1, "live", "refused")
     assert served.events() == [("live", 1), ("refused", 2)]
+
+
+def test_without_the_registry_a_server_gets_back_what_was_live(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(self: object) -> None:
+        raise TransientError("MLflow cannot be reached")
+
+    served.client.unload(served.name)
+    with monkeypatch.context() as patched:
+        patched.setattr(FileDesk, "wishes", away)
+        with pytest.raises(TransientError, match="MLflow cannot be reached"):
+            served.release()
+    assert served.answers() == 1
+    assert served.release().error is None
 
 
 def test_a_file_that_was_replaced_on_disk_is_staged_again_before_it_is_loaded(

@@ -14,7 +14,7 @@ from onnx import helper
 from models.features import FEATURES
 from models.pipeline import JudgeSpec, RolloutSpec
 from models.places import Places
-from serving import splitting, triton
+from serving import triton
 from serving.client import TritonClient
 from serving.index import ready_versions
 from serving.ledger import Ledger
@@ -178,10 +178,7 @@ def test_a_rollout_whose_alias_goes_back_ends_at_once(served: Served) -> None:
 
 
 @pytest.mark.parametrize("part", ["{name}/", "{name}.arms/1"], ids=["splitter", "champion"])
-def test_a_process_of_a_rollout_that_is_killed_is_replaced(
-    served: Served, part: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(splitting, "DRAIN_SECONDS", 5.0)  # what is dead keeps its counters
+def test_a_process_of_a_rollout_that_is_killed_is_replaced(served: Served, part: str) -> None:
     name = "without-" + ("champion" if "arms" in part else "splitter")
     served.promote(name, 1, classifier(weights_of(0)), RolloutSpec())
     served.promote(name, 2, classifier(weights_of(0)), CANARY)

@@ -94,6 +94,7 @@ class Counters:
     def _flush(self) -> None:
         with self._lock:
             pending, self._pending = self._pending, {}
-        for arm, sums in pending.items():
+        for arm in self._blocks:  # one that counts nothing says that it lives
+            sums = pending.get(arm, {})
             for name, amount in {BEGUN: 1.0, **sums, DONE: 1.0}.items():
                 self._metrics[arm, name].increment(amount)

@@ -227,6 +227,17 @@ def test_a_file_that_was_changed_in_the_store_is_refused(
         registry.fetch(squares)
 
 
+@pytest.mark.parametrize("name", EXTRA_FILES)
+def test_evidence_that_was_changed_is_refused(
+    squares: ModelVersion, registry: Registry, stored: Path, name: str
+) -> None:
+    with (stored / "extra_files" / name).open("ab") as file:
+        file.write(b" ")
+    with pytest.raises(InputError, match="is not the file that was registered") as told:
+        registry.fetch(squares)
+    assert "of its evidence" in str(told.value)
+
+
 def test_a_broken_download_is_not_kept(
     squares: ModelVersion, registry: Registry, stored: Path, evidence: dict[str, Path]
 ) -> None:

@@ -4,6 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from models.errors import TransientError
 from models.pipeline import RolloutSpec
 from models.places import Endpoint
 from serving.actions import (
@@ -187,6 +188,16 @@ def test_what_every_replica_answers_with_is_written_down_whatever_is_wanted() ->
         assert plan(seen) == (Record("m", "live", wish(2), before),)
     apart = world(3, ready("m", 1, 2), ready("m", 1), known=standing(("live", 1)))
     assert not any(isinstance(action, Record) for action in plan(apart))
+
+
+def test_without_the_registry_what_was_live_is_kept_and_nothing_else_is_done() -> None:
+    away = TransientError("MLflow cannot be reached")
+    known = standing(("live", 1), ("live", 2), ("refused", 3))
+    seen = replace(world(None, ready("m", 1), (), known=known), registry_away=away)
+    assert plan(seen) == (Switch("m", 2, A, (1,), 1), Switch("m", 2, B))
+    assert plan(replace(seen, replicas=(Replica(A, ready("m", 1, 2)),))) == ()
+    rolled = replace(seen, splits={"m": FIRST})
+    assert plan(rolled) == ()
 
 
 def test_a_release_that_a_person_asks_for_withdraws_the_refusal() -> None:
