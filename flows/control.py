@@ -66,6 +66,7 @@ class Status:
         uptime_seconds: since `millrace up`.
         services: empty when nothing runs.
         live_versions: what the hook that was given returned.
+        orphans: processes that a supervisor which was killed has left.
     """
 
     running: bool
@@ -74,6 +75,7 @@ class Status:
     uptime_seconds: float | None = None
     services: tuple[ServiceStatus, ...] = ()
     live_versions: Mapping[str, object] | None = None
+    orphans: int = 0
 
     @property
     def healthy(self) -> bool:
@@ -206,7 +208,9 @@ def status(settings: Settings, *, live_versions: LiveVersions | None = None) -> 
     """
     record = run_state.live(settings.run)
     if record is None:
-        return Status(running=False, home=str(settings.home))
+        orphans = len(processes.marked(MARK, str(settings.home)))
+        live = live_versions(settings.places()) if live_versions and orphans else None
+        return Status(False, str(settings.home), live_versions=live, orphans=orphans)
     known = {service.name: service for service in local(settings)}
     services = tuple(_service_status(each, known.get(each.name)) for each in record.services)
     serving = any(service.name == "triton" and service.healthy for service in services)

@@ -65,7 +65,14 @@ def show_release(outcomes: "Iterable[Outcome]") -> None:
         for outcome in outcomes
     ]
     if not rows:
-        rows = [("none", "", "", "no model has the alias champion: set it in the MLflow UI")]
+        rows = [
+            (
+                "none",
+                "",
+                "",
+                "no model of Millrace has the alias champion: set it in MLflow",
+            )
+        ]
     print_table("release", ("model", "version", "Triton", "state"), rows)
 
 
@@ -105,6 +112,9 @@ def show_status(status: "Status") -> None:
     ]
     if not rows:
         rows = [("nothing runs", "start it with `millrace up`", "", "", "")]
+    if status.orphans:
+        left = f"{status.orphans} processes of an `up` that was killed"
+        rows = [(left, "`millrace up` starts anew, `millrace down` ends them", "", "", "")]
     print_table(status.home, ("service", "state", "address", "pid", "up"), rows)
 
 
@@ -116,12 +126,12 @@ def show_served(served: "Sequence[Served]") -> None:
             "none" if each.version is None else each.version,
             each.replicas,
             (each.since or "")[:19].replace("T", " "),
-            each.champion,
+            each.note,
         )
         for each in served
     ]
     if rows:
-        print_table("served", ("model", "live", "replicas", "since (UTC)", "champion"), rows)
+        print_table("served", ("model", "live", "replicas", "since (UTC)", "note"), rows)
 
 
 def show_history(model: str, releases: "Sequence[Release]") -> None:

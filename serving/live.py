@@ -33,7 +33,7 @@ class Served:
     rollout: str | None = None
 
     @property
-    def champion(self) -> str:
+    def note(self) -> str:
         """Why the alias and what is live differ, in words; empty where they do not."""
         if self.refused is not None:
             return f"version {self.refused} was refused: {self.reason}"

@@ -81,7 +81,7 @@ def publish_release(outcomes: "Iterable[Outcome]", served: "Iterable[Served]") -
         link = f"http://{outcome.endpoint.http}/v2/models/{outcome.model}/config"
         create_link_artifact(link, "model on Triton", key=_key(outcome.model, "triton"))
     did = table(("model", "version", "Triton", "took", "state"), rows)
-    live = table(("model", "version", "replicas", "since", "champion"), map(_served_row, served))
+    live = table(("model", "version", "replicas", "since", "note"), map(_served_row, served))
     text = f"# Release\n\n{did}\n\n## What is live\n\n{live}"
     create_markdown_artifact(text, key="release", description="release")
 
@@ -89,7 +89,7 @@ def publish_release(outcomes: "Iterable[Outcome]", served: "Iterable[Served]") -
 def _served_row(served: "Served") -> tuple[str, ...]:
     """Return where a model stands, for people."""
     version = "none" if served.version is None else str(served.version)
-    return (served.model, version, served.replicas, served.since or "", served.champion)
+    return (served.model, version, served.replicas, served.since or "", served.note)
 
 
 def publish_batch(pipeline: Pipeline, report: "BatchReport") -> None:

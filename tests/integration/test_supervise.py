@@ -229,7 +229,8 @@ def test_what_a_crash_left_is_cleared_away(tmp_path: Path, monkeypatch: pytest.M
     )
     # The id of the dead supervisor now belongs to somebody else, who must not be stopped.
     run_state.write(chosen.run, run_state.RunRecord(os.getpid(), 0.0))
-    assert not control.status(chosen).running
+    found = control.status(chosen)
+    assert (found.running, found.orphans) == (False, 1)
     stopped = control.down(chosen)
     assert not stopped.was_running
     assert len(stopped.ended) == 1
