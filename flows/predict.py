@@ -17,7 +17,7 @@ from models.places import Places
 from serving.client import TritonClient
 
 if TYPE_CHECKING:
-    from models.registry import ModelVersion
+    from models.package import ModelVersion
 
 MAX_VALUES = 10
 """Values of a category that an error names."""

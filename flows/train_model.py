@@ -11,11 +11,11 @@ from export.candidate import Candidate
 from export.certificate import Certificate
 from flows import environment, settings
 from models.cluster import connected
+from models.package import ModelVersion
 from models.pipeline import Pipeline
 from models.pipeline_file import load_pipeline, resolved_yaml
 from models.places import Places
 from models.promotion import Promotion
-from models.registry import ModelVersion
 from models.snapshots import Snapshot
 from models.tracking import TrackedRun, check_reachable, tracked_run
 from tasks.export import export_candidates

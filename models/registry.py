@@ -5,21 +5,27 @@ what is needed to use it: `encoding.json`, `certificate.json`, `golden.npz` and 
 Its sha256 is a tag of the version, checked when it is registered and whenever it is fetched.
 """
 
-import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from models.arrays import Array
 from models.digest import digest_of, digest_of_all
-from models.errors import InputError, MillraceError, TransientError, WorkError
-from models.features import Encoding
+from models.errors import InputError, TransientError, WorkError
 from models.onnx_session import execution_providers
+from models.package import (
+    DIGEST_TAG,
+    EVIDENCE_TAG,
+    EXTRA_FILES,
+    ModelVersion,
+    Package,
+    evidence_of,
+    fetched,
+)
 from models.places import Places
 from models.tracking import TrackedRun, check_reachable, client
 
@@ -28,58 +34,8 @@ if TYPE_CHECKING:
 
 CHAMPION = "champion"
 CHALLENGER = "challenger"
-DIGEST_TAG = "millrace.digest"
-EVIDENCE_TAG = "millrace.evidence"
-"""Digest of `EXTRA_FILES`, the certificate among them."""
 _TAG_LENGTH = 5000
-EXTRA_FILES = ("encoding.json", "certificate.json", "golden.npz", "pipeline.yaml")
-
-
-@dataclass(frozen=True)
-class ModelVersion:
-    """One version of a registered model.
-
-    Attributes:
-        model: registered model.
-        version: its number; Triton serves it under the same one.
-        digest: sha256 of `model.onnx`; empty if it was not registered by Millrace.
-        run_id: run that made it.
-        aliases: aliases that point at it.
-        tags: its tags.
-    """
-
-    model: str
-    version: int
-    digest: str
-    run_id: str
-    aliases: tuple[str, ...] = ()
-    tags: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Package:
-    """The files of a fetched version, digest checked.
-
-    Attributes:
-        version: which version it is.
-        model: the ONNX file.
-        encoding: rows to tensors.
-        folder: where the other files are.
-    """
-
-    version: ModelVersion
-    model: Path
-    encoding: Encoding
-    folder: Path
-
-    def text(self, name: str) -> str:
-        """Return one of `EXTRA_FILES` as text."""
-        return (self.folder / name).read_text()
-
-    def golden(self) -> tuple[Array, Array]:
-        """Return the golden batch and PyTorch's answers to it."""
-        with np.load(self.folder / "golden.npz", allow_pickle=False) as arrays:
-            return arrays["features"], arrays["answers"]
+_PASSING = ("INTERNAL_ERROR", "TEMPORARILY_UNAVAILABLE", "REQUEST_LIMIT_EXCEEDED")
 
 
 @dataclass(frozen=True)
@@ -141,7 +97,7 @@ class Registry:
             model,
             info.model_uri,
             run_id=run.run_id,
-            tags={**tags, DIGEST_TAG: digest, EVIDENCE_TAG: digest_of_all(_evidence(extra))},
+            tags={**tags, DIGEST_TAG: digest, EVIDENCE_TAG: digest_of_all(evidence_of(extra))},
             model_id=info.model_id,
         )
         return _version_of(made, ())
@@ -235,55 +191,9 @@ class Registry:
         Raises:
             InputError: the version was not made by Millrace, or its files are not the ones that
                 were registered.
+            TransientError: the artifact store does not answer.
         """
-        if not version.digest:
-            raise InputError(
-                f"{version.model} version {version.version} has no digest",
-                valid=f"a version registered by Millrace, with the tag {DIGEST_TAG}",
-                hint="point the alias at another version",
-            )
-        folder = self.cache / version.model / f"{version.version}-{version.digest[:16]}"
-        if not folder.exists():
-            self._download(version, folder)
-        model = folder / "model.onnx"
-        if not _is_whole(folder, version):  # damaged since it was kept
-            shutil.rmtree(folder)
-            self._download(version, folder)
-        encoding = Encoding.from_json((folder / "encoding.json").read_text())
-        return Package(version, model, encoding, folder)
-
-    def _download(self, version: ModelVersion, folder: Path) -> None:
-        """Download into a staging folder, check, and only then give it its name."""
-        from mlflow.artifacts import download_artifacts
-        from mlflow.exceptions import MlflowException
-
-        store = client(self.tracking_uri)
-        self.cache.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=self.cache) as staging:
-            try:
-                got = Path(
-                    download_artifacts(
-                        # Not models:/NAME/N: its registry is one for the whole process.
-                        artifact_uri=store.get_model_version_download_uri(
-                            version.model, str(version.version)
-                        ),
-                        dst_path=f"{staging}/download",
-                        tracking_uri=self.tracking_uri,
-                    )
-                )
-            except (MlflowException, OSError) as error:
-                raise _unfetched(version, error) from error
-            kept = Path(staging) / "package"
-            kept.mkdir()
-            files = {"model.onnx": got / "model.onnx"}
-            files |= {name: got / "extra_files" / name for name in EXTRA_FILES}
-            for name, file in files.items():
-                _copy(file, kept / name, version)
-            # Before it gets its name: a download that went wrong is not kept, and tried again.
-            _check_digests(kept, version)
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            if not folder.exists():
-                kept.rename(folder)
+        return fetched(version, self.tracking_uri, self.cache)
 
     def _check_logged(self, model_uri: str, digest: str) -> None:
         from mlflow.artifacts import download_artifacts
@@ -302,69 +212,9 @@ class Registry:
                 )
 
 
-def _unfetched(version: ModelVersion, error: Exception) -> MillraceError:
-    """Return why the files did not come: they are not there, or the store does not answer."""
-    gone = isinstance(error, FileNotFoundError) or (
-        getattr(error, "error_code", "") in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE")
-    )
-    kind = InputError if gone else TransientError
-    return kind(
-        f"the files of {version.model} version {version.version} cannot be fetched",
-        seen=str(error).splitlines()[0] if str(error) else type(error).__name__,
-        hint="check the artifact store of MLflow",
-    )
-
-
 def registry_of(places: Places) -> Registry:
     """Return the registry of an installation."""
     return Registry(places.tracking_uri, places.home / "cache")
-
-
-def _check_digests(folder: Path, version: ModelVersion) -> None:
-    """Raise unless the files are those that were registered.
-
-    A version that an earlier Millrace registered has no digest of its evidence.
-    """
-    evidence = version.tags.get(EVIDENCE_TAG)
-    found = {"model.onnx": digest_of(folder / "model.onnx")}
-    wanted = {"model.onnx": version.digest}
-    if evidence is not None:
-        found["its evidence"] = digest_of_all(_evidence(_paths(folder)))
-        wanted["its evidence"] = evidence
-    if found != wanted:
-        what = next(name for name in wanted if found[name] != wanted[name])
-        raise InputError(
-            f"{version.model} version {version.version} is not the file that was registered",
-            seen=f"sha256 {found[what]} of {what}",
-            valid=f"sha256 {wanted[what]}",
-            hint="register the model again, or point the alias at another version",
-        )
-
-
-def _is_whole(folder: Path, version: ModelVersion) -> bool:
-    try:
-        _check_digests(folder, version)
-    except (InputError, OSError):
-        return False
-    return True
-
-
-def _paths(folder: Path) -> dict[str, Path]:
-    return {name: folder / name for name in EXTRA_FILES}
-
-
-def _evidence(files: Mapping[str, Path]) -> dict[str, Path]:
-    return {name: files[name] for name in EXTRA_FILES}
-
-
-def _copy(file: Path, to: Path, version: ModelVersion) -> None:
-    if not file.is_file() or file.is_symlink():
-        raise InputError(
-            f"{version.model} version {version.version} has no {to.name}",
-            valid=f"a version registered by Millrace: model.onnx, {', '.join(EXTRA_FILES)}",
-            hint="point the alias at another version",
-        )
-    shutil.copyfile(file, to)
 
 
 def _found(ask: Callable[[], "MlflowVersion"]) -> "MlflowVersion | None":
@@ -387,7 +237,9 @@ def _registry_errors() -> Iterator[None]:
     try:
         yield
     except MlflowException as error:
-        raise WorkError("MLflow's registry failed", seen=str(error).splitlines()[0]) from error
+        # what a server that goes away gives too; nothing that a version did
+        kind = TransientError if error.error_code in _PASSING else WorkError
+        raise kind("MLflow's registry failed", seen=str(error).splitlines()[0]) from error
 
 
 def _all_models(store: Any) -> list[Any]:

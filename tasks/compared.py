@@ -8,8 +8,8 @@ from models.arrays import Array
 from models.errors import InputError
 from models.features import Encoding
 from models.onnx_session import OnnxSession
+from models.package import Package
 from models.pipeline import Pipeline
-from models.registry import Package
 
 
 def test_split(

@@ -1,10 +1,11 @@
 """Step: the aliases of a new version."""
 
 from models.errors import MillraceError
+from models.package import ModelVersion
 from models.pipeline import Pipeline
 from models.places import Places
 from models.promotion import Promotion, decide
-from models.registry import CHALLENGER, CHAMPION, ModelVersion, registry_of
+from models.registry import CHALLENGER, CHAMPION, registry_of
 from models.snapshots import Snapshot
 from tasks.compared import metric_of
 from tasks.export import Exported

@@ -1,9 +1,10 @@
 """Step: from a certified candidate to a version in the registry."""
 
 from models.errors import WorkError
+from models.package import ModelVersion
 from models.pipeline import Pipeline
 from models.places import Places
-from models.registry import ModelVersion, registry_of
+from models.registry import registry_of
 from models.snapshots import Snapshot
 from models.tracking import TrackedRun
 from tasks.export import Exported

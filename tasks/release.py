@@ -11,9 +11,10 @@ from models.answers import answers_of
 from models.errors import InputError, MillraceError, WorkError
 from models.features import FEATURES
 from models.guard import Credentials, Incumbent, refusal
+from models.package import ModelVersion, Package
 from models.pipeline import Pipeline, RolloutSpec
 from models.places import Places
-from models.registry import ModelVersion, Package, Registry, registry_of
+from models.registry import Registry, registry_of
 from models.snapshots import open_snapshot
 from models.tracking import TrackedRun
 from serving.actions import in_words

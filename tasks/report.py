@@ -12,8 +12,8 @@ from models.places import Places
 if TYPE_CHECKING:
     from export.candidate import Candidate
     from export.certificate import Certificate
+    from models.package import ModelVersion
     from models.promotion import Promotion
-    from models.registry import ModelVersion
     from models.snapshots import Snapshot
     from models.tracking import TrackedRun
     from serving.batch import BatchReport

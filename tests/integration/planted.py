@@ -18,9 +18,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 from export.certificate import Certificate, Stage
 from models.features import Encoding, Feature
+from models.package import DIGEST_TAG
 from models.pipeline import DatasetSpec, Pipeline
 from models.places import Places
-from models.registry import DIGEST_TAG
 from models.tables import ingest
 from models.tracking import client
 

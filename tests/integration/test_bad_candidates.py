@@ -14,8 +14,8 @@ from onnx import helper
 
 from models.digest import digest_of
 from models.features import FEATURES
+from models.package import DIGEST_TAG
 from models.places import Places
-from models.registry import DIGEST_TAG
 from models.tracking import client
 from serving import trial, triton
 from serving.outcome import checked

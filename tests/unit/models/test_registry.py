@@ -9,17 +9,11 @@ import pytest
 from onnx import TensorProto, helper
 
 from models.digest import digest_of
-from models.errors import InputError, MillraceError, TransientError, WorkError
+from models.errors import InputError, MillraceError, TransientError
 from models.features import Encoding, Feature
+from models.package import DIGEST_TAG, EXTRA_FILES, ModelVersion
 from models.places import Places
-from models.registry import (
-    CHALLENGER,
-    CHAMPION,
-    DIGEST_TAG,
-    EXTRA_FILES,
-    ModelVersion,
-    Registry,
-)
+from models.registry import CHALLENGER, CHAMPION, Registry
 from models.tracking import TrackedRun, client, tracked_run
 
 ENCODING = Encoding((Feature("v", "vector", width=2),), "t", ("no", "yes"))
@@ -178,7 +172,7 @@ def test_a_registry_that_fails_is_no_missing_version(
         raise MlflowException("the database is locked")
 
     monkeypatch.setattr(MlflowClient, "get_model_version", fail)
-    with pytest.raises(WorkError, match="registry failed"):
+    with pytest.raises(TransientError, match="registry failed"):
         registry.version("squares", 1)
 
 
