@@ -12,12 +12,15 @@ SCHEDULE = "schedule"
 
 
 @flow(name="release_model", retries=0, persist_result=False)
-def release_model(asked_by: str = SCHEDULE, again: bool = False) -> tuple[Outcome, ...]:
+def release_model(
+    asked_by: str = SCHEDULE, again: bool = False, models: list[str] | None = None
+) -> tuple[Outcome, ...]:
     """Reconcile every Triton server with the registry, whoever asks for it.
 
     Args:
         asked_by: who or what asked for it; kept with every event in the release table.
         again: try versions once more that were refused before.
+        models: the models to release; None for all.
 
     A refusal that an earlier release told is in its outcome and fails this one no more.
 
@@ -25,7 +28,7 @@ def release_model(asked_by: str = SCHEDULE, again: bool = False) -> tuple[Outcom
         MillraceError: a model could not be released; the others were.
     """
     places = environment.apply(settings.load()).places()
-    outcomes = reconcile_triton(places, asked_by, run_link(), again)
+    outcomes = reconcile_triton(places, asked_by, run_link(), again, models)
     if any(outcome.changed or (outcome.error and not outcome.known) for outcome in outcomes):
         publish_release(outcomes, served_models(places, live_versions(places)))
     checked([outcome for outcome in outcomes if not outcome.known])

@@ -1,74 +1,99 @@
-"""Any number of wishes for a release, one release at a time.
+"""Any number of wishes for releases, and never two releases of a model at a time.
 
-A release makes everything right, so the wishes that come while one is under way need only one
-more, which sees the last of them.
+A release makes everything right, so the wishes for a model that come while one is under way need
+only one more, which sees the last of them. A model whose release takes long holds no other up.
 """
 
 import threading
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 
 from models.errors import MillraceError
 from tasks.progress import log
 
 RETRY_SECONDS = (2.0, 5.0, 10.0, 20.0)
 """How long to wait after each failure that may pass; then the schedule, every minute, has it."""
+MOST = 4
+"""Releases at a time; what is wanted beyond goes into the next one together."""
+
+Wishes = Mapping[str | None, str]
+"""Why a release of each model is wanted, and under None why one of all models is."""
 
 
 class ReleaseWorker:
-    """A thread that releases as long as somebody wants it.
+    """Releases what is wanted, in threads of its own.
 
     Args:
-        release: carries out one release; given who asks for it.
+        release: carries out one release; given who asks for it and the models, None for all.
         retry_seconds: how long to wait after each failure in a row that may pass.
     """
 
     def __init__(
-        self, release: Callable[[str], None], retry_seconds: Sequence[float] = RETRY_SECONDS
+        self,
+        release: Callable[[str, list[str] | None], None],
+        retry_seconds: Sequence[float] = RETRY_SECONDS,
     ) -> None:
         self._release, self._retry_seconds = release, retry_seconds
-        self._wanted: dict[str, str] = {}
+        self._wanted: dict[str | None, str] = {}
+        self._at_work: dict[threading.Thread, Wishes] = {}
         self._changed = threading.Condition()
         self._ending = False
-        self._thread = threading.Thread(target=self._work, name="releases", daemon=True)
 
-    def start(self) -> None:
-        """Begin to release."""
-        self._thread.start()
-
-    def want(self, about: str, why: str) -> None:
-        """Ask for a release; a newer wish about the same replaces one that still waits."""
+    def want(self, model: str | None, why: str) -> None:
+        """Ask for a release of a model, or of all; a newer wish replaces one that still waits."""
         with self._changed:
-            self._wanted[about] = why
-            self._changed.notify()
+            self._wanted[model] = why
+            self._changed.notify_all()
+            self._begin()
 
     def end(self, seconds: float) -> None:
-        """Begin no further release, and wait for the one under way."""
+        """Begin no further release, and wait for those under way."""
         with self._changed:
             self._ending = True
-            self._changed.notify()
-        self._thread.join(seconds)
+            self._changed.notify_all()
+            threads = list(self._at_work)
+        deadline = time.monotonic() + seconds
+        for thread in threads:
+            thread.join(max(deadline - time.monotonic(), 0))
 
-    def _work(self) -> None:
-        wishes: dict[str, str] = {}
-        failures = 0
-        while (new := self._taken(failures)) is not None:
-            wishes |= new
-            failures = failures + 1 if self._fails_for_now(wishes) else 0
-            if not 0 < failures <= len(self._retry_seconds):
-                wishes, failures = {}, 0
+    def _begin(self) -> None:
+        """Begin a release of what is wanted and not under way; the lock is held."""
+        busy = {model for wishes in self._at_work.values() for model in wishes}
+        free = {model: why for model, why in self._wanted.items() if model not in busy}
+        if not free or self._ending or len(self._at_work) >= MOST:
+            return
+        self._wanted = {model: why for model, why in self._wanted.items() if model in busy}
+        thread = threading.Thread(target=self._work, args=(free,), name="release", daemon=True)
+        self._at_work[thread] = free
+        thread.start()
 
-    def _taken(self, failures: int) -> dict[str, str] | None:
-        """Wait for wishes, after a failure only so long; None tells to end."""
-        timeout = self._retry_seconds[failures - 1] if failures else None
+    def _work(self, wishes: Wishes) -> None:
+        pauses = iter(self._retry_seconds)
+        while self._fails_for_now(wishes) and (pause := next(pauses, None)) is not None:
+            newer = self._newer(wishes, pause)
+            if newer is None:
+                break
+            wishes = {**wishes, **newer}
         with self._changed:
-            self._changed.wait_for(lambda: self._wanted or self._ending, timeout)
-            taken, self._wanted = self._wanted, {}
-            return None if self._ending else taken
+            del self._at_work[threading.current_thread()]
+            self._begin()
 
-    def _fails_for_now(self, wishes: dict[str, str]) -> bool:
+    def _newer(self, wishes: Wishes, seconds: float) -> Wishes | None:
+        """Wait before another try, until there are newer wishes for the same; None tells to end."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._wanted.keys() & wishes.keys() or self._ending, seconds
+            )
+            newer = {
+                model: self._wanted.pop(model) for model in self._wanted.keys() & wishes.keys()
+            }
+            return None if self._ending else newer
+
+    def _fails_for_now(self, wishes: Wishes) -> bool:
         asked_by = ", ".join(wishes.values())
+        models = None if None in wishes else [model for model in wishes if model is not None]
         try:
-            self._release(asked_by)
+            self._release(asked_by, models)
         except BaseException as error:  # Prefect's signals too: this thread must live
             log.error("the release failed (%s): %s", asked_by, one_line(error))
             return may_pass(error)

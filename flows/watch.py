@@ -6,7 +6,7 @@ loaded, a backend whose process was killed; nor does a step of a rollout that is
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from flows.release_worker import one_line
 from tasks.progress import log
@@ -22,14 +22,14 @@ class Watch:
     What it asked for and no release mended is left to the schedule.
 
     Args:
-        due: returns what is to be done, by model; None while a release is under way.
-        want: asks for a release: about what, and why.
+        due: returns what is to be done, by model, where no release is under way.
+        want: asks for a release: of which model, and why.
         look_seconds: time between two looks.
     """
 
     def __init__(
         self,
-        due: Callable[[], Mapping[str, str] | None],
+        due: Callable[[], Mapping[str, str]],
         want: Callable[[str, str], None],
         look_seconds: float = LOOK_SECONDS,
     ) -> None:
@@ -43,9 +43,11 @@ class Watch:
         """Begin to look."""
         self._thread.start()
 
-    def released(self) -> None:
-        """Take note that a release ended well: what is due from now on is news."""
-        self._asked = {}
+    def released(self, models: Collection[str] | None) -> None:
+        """Take note that a release of models, or of all, ended well: what is due now is news."""
+        self._asked = {
+            k: why for k, why in self._asked.items() if models is not None and k not in models
+        }
 
     def end(self) -> None:
         """Look no more; does not wait."""
@@ -60,14 +62,13 @@ class Watch:
             self._tell(one_line(error))
         else:
             self._tell("")
-            if found is not None:
-                self._ask(found)
+            self._ask(found)
         return max(self._look_seconds, (time.thread_time() - began) / MOST_OF_A_CORE)
 
     def _ask(self, found: Mapping[str, str]) -> None:
         for model, why in found.items():
             if self._asked.get(model) != why:
-                self._want(f"watch {model}", f"watch: {why}")
+                self._want(model, f"watch: {why}")
         self._asked = dict(found)
 
     def _work(self) -> None:

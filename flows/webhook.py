@@ -37,7 +37,7 @@ from flows.webhook_registration import Registrar, Subscription, mlflow_address
 BODY_SECONDS = 5.0
 LAST_RELEASE_SECONDS = 5.0
 
-Want = Callable[[str, str], None]
+Want = Callable[[str | None, str], None]
 Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
 
 
@@ -106,26 +106,27 @@ def application(
 def serve(settings: Settings) -> None:
     """Receive and release until SIGTERM; the release under way then has a few seconds to end."""
     # everything that a release needs, once for all
-    from flows.webhook_release import release_now
+    from flows.webhook_release import Releaser
     from tasks.release import Lookout
 
     secret = run_state.kept_secret(settings.run / "webhook.secret", lambda: secrets.token_hex(32))
 
-    def release(asked_by: str) -> None:
-        release_now(settings, asked_by)
-        watch.released()
+    releaser = Releaser(settings)
+
+    def release(asked_by: str, models: list[str] | None) -> None:
+        releaser.release(asked_by, models)
+        watch.released(models)
 
     releases = ReleaseWorker(release)
     watch = Watch(Lookout(settings.places).due, releases.want)
     url = f"{webhook_address(settings)}/mlflow"
     wanted = Subscription(f"millrace-{home_id(settings)}", url, secret)
     registrar = Registrar(
-        mlflow_address(settings), wanted, lambda why: releases.want("", f"webhook: {why}")
+        mlflow_address(settings), wanted, lambda why: releases.want(None, f"webhook: {why}")
     )
 
     @asynccontextmanager
     async def at_work(_app: FastAPI) -> AsyncIterator[None]:
-        releases.start()
         registrar.start()
         watch.start()
         yield

@@ -3,9 +3,10 @@
 It is a run of the `release` deployment, made in the state Pending: a runner picks up scheduled
 runs only, and Prefect gives the deployment's one slot on the way into Pending. So it needs no slot
 and leaves none taken if this process dies, which would keep the schedule out for minutes. That no
-two releases are at work is held by the lock of `serving.reconcile`: the second one waits there.
+two releases are at work on a model is held by the lock of `serving.reconcile`.
 """
 
+import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -33,22 +34,54 @@ ENTRYPOINT = "flows.release_model.release_model"
 TAG = "webhook"
 
 
-def release_now(settings: Settings, asked_by: str) -> None:
-    """Release, as a run of the deployment if there is one, and without Prefect if it fails.
+class Releaser:
+    """Releases in this process, from any number of threads.
 
-    Raises:
-        MillraceError: a model could not be released; the others were.
+    Args:
+        settings: where everything is.
     """
-    try:
-        run = _new_run(settings, asked_by)
-    except Exception as error:
-        log.warning("released without Prefect: %s", one_line(error))
-        checked(reconcile_triton.fn(settings.places(), asked_by))
-        return
-    if run is None:
-        release_model(asked_by=asked_by)
-    else:
-        run_flow(release_model, flow_run=run)
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._lost_are_told = False
+        self._making = threading.Lock()
+
+    def release(self, asked_by: str, models: list[str] | None) -> None:
+        """Release, as a run of the deployment if there is one, and without Prefect if it fails.
+
+        Args:
+            asked_by: who or what asked for it.
+            models: the models to release; None for all.
+
+        Raises:
+            MillraceError: a model could not be released; the others were.
+        """
+        try:
+            run = self._new_run({"asked_by": asked_by, "models": models})
+        except Exception as error:
+            log.warning("released without Prefect: %s", one_line(error))
+            checked(reconcile_triton.fn(self._settings.places(), asked_by, models=models))
+            return
+        if run is None:
+            release_model(asked_by=asked_by, models=models)
+        else:
+            run_flow(release_model, flow_run=run)
+
+    def _new_run(self, parameters: dict[str, object]) -> FlowRun | None:
+        """Make a run of the deployment; None if Prefect does not know the deployment yet."""
+        api, spec = self._settings.prefect_api(), deployment(self._settings)
+        require_http(f"{api}/health", service="Prefect", setting="PREFECT_API_URL")
+        with get_client(sync_client=True) as client, suppress(ObjectNotFound):
+            if spec is not None:
+                known = client.read_deployment_by_name(f"{release_model.name}/{spec.name}").id
+                with self._making:
+                    if not self._lost_are_told:  # before the first of our own
+                        _crash_lost(client, known)
+                        self._lost_are_told = True
+                return client.create_flow_run_from_deployment(
+                    known, parameters=parameters, state=Pending(), tags=[TAG]
+                )
+        return None
 
 
 def deployment(settings: Settings) -> DeploymentSpec | None:
@@ -58,22 +91,8 @@ def deployment(settings: Settings) -> DeploymentSpec | None:
     return next((spec for spec in ours if spec.entrypoint == ENTRYPOINT), None)
 
 
-def _new_run(settings: Settings, asked_by: str) -> FlowRun | None:
-    """Make a run of the deployment; None if Prefect does not know the deployment yet."""
-    api, spec = settings.prefect_api(), deployment(settings)
-    require_http(f"{api}/health", service="Prefect", setting="PREFECT_API_URL")
-    with get_client(sync_client=True) as client, suppress(ObjectNotFound):
-        if spec is not None:
-            known = client.read_deployment_by_name(f"{release_model.name}/{spec.name}").id
-            _crash_lost(client, known)
-            return client.create_flow_run_from_deployment(
-                known, parameters={"asked_by": asked_by}, state=Pending(), tags=[TAG]
-            )
-    return None
-
-
 def _crash_lost(client: SyncPrefectClient, deployment_id: "UUID") -> None:
-    """Mark as crashed the runs of a receiver that died: this one has none under way now."""
+    """Mark as crashed the runs of a receiver that died: this one has none under way yet."""
     active = filters.FlowRunFilterStateType(any_=[StateType.PENDING, StateType.RUNNING])
     lost = filters.FlowRunFilter(
         deployment_id=filters.FlowRunFilterDeploymentId(any_=[deployment_id]),

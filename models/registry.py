@@ -132,18 +132,22 @@ class Registry:
             )
         return _version_of(found, tuple(found.aliases))
 
-    def champions(self) -> dict[str, ModelVersion]:
-        """Return the champion of every registered model that has one.
+    def champions(self, model: str | None = None) -> dict[str, ModelVersion]:
+        """Return the champion of every registered model that has one, or of one model.
 
         Raises:
             TransientError: MLflow cannot be reached.
             WorkError: it failed.
         """
+        names = self._with_champion() if model is None else [model]
+        found = {name: self.by_alias(name, CHAMPION) for name in names}
+        return {name: version for name, version in found.items() if version is not None}
+
+    def _with_champion(self) -> list[str]:
         check_reachable(self.tracking_uri)
         with _registry_errors():
             models = _all_models(client(self.tracking_uri))
-        found = {m.name: self.by_alias(m.name, CHAMPION) for m in models if CHAMPION in m.aliases}
-        return {name: version for name, version in found.items() if version is not None}
+        return [each.name for each in models if CHAMPION in each.aliases]
 
     def set_alias(self, version: ModelVersion, alias: str) -> None:
         """Point an alias at a version."""

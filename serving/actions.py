@@ -97,9 +97,16 @@ class Unload:
 
 @dataclass(frozen=True)
 class Sweep:
-    """Remove what an interrupted trial left: its model on a replica, or its folder on disk."""
+    """Remove what an interrupted trial or a rollout left: on replicas, and its folder on disk.
+
+    Attributes:
+        model: the model that was tried.
+        name: under which it was.
+        endpoints: the replicas that have it loaded.
+    """
 
     model: str
+    name: str
     endpoints: tuple[Endpoint, ...] = ()
 
 

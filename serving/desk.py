@@ -13,8 +13,12 @@ from serving.trial import Expected
 class Desk(Protocol):
     """The registry's side of a release."""
 
-    def wishes(self) -> Mapping[str, Wish]:
-        """Return the champion of each model; without a digest if Millrace did not register it."""
+    def wishes(self, model: str | None = None) -> Mapping[str, Wish]:
+        """Return the champion of each model or of one; without a digest if we did not register it.
+
+        Raises:
+            TransientError: the registry does not answer.
+        """
         ...
 
     def tags(self, model: str, version: int) -> Mapping[str, str] | None:

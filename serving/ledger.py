@@ -47,13 +47,14 @@ class Ledger:
     def append(self, release: Release) -> None:
         """Add an event in a commit of its own.
 
-        Its time is after that of every event in the table, whatever the clock says: the order of
+        Its time is after that of every event of the model, whatever the clock says: the order of
         events is what a release goes by.
 
         Raises:
             TransientError: the table cannot be read or written.
         """
-        newest = max((each.at for each in self.releases()), default=release.at - TICK)
+        earlier = self.releases(release.model)
+        newest = max((each.at for each in earlier), default=release.at - TICK)
         release = replace(release, at=max(release.at, newest + TICK))
         values = vars(release) | {"evidence": json.dumps(dict(release.evidence))}
         row = pa.Table.from_pylist([{name: values[name] for name in SCHEMA.names}], SCHEMA)
@@ -86,9 +87,9 @@ class Ledger:
             rows = rows.filter(pc.equal(rows["model"], model))
         return tuple(_release(row) for row in rows.sort_by("at").to_pylist())
 
-    def by_model(self) -> dict[str, tuple[Release, ...]]:
-        """Return the events of every model, oldest first."""
-        return _grouped(self.releases())
+    def by_model(self, model: str | None = None) -> dict[str, tuple[Release, ...]]:
+        """Return the events of every model or of one, oldest first."""
+        return _grouped(self.releases(model))
 
 
 def ledger_of(places: Places) -> Ledger:

@@ -16,6 +16,7 @@ from serving.desk import Desk
 from serving.index import live_version
 from serving.judge import Counts
 from serving.ledger import Ledger
+from serving.names import owner_of
 from serving.repository import Repository
 from serving.rollout import Split, move
 from serving.split_metrics import counted, read
@@ -47,18 +48,23 @@ class Observer:
     endpoints: tuple[Endpoint, ...]
     again_from: datetime | None = None
 
-    def world(self) -> World:
-        """Look at the registry, the table, the disk and every replica."""
-        standings = {model: standing_of(events) for model, events in self.ledger.by_model().items()}
+    def world(self, model: str | None = None) -> World:
+        """Look at the registry, the table, the disk and every replica.
+
+        Args:
+            model: the model to look at, with what was made of it for a while; None for all.
+        """
+        events = self.ledger.by_model(model)
+        standings = {each: standing_of(events[each]) for each in events}
         try:
-            champions, away = self.desk.wishes(), None
+            champions, away = self.desk.wishes(model), None
         except TransientError as error:
             champions, away = {}, error
         # A model that we never served may be another tool's.
         foreign = {m for m, wish in champions.items() if not wish.digest and m not in standings}
         wishes = {model: wish for model, wish in champions.items() if model not in foreign}
-        staged = self.repository.digests()
-        replicas = tuple(self._seen(endpoint, standings) for endpoint in self.endpoints)
+        staged = self.repository.digests(model)
+        replicas = tuple(self._seen(endpoint, standings, model) for endpoint in self.endpoints)
         now = time.time()
         rollouts = dict(self._rollouts(wishes, staged))
         splits = dict(self._splits(staged))
@@ -83,13 +89,16 @@ class Observer:
             registry_away=away,
         )
 
-    def _seen(self, endpoint: Endpoint, standings: Mapping[str, Standing]) -> Replica:
+    def _seen(
+        self, endpoint: Endpoint, standings: Mapping[str, Standing], model: str | None
+    ) -> Replica:
         """Look at a replica, and ask what should be live there for one golden row."""
         with TritonClient(endpoint) as client:
             try:
-                index = client.index(INDEX_SECONDS)
+                loaded = client.index(INDEX_SECONDS)
             except TransientError:
                 return Replica(endpoint, None)
+            index = tuple(each for each in loaded if model in (None, owner_of(each.name)))
             live = {
                 model: standing.live.version
                 for model, standing in standings.items()

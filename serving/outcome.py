@@ -3,8 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from models.errors import MillraceError
+from models.errors import MillraceError, TransientError, WorkError
 from models.places import Endpoint
+from serving.index import live_version
+from serving.world import Replica, World
 
 
 @dataclass(frozen=True)
@@ -38,3 +40,44 @@ def checked(outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
         if outcome.error is not None:
             raise outcome.error
     return outcomes
+
+
+def outcome_of(
+    world: World,
+    model: str,
+    replica: Replica,
+    error: MillraceError | None = None,
+    *,
+    told_now: bool = False,
+) -> Outcome:
+    """Return where a model stands on a replica, unchanged.
+
+    Args:
+        world: what was seen.
+        model: the model.
+        replica: the server.
+        error: what its release failed with.
+        told_now: whether this release wrote an event: a refusal is no old one then.
+    """
+    wish, known = world.wishes.get(model), False
+    live = None if replica.index is None else live_version(replica.index, model)
+    if error is None and wish and world.standing(model).refuses(wish):
+        refused = world.standing(model).refused
+        error = refusal(model, wish.version, refused.reason if refused else "")
+        known = not told_now
+    if error is None and replica.index is None:
+        error = TransientError(
+            f"no Triton answers at {replica.endpoint.grpc}",
+            hint="start it with: millrace up; the next release brings it up to date",
+        )
+    version = wish.version if wish else None
+    return Outcome(replica.endpoint, model, version, live, False, 0.0, error, known)
+
+
+def refusal(model: str, version: int, reason: str) -> WorkError:
+    """Return the error of a version that did not pass."""
+    return WorkError(
+        f"version {version} of {model} was refused",
+        seen=reason,
+        hint="what served before still does; move the alias, or run millrace release to try again",
+    )

@@ -24,6 +24,7 @@ from serving.actions import (
     Verify,
 )
 from serving.index import live_version, ready_versions
+from serving.names import TRIAL, is_made_here, owner_of
 from serving.rollout import ARMS, Move, Split, first_split, next_split
 from serving.standing import Standing, Wish
 from serving.status import Trial, statuses
@@ -31,21 +32,24 @@ from serving.world import Replica, World
 
 GRACE_SECONDS = 60.0
 """How long a version stays live whose alias was removed: it may be set again on another one."""
-TRIAL = ".trial-"
-"""Stands in the name of a model that is loaded only to be tried; no client knows the name."""
 
 
 def plan(world: World) -> tuple[Action, ...]:
     """Decide what to do now; nothing when everything is as it should be.
 
     Returns:
-        Actions in order: what earlier trials left, then each model by its name.
+        Actions in order: each model by its name, and what earlier trials of it left first.
     """
     if world.registry_away is not None:
         return tuple(action for model in sorted(world.standings) for action in _kept(world, model))
-    models = sorted(world.wishes.keys() | (world.staged.keys() - set(world.left_alone)))
-    ours = [model for model in models if not _is_made_here(model)]
-    return (*_sweeps(world), *(action for model in ours for action in _actions(world, model)))
+    left = _left_behind(world)
+    models = world.wishes.keys() | (world.staged.keys() - set(world.left_alone))
+    ours = {model for model in models if not is_made_here(model)}
+    return tuple(
+        action
+        for model in sorted(ours | left.keys())
+        for action in (*left.get(model, ()), *(_actions(world, model) if model in ours else ()))
+    )
 
 
 def target(standing: Standing, wish: Wish | None, now: float) -> Wish | None:
@@ -179,11 +183,8 @@ def _changes(
         return  # how it is to be released is known when it is here
     if waits(world, model, wanted):
         return
-    # Once a replica has it, or a rollout of it is on, it has been proved.
-    unproved = wanted not in world.standing(model).served and len(behind) == len(world.reachable)
-    if unproved and not _is_split_for(world, model, wanted):
-        yield Verify(model, wanted.version, _live(world.standing(model)))
-        yield Prove(model, wanted.version, world.reachable[0].endpoint)
+    if len(behind) == len(world.reachable):  # what a replica has, has been proved
+        yield from _proofs(world, model, wanted, rollout)
     if split is not None:
         diverted = behind if begun else world.reachable
         for replica in diverted:
@@ -191,6 +192,18 @@ def _changes(
             yield Divert(model, wanted.version, split, replica.endpoint, anew)
     else:
         yield from _switches(model, wanted, behind, staged)
+
+
+def _proofs(world: World, model: str, wanted: Wish, rollout: _Rollout | None) -> Iterator[Action]:
+    """Yield what a version must pass before it takes traffic, and what it passed so far."""
+    standing = world.standing(model)
+    live = _live(standing)
+    if not (standing.has_proved(wanted) or _is_split_for(world, model, wanted)):
+        yield Verify(model, wanted.version, live)
+        yield Prove(model, wanted.version, world.reachable[0].endpoint)
+        yield Record(model, "proved", wanted, live)
+    if rollout is not None and rollout.split is None and not standing.has_passed(wanted):
+        yield Record(model, "proved", wanted, live, rollout.reason)
 
 
 def _switches(
@@ -314,27 +327,23 @@ def _retired(world: World, model: str, wanted: Wish | None) -> Iterator[Retire]:
     yield from (Retire(model, version) for version in sorted(others[room:]))
 
 
-def _is_made_here(model: str) -> bool:
-    """Whether the name is one under which versions are tried, and not that of a model."""
-    return TRIAL in model or model.endswith(ARMS)
-
-
-def _sweeps(world: World) -> Iterator[Sweep]:
-    """Yield what trials and rollouts left; arms only where nothing may still call them."""
+def _left_behind(world: World) -> dict[str, list[Sweep]]:
+    """Return what trials and rollouts left, by model; arms only where nothing may call them."""
     loaded: dict[str, list[Endpoint]] = {}
     for replica in world.reachable:
         for entry in replica.index or ():
-            if _is_made_here(entry.name) and entry.is_loaded:
+            if is_made_here(entry.name) and entry.is_loaded:
                 loaded.setdefault(entry.name, []).append(replica.endpoint)
-    for model in sorted({name for name in world.staged if _is_made_here(name)} | loaded.keys()):
-        if TRIAL in model:
-            yield Sweep(model, tuple(loaded.get(model, ())))
-        elif model.removesuffix(ARMS) not in world.splits and model not in loaded:
-            yield Sweep(model)
+    left: dict[str, list[Sweep]] = {}
+    for name in sorted({name for name in world.staged if is_made_here(name)} | loaded.keys()):
+        model = owner_of(name)
+        if TRIAL in name or (model not in world.splits and name not in loaded):
+            left.setdefault(model, []).append(Sweep(model, name, tuple(loaded.get(name, ()))))
+    return left
 
 
 def warm_versions(wanted: int, ready: Collection[int], staged: Collection[int]) -> tuple[int, ...]:
-    """Return which loaded versions stay loaded beside the wanted one: the last one below it.
+    """Return which versions stay loaded beside the wanted one: the last one below it.
 
     Triton answers a request that names no version with the highest number it has loaded, so after
     a rollback nothing above the wanted version may stay.

@@ -27,6 +27,7 @@ from models.digest import digest_of
 from models.errors import InputError, TransientError, WorkError
 from models.pipeline import ServingSpec
 from serving.config import LABELS, to_text
+from serving.names import owner_of
 from serving.onnx_graph import Signature, read_signature
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -74,14 +75,20 @@ class Repository:
             if NAME.fullmatch(folder.name)
         }
 
-    def digests(self) -> dict[str, dict[int, str]]:
-        """Return the models on disk, and the digest of each version whose folder is whole."""
+    def digests(self, model: str | None = None) -> dict[str, dict[int, str]]:
+        """Return the models on disk, and the digest of each version whose folder is whole.
+
+        Args:
+            model: the model to look at, with what was made of it for a while; None for all.
+        """
         found: dict[str, dict[int, str]] = {}
-        for model, versions in self.versions().items():
-            found[model] = {}
+        for name, versions in self.versions().items():
+            if model not in (None, owner_of(name)):
+                continue
+            found[name] = {}
             for version in versions:
                 with suppress(WorkError):
-                    found[model][version] = self.artifact(model, version).sha256
+                    found[name][version] = self.artifact(name, version).sha256
         return found
 
     def onnx(self, model: str, version: int) -> Path:
@@ -218,13 +225,26 @@ class Repository:
             yield Path(folder)
 
     @contextmanager
-    def exclusive(self, *, wait: bool = True) -> Iterator[bool]:
-        """Keep other releases on this machine out until the block ends, and tell whether it does.
+    def exclusive(self, model: str, *, wait: bool = True) -> Iterator[bool]:
+        """Keep other releases of a model on this machine out, and tell whether the block does.
 
         Args:
+            model: the model; a registry's name, whatever is in it.
             wait: wait for a release that is under way; else the block is not kept free of it.
         """
-        with open(self.staging / "release.lock", "w", opener=_private) as lock:
+        name = hashlib.sha256(model.encode()).hexdigest()[:32]
+        with self._locked(f"release-{name}.lock", wait=wait) as free:
+            yield free
+
+    @contextmanager
+    def probing(self) -> Iterator[None]:
+        """Keep other trials on this machine out while latency is measured."""
+        with self._locked("probing.lock"):
+            yield
+
+    @contextmanager
+    def _locked(self, file: str, *, wait: bool = True) -> Iterator[bool]:
+        with open(self.staging / file, "w", opener=_private) as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:

@@ -6,11 +6,12 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 from uuid import uuid4
 
-Kind = Literal["live", "refused", "withdrawn", "left", "step", "unwanted", "unloaded"]
-"""live: clients get it. refused: it did not pass, what served before still does. step: a step of a
-rollout of it began. withdrawn: the alias left a version that was refused or rolled out, or it is to
-be tried again. left: the alias of such a version is gone, and what is live stays. unwanted: the
-alias of what is live was removed, and may come back. unloaded: it did not, and nothing is served.
+Kind = Literal["proved", "live", "refused", "withdrawn", "left", "step", "unwanted", "unloaded"]
+"""proved: it passed its trial. live: clients get it. refused: it did not pass, what served before
+still does. step: a step of a rollout of it began. withdrawn: the alias left a version that was
+refused or rolled out, or it is to be tried again. left: the alias of such a version is gone, and
+what is live stays. unwanted: the alias of what is live was removed, and may come back. unloaded: it
+did not, and nothing is served.
 """
 
 
@@ -71,6 +72,7 @@ class Standing:
         refused: the newest refusal, unless it was withdrawn or something went live after it.
         served: every version, with its digest, that was live at some time: it has proved itself,
             and going back to it needs no new proof.
+        proved: the newest proof, until something goes live, is refused or withdrawn.
         step: the newest step of a rollout, until that ends.
         withdrawn: the last version that the alias left before it was live, until another is tried.
         stays: whether what is live stays without an alias: that was last on another version.
@@ -81,6 +83,7 @@ class Standing:
     superseded: int | None = None
     refused: Release | None = None
     served: frozenset[Wish] = frozenset()
+    proved: Release | None = None
     step: Release | None = None
     withdrawn: Release | None = None
     stays: bool = False
@@ -94,6 +97,14 @@ class Standing:
     def refuses(self, wish: Wish) -> bool:
         """Whether this very version was refused, and nothing happened since to try it again."""
         return self.refused is not None and wish == self.refused.wish
+
+    def has_proved(self, wish: Wish) -> bool:
+        """Whether the version needs no proof: it was live once, or it passed a moment ago."""
+        return wish in self.served or (self.proved is not None and wish == self.proved.wish)
+
+    def has_passed(self, wish: Wish) -> bool:
+        """Whether its rollout ended well a moment ago: then its proof says so."""
+        return self.proved is not None and wish == self.proved.wish and bool(self.proved.reason)
 
     def is_at(self, wish: Wish, step: str) -> bool:
         """Whether the last step of a rollout was this one of this version."""
@@ -115,13 +126,17 @@ def standing_of(releases: Iterable[Release]) -> Standing:
 
 def _after(standing: Standing, event: Release) -> Standing:
     match event.kind:
+        case "proved":
+            return replace(standing, proved=event)
         case "refused":
             return Standing(standing.live, standing.superseded, event, standing.served)
         case "step":
             return replace(standing, step=event, withdrawn=None, stays=False)
         case "withdrawn" | "left":
             stays = event.kind == "left"
-            return replace(standing, refused=None, step=None, withdrawn=event, stays=stays)
+            return replace(
+                standing, refused=None, proved=None, step=None, withdrawn=event, stays=stays
+            )
         case "unwanted":
             return replace(standing, unwanted=event)
         case "unloaded":

@@ -21,7 +21,7 @@ from models.arrays import Array
 from models.errors import MillraceError, TransientError, WorkError
 from serving.client import TritonClient
 from serving.config import Device, latest, model_config
-from serving.plan import TRIAL
+from serving.names import TRIAL
 from serving.repository import Repository
 
 ALONE = Limits(seconds=60.0, memory=16 << 30)

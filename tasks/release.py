@@ -1,7 +1,7 @@
 """Step: what Triton serves becomes what the registry's champions say."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -19,10 +19,11 @@ from models.snapshots import open_snapshot
 from models.tracking import TrackedRun
 from serving.actions import in_words
 from serving.ledger import ledger_of
+from serving.model_release import Request
 from serving.observe import Observer
 from serving.outcome import Outcome
 from serving.plan import plan
-from serving.reconcile import Request, reconcile
+from serving.reconcile import reconcile
 from serving.repository import Artifact, Repository
 from serving.standing import Release, Wish
 from serving.status import Tags
@@ -35,7 +36,11 @@ from tasks.retry import step
 
 @step(timeout_seconds=900)
 def reconcile_triton(
-    places: Places, asked_by: str, link: str = "", again: bool = False
+    places: Places,
+    asked_by: str,
+    link: str = "",
+    again: bool = False,
+    models: Sequence[str] | None = None,
 ) -> tuple[Outcome, ...]:
     """Bring every Triton server to the registry's champions.
 
@@ -46,10 +51,12 @@ def reconcile_triton(
         asked_by: who or what asked for it.
         link: where to read more about this release.
         again: try versions once more that were refused before.
+        models: the models to release; None for all.
     """
     request = Request(asked_by, link, datetime.now(UTC) if again else None)
     repository = Repository(places.model_repository, places.staging)
-    return reconcile(RegistryDesk(places), ledger_of(places), repository, places.triton, request)
+    desk, ledger = RegistryDesk(places), ledger_of(places)
+    return reconcile(desk, ledger, repository, places.triton, request, models)
 
 
 @dataclass
@@ -63,19 +70,18 @@ class Lookout:
     places: Callable[[], Places]
     _desk: "RegistryDesk | None" = field(default=None, init=False)
 
-    def due(self) -> Mapping[str, str] | None:
-        """Return what a release would begin with, by model; None while one is under way."""
+    def due(self) -> Mapping[str, str]:
+        """Return what a release would begin with, by model, where none is under way."""
         places = self.places()
         if self._desk is None or self._desk.places != places:
             self._desk = RegistryDesk(places)
         repository = Repository(places.model_repository, places.staging)
-        with repository.exclusive(wait=False) as nothing_changes:
-            if not nothing_changes:
-                return None
-            world = Observer(self._desk, ledger_of(places), repository, places.triton).world()
+        observer = Observer(self._desk, ledger_of(places), repository, places.triton)
         due: dict[str, str] = {}
-        for action in plan(world):
-            due.setdefault(action.model, in_words(action))
+        for model in sorted({action.model for action in plan(observer.world())}):
+            with repository.exclusive(model, wait=False) as nothing_changes:
+                if nothing_changes and (actions := plan(observer.world(model))):
+                    due[model] = in_words(actions[0])
         return due
 
 
@@ -96,9 +102,13 @@ class RegistryDesk:
         """The registry."""
         return registry_of(self.places)
 
-    def wishes(self) -> Mapping[str, Wish]:
-        """Return the champion of each model; without a digest if Millrace did not register it."""
-        champions = self.registry.champions()
+    def wishes(self, model: str | None = None) -> Mapping[str, Wish]:
+        """Return the champion of each model or of one; without a digest if we did not register it.
+
+        Raises:
+            TransientError: MLflow does not answer.
+        """
+        champions = self.registry.champions(model)
         self._versions |= {(each.model, each.version): each for each in champions.values()}
         return {name: Wish(found.version, found.digest) for name, found in champions.items()}
 

@@ -11,8 +11,9 @@ from models.registry import CHAMPION
 from models.tracking import client
 from serving.client import TritonClient
 from serving.ledger import ledger_of
+from serving.model_release import Request
 from serving.outcome import Outcome
-from serving.reconcile import Request, reconcile
+from serving.reconcile import reconcile
 from serving.repository import Repository
 from serving.standing import Release
 from tasks.release import RegistryDesk

@@ -58,10 +58,11 @@ class FileDesk:
         self.golden[model, version] = Expected(given, answers, 0.0, latency_slo_ms)
         return path
 
-    def wishes(self) -> Mapping[str, Wish]:
+    def wishes(self, model: str | None = None) -> Mapping[str, Wish]:
         return {
-            model: Wish(version, self.artifacts[model, version].sha256)
-            for model, version in self.champions.items()
+            name: Wish(version, self.artifacts[name, version].sha256)
+            for name, version in self.champions.items()
+            if model in (None, name)
         }
 
     def tags(self, model: str, version: int) -> Mapping[str, str]:

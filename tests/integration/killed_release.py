@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from models.places import Endpoint, Places
-from serving import reconcile as module
+from serving import model_release as module
 from serving import trial
 from serving.client import TritonClient
 from tasks.release import RegistryDesk
@@ -31,7 +31,7 @@ def die(*_: object, **__: object) -> None:
 
 def dying_after(actions: int) -> Any:
     done = iter(range(1, 100))
-    carry_out = vars(module._Pass)["_do"]
+    carry_out = vars(module.ModelRelease)["_do"]
 
     def do(self: Any, action: Any) -> None:
         carry_out.__get__(self, type(self))(action)
@@ -49,7 +49,7 @@ def main() -> None:
         owner, name = MOMENTS[moment]
         setattr(owner, name, die)
     else:
-        module._Pass._do = dying_after(int(moment))
+        module.ModelRelease._do = dying_after(int(moment))
     with TritonClient(endpoint) as client:
         Line(places, client).release()
     sys.exit("it was to die, and did not")

@@ -12,12 +12,12 @@ from models import apart
 from models.errors import TransientError
 from models.features import FEATURES
 from models.places import Places
-from serving import reconcile as reconciling
-from serving import triton
+from serving import model_release, triton
 from serving.client import TritonClient
 from serving.ledger import Ledger
+from serving.model_release import Request
 from serving.outcome import Outcome
-from serving.reconcile import Request, reconcile
+from serving.reconcile import reconcile
 from serving.repository import Repository
 from tests.integration.desk import FileDesk
 from tests.integration.planted import GOLDEN, classifier, softmax, weights_of
@@ -63,7 +63,9 @@ class Served:
         return self.desk.written.get((self.name, version), {}).get("millrace.status", "")
 
     def events(self) -> list[tuple[str, int]]:
-        return [(each.kind, each.version) for each in self.ledger.releases(self.name)]
+        """Return what happened, but for the proofs on the way."""
+        events = self.ledger.releases(self.name)
+        return [(each.kind, each.version) for each in events if each.kind != "proved"]
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +122,7 @@ def test_a_lost_release_table_unloads_nothing(served: Served, tmp_path: Path) ->
 def test_without_the_registry_a_server_gets_back_what_was_live(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def away(self: object) -> None:
+    def away(self: object, model: str | None = None) -> None:
         raise TransientError("MLflow cannot be reached")
 
     served.client.unload(served.name)
@@ -166,13 +168,13 @@ def test_a_damaged_folder_is_staged_again_and_stops_no_other_model(
 def test_an_alias_that_moves_back_during_the_proof_gives_the_version_no_traffic(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    prove = reconciling.trial.try_on_replica
+    prove = model_release.trial.try_on_replica
 
     def moved_meanwhile(*arguments: object, **options: object) -> object:
         served.desk.champions[served.name] = 1
         return prove(*arguments, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(reconciling.trial, "try_on_replica", moved_meanwhile)
+    monkeypatch.setattr(model_release.trial, "try_on_replica", moved_meanwhile)
     served.release(2)
     assert served.events() == [("live", 1)]
     assert served.answers() == 1
@@ -181,13 +183,13 @@ def test_an_alias_that_moves_back_during_the_proof_gives_the_version_no_traffic(
 def test_a_version_that_served_for_a_moment_is_in_the_table(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    load = reconciling.loading.load
+    load = model_release.loading.load
 
     def moved_meanwhile(*arguments: object, **options: object) -> None:
         load(*arguments, **options)  # type: ignore[arg-type]
         served.desk.champions[served.name] = 1
 
-    monkeypatch.setattr(reconciling.loading, "load", moved_meanwhile)
+    monkeypatch.setattr(model_release.loading, "load", moved_meanwhile)
     served.release(2)
     assert served.events() == [("live", 1), ("live", 2), ("live", 1)]
     assert "moved during" in served.ledger.releases(served.name)[-1].asked_by
@@ -197,14 +199,14 @@ def test_a_version_that_served_for_a_moment_is_in_the_table(
 def test_a_live_version_must_answer_as_certified_by_its_served_name(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    load = reconciling.loading.load
+    load = model_release.loading.load
 
     def with_another_file(action: object, *arguments: object, **options: object) -> None:
         if getattr(action, "version", 0) == 2:
             replace_file(served, 2, seed=7)
         load(action, *arguments, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(reconciling.loading, "load", with_another_file)
+    monkeypatch.setattr(model_release.loading, "load", with_another_file)
     assert "differ" in str(served.release(2).error)
     assert (served.answers(), served.status(2)) == (1, "refused")
 

@@ -17,8 +17,8 @@ from tests.integration.ports import free_endpoint
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the wheel is for Linux")
 
 NAMES = (f"killed{number}" for number in count())
-FORWARD = ("stage", "verify", "prove", "switch", "record", "tag", "tag")
-BACK = ("switch", "record", "tag", "tag")
+FORWARD = ("stage", "verify", "prove", "proved", "switch", "live", "tag", "tag")
+BACK = ("switch", "live", "tag", "tag")
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +66,7 @@ def end_state(line: Line, first: Planted, second: Planted) -> dict[str, object]:
             for each in (first, second)
         ],
         "events": [(e.kind, e.version, e.previous) for e in line.releases(first.name)],
+        "measured": ["p99_ms" in event.evidence for event in line.releases(first.name)],
         "swept": nothing_of_a_trial_is_left(line),
     }
 
@@ -91,7 +92,8 @@ def test_a_promotion_that_is_killed_is_finished_by_the_next_release(
                 "millrace.endpoint": line.client.endpoint.grpc,
             },
         ],
-        "events": [("live", 1, None), ("live", 2, 1)],
+        "events": [("proved", 1, None), ("live", 1, None), ("proved", 2, 1), ("live", 2, 1)],
+        "measured": [True] * 4,
         "swept": True,
     }
 
@@ -110,5 +112,5 @@ def test_a_rollback_that_is_killed_is_finished_by_the_next_release(
     assert asking.wrong == []
     found = end_state(line, first, second)
     assert found["live"] == 1
-    assert found["events"] == [("live", 1, None), ("live", 2, 1), ("live", 1, 2)]
+    assert found["events"][-3:] == [("proved", 2, 1), ("live", 2, 1), ("live", 1, 2)]  # type: ignore[index]
     assert [tags["millrace.status"] for tags in found["tags"]] == ["live", "superseded"]  # type: ignore[index,attr-defined]

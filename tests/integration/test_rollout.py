@@ -18,7 +18,8 @@ from serving import triton
 from serving.client import TritonClient
 from serving.index import ready_versions
 from serving.ledger import Ledger
-from serving.reconcile import Request, reconcile
+from serving.model_release import Request
+from serving.reconcile import reconcile
 from serving.repository import Repository
 from tests.integration.backends import kill_backends
 from tests.integration.desk import FileDesk

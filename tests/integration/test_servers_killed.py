@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from serving.repository import Repository
-from tests.integration.up import Up, all_up
+from tests.integration.up import NAME, Up, all_up
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="the wheel is for Linux"),
@@ -30,7 +30,7 @@ def in_a_release(up: Up) -> None:
     repository = Repository(up.places.model_repository, up.places.staging)
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
-        with repository.exclusive(wait=False) as nobody_else:
+        with repository.exclusive(NAME, wait=False) as nobody_else:
             if not nobody_else:
                 return
         time.sleep(0.01)

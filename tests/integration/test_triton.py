@@ -24,9 +24,10 @@ from serving import plan, triton
 from serving.client import TOKEN_HEADER, TOKEN_METADATA, TritonClient
 from serving.ledger import Ledger
 from serving.load import measure
+from serving.model_release import Request
 from serving.observe import Observer
 from serving.outcome import Outcome, checked
-from serving.reconcile import Request, reconcile
+from serving.reconcile import reconcile
 from serving.repository import Repository
 from tests.integration.backends import kill_backends
 from tests.integration.desk import ROWS, FileDesk

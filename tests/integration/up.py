@@ -88,7 +88,7 @@ class Up:
 
     def asked_by(self) -> list[str]:
         """Return who asked for each version that went live, when no release is under way."""
-        with Repository(self.places.model_repository, self.places.staging).exclusive():
+        with Repository(self.places.model_repository, self.places.staging).exclusive(NAME):
             events = ledger_of(self.places).releases(NAME)
         return [each.asked_by for each in events if each.kind == "live"]
 

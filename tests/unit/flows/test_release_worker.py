@@ -3,7 +3,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from flows.release_worker import ReleaseWorker
+from flows.release_worker import MOST, ReleaseWorker
 from models.errors import InputError, TransientError
 
 SOON = 10.0
@@ -14,25 +14,35 @@ class Releases:
 
     def __init__(self) -> None:
         self.alias = 0
-        self.seen: list[tuple[str, int]] = []
+        self.seen: list[tuple[str, list[str] | None, int]] = []
         self.errors: list[BaseException] = []
         self.began, self.let_through = threading.Semaphore(0), threading.Semaphore(0)
-        self.at_work = 0
+        self._at_work: list[str] = []
 
-    def __call__(self, asked_by: str) -> None:
-        self.at_work += 1
+    def __call__(self, asked_by: str, models: list[str] | None) -> None:
+        names = models or ["*"]
+        assert not set(names) & set(self._at_work), "two releases of a model at a time"
+        self._at_work += names
         self.began.release()
         assert self.let_through.acquire(timeout=SOON)
-        assert self.at_work == 1, "two releases at a time"
-        self.at_work -= 1
-        self.seen.append((asked_by, self.alias))
+        for name in names:
+            self._at_work.remove(name)
+        self.seen.append((asked_by, models, self.alias))
         if self.errors:
             raise self.errors.pop(0)
 
+    def begin(self) -> None:
+        """Wait until a release is at work."""
+        assert self.began.acquire(timeout=SOON)
+
     def next(self) -> None:
         """Let one release through."""
-        assert self.began.acquire(timeout=SOON)
+        self.begin()
         self.let_through.release()
+
+    @property
+    def asked(self) -> list[str]:
+        return [asked_by for asked_by, _, _ in self.seen]
 
 
 Start = Callable[..., ReleaseWorker]
@@ -49,7 +59,6 @@ def start(releases: Releases) -> Iterator[Start]:
 
     def started(*retry_seconds: float) -> ReleaseWorker:
         workers.append(ReleaseWorker(releases, retry_seconds))
-        workers[-1].start()
         return workers[-1]
 
     yield started
@@ -65,28 +74,45 @@ def test_twelve_moves_in_a_row_end_in_the_last_one(releases: Releases, start: St
         releases.alias = version
         worker.want("digits", f"webhook: champion of digits → version {version}")
         if version == 1:
-            assert releases.began.acquire(timeout=SOON)
+            releases.begin()
     releases.let_through.release()
     releases.next()
     worker.end(SOON)
-    assert [alias for _, alias in releases.seen] == [12, 12]
-    assert releases.seen[-1][0] == "webhook: champion of digits → version 12"
+    assert [alias for _, _, alias in releases.seen] == [12, 12]
+    assert releases.asked[-1] == "webhook: champion of digits → version 12"
 
 
-def test_one_release_serves_every_model_that_waits(releases: Releases, start: Start) -> None:
+def test_a_release_that_takes_long_holds_no_other_model_up(
+    releases: Releases, start: Start
+) -> None:
     worker = start()
-    worker.want("", "webhook: started")
-    assert releases.began.acquire(timeout=SOON)
-    worker.want("a", "webhook: champion of a → version 1")
-    worker.want("b", "webhook: champion of b removed")
-    releases.let_through.release()
-    releases.next()
+    worker.want("a", "webhook: a")
+    releases.begin()
+    worker.want("b", "webhook: b")
+    releases.begin()  # beside the other
+    worker.want(None, "webhook: started")
+    releases.begin()
+    for _ in range(3):
+        releases.let_through.release()
     worker.end(SOON)
-    asked = [asked_by for asked_by, _ in releases.seen]
-    assert asked == [
-        "webhook: started",
-        "webhook: champion of a → version 1, webhook: champion of b removed",
-    ]
+    found = {asked_by: models for asked_by, models, _ in releases.seen}
+    assert found == {"webhook: a": ["a"], "webhook: b": ["b"], "webhook: started": None}
+
+
+def test_what_waits_for_room_goes_into_one_release(releases: Releases, start: Start) -> None:
+    worker = start()
+    for number in range(MOST):
+        worker.want(f"m{number}", "watch: x")
+        releases.begin()
+    for name in ("a", "b"):
+        worker.want(name, f"webhook: {name}")
+    releases.let_through.release()
+    releases.begin()
+    releases.let_through.release(MOST)
+    worker.end(SOON)
+    models = [models for _, models, _ in releases.seen]
+    assert ["a", "b"] in models
+    assert len(models) == MOST + 1
 
 
 def test_what_may_pass_is_tried_again_for_the_same_wish(releases: Releases, start: Start) -> None:
@@ -96,7 +122,20 @@ def test_what_may_pass_is_tried_again_for_the_same_wish(releases: Releases, star
     for _ in range(3):
         releases.next()
     worker.end(SOON)
-    assert [asked_by for asked_by, _ in releases.seen] == ["webhook: x"] * 3
+    assert [(asked_by, models) for asked_by, models, _ in releases.seen] == [
+        *[("webhook: x", ["a"])] * 3
+    ]
+
+
+def test_a_newer_wish_ends_the_wait_before_another_try(releases: Releases, start: Start) -> None:
+    releases.errors = [TransientError("no Triton")]
+    worker = start(3600.0)
+    worker.want("a", "webhook: x")
+    releases.next()
+    worker.want("a", "webhook: y")
+    releases.next()
+    worker.end(SOON)
+    assert releases.asked == ["webhook: x", "webhook: y"]
 
 
 def test_a_wish_that_goes_on_to_fail_is_left_to_the_schedule(
@@ -107,10 +146,10 @@ def test_a_wish_that_goes_on_to_fail_is_left_to_the_schedule(
     worker.want("a", "webhook: x")
     releases.next()
     releases.next()
-    worker.want("b", "webhook: y")
+    worker.want("a", "webhook: y")
     releases.next()
     worker.end(SOON)
-    assert releases.seen[-1][0] == "webhook: y"
+    assert releases.asked == ["webhook: x", "webhook: x", "webhook: y"]
 
 
 @pytest.mark.parametrize("error", [InputError("refused"), SystemExit("a signal of Prefect's")])
@@ -121,20 +160,20 @@ def test_the_worker_outlives_every_failure(
     worker = start()
     worker.want("a", "webhook: x")
     releases.next()
-    worker.want("b", "webhook: y")
+    worker.want("a", "webhook: y")
     releases.next()
     worker.end(SOON)
-    assert releases.seen[-1][0] == "webhook: y"
+    assert releases.asked == ["webhook: x", "webhook: y"]
 
 
-def test_an_end_waits_for_the_release_under_way_and_begins_no_other(
+def test_an_end_waits_for_the_releases_under_way_and_begins_no_other(
     releases: Releases, start: Start
 ) -> None:
     worker = start()
     worker.want("a", "webhook: x")
-    assert releases.began.acquire(timeout=SOON)
-    worker.want("b", "webhook: y")
+    releases.begin()
+    worker.want("a", "webhook: y")
     worker.end(0)
     releases.let_through.release()
     worker.end(SOON)
-    assert [asked_by for asked_by, _ in releases.seen] == ["webhook: x"]
+    assert releases.asked == ["webhook: x"]

@@ -5,7 +5,7 @@ import pytest
 from flows.watch import MOST_OF_A_CORE, Watch
 from models.errors import TransientError
 
-Found = Mapping[str, str] | None | Exception
+Found = Mapping[str, str] | Exception
 
 
 class Looks:
@@ -14,9 +14,9 @@ class Looks:
     def __init__(self, *found: Found) -> None:
         self._found = iter(found)
         self.asked: list[tuple[str, str]] = []
-        self.watch = Watch(self._due, lambda about, why: self.asked.append((about, why)), 3.0)
+        self.watch = Watch(self._due, lambda model, why: self.asked.append((model, why)), 3.0)
 
-    def _due(self) -> Mapping[str, str] | None:
+    def _due(self) -> Mapping[str, str]:
         found = next(self._found)
         if isinstance(found, Exception):
             raise found
@@ -37,15 +37,14 @@ def test_what_was_mended_and_breaks_again_is_asked_for_again() -> None:
     assert len(Looks({"a": "switch a"}, {}, {"a": "switch a"}).after(3)) == 2
 
 
-def test_what_breaks_again_right_after_a_release_is_asked_for_again() -> None:
+@pytest.mark.parametrize(("released", "asked"), [(None, 2), (["a"], 2), (["b"], 1)])
+def test_what_breaks_again_right_after_a_release_of_it_is_asked_for_again(
+    released: list[str] | None, asked: int
+) -> None:
     looks = Looks({"a": "switch a"}, {"a": "switch a"})
     looks.after(1)
-    looks.watch.released()
-    assert looks.after(1) == ["watch: switch a"] * 2
-
-
-def test_a_release_under_way_tells_nothing_of_what_is_due() -> None:
-    assert len(Looks({"a": "switch a"}, None, {"a": "switch a"}).after(3)) == 1
+    looks.watch.released(released)
+    assert looks.after(1) == ["watch: switch a"] * asked
 
 
 def test_a_fault_is_told_once_and_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:

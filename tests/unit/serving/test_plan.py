@@ -21,7 +21,8 @@ from serving.actions import (
     Verify,
 )
 from serving.index import LoadedModel
-from serving.plan import TRIAL, plan, warm_versions
+from serving.names import TRIAL, owner_of
+from serving.plan import plan, warm_versions
 from serving.rollout import Move, Split, first_split
 from serving.standing import Release, Standing, Wish, standing_of
 from serving.status import statuses
@@ -86,6 +87,7 @@ def test_a_first_version_is_verified_and_proved_and_only_then_served() -> None:
     assert plan(world(1, ())) == (
         Verify("m", 1, None),
         Prove("m", 1, A),
+        Record("m", "proved", wish(1)),
         Switch("m", 1, A),
     )
 
@@ -101,6 +103,7 @@ def test_a_new_version_is_judged_against_the_live_one_which_stays_warm() -> None
     assert actions == (
         Verify("m", 3, 2),
         Prove("m", 3, A),
+        Record("m", "proved", wish(3), 2),
         Switch("m", 3, A, keep=(2,), previous=2),
     )
 
@@ -187,7 +190,8 @@ def test_what_every_replica_answers_with_is_written_down_whatever_is_wanted() ->
         seen = world(3, ready("m", 1, 2), known=known)
         assert plan(seen) == (Record("m", "live", wish(2), before),)
     apart = world(3, ready("m", 1, 2), ready("m", 1), known=standing(("live", 1)))
-    assert not any(isinstance(action, Record) for action in plan(apart))
+    recorded = [action.kind for action in plan(apart) if isinstance(action, Record)]
+    assert recorded == ["proved"]
 
 
 def test_without_the_registry_what_was_live_is_kept_and_nothing_else_is_done() -> None:
@@ -267,6 +271,7 @@ def test_one_proof_does_for_all_replicas() -> None:
     assert actions == (
         Verify("m", 2, 1),
         Prove("m", 2, A),
+        Record("m", "proved", wish(2), 1),
         Switch("m", 2, A, (1,), 1),
         Switch("m", 2, B, (1,), 1),
     )
@@ -308,8 +313,20 @@ def test_a_quorum_does_not_keep_a_restarted_replica_waiting() -> None:
 def test_what_an_interrupted_trial_left_is_swept_first() -> None:
     trial = f"m{TRIAL}2-abcd"
     actions = plan(world(1, ready(trial, 1), staged={"m": (1,), trial: (1,)}))
-    assert actions[0] == Sweep(trial, (A,))
-    assert plan(world(None, (), staged={trial: (1,)})) == (Sweep(trial),)
+    assert actions[0] == Sweep("m", trial, (A,))
+    assert plan(world(None, (), staged={trial: (1,)})) == (Sweep("m", trial),)
+
+
+def test_a_trial_belongs_to_its_model_which_alone_may_sweep_it() -> None:
+    assert [owner_of(name) for name in ("m", f"m{TRIAL}2-abcd", "m.arms", "m.army")] == [
+        *("m", "m", "m", "m.army")
+    ]
+
+
+def test_what_was_proved_a_moment_ago_is_not_proved_again() -> None:
+    known = standing(("live", 1), ("proved", 2))
+    actions = plan(world(2, ready("m", 1), known=known))
+    assert actions == (Switch("m", 2, A, keep=(1,), previous=1),)
 
 
 def test_old_versions_are_retired_by_the_keep_count() -> None:
@@ -362,7 +379,12 @@ def rolling(
 
 def test_a_rollout_begins_when_the_version_is_proved() -> None:
     actions = plan(rolling(2, ready("m", 1), None))
-    assert actions == (Verify("m", 2, 1), Prove("m", 2, A), Divert("m", 2, FIRST, A))
+    assert actions == (
+        Verify("m", 2, 1),
+        Prove("m", 2, A),
+        Record("m", "proved", wish(2), 1),
+        Divert("m", 2, FIRST, A),
+    )
 
 
 ON = (*ready("m", 1), *ready("m.arms", 1, 2))
@@ -396,7 +418,11 @@ def test_a_step_whose_splitter_does_not_answer_begins_anew() -> None:
 
 def test_a_rollout_that_went_well_is_switched_and_then_dismantled() -> None:
     actions = plan(rolling(2, ON, FIRST, Move("promote", "well")))
-    assert actions == (Switch("m", 2, A, (1,), 1), Dismantle("m", A))
+    switched = (Switch("m", 2, A, (1,), 1), Dismantle("m", A))
+    assert actions == (Record("m", "proved", wish(2), 1, "well"), *switched)
+    passed = replace(KNOWN, proved=Release("m", "proved", 2, "d2", reason="well"))
+    seen = replace(rolling(2, ON, FIRST, Move("promote", "better")), standings={"m": passed})
+    assert plan(seen) == switched
 
 
 def test_after_the_switch_no_other_rollout_begins() -> None:
@@ -417,4 +443,4 @@ def test_arms_that_nothing_calls_are_swept() -> None:
         world(1, ready("m", 1), known=KNOWN, tags=settled(1, KNOWN)),
         staged=on_disk({"m": (1,), "m.arms": (1, 2)}),
     )
-    assert plan(left) == (Sweep("m.arms"),)
+    assert plan(left) == (Sweep("m", "m.arms"),)

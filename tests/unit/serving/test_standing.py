@@ -1,3 +1,4 @@
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from serving.standing import Kind, Release, Standing, Wish, standing_of
@@ -53,6 +54,23 @@ def test_a_withdrawn_refusal_is_none() -> None:
 
 def test_a_refusal_ends_when_something_goes_live() -> None:
     assert standing_of(events(("refused", 2), ("live", 3))).refused is None
+
+
+def test_a_proof_holds_until_something_else_comes_of_it() -> None:
+    proved = events(("live", 1), ("proved", 2))
+    assert standing_of(proved).has_proved(wish(2))
+    assert standing_of(proved).has_proved(wish(1))
+    assert not standing_of(proved).has_proved(Wish(2, "other"))
+    later: tuple[Kind, ...] = ("live", "refused", "withdrawn", "left", "unloaded")
+    for kind in later:
+        ended = standing_of([*proved, *events((kind, 3))])
+        assert not ended.has_proved(wish(2)), kind
+
+
+def test_a_proof_without_a_reason_is_not_that_of_a_rollout() -> None:
+    proved = events(("proved", 2))
+    assert not standing_of(proved).has_passed(wish(2))
+    assert standing_of([replace(proved[0], reason="well")]).has_passed(wish(2))
 
 
 def test_a_step_of_a_rollout_ends_with_what_comes_of_it() -> None:
