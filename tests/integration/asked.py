@@ -27,7 +27,8 @@ class Line:
     places: Places
     client: TritonClient
 
-    def release(self) -> tuple[Outcome, ...]:
+    def release(self, *models: str) -> tuple[Outcome, ...]:
+        """Release these models, or all."""
         repository = Repository(self.places.model_repository, self.places.staging)
         return reconcile(
             RegistryDesk(self.places),
@@ -35,6 +36,7 @@ class Line:
             repository,
             [self.client.endpoint],
             Request("a test"),
+            models or None,
         )
 
     def releases(self, name: str) -> tuple[Release, ...]:

@@ -11,7 +11,10 @@ from typing import Any
 
 import pytest
 
-from tests.integration.ports import service_ports
+from models.places import Places
+from serving import triton
+from tests.integration.asked import Line
+from tests.integration.ports import free_endpoint, service_ports
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -120,6 +123,16 @@ def new_home(tmp_path: Path, prefect_api: str) -> Home:
 @pytest.fixture(scope="session")
 def make(prefect_api: str) -> Callable[[Path], Home]:
     return lambda path: make_home(path, prefect_api)
+
+
+@pytest.fixture(scope="module")
+def line(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Line]:
+    """A registry and a Triton server."""
+    home, endpoint = tmp_path_factory.mktemp("home"), free_endpoint()
+    uri = f"sqlite:///{home}/mlflow.db"
+    places = Places(home, uri, str(home / "tables"), triton=(endpoint,)).prepared()
+    with triton.running(places, endpoint) as client:
+        yield Line(places, client)
 
 
 __all__ = ["EXAMPLES", "Done", "Home", "make_home"]

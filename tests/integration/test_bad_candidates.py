@@ -4,7 +4,7 @@ A real MLflow registry, a real Triton, and a client that asks the champion all t
 """
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +17,7 @@ from models.features import FEATURES
 from models.package import DIGEST_TAG
 from models.places import Places
 from models.tracking import client
-from serving import trial, triton
+from serving import trial
 from serving.outcome import checked
 from tests.integration.asked import Asking, Line, nothing_of_a_trial_is_left
 from tests.integration.planted import (
@@ -31,24 +31,12 @@ from tests.integration.planted import (
     softmax,
     weights_of,
 )
-from tests.integration.ports import free_endpoint
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the wheel is for Linux")
 
 NAME = "judged"
 SEED = 3
 """Of the candidates' weights; the champion's is 0."""
-
-
-@pytest.fixture(scope="module")
-def line(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Line]:
-    home = tmp_path_factory.mktemp("home")
-    endpoint = free_endpoint()
-    places = Places(
-        home, f"sqlite:///{home}/mlflow.db", str(home / "tables"), triton=(endpoint,)
-    ).prepared()
-    with triton.running(places, endpoint) as opened:
-        yield Line(places, opened)
 
 
 @pytest.fixture(scope="module")

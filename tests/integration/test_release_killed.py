@@ -2,32 +2,19 @@
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from itertools import count
 
 import pytest
 
-from models.places import Places
-from serving import triton
 from tests.integration.asked import Asking, Line, nothing_of_a_trial_is_left
 from tests.integration.killed_release import MOMENTS
 from tests.integration.planted import Planted, good, ingest_rows, plant
-from tests.integration.ports import free_endpoint
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the wheel is for Linux")
 
 NAMES = (f"killed{number}" for number in count())
 FORWARD = ("stage", "verify", "prove", "proved", "switch", "live", "tag", "tag")
 BACK = ("switch", "live", "tag", "tag")
-
-
-@pytest.fixture(scope="module")
-def line(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Line]:
-    home, endpoint = tmp_path_factory.mktemp("home"), free_endpoint()
-    uri = f"sqlite:///{home}/mlflow.db"
-    places = Places(home, uri, str(home / "tables"), triton=(endpoint,)).prepared()
-    with triton.running(places, endpoint) as client:
-        yield Line(places, client)
 
 
 @pytest.fixture

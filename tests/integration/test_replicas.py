@@ -5,6 +5,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import pytest
 
 from models.errors import TransientError
@@ -97,3 +98,28 @@ def test_a_model_that_wants_all_replicas_waits_for_them(pair: Pair) -> None:
         assert (live(pair.first), live(pair.second)) == (2, 2)
         assert pair.status(2) == ("live", "2 of 2")
         assert pair.status(1)[0] == "superseded"
+
+
+def test_a_replica_that_is_frozen_holds_the_other_up_only_for_a_moment(pair: Pair) -> None:
+    with triton.running(pair.places, pair.first), triton.running(pair.places, pair.second):
+        pair.promote(1)
+        server = serving_at(pair.second)
+        server.suspend()
+        try:
+            here, frozen = pair.promote(2)
+        finally:
+            server.resume()
+        assert (here.changed, here.error) == (True, None)
+        assert isinstance(frozen.error, TransientError)
+        assert live(pair.first) == 2
+        assert pair.status(2) == ("live", "1 of 2")
+        pair.release()
+        assert live(pair.second) == 2
+        assert pair.status(2) == ("live", "2 of 2")
+
+
+def serving_at(endpoint: Endpoint) -> psutil.Process:
+    ports = f"--grpc-port={endpoint.grpc_port}"
+    found = [each for each in psutil.process_iter(["cmdline"]) if ports in each.info["cmdline"]]
+    assert len(found) == 1
+    return found[0]

@@ -1,0 +1,178 @@
+"""What becomes of a registry while it is released from: by other tools, by people, by faults."""
+
+import errno
+import sys
+import threading
+from itertools import count
+
+import pytest
+from mlflow.exceptions import MlflowException
+
+from models.tracking import client
+from serving import trial
+from serving.outcome import Outcome
+from serving.repository import Repository
+from tests.integration.asked import Asking, Line
+from tests.integration.planted import Planted, good, ingest_rows, plant
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the wheel is for Linux")
+
+NAMES = (f"kept{number}" for number in count())
+NO_WORSE = {"promotion": {"require": {"max_metric_drop": 0.0}}}
+APPROVED = {"promotion": {"require": {"approval": True}}}
+
+
+@pytest.fixture
+def live(line: Line) -> Planted:
+    """A model of its own, whose version 1 is live."""
+    name = next(NAMES)
+    ingest_rows(line.places, name)
+    first = plant(line.places, name, good(0))
+    line.promote(first)
+    line.release()
+    assert line.client.live_version(name) == 1
+    return first
+
+
+def released(line: Line, planted: Planted) -> Outcome:
+    line.promote(planted)
+    return next(each for each in line.release() if each.model == planted.name)
+
+
+def reason(outcome: Outcome) -> str:
+    assert outcome.error is not None
+    return f"{outcome.error.what}; {outcome.error.seen}"
+
+
+def test_a_version_of_another_tool_is_refused_on_a_model_that_we_serve(
+    line: Line, live: Planted
+) -> None:
+    store = client(line.places.tracking_uri)
+    made = store.create_model_version(live.name, live.folder.as_uri())
+    other = Planted(live.name, int(made.version), live.folder)
+    with Asking(line, live.name, 0) as asking:
+        error = released(line, other)
+    assert "digest" in reason(error)
+    assert asking.wrong == []
+    assert line.client.live_version(live.name) == 1
+    assert line.tags(other)["millrace.status"] == "refused"
+    assert "digest" in line.tags(other)["millrace.reason"]
+
+
+def test_a_model_of_another_tool_is_left_alone(line: Line, live: Planted) -> None:
+    store = client(line.places.tracking_uri)
+    name = next(NAMES)
+    store.create_registered_model(name)
+    store.create_model_version(name, live.folder.as_uri())
+    other = Planted(name, 1, live.folder)
+    line.promote(other)
+    assert name not in {outcome.model for outcome in line.release()}
+    assert not [tag for tag in line.tags(other) if tag.startswith("millrace.")]
+
+
+def test_a_live_version_that_was_deleted_is_no_bar_to_the_next(line: Line, live: Planted) -> None:
+    client(line.places.tracking_uri).delete_model_version(live.name, str(live.number))
+    second = plant(line.places, live.name, good(0, pipeline=NO_WORSE))
+    assert released(line, second).error is None
+    assert line.client.live_version(live.name) == 2
+    assert line.tags(second)["millrace.status"] == "live"
+
+
+@pytest.mark.parametrize("author", ["", None], ids=["empty", "no run"])
+def test_nobody_approves_what_nobody_is_known_to_have_trained(
+    line: Line, live: Planted, author: str | None
+) -> None:
+    tags = {"millrace.approved_by": "bob"}
+    second = plant(line.places, live.name, good(0, pipeline=APPROVED, tags=tags))
+    store = client(line.places.tracking_uri)
+    run = store.get_model_version(second.name, str(second.number)).run_id
+    assert run is not None
+    if author is None:
+        store.delete_tag(run, "mlflow.user")
+    else:
+        store.set_tag(run, "mlflow.user", author)
+    assert "not known who ran its training" in reason(released(line, second))
+    assert line.client.live_version(live.name) == 1
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        OSError(errno.ENOSPC, "No space left on device"),
+        MlflowException("the server went away"),  # the client's own, when the connection breaks
+    ],
+    ids=lambda fault: type(fault).__name__,
+)
+def test_a_fault_of_this_machine_or_of_mlflow_refuses_nothing(
+    line: Line, live: Planted, fault: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    second = plant(line.places, live.name, good(0))
+
+    def broken(*_: object, **__: object) -> None:
+        raise fault
+
+    with monkeypatch.context() as patched, Asking(line, live.name, 0) as asking:
+        if isinstance(fault, OSError):
+            patched.setattr("serving.repository.Repository.stage", broken)
+        else:
+            patched.setattr("mlflow.MlflowClient.get_model_version_download_uri", broken)
+        outcome = released(line, second)
+    assert outcome.error is not None
+    assert outcome.error.transient, outcome.error
+    assert asking.wrong == []
+    assert [event.kind for event in line.releases(live.name)] == ["proved", "live"]
+    assert released(line, second).error is None
+    assert line.client.live_version(live.name) == 2
+
+
+def test_a_trial_that_cannot_be_swept_keeps_no_version_from_going_live(
+    line: Line, live: Planted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = line.places.model_repository / f"{live.name}.trial-1-abcd"
+    left.mkdir()
+    second = plant(line.places, live.name, good(0))
+
+    remove = Repository.remove_model
+
+    def stuck(self: Repository, name: str) -> bool:
+        if name == left.name:
+            raise OSError(errno.EACCES, "Permission denied", str(left))
+        return remove(self, name)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Repository, "remove_model", stuck)
+        assert released(line, second).error is None
+    assert line.client.live_version(live.name) == 2
+    assert left.exists()
+    line.release()
+    assert not left.exists()
+
+
+def test_a_candidate_that_hangs_keeps_no_other_model_waiting(
+    line: Line, live: Planted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = plant(line.places, next(NAMES), good(0))
+    slow = plant(line.places, live.name, good(0))
+    hangs, goes_on = threading.Event(), threading.Event()
+    alone = trial.try_alone
+
+    def hanging(onnx: object, expected: object) -> None:
+        if live.name in str(onnx):
+            hangs.set()
+            assert goes_on.wait(60)
+        alone(onnx, expected)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(trial, "try_alone", hanging)
+    line.promote(slow)
+    first = threading.Thread(target=line.release)
+    first.start()
+    try:
+        assert hangs.wait(30)
+        line.promote(other)
+        assert [each.error for each in line.release(other.name)] == [None]
+        assert line.client.live_version(other.name) == 1
+        assert line.client.live_version(live.name) == 1
+    finally:
+        goes_on.set()
+        first.join(60)
+    assert line.client.live_version(live.name) == 2
