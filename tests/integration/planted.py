@@ -17,7 +17,7 @@ import yaml
 from onnx import TensorProto, helper, numpy_helper
 
 from export.certificate import Certificate, Stage
-from models.features import Encoding, Feature
+from models.features import FEATURES, Encoding, Feature
 from models.package import DIGEST_TAG
 from models.pipeline import DatasetSpec, Pipeline
 from models.places import Places
@@ -29,6 +29,8 @@ LABELS = ("x", "y", "z")
 ENCODING = Encoding((Feature("v", "vector", width=WIDTH),), "t", LABELS)
 GOLDEN = np.random.default_rng(1).normal(size=(8, WIDTH)).astype(np.float32)
 FLOAT = TensorProto.FLOAT
+SEED = 3
+"""Of a bad candidate's weights; its champion's is 0."""
 
 DATASET = DatasetSpec(source="rows.jsonl", target="t")
 Nodes = Sequence[onnx.NodeProto]
@@ -85,6 +87,29 @@ def good(seed: int = 0, **options: Any) -> Version:
     """A softmax of a linear layer, certified truly."""
     weights = weights_of(seed)
     return Version(classifier(weights), softmax(GOLDEN @ weights), **options)
+
+
+def made_by(*nodes: Any, **extra: np.ndarray) -> Version:
+    """A version that makes "seen" out of the features in another way."""
+    return replace(good(SEED), model=classifier(weights_of(SEED), before=nodes, extra=extra))
+
+
+def busy(size: int, times: int, depends: bool) -> Version:
+    """A version that multiplies large matrices: before it answers, or before it is loaded."""
+    fill = helper.make_node("ConstantOfShape", ["shape"], ["m0"])
+    if depends:
+        start = [
+            helper.make_node("ReduceSum", [FEATURES], ["total"], keepdims=0),
+            helper.make_node("Mul", ["m0", "total"], ["p0"]),
+        ]
+    else:
+        start = [helper.make_node("Identity", ["m0"], ["p0"])]
+    chain = [helper.make_node("MatMul", [f"p{i}", "m0"], [f"p{i + 1}"]) for i in range(times)]
+    end = [
+        helper.make_node("ReduceSum", [f"p{times}"], ["nothing"], keepdims=0),
+        helper.make_node("Add", [FEATURES, "nothing"], ["seen"]),
+    ]
+    return made_by(fill, *start, *chain, *end, shape=np.array([size, size]))
 
 
 def weights_of(seed: int) -> np.ndarray:

@@ -22,11 +22,14 @@ from serving.outcome import checked
 from tests.integration.asked import Asking, Line, nothing_of_a_trial_is_left
 from tests.integration.planted import (
     GOLDEN,
+    SEED,
     Planted,
     Version,
+    busy,
     classifier,
     good,
     ingest_rows,
+    made_by,
     plant,
     softmax,
     weights_of,
@@ -35,8 +38,6 @@ from tests.integration.planted import (
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the wheel is for Linux")
 
 NAME = "judged"
-SEED = 3
-"""Of the candidates' weights; the champion's is 0."""
 
 
 @pytest.fixture(scope="module")
@@ -60,34 +61,11 @@ def with_weights(value: float) -> Version:
     return replace(good(SEED), model=classifier(weights))
 
 
-def made_by(*nodes: Any, **extra: np.ndarray) -> Version:
-    """A version that makes "seen" out of the features in another way."""
-    return replace(good(SEED), model=classifier(weights_of(SEED), before=nodes, extra=extra))
-
-
 def batch_dependent() -> Version:
     mean = helper.make_node("ReduceMean", [FEATURES], ["mean"], axes=[0], keepdims=1)
     less = helper.make_node("Sub", [FEATURES, "mean"], ["seen"])
     version = made_by(mean, less)
     return replace(version, answers=softmax((GOLDEN - GOLDEN.mean(0)) @ weights_of(SEED)))
-
-
-def busy(size: int, times: int, depends: bool) -> Version:
-    """A version that multiplies large matrices: before it answers, or before it is loaded."""
-    fill = helper.make_node("ConstantOfShape", ["shape"], ["m0"])
-    if depends:
-        start = [
-            helper.make_node("ReduceSum", [FEATURES], ["total"], keepdims=0),
-            helper.make_node("Mul", ["m0", "total"], ["p0"]),
-        ]
-    else:
-        start = [helper.make_node("Identity", ["m0"], ["p0"])]
-    chain = [helper.make_node("MatMul", [f"p{i}", "m0"], [f"p{i + 1}"]) for i in range(times)]
-    end = [
-        helper.make_node("ReduceSum", [f"p{times}"], ["nothing"], keepdims=0),
-        helper.make_node("Add", [FEATURES, "nothing"], ["seen"]),
-    ]
-    return made_by(fill, *start, *chain, *end, shape=np.array([size, size]))
 
 
 def overflowing() -> Version:

@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from serving.repository import Repository
-from tests.integration.up import NAME, Up, all_up
+from tests.integration.up import Up, all_up
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="the wheel is for Linux"),
@@ -27,12 +26,10 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
 
 def in_a_release(up: Up) -> None:
     """Wait until a release is at work."""
-    repository = Repository(up.places.model_repository, up.places.staging)
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
-        with repository.exclusive(NAME, wait=False) as nobody_else:
-            if not nobody_else:
-                return
+        if up.is_in_a_release():
+            return
         time.sleep(0.01)
     raise AssertionError("no release began")
 

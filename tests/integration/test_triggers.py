@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.integration.planted import busy, plant
 from tests.integration.up import NAME, Up, all_up
 
 pytestmark = [
@@ -57,3 +58,17 @@ def test_a_receiver_that_was_killed_comes_back_and_catches_up(up: Up) -> None:
     up.seconds_until(2, 120)
     up.move(1)
     up.seconds_until(1, 60)
+
+
+def test_a_candidate_that_hangs_keeps_no_other_model_from_going_live(up: Up) -> None:
+    up.move(1)
+    up.seconds_until(1, 60)
+    plant(up.places, "hangs", busy(4000, 400, depends=True))
+    up.move(1, "hangs")
+    deadline = time.monotonic() + 30
+    while not up.is_in_a_release("hangs"):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    up.move(2)
+    up.seconds_until(2, 40)
+    assert up.is_in_a_release("hangs")

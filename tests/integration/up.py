@@ -41,9 +41,17 @@ class Up:
     def places(self) -> Places:
         return self.settings.places()
 
-    def move(self, version: int) -> None:
+    def move(self, version: int, model: str = NAME) -> None:
         """Do what a click on the alias in the MLflow UI does."""
-        client(self.places.tracking_uri).set_registered_model_alias(NAME, CHAMPION, str(version))
+        client(self.places.tracking_uri).set_registered_model_alias(model, CHAMPION, str(version))
+
+    @property
+    def repository(self) -> Repository:
+        return Repository(self.places.model_repository, self.places.staging)
+
+    def is_in_a_release(self, model: str = NAME) -> bool:
+        with self.repository.exclusive(model, wait=False) as nobody_else:
+            return not nobody_else
 
     def answers(self) -> int | None:
         """Return the version whose weights a client's request is answered with."""
@@ -81,14 +89,16 @@ class Up:
         deadline, lookout = time.monotonic() + at_most, Lookout(lambda: self.places)
         while True:
             with suppress(Exception):  # MLflow may be away
-                if lookout.due() == {} and self.answers() == version:
+                free = not self.is_in_a_release()
+                due = lookout.due()
+                if free and not (due or self.is_in_a_release()) and self.answers() == version:
                     return self.end_state()
             assert time.monotonic() < deadline, f"not settled within {at_most} s"
             time.sleep(0.2)
 
     def asked_by(self) -> list[str]:
         """Return who asked for each version that went live, when no release is under way."""
-        with Repository(self.places.model_repository, self.places.staging).exclusive(NAME):
+        with self.repository.exclusive(NAME):
             events = ledger_of(self.places).releases(NAME)
         return [each.asked_by for each in events if each.kind == "live"]
 
