@@ -137,19 +137,20 @@ def show_served(served: "Sequence[Served]") -> None:
 def show_history(model: str, releases: "Sequence[Release]") -> None:
     """Print the releases of a model, the newest first."""
     rows = [
-        (
-            f"{each.at:%Y-%m-%d %H:%M:%S}",
-            each.kind,
-            each.version,
-            "" if each.previous is None else each.previous,
-            f"{each.seconds:.1f} s",
-            each.asked_by,
-            each.reason,
-        )
+        (f"{each.at:%Y-%m-%d %H:%M:%S}", each.kind, each.version, _circumstances(each))
         for each in releases
     ]
-    head = ("at (UTC)", "what", "version", "before", "took", "asked by", "why")
-    print_table(f"releases of {model}", head, rows)
+    print_table(f"releases of {model}", ("at (UTC)", "what", "version", "why"), rows)
+
+
+def _circumstances(release: "Release") -> str:
+    """Return why it happened and, on a line of its own, what else is known of it."""
+    facts = [f"took {release.seconds:.1f} s"]
+    if release.previous is not None:
+        facts.append(f"before: {release.previous}")
+    if release.asked_by:
+        facts.append(f"asked by {release.asked_by}")
+    return "\n".join(filter(None, (release.reason, "; ".join(facts))))
 
 
 def _training_rows(outcome: "TrainOutcome") -> list[Row]:
