@@ -19,17 +19,23 @@ if TYPE_CHECKING:
 Row = tuple[object, object]
 
 
-def show_training(outcome: "TrainOutcome") -> None:
-    """Print what a training run came to, and the next step."""
+def show_training(outcome: "TrainOutcome", *, is_up: bool) -> None:
+    """Print what a training run came to, and the next step.
+
+    Args:
+        outcome: what it came to.
+        is_up: whether the services of this home run.
+    """
     print_table(outcome.version.model, ("what", "value"), _training_rows(outcome))
-    if outcome.promotion.champion:
-        print_hint("`millrace release` serves it where `millrace up` runs; `up` does so by itself")
+    version = f"{outcome.version.model} version {outcome.version.version}"
+    if outcome.promotion.champion and is_up:
+        print_hint(f"`millrace status` tells when {version} is live; its release has begun")
+    elif outcome.promotion.champion:
+        print_hint(f"`millrace up` serves {version}; a Triton elsewhere, `millrace release`")
     elif outcome.promotion.challenger:
-        version = f"{outcome.version.model} version {outcome.version.version}"
-        print_hint(
-            f"`millrace up`, then give {version} the alias champion in the MLflow UI, "
-            "or set promotion: auto"
-        )
+        start = "" if is_up else "`millrace up`, then "
+        place = _page(outcome) or "in the MLflow UI"
+        print_hint(f"{start}make {version} live by the alias champion: {place}")
 
 
 def show_demo(summary: "DemoSummary") -> None:
@@ -181,6 +187,14 @@ def _training_rows(outcome: "TrainOutcome") -> list[Row]:
     version = f"{outcome.version.model} version {outcome.version.version}"
     rows.append(("registered", f"{version}, {champion}: {outcome.promotion.reason}"))
     return rows
+
+
+def _page(outcome: "TrainOutcome") -> str:
+    """Return the version's page in the MLflow UI; empty where no server shows one."""
+    address, version = outcome.run.tracking_uri.rstrip("/"), outcome.version
+    if not address.startswith(("http://", "https://")):
+        return ""
+    return f"{address}/#/models/{version.model}/versions/{version.version}"
 
 
 def _number(value: float | None) -> str:

@@ -1,8 +1,13 @@
 from datetime import UTC, datetime
+from types import SimpleNamespace
 
 import pytest
 
-from flows.show import show_history
+from export.certificate import Certificate
+from flows.show import show_history, show_training
+from models.package import ModelVersion
+from models.promotion import Promotion
+from models.tracking import TrackedRun
 from serving.standing import Release
 
 REFUSAL = "the p99 of one row is 12.4 ms, above its latency_slo_ms of 10, on digits.trial-8f2e0c"
@@ -26,3 +31,46 @@ def test_a_history_breaks_no_words(
     told = f"{REFUSAL} took 43.0 s; before: 10; asked by {ASKED_BY}".split()
     words = printed.replace("│", " ").split()
     assert [word for word in told if word not in words] == []
+
+
+def _trained(promotion: Promotion, tracking_uri: str) -> SimpleNamespace:
+    certificate = Certificate("m", "fast", "d", "rows", 0, "e", 10, 2, "accuracy", 0.01, (), True)
+    return SimpleNamespace(
+        snapshot=SimpleNamespace(rows=10, version=0, created=True, quarantined=0),
+        candidates=(),
+        certificate=certificate,
+        version=ModelVersion("digits", 3, "d", "run"),
+        promotion=promotion,
+        run=TrackedRun(tracking_uri, "1", "run"),
+        recoveries=(),
+    )
+
+
+CHALLENGER = Promotion(True, False, "promotion is manual")
+CHAMPION = Promotion(True, True, "there was no champion")
+REFUSED = Promotion(False, False, "it did not hold its gates")
+SERVER, DATABASE = "http://127.0.0.1:5000", "sqlite:///mlflow.db"
+
+
+@pytest.mark.parametrize(
+    ("promotion", "tracking_uri", "is_up", "says", "not_said"),
+    [
+        (CHALLENGER, SERVER, True, f"{SERVER}/#/models/digits/versions/3", "millrace up"),
+        (CHALLENGER, DATABASE, False, "`millrace up`, then make digits version 3", "sqlite"),
+        (CHAMPION, SERVER, True, "`millrace status` tells", "millrace up"),
+        (CHAMPION, DATABASE, False, "`millrace up` serves", "millrace status"),
+        (REFUSED, SERVER, True, "", "next:"),
+    ],
+)
+def test_the_next_step_after_a_training_is_one_that_is_left(
+    capsys: pytest.CaptureFixture[str],
+    promotion: Promotion,
+    tracking_uri: str,
+    is_up: bool,
+    says: str,
+    not_said: str,
+) -> None:
+    show_training(_trained(promotion, tracking_uri), is_up=is_up)
+    hint = " ".join(capsys.readouterr().err.split())
+    assert says in hint
+    assert not_said not in hint
