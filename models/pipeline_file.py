@@ -8,7 +8,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from models.errors import InputError, nearest
-from models.pipeline import Pipeline
+from models.pipeline import NAME, Pipeline
 from models.source import missing_file
 
 FAMILIES = ("mlp", "cnn")
@@ -189,6 +189,9 @@ def _explained(found: Any, place: Location) -> str:
         known = _known_keys(place[:-1])
         hint = nearest(str(place[-1]), known)
         return f"there is no such key; {hint or 'valid: ' + ', '.join(known)}"
+    if kind == "string_pattern_mismatch":  # only the name has a pattern
+        why = "; Millrace keeps names with a dot for itself" if "." in str(seen) else ""
+        return f"must be {NAME}; seen {seen!r}{why}; choose another name"
     message = found["msg"].removeprefix("Value error, ")
     message = _without_tuple(message[0].lower() + message[1:])
     text = f"{message}; seen {seen!r}" if not isinstance(seen, dict) else message

@@ -75,7 +75,8 @@ def test_the_schema_describes_the_keys() -> None:
         (GOOD + "export: {objective: latancy}\n", ["'latancy'", "did you mean 'latency'?"]),
         (GOOD + "model: {family: mlpp}\n", ["line 5: model.family", "did you mean 'mlp'?"]),
         (GOOD.replace("target: y", "target: no"), ["dataset.target", "put it in quotes"]),
-        (GOOD.replace("name: t", "name: T x"), ["line 1: name", "'T x'"]),
+        (GOOD.replace("name: t", "name: T x"), ["line 1: name", "a small letter, then", "'T x'"]),
+        (GOOD.replace("name: t", "name: t.arms"), ["seen 't.arms'", "names with a dot for itself"]),
         (
             GOOD + "  columns:\n    a: {typ: float}\n",
             ["line 6: dataset.columns.a.typ", "did you mean 'type'?"],
