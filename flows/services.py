@@ -45,6 +45,7 @@ class Service:
             holding its process id.
         ports: the ports that it takes.
         grace: seconds that it may take to stop.
+        after: services that its first start waits for, so that it finds them well.
         keeps_children: whether children may finish their work after it has died.
         clean_up: removes what an ended process left; called before every start and after the end.
     """
@@ -58,6 +59,7 @@ class Service:
     health: str | Path = ""
     ports: tuple[Port, ...] = ()
     grace: float = 10.0
+    after: tuple[str, ...] = ()
     keeps_children: bool = False
     clean_up: Callable[[], None] = lambda: None
 
@@ -175,6 +177,8 @@ def webhook(settings: Settings) -> Service:
         address=address,
         health=f"{address}/health",
         ports=(Port(settings.webhook_port, "MILLRACE_WEBHOOK_PORT"),),
+        # It releases as soon as it runs, and would tell as faults what has only not started yet.
+        after=("mlflow", "prefect", "triton"),
     )
 
 
