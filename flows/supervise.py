@@ -31,7 +31,7 @@ STEADY_SECONDS = 60.0
 FIRST_DELAY_SECONDS = 0.5
 LONGEST_DELAY_SECONDS = 30.0
 STRAY_SECONDS = 10.0
-AFTER_SECONDS = 30.0
+AFTER_SECONDS = 60.0
 """A first start waits no longer than this for the services that it comes after."""
 LOG_BYTES = 10 * 2**20
 
