@@ -41,6 +41,7 @@ class Service:
         environment: what it needs beside the environment of every service.
         isolated: whether `environment` is all that it gets.
         address: where a person or a client reaches it; empty when it listens nowhere.
+        grpc: the `host:port` where it takes gRPC too; empty if it does not.
         health: a URL that answers 200 when it is well, or the file that it writes when it is ready,
             holding its process id.
         ports: the ports that it takes.
@@ -56,6 +57,7 @@ class Service:
     environment: Mapping[str, str] = field(default_factory=dict)
     isolated: bool = False
     address: str = ""
+    grpc: str = ""
     health: str | Path = ""
     ports: tuple[Port, ...] = ()
     grace: float = 10.0
@@ -155,6 +157,7 @@ def triton_server(settings: Settings) -> Service:
         isolated=True,
         clean_up=partial(triton.clean_up, places, endpoint),
         address=f"http://{endpoint.http}",
+        grpc=endpoint.grpc,
         health=f"http://{endpoint.http}/v2/health/ready",
         ports=(
             Port(endpoint.http_port, "MILLRACE_TRITON_HTTP_PORT"),

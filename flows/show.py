@@ -7,7 +7,7 @@ from flows.console import print_hint, print_table
 from tasks.train import recovery
 
 if TYPE_CHECKING:
-    from flows.control import Status
+    from flows.control import ServiceStatus, Status
     from flows.demo import DemoSummary
     from flows.predict import LiveAnswer
     from flows.train_model import TrainOutcome
@@ -110,9 +110,9 @@ def show_status(status: "Status") -> None:
         (
             service.name,
             "healthy" if service.healthy else "running" if service.running else "stopped",
-            service.address,
+            f"{service.address}\ngRPC {service.grpc}" if service.grpc else service.address,
             service.pid or "",
-            "" if service.uptime_seconds is None else f"{service.uptime_seconds:,.0f} s",
+            _uptime(service),
         )
         for service in status.services
     ]
@@ -147,6 +147,14 @@ def show_history(model: str, releases: "Sequence[Release]") -> None:
         for each in releases
     ]
     print_table(f"releases of {model}", ("at (UTC)", "what", "version", "why"), rows)
+
+
+def _uptime(service: "ServiceStatus") -> str:
+    """Return how long a service is up and, on a line of its own, how often it was restarted."""
+    seconds, count = service.uptime_seconds, service.restarts
+    up = "" if seconds is None else f"{seconds:,.0f} s"
+    restarts = f"{count} restart{'s' if count > 1 else ''}" if count else ""
+    return "\n".join(filter(None, (up, restarts)))
 
 
 def _circumstances(release: "Release") -> str:

@@ -4,7 +4,8 @@ from types import SimpleNamespace
 import pytest
 
 from export.certificate import Certificate
-from flows.show import show_history, show_training
+from flows.control import ServiceStatus, Status
+from flows.show import show_history, show_status, show_training
 from models.package import ModelVersion
 from models.promotion import Promotion
 from models.tracking import TrackedRun
@@ -74,3 +75,25 @@ def test_the_next_step_after_a_training_is_one_that_is_left(
     hint = " ".join(capsys.readouterr().err.split())
     assert says in hint
     assert not_said not in hint
+
+
+def _status(restarts: int, grpc: str = "") -> Status:
+    service = ServiceStatus("triton", True, True, SERVER, 123, 61.0, restarts, "triton.log", grpc)
+    return Status(True, "/home/a/.millrace", services=(service,))
+
+
+@pytest.mark.parametrize(("restarts", "says"), [(1, "1 restart "), (12, "12 restarts ")])
+def test_a_status_tells_how_often_a_service_was_restarted(
+    capsys: pytest.CaptureFixture[str], restarts: int, says: str
+) -> None:
+    show_status(_status(restarts))
+    assert says in capsys.readouterr().out
+    show_status(_status(0))
+    assert "restart" not in capsys.readouterr().out
+
+
+def test_a_status_tells_where_clients_send_grpc(capsys: pytest.CaptureFixture[str]) -> None:
+    show_status(_status(0, "127.0.0.1:8001"))
+    assert "gRPC 127.0.0.1:8001" in capsys.readouterr().out
+    show_status(_status(0))
+    assert "gRPC" not in capsys.readouterr().out
