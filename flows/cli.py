@@ -44,8 +44,12 @@ def check(file: PipelineFile, set_: Overrides = None, as_json: AsJson = False) -
     preflight(pipeline)
     if as_json:
         console.print_json(pipeline.model_dump(mode="json"))
-    else:
-        sys.stdout.write(resolved_yaml(pipeline))
+        return
+    sys.stdout.write(resolved_yaml(pipeline))
+    if pipeline.rollout.kind != "direct":
+        from serving import evidence
+
+        _say(evidence.in_words(pipeline.rollout))
 
 
 @app.command()
