@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from flows import console, environment, settings
+from flows import console, environment, run_state, settings
 from models.errors import MillraceError
 from models.reachable import require_http
 
@@ -44,8 +44,12 @@ def check(file: PipelineFile, set_: Overrides = None, as_json: AsJson = False) -
     preflight(pipeline)
     if as_json:
         console.print_json(pipeline.model_dump(mode="json"))
-    else:
-        sys.stdout.write(resolved_yaml(pipeline))
+        return
+    sys.stdout.write(resolved_yaml(pipeline))
+    if pipeline.rollout.kind != "direct":
+        from serving import evidence
+
+        _say(evidence.in_words(pipeline.rollout))
 
 
 @app.command()
@@ -65,7 +69,10 @@ def run(file: PipelineFile, set_: Overrides = None, as_json: AsJson = False) -> 
 
     with console.stdout_for_results():
         outcome = train_model(str(file.resolve()), list(set_ or ()))
-    console.print_json(outcome) if as_json else show_training(outcome)
+    if as_json:
+        console.print_json(outcome)
+    else:
+        show_training(outcome, is_up=run_state.supervisor_alive(settings.load().run))
 
 
 @app.command()

@@ -43,6 +43,7 @@ class ServiceStatus:
         uptime_seconds: since its last start.
         restarts: starts after the first.
         log: its log file.
+        grpc: the `host:port` where it takes gRPC too; empty if it does not.
     """
 
     name: str
@@ -53,6 +54,7 @@ class ServiceStatus:
     uptime_seconds: float | None
     restarts: int
     log: str
+    grpc: str = ""
 
 
 @dataclass(frozen=True)
@@ -236,6 +238,7 @@ def _service_status(record: run_state.ServiceRecord, service: Service | None) ->
         uptime_seconds=time.time() - record.started_at if running and record.started_at else None,
         restarts=record.restarts,
         log=record.log,
+        grpc=service.grpc if service is not None else "",
     )
 
 
@@ -283,7 +286,8 @@ def _wait_until_well(
             if seen and seen.restarts >= HOPELESS_RESTARTS:
                 raise _failed(service.name, service.log, seen.last_exit)
             if seen and seen.pid and healthy(service, seen.pid):
-                say(f"{service.name} is up {service.address}".rstrip())
+                where = f"{service.address}, gRPC {service.grpc}".removesuffix(", gRPC ")
+                say(f"{service.name} is up {where}".rstrip())
                 del waiting[service.name]
         if waiting and time.monotonic() - began > HEALTHY_SECONDS:
             late = next(iter(waiting.values()))

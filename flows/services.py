@@ -41,10 +41,12 @@ class Service:
         environment: what it needs beside the environment of every service.
         isolated: whether `environment` is all that it gets.
         address: where a person or a client reaches it; empty when it listens nowhere.
+        grpc: the `host:port` where it takes gRPC too; empty if it does not.
         health: a URL that answers 200 when it is well, or the file that it writes when it is ready,
             holding its process id.
         ports: the ports that it takes.
         grace: seconds that it may take to stop.
+        after: services that its first start waits for, so that it finds them well.
         keeps_children: whether children may finish their work after it has died.
         clean_up: removes what an ended process left; called before every start and after the end.
     """
@@ -55,9 +57,11 @@ class Service:
     environment: Mapping[str, str] = field(default_factory=dict)
     isolated: bool = False
     address: str = ""
+    grpc: str = ""
     health: str | Path = ""
     ports: tuple[Port, ...] = ()
     grace: float = 10.0
+    after: tuple[str, ...] = ()
     keeps_children: bool = False
     clean_up: Callable[[], None] = lambda: None
 
@@ -153,6 +157,7 @@ def triton_server(settings: Settings) -> Service:
         isolated=True,
         clean_up=partial(triton.clean_up, places, endpoint),
         address=f"http://{endpoint.http}",
+        grpc=endpoint.grpc,
         health=f"http://{endpoint.http}/v2/health/ready",
         ports=(
             Port(endpoint.http_port, "MILLRACE_TRITON_HTTP_PORT"),
@@ -175,6 +180,8 @@ def webhook(settings: Settings) -> Service:
         address=address,
         health=f"{address}/health",
         ports=(Port(settings.webhook_port, "MILLRACE_WEBHOOK_PORT"),),
+        # It releases as soon as it runs, and would tell as faults what has only not started yet.
+        after=("mlflow", "prefect", "triton"),
     )
 
 

@@ -7,7 +7,7 @@ from flows.console import print_hint, print_table
 from tasks.train import recovery
 
 if TYPE_CHECKING:
-    from flows.control import Status
+    from flows.control import ServiceStatus, Status
     from flows.demo import DemoSummary
     from flows.predict import LiveAnswer
     from flows.train_model import TrainOutcome
@@ -19,17 +19,23 @@ if TYPE_CHECKING:
 Row = tuple[object, object]
 
 
-def show_training(outcome: "TrainOutcome") -> None:
-    """Print what a training run came to, and the next step."""
+def show_training(outcome: "TrainOutcome", *, is_up: bool) -> None:
+    """Print what a training run came to, and the next step.
+
+    Args:
+        outcome: what it came to.
+        is_up: whether the services of this home run.
+    """
     print_table(outcome.version.model, ("what", "value"), _training_rows(outcome))
-    if outcome.promotion.champion:
-        print_hint("`millrace release` serves it where `millrace up` runs; `up` does so by itself")
+    version = f"{outcome.version.model} version {outcome.version.version}"
+    if outcome.promotion.champion and is_up:
+        print_hint(f"`millrace status` tells when {version} is live; its release has begun")
+    elif outcome.promotion.champion:
+        print_hint(f"`millrace up` serves {version}; a Triton elsewhere, `millrace release`")
     elif outcome.promotion.challenger:
-        version = f"{outcome.version.model} version {outcome.version.version}"
-        print_hint(
-            f"`millrace up`, then give {version} the alias champion in the MLflow UI, "
-            "or set promotion: auto"
-        )
+        start = "" if is_up else "`millrace up`, then "
+        place = _page(outcome) or "in the MLflow UI"
+        print_hint(f"{start}make {version} live by the alias champion: {place}")
 
 
 def show_demo(summary: "DemoSummary") -> None:
@@ -104,9 +110,9 @@ def show_status(status: "Status") -> None:
         (
             service.name,
             "healthy" if service.healthy else "running" if service.running else "stopped",
-            service.address,
+            f"{service.address}\ngRPC {service.grpc}" if service.grpc else service.address,
             service.pid or "",
-            "" if service.uptime_seconds is None else f"{service.uptime_seconds:,.0f} s",
+            _uptime(service),
         )
         for service in status.services
     ]
@@ -137,19 +143,28 @@ def show_served(served: "Sequence[Served]") -> None:
 def show_history(model: str, releases: "Sequence[Release]") -> None:
     """Print the releases of a model, the newest first."""
     rows = [
-        (
-            f"{each.at:%Y-%m-%d %H:%M:%S}",
-            each.kind,
-            each.version,
-            "" if each.previous is None else each.previous,
-            f"{each.seconds:.1f} s",
-            each.asked_by,
-            each.reason,
-        )
+        (f"{each.at:%Y-%m-%d %H:%M:%S}", each.kind, each.version, _circumstances(each))
         for each in releases
     ]
-    head = ("at (UTC)", "what", "version", "before", "took", "asked by", "why")
-    print_table(f"releases of {model}", head, rows)
+    print_table(f"releases of {model}", ("at (UTC)", "what", "version", "why"), rows)
+
+
+def _uptime(service: "ServiceStatus") -> str:
+    """Return how long a service is up and, on a line of its own, how often it was restarted."""
+    seconds, count = service.uptime_seconds, service.restarts
+    up = "" if seconds is None else f"{seconds:,.0f} s"
+    restarts = f"{count} restart{'s' if count > 1 else ''}" if count else ""
+    return "\n".join(filter(None, (up, restarts)))
+
+
+def _circumstances(release: "Release") -> str:
+    """Return why it happened and, on a line of its own, what else is known of it."""
+    facts = [f"took {release.seconds:.1f} s"]
+    if release.previous is not None:
+        facts.append(f"before: {release.previous}")
+    if release.asked_by:
+        facts.append(f"asked by {release.asked_by}")
+    return "\n".join(filter(None, (release.reason, "; ".join(facts))))
 
 
 def _training_rows(outcome: "TrainOutcome") -> list[Row]:
@@ -180,6 +195,14 @@ def _training_rows(outcome: "TrainOutcome") -> list[Row]:
     version = f"{outcome.version.model} version {outcome.version.version}"
     rows.append(("registered", f"{version}, {champion}: {outcome.promotion.reason}"))
     return rows
+
+
+def _page(outcome: "TrainOutcome") -> str:
+    """Return the version's page in the MLflow UI; empty where no server shows one."""
+    address, version = outcome.run.tracking_uri.rstrip("/"), outcome.version
+    if not address.startswith(("http://", "https://")):
+        return ""
+    return f"{address}/#/models/{version.model}/versions/{version.version}"
 
 
 def _number(value: float | None) -> str:

@@ -22,7 +22,7 @@ import psutil
 from flows import processes, run_state
 from flows.environment import apply
 from flows.run_state import RunRecord, ServiceRecord
-from flows.services import Service, environment, local
+from flows.services import Service, environment, healthy, local
 from flows.settings import MARK, Settings, load
 from models.errors import WorkError
 
@@ -31,6 +31,8 @@ STEADY_SECONDS = 60.0
 FIRST_DELAY_SECONDS = 0.5
 LONGEST_DELAY_SECONDS = 30.0
 STRAY_SECONDS = 10.0
+AFTER_SECONDS = 60.0
+"""A first start waits no longer than this for the services that it comes after."""
 LOG_BYTES = 10 * 2**20
 
 
@@ -74,6 +76,7 @@ class Supervisor:
         self.clock = clock
         self.stopping = False
         self.started_at = time.time()
+        self.patient_until = clock() + AFTER_SECONDS
         self.children = [
             Child(service, ServiceRecord(service.name, service.address, str(service.log)))
             for service in services
@@ -98,7 +101,7 @@ class Supervisor:
     def tend(self, child: Child) -> None:
         """Start the child if it is time, or note that it has died."""
         if child.process is None:
-            if self.clock() >= child.start_at:
+            if self.clock() >= child.start_at and not self.waits(child):
                 self.start(child)
             return
         status = child.process.poll()
@@ -114,6 +117,13 @@ class Supervisor:
             child.record, pid=None, restarts=child.record.restarts + 1, last_exit=status
         )
         self.publish()
+
+    def waits(self, child: Child) -> bool:
+        """Return whether a first start is still to wait for a service that is not well yet."""
+        if child.record.started_at is not None or self.clock() >= self.patient_until:
+            return False
+        before = (each for each in self.children if each.service.name in child.service.after)
+        return not all(healthy(each.service, each.record.pid) for each in before)
 
     def start(self, child: Child) -> None:
         """Start the child's process and write it into the record."""

@@ -324,12 +324,16 @@ def _mode_from_word(value: object) -> object:
     return {"mode": value} if isinstance(value, str) else value
 
 
+NAME = "a small letter, then at most 62 small letters, digits, - or _"
+"""A model's name, in words. It has no dot: models that Millrace makes for itself have one."""
+
+
 class Pipeline(Spec):
     """One model, from its data to its serving."""
 
     name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,62}$")] = Field(
         description="Name of the dataset's table, the MLflow experiment and registered model, and "
-        "the Triton model: a small letter, then small letters, digits, - or _."
+        f"the Triton model: {NAME}."
     )
     dataset: DatasetSpec = Field(description="Where the rows come from.")
     model: ModelSpec = Field(default_factory=ModelSpec, description="What is trained.")

@@ -8,10 +8,11 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from models.errors import InputError, nearest
-from models.pipeline import Pipeline
+from models.pipeline import NAME, Pipeline
 from models.source import missing_file
 
 FAMILIES = ("mlp", "cnn")
+SET = "--set"
 
 Location = tuple[str | int, ...]
 
@@ -46,7 +47,9 @@ def load_pipeline(path: Path, overrides: Sequence[str] = ()) -> Pipeline:
     values = _parse(text, path)
     lines = _lines(text)
     for override in overrides:
-        lines |= _override(values, override)
+        place = _override(values, override)
+        lines = {each: line for each, line in lines.items() if each[: len(place)] != place}
+        lines[place] = f"{SET} {'.'.join(map(str, place))}"
     try:
         pipeline = Pipeline.model_validate(values)
     except ValidationError as error:
@@ -117,8 +120,8 @@ def _lines(text: str) -> dict[Location, str]:
     return found
 
 
-def _override(values: dict[str, Any], override: str) -> dict[Location, str]:
-    """Set `a.b=value` in place, and return where it came from."""
+def _override(values: dict[str, Any], override: str) -> Location:
+    """Set `a.b=value` in place, and return the key that was set."""
     key, equals, text = override.partition("=")
     parts = key.strip().split(".")
     if not equals or not all(parts):
@@ -138,25 +141,44 @@ def _override(values: dict[str, Any], override: str) -> dict[Location, str]:
             inner[part] = {}
         inner = inner[part]
     inner[parts[-1]] = value
-    return {tuple(parts): f"--set {key}"}
+    return tuple(parts)
 
 
 def _invalid(path: Path, error: ValidationError, lines: dict[Location, str]) -> InputError:
-    problems = [_problem(found, lines) for found in error.errors()]
-    count = f"{len(problems)} problems" if len(problems) > 1 else "a problem"
-    listed = "".join(f"\n  {problem}" for problem in problems)
+    found = error.errors()
+    origins = [_origin(each["loc"], lines) for each in found]
+    listed = "".join(f"\n  {_problem(*each)}" for each in zip(found, origins, strict=True))
+    count = f"{len(found)} problems" if len(found) > 1 else "a problem"
+    again = f" {SET} …" if any(SET in origin for origin in origins) else ""
     return InputError(
-        f"the pipeline file {path} has {count}{listed}",
-        hint=f"mend the file; `millrace check {path}` tells when it is right",
+        f"{count} in {_blamed(path, origins)}{listed}",
+        hint=f"mend that; `millrace check {path}{again}` tells when it is right",
     )
 
 
-def _problem(found: Any, lines: dict[Location, str]) -> str:
+def _blamed(path: Path, origins: Sequence[str]) -> str:
+    """Return what values of these origins are to be mended in: the file, `--set` or both."""
+    overridden = [SET in origin for origin in origins]
+    file = "" if all(overridden) else f"the pipeline file {path}"
+    return " and ".join(filter(None, (file, SET if any(overridden) else "")))
+
+
+def _origin(place: Location, lines: dict[Location, str]) -> str:
+    """Return where a value came from: its line, and what `--set` changed within it."""
+    above = next((lines[place[:n]] for n in range(len(place), 0, -1) if place[:n] in lines), "")
+    within = [
+        line
+        for each, line in lines.items()
+        if line.startswith(SET) and len(each) > len(place) and each[: len(place)] == place
+    ]
+    return " and ".join(filter(None, (above, *within)))
+
+
+def _problem(found: Any, origin: str) -> str:
     """Return one problem as a line: where, what, the value seen and the nearest right name."""
     place: Location = found["loc"]
     dotted = ".".join(str(part) for part in place) or "the file"
-    line = next((lines[place[:n]] for n in range(len(place), 0, -1) if place[:n] in lines), "")
-    return f"{line + ': ' if line else ''}{dotted}: {_explained(found, place)}"
+    return f"{origin + ': ' if origin else ''}{dotted}: {_explained(found, place)}"
 
 
 def _explained(found: Any, place: Location) -> str:
@@ -167,6 +189,9 @@ def _explained(found: Any, place: Location) -> str:
         known = _known_keys(place[:-1])
         hint = nearest(str(place[-1]), known)
         return f"there is no such key; {hint or 'valid: ' + ', '.join(known)}"
+    if kind == "string_pattern_mismatch":  # only the name has a pattern
+        why = "; Millrace keeps names with a dot for itself" if "." in str(seen) else ""
+        return f"must be {NAME}; seen {seen!r}{why}; choose another name"
     message = found["msg"].removeprefix("Value error, ")
     message = _without_tuple(message[0].lower() + message[1:])
     text = f"{message}; seen {seen!r}" if not isinstance(seen, dict) else message
@@ -205,10 +230,10 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
 def _require_known_family(family: str, path: Path, lines: dict[Location, str]) -> None:
     if family in FAMILIES or ":" in family:
         return
-    where = lines.get(("model", "family"), "")
+    origin = _origin(("model", "family"), lines)
     raise InputError(
-        f"the pipeline file {path} has a problem\n"
-        f"  {where + ': ' if where else ''}model.family: there is no such family",
+        f"a problem in {_blamed(path, [origin])}\n"
+        f"  {origin + ': ' if origin else ''}model.family: there is no such family",
         seen=family,
         valid=f"{', '.join(FAMILIES)}, or module:Class of your own",
         hint=nearest(family, FAMILIES),

@@ -2,6 +2,7 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml
 from typer.testing import CliRunner
 
 from flows import cli
@@ -27,6 +28,26 @@ def test_only_a_preflight_looks_at_the_source(
     monkeypatch.setattr(cli.environment, "apply", lambda found: found)
     with pytest.raises(InputError, match="the source file does not exist"):
         cli._ready(file, preflighted=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ([], False),
+        (["--set", "rollout.kind=canary"], True),
+        (["--set", "rollout.kind=shadow"], True),
+    ],
+)
+def test_check_tells_how_much_traffic_a_rollout_needs(
+    tmp_path: Path, options: list[str], told: bool
+) -> None:
+    (tmp_path / "r.csv").write_text("x,y\n1,2\n")
+    file = tmp_path / "p.yaml"
+    file.write_text("name: t\ndataset:\n  source: r.csv\n  target: y\n")
+    done = CliRunner().invoke(cli.app, ["check", str(file), *options])
+    assert done.exit_code == 0
+    assert yaml.safe_load(done.stdout)["name"] == "t"
+    assert ("rollout: a step of 600 s needs at least" in done.stderr) == told
 
 
 @pytest.mark.parametrize("arguments", [["schema"], ["schema", "--json"]])

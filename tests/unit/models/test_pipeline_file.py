@@ -75,7 +75,8 @@ def test_the_schema_describes_the_keys() -> None:
         (GOOD + "export: {objective: latancy}\n", ["'latancy'", "did you mean 'latency'?"]),
         (GOOD + "model: {family: mlpp}\n", ["line 5: model.family", "did you mean 'mlp'?"]),
         (GOOD.replace("target: y", "target: no"), ["dataset.target", "put it in quotes"]),
-        (GOOD.replace("name: t", "name: T x"), ["line 1: name", "'T x'"]),
+        (GOOD.replace("name: t", "name: T x"), ["line 1: name", "a small letter, then", "'T x'"]),
+        (GOOD.replace("name: t", "name: t.arms"), ["seen 't.arms'", "names with a dot for itself"]),
         (
             GOOD + "  columns:\n    a: {typ: float}\n",
             ["line 6: dataset.columns.a.typ", "did you mean 'type'?"],
@@ -109,6 +110,36 @@ def test_mistakes_are_told_with_their_place(tmp_path: Path, text: str, words: li
 def test_wrong_overrides_are_told(tmp_path: Path, override: str, words: str) -> None:
     with pytest.raises(InputError, match=words.replace(".", r"\.")):
         load(tmp_path, GOOD, override)
+
+
+@pytest.mark.parametrize(
+    ("text", "overrides", "told", "file_is_named"),
+    [
+        ("", ["training.epochs=0"], "in --set\n  --set training.epochs: training.epochs", False),
+        ("training: {epochs: 5}\n", ["training={epochs: 0}"], "  --set training: ", False),
+        ("training: {epochs: 0}\n", ["training.batch_size=5"], "  line 5: training.epochs", True),
+        (
+            "training: {epochs: 0}\n",
+            ["training.batch_size=0"],
+            "p.yaml and --set\n  line 5: training.epochs",
+            True,
+        ),
+        (
+            "rollout: {steps: [10]}\n",
+            ["rollout.steps=[50, 10]"],
+            "  line 5 and --set rollout.steps: rollout: steps must rise",
+            False,
+        ),
+        ("", ["model.family=mlpp"], "in --set\n  --set model.family: model.family", False),
+    ],
+)
+def test_what_came_from_set_is_not_put_down_to_the_file(
+    tmp_path: Path, text: str, overrides: list[str], told: str, file_is_named: bool
+) -> None:
+    with pytest.raises(InputError) as caught:
+        load(tmp_path, GOOD + text, *overrides)
+    assert told in caught.value.what
+    assert ("the pipeline file" in caught.value.what) == file_is_named
 
 
 def test_a_missing_file_is_told_with_the_nearest_name(tmp_path: Path) -> None:

@@ -8,7 +8,9 @@ from models.pipeline import Pipeline, RolloutSpec, ServingSpec
 from serving.config import from_text, model_config, specific, to_text
 from serving.judge import Arm, Counts
 from serving.onnx_graph import Signature, TensorSpec
+from serving.plan import TRIAL
 from serving.rollout import (
+    ARMS,
     Split,
     arms_config,
     compare_percent,
@@ -30,6 +32,14 @@ SPLIT = first_split("m", 1, 2, CANARY, now=1000.5)
 ARM = Arm(3200, 0, 1.0, 200, 1400.0, 9802.0)
 GOOD = Counts(ARM, ARM, compared=3000, agreeing=3000)
 BAD = replace(GOOD, agreeing=2000)
+
+
+@pytest.mark.parametrize("made_here", [f"m{ARMS}", f"m{TRIAL}1"])
+def test_no_pipeline_has_the_name_of_a_model_that_is_made_here(made_here: str) -> None:
+    dataset = {"source": "x", "target": "y"}
+    Pipeline.model_validate({"name": "m", "dataset": dataset})
+    with pytest.raises(ValidationError, match="name"):
+        Pipeline.model_validate({"name": made_here, "dataset": dataset})
 
 
 def test_the_first_step_is_the_smallest_weight() -> None:

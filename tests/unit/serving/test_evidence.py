@@ -1,0 +1,51 @@
+import pytest
+
+from models.pipeline import JudgeSpec, RolloutSpec
+from serving.evidence import fewest, fewest_to_model, in_words
+from serving.judge import TESTS, Arm, Counts, agreement, failures
+
+CANARY = RolloutSpec(kind="canary")
+
+
+def _within(spec: JudgeSpec, tests: int, answered: int, compared: int) -> tuple[bool, bool]:
+    """Ask the judge about a candidate without a fault."""
+    counts = Counts(candidate=Arm(requests=answered), compared=compared, agreeing=compared)
+    level = spec.level / tests
+    return (
+        failures(counts, spec.max_failures, level, level).within,
+        agreement(counts, spec.min_agreement, level, level).within,
+    )
+
+
+@pytest.mark.parametrize("tests", [TESTS, 3 * TESTS, 10 * TESTS])
+@pytest.mark.parametrize(
+    "spec",
+    [
+        JudgeSpec(),
+        JudgeSpec(level=0.2, max_failures=0.5, min_agreement=0.5),
+        JudgeSpec(level=0.001, max_failures=0.001, min_agreement=0.9995),
+    ],
+)
+def test_so_much_is_enough_for_the_judge_and_one_less_is_not(spec: JudgeSpec, tests: int) -> None:
+    answered, compared = fewest(spec, tests)
+    assert _within(spec, tests, answered, compared) == (True, True)
+    assert _within(spec, tests, answered - 1, compared - 1) == (False, False)
+
+
+def test_without_a_limit_nothing_must_be_compared() -> None:
+    spec = JudgeSpec(min_agreement=0.0)
+    assert fewest(spec, TESTS)[1] == 0
+    assert _within(spec, TESTS, 1000, 0) == (True, True)
+
+
+def test_a_small_share_and_few_comparisons_want_more_traffic() -> None:
+    assert fewest(CANARY.judge, 9) == (517, 517)
+    assert fewest_to_model(CANARY) == (51_700, 5_170, 5_170)
+    assert fewest_to_model(RolloutSpec(kind="shadow")) == (408,)
+    assert fewest_to_model(RolloutSpec()) == ()
+
+
+def test_it_is_told_by_step() -> None:
+    said = in_words(CANARY)
+    assert "51,700 requests at 1 % (86.2/s), 5,170 requests at 10 % (8.6/s)" in said
+    assert "at least 408 requests (0.7/s);" in in_words(RolloutSpec(kind="shadow"))
