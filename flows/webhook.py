@@ -105,7 +105,10 @@ def application(
 
 def serve(settings: Settings) -> None:
     """Receive and release until SIGTERM; the release under way then has a few seconds to end."""
-    # everything that a release needs, once for all
+    # everything that a release needs, once for all, and before there are threads: several that
+    # import MLflow at a time see it half-made
+    import mlflow  # noqa: F401
+
     from flows.webhook_release import Releaser
     from tasks.release import Lookout
 

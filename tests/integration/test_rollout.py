@@ -155,7 +155,7 @@ def test_a_rollout_ends_as_the_candidate_deserves(
     served.promote(name, 1, classifier(weights_of(0)), RolloutSpec())
     with asking(served, name) as failed:
         served.promote(name, 2, model, spec)
-        assert served.status(name, 2)[0] == "staged"
+        assert served.status(name, 2)[0] in ("staged", end)  # a bad one may be found out at once
         assert "beside version 1" in served.status(name, 2)[1]
         assert served.client.live_version(name) == 1
         assert served.until_decided(name, 2) == end, served.status(name, 2)

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 from export.quantize import quantize_int8
 from models.arrays import Array
@@ -42,6 +42,12 @@ def test_weights_are_int8_channel_by_channel(quantized: Path) -> None:
     assert {w.data_type for w in weights if max(w.dims) == 128} == {TensorProto.INT8}
     scales = [i for i in onnx.load(quantized).graph.initializer if i.name.endswith("_scale")]
     assert [128] in [list(scale.dims) for scale in scales]
+
+
+def test_weights_have_the_7_bits_that_no_x86_processor_overflows(quantized: Path) -> None:
+    weights = [i for i in onnx.load(quantized).graph.initializer if len(i.dims) == 2]
+    arrays = [numpy_helper.to_array(w) for w in weights if w.data_type == TensorProto.INT8]
+    assert max(int(np.abs(array.astype(int)).max()) for array in arrays) == 64
 
 
 def test_the_source_is_left_as_it_was(exported: Any, tmp_path: Path) -> None:
