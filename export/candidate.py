@@ -1,11 +1,17 @@
 """A candidate: one exported form of one training run, as it was measured."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from export.certificate import Stage
+from export.speed import Speed
 from models.pipeline import ExportSpec
+
+MIB = 2**20
+NOISE = 0.05
+"""Medians of the same form on an idle machine differ by less, nearly always."""
 
 
 @dataclass(frozen=True)
@@ -17,7 +23,7 @@ class Candidate:
         path: the file; None if the form could not be made.
         digest: sha256 of the file.
         size_bytes: size of the file.
-        latency_ms: median of one row on this machine, with the threads that serving will use.
+        speed: on this machine, with the threads that serving will use.
         stage: difference and metric.
         reason: why it is refused; None if it holds its gates.
     """
@@ -26,7 +32,7 @@ class Candidate:
     path: Path | None = None
     digest: str = ""
     size_bytes: int = 0
-    latency_ms: float = 0.0
+    speed: Speed | None = None
     stage: Stage | None = None
     reason: str | None = None
 
@@ -36,32 +42,74 @@ class Candidate:
         return self.reason is None
 
 
-def gate(stage: Stage, spec: ExportSpec) -> str | None:
+def judged(candidate: Candidate, spec: ExportSpec, latency_slo_ms: float | None) -> Candidate:
+    """Return a measured candidate with the reason why it is refused, if it is.
+
+    Args:
+        candidate: the form.
+        spec: gives the gates.
+        latency_slo_ms: p99 of one row that serving must hold; None for any.
+    """
+    return replace(candidate, reason=_refusal(candidate, spec, latency_slo_ms))
+
+
+def _refusal(candidate: Candidate, spec: ExportSpec, latency_slo_ms: float | None) -> str | None:
     """Return why a measured form is refused, or None.
 
     A NaN fails every comparison, so each is written such that NaN is refused.
     """
-    if not _finite(stage):
+    stage, speed, size = candidate.stage, candidate.speed, candidate.size_bytes / MIB
+    if stage is None or not _finite(stage):
         return "its answers are not finite"
     if stage.metric_loss is None or not stage.metric_loss <= spec.max_metric_loss:
         loss = "unknown" if stage.metric_loss is None else f"{stage.metric_loss:.2%}"
         return f"metric loss {loss} is more than {spec.max_metric_loss:.2%}"
+    if spec.max_size_mib is not None and not size <= spec.max_size_mib:
+        return f"its {size:.2f} MiB are more than {spec.max_size_mib:g} MiB"
+    if latency_slo_ms is not None and (speed is None or not speed.p99_ms <= latency_slo_ms):
+        p99 = "unknown" if speed is None else f"{speed.p99_ms:.2f} ms"
+        return f"p99 {p99} is more than serving.latency_slo_ms, {latency_slo_ms:g} ms"
     return None
 
 
 def choose(candidates: tuple[Candidate, ...], spec: ExportSpec) -> Candidate | None:
     """Return the candidate that is best by the objective among those that passed, or None.
 
-    Ties go to the one that was named first in the pipeline file.
+    Among those as good as the best, but for the noise of a measurement, it is the one that was
+    named first in the pipeline file.
     """
-    passed = [candidate for candidate in candidates if candidate.passed and candidate.stage]
-    if not passed:
-        return None
-    if spec.objective == "size":
-        return min(passed, key=lambda c: c.size_bytes)
-    if spec.objective == "metric":
-        return max(passed, key=lambda c: c.stage.metric or 0.0 if c.stage else 0.0)
-    return min(passed, key=lambda c: c.latency_ms)
+    passed = [candidate for candidate in candidates if candidate.passed]
+    costs = [_cost(candidate, spec.objective) for candidate in passed]
+    is_timed = spec.objective in ("latency", "throughput")
+    as_good = min(costs, default=0.0) * (1 + NOISE if is_timed else 1)
+    return next((c for c, cost in zip(passed, costs, strict=True) if cost <= as_good), None)
+
+
+def _cost(candidate: Candidate, objective: str) -> float:
+    """Return what is to be small: milliseconds, seconds a row, bytes, or the lost metric."""
+    if candidate.speed is None or candidate.stage is None:
+        return math.inf
+    costs = {
+        "latency": candidate.speed.p50_ms,
+        "throughput": 1 / candidate.speed.rows_per_second,
+        "size": float(candidate.size_bytes),
+        "metric": -(candidate.stage.metric or 0.0),
+    }
+    return costs[objective]
+
+
+def pareto(candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
+    """Return the measured forms that no other one beats in metric, latency and size at once."""
+    kinds = ("metric", "latency", "size")
+    costs = {c.name: [_cost(c, kind) for kind in kinds] for c in candidates if c.speed and c.stage}
+
+    def beaten(name: str) -> bool:
+        return any(
+            other != costs[name] and all(b <= a for a, b in zip(costs[name], other, strict=True))
+            for other in costs.values()
+        )
+
+    return tuple(c for c in candidates if c.name in costs and not beaten(c.name))
 
 
 def fallback(candidates: tuple[Candidate, ...]) -> Candidate | None:

@@ -22,6 +22,9 @@ class Stage:
         test_difference: the same on the test split; None where it was not run on it.
         metric: task metric on the test split; None likewise.
         metric_loss: relative loss of the metric against PyTorch; negative is a gain.
+        metric_low: lower end of the metric's 95% interval; so metric_high.
+        worst_class: the class with the lowest metric on its own rows; empty for a number.
+        worst_metric: that metric.
     """
 
     name: str
@@ -29,6 +32,10 @@ class Stage:
     test_difference: float | None = None
     metric: float | None = None
     metric_loss: float | None = None
+    metric_low: float | None = None
+    metric_high: float | None = None
+    worst_class: str = ""
+    worst_metric: float | None = None
 
 
 @dataclass(frozen=True)
@@ -48,6 +55,8 @@ class Certificate:
         max_metric_loss: the gate.
         stages: in the order of the way.
         passed: whether the chosen candidate held the gate.
+        machine: what the forms were measured on, in words.
+        machine_kind: what machines share on which that choice holds.
     """
 
     model: str
@@ -62,6 +71,8 @@ class Certificate:
     max_metric_loss: float
     stages: tuple[Stage, ...]
     passed: bool
+    machine: str = ""
+    machine_kind: str = ""
 
     def stage(self, name: str) -> Stage | None:
         """Return the stage of that name."""

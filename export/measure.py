@@ -1,7 +1,7 @@
-"""Measures a form of the model against PyTorch: difference, metric, size and latency."""
+"""Measures a form of the model against PyTorch: difference, metric, speed and memory."""
 
-import statistics
-import time
+import json
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,16 +10,22 @@ import numpy as np
 import torch
 from torch import nn
 
-from export.candidate import Candidate, gate
+from export.candidate import Candidate
 from export.certificate import Stage, largest_difference, relative_loss
+from export.conversions import batches
+from export.scatter import interval, worst_class
+from export.speed import Speed
+from models.apart import Limits, run_apart
 from models.arrays import Array
 from models.digest import digest_of
+from models.errors import TransientError, WorkError
+from models.features import FEATURES
 from models.objective import Objective
-from models.onnx_session import OnnxSession
-from models.pipeline import ExportSpec
 
 Answer = Callable[[Array], Array]
 _CHUNK = 1024
+GOLDEN_SIZES = (1, 3)
+"""Rows of the golden batch that are asked for alone too: an answer must not depend on its batch."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +39,7 @@ class Evidence:
         golden_answers: PyTorch's answers to the golden batch.
         test_answers: PyTorch's answers to the test split.
         metric: PyTorch's metric on the test split.
+        batch_rows: rows of a full batch in serving.
     """
 
     golden: Array
@@ -41,11 +48,18 @@ class Evidence:
     golden_answers: Array
     test_answers: Array
     metric: float
+    batch_rows: int
 
     @property
     def stage(self) -> Stage:
         """PyTorch as the first stage of the certificate."""
         return Stage("pytorch", 0.0, 0.0, self.metric, 0.0)
+
+    def batches(self) -> Iterator[Array]:
+        """Yield the golden batch, its first rows alone, and the test split in full batches."""
+        yield self.golden
+        yield from (self.golden[:size] for size in GOLDEN_SIZES)
+        yield from _pieces(self.test, self.batch_rows)
 
 
 def gather_evidence(
@@ -54,6 +68,7 @@ def gather_evidence(
     test: Array,
     target: Array,
     golden_rows: int,
+    batch_rows: int = 64,
 ) -> Evidence:
     """Let PyTorch answer the test split and its first rows, the golden batch."""
     served = served.eval().cpu()
@@ -65,59 +80,80 @@ def gather_evidence(
     golden = test[:golden_rows]
     test_answers = in_chunks(answer, test)
     metric = objective.metric_of_answers(test_answers, target)
-    return Evidence(golden, test, target, answer(golden), test_answers, metric)
+    return Evidence(golden, test, target, answer(golden), test_answers, metric, batch_rows)
 
 
 def measure(
-    name: str, path: Path, evidence: Evidence, objective: Objective, spec: ExportSpec, threads: int
+    name: str,
+    path: Path,
+    evidence: Evidence,
+    objective: Objective,
+    threads: int,
+    limits: Limits,
 ) -> Candidate:
-    """Measure one exported file and hold it against the gates.
+    """Measure one exported file, in a process of its own.
 
     Args:
         name: the candidate's name.
         path: the file.
         evidence: what PyTorch answered.
         objective: gives the metric.
-        spec: gives the gates.
         threads: threads that serving will use.
+        limits: what the process may take.
+
+    Raises:
+        WorkError: it cannot be opened, does not answer, or takes more than the limits.
     """
-    session = OnnxSession(path, threads)
-    answers = in_chunks(session.answer, evidence.test)
+    speed, golden, answers = _probed(path, evidence, threads, limits)
     metric = objective.metric_of_answers(answers, evidence.target)
-    golden = session.answer(evidence.golden)
+    differences = [
+        largest_difference(part, evidence.golden_answers[: len(part)]) for part in golden
+    ]
+    low, high = interval(objective, answers, evidence.target)
+    worst, worst_metric = worst_class(objective, answers, evidence.target)
     stage = Stage(
         name=name,
-        golden_difference=largest_difference(golden, evidence.golden_answers),
+        golden_difference=max(differences),
         test_difference=largest_difference(answers, evidence.test_answers),
         metric=metric,
         metric_loss=relative_loss(metric, evidence.metric),
+        metric_low=low,
+        metric_high=high,
+        worst_class=worst,
+        worst_metric=worst_metric,
     )
     return Candidate(
         name=name,
         path=path,
         digest=digest_of(path),
         size_bytes=path.stat().st_size,
-        latency_ms=_latency_ms(session, evidence.golden[:1]),
+        speed=speed,
         stage=stage,
-        reason=gate(stage, spec),
     )
+
+
+def _probed(
+    path: Path, evidence: Evidence, threads: int, limits: Limits
+) -> tuple[Speed, list[Array], Array]:
+    """Return the speed, the answers to the golden batches, and those to the test split."""
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        asked, answered = Path(folder) / "asked.npz", Path(folder) / "answered.npz"
+        batches.write(asked, ({FEATURES: rows} for rows in evidence.batches()))
+        words: list[str | Path] = [path, asked, answered, "--threads", str(threads)]
+        try:
+            told = run_apart("export.probe", words, limits, what="its measurement")
+        except TransientError as error:  # killed, for its memory as like as not
+            raise WorkError(error.what) from error
+        answers = [batch["answers"] for batch in batches.read(answered)]
+    golden = 1 + len(GOLDEN_SIZES)
+    return Speed(**json.loads(told)), answers[:golden], np.concatenate(answers[golden:])
 
 
 def in_chunks(answer: Answer, rows: Array) -> Array:
     """Answer `[rows, …]` in pieces of bounded size."""
-    return np.concatenate([answer(piece) for piece in _pieces(rows)])
+    return np.concatenate([answer(piece) for piece in _pieces(rows, _CHUNK)])
 
 
-def _pieces(rows: Array) -> Iterator[Array]:
-    for start in range(0, len(rows), _CHUNK):
-        yield rows[start : start + _CHUNK]
-
-
-def _latency_ms(session: OnnxSession, row: Array) -> float:
-    """Return the median time of one row in milliseconds, after a warm-up."""
-    seconds = []
-    for _ in range(220):
-        started = time.perf_counter()
-        session.answer(row)
-        seconds.append(time.perf_counter() - started)
-    return statistics.median(seconds[20:]) * 1000
+def _pieces(rows: Array, size: int) -> Iterator[Array]:
+    for start in range(0, len(rows), size):
+        yield rows[start : start + size]

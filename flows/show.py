@@ -179,14 +179,14 @@ def _training_rows(outcome: "TrainOutcome") -> list[Row]:
         rows.append(("quarantined", f"{snapshot.quarantined:,} rows: {dict(snapshot.reasons)}"))
     rows += [("workers failed", recovery(epoch)) for epoch in outcome.recoveries]
     for candidate in outcome.candidates:
-        if candidate.stage is None:
+        if candidate.stage is None or candidate.speed is None:
             rows.append((candidate.name, candidate.reason))
             continue
         mark = "  ← chosen" if candidate.name == certificate.candidate else ""
         rows.append(
             (
                 candidate.name,
-                f"{candidate.size_bytes / 1024:,.0f} KiB, {candidate.latency_ms:.3f} ms, "
+                f"{candidate.size_bytes / 1024:,.0f} KiB, {candidate.speed.p50_ms:.3f} ms, "
                 f"{certificate.metric_name} {_number(candidate.stage.metric)}"
                 f"{', ' + candidate.reason if candidate.reason else ''}{mark}",
             )

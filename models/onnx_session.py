@@ -1,5 +1,6 @@
 """One ONNX Runtime session, opened the same way wherever a model is measured or scored."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -60,13 +61,21 @@ class OnnxSession:
         Raises:
             WorkError: the model cannot answer these.
         """
+        return self.run({FEATURES: features})
+
+    def run(self, inputs: Mapping[str, Array]) -> Array:
+        """Return the answers float32 `[rows, outputs]` for one array for each input, `[rows, …]`.
+
+        Raises:
+            WorkError: the model cannot answer these.
+        """
         try:
-            return np.asarray(self._session.run(None, {FEATURES: features})[0])
+            return np.asarray(self._session.run(None, dict(inputs))[0])
         except RUNTIME_ERRORS as error:
             raise WorkError(
                 "the model failed in ONNX Runtime",
                 seen=str(error).splitlines()[0],
-                valid=f"{FEATURES} of the width that the model was trained on",
+                valid="inputs of the width that the model was trained on",
                 hint="see that the model and its encoding.json belong together",
             ) from error
 

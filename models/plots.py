@@ -1,6 +1,7 @@
 """The pictures of a training run, for MLflow."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -63,5 +64,57 @@ def predicted_against_true(predicted: Array, target: Array) -> Figure:
     low, high = float(min(target.min(), predicted.min())), float(max(target.max(), predicted.max()))
     axes.plot([low, high], [low, high], color="grey", linewidth=1)
     axes.set(xlabel="true", ylabel="predicted", title=f"test split, {len(target):,} rows")
+    axes.grid(alpha=0.3)
+    return figure
+
+
+@dataclass(frozen=True)
+class FormPoint:
+    """A form of a model as a point.
+
+    Attributes:
+        name: of the form.
+        latency_ms: median of one row.
+        metric: on the test split.
+        size_bytes: of its file.
+        in_front: whether no other form is better in all of these.
+        refused: whether it missed a gate.
+    """
+
+    name: str
+    latency_ms: float
+    metric: float
+    size_bytes: int
+    in_front: bool
+    refused: bool
+
+
+def pareto_front(forms: Sequence[FormPoint], metric: str) -> Figure:
+    """Draw metric against latency, the area of a point by its size; the front is filled.
+
+    Args:
+        forms: every form that was measured.
+        metric: its name.
+    """
+    figure = Figure(figsize=(8, 5), layout="constrained")
+    axes = figure.subplots()
+    largest = max(form.size_bytes for form in forms)
+    for form in forms:
+        color = "tab:red" if form.refused else "tab:blue"
+        face = color if form.in_front else "none"
+        area = 40 + 600 * form.size_bytes / largest
+        axes.scatter(
+            form.latency_ms, form.metric, s=area, facecolor=face, edgecolor=color, alpha=0.6
+        )
+        label = f"{form.name.removeprefix('onnx-')}\n{form.size_bytes / 1024:,.0f} KiB"
+        axes.annotate(
+            label, (form.latency_ms, form.metric), (8, 4), textcoords="offset points", fontsize=8
+        )
+    axes.set(
+        xlabel="p50 of one row, ms",
+        ylabel=metric,
+        title="filled: on the Pareto front; red: refused",
+    )
+    axes.margins(0.25)
     axes.grid(alpha=0.3)
     return figure

@@ -72,8 +72,11 @@ class TrackedRun:
         self.client.log_figure(self.run_id, figure, path)
 
     def log_file(self, file: Path, folder: str | None = None) -> None:
-        """Keep a file as an artifact."""
-        self.client.log_artifact(self.run_id, str(file), folder)
+        """Keep a file, or the files of a folder, as artifacts."""
+        if file.is_dir():
+            self.client.log_artifacts(self.run_id, str(file), folder)
+        else:
+            self.client.log_artifact(self.run_id, str(file), folder)
 
     def set_tags(self, tags: Mapping[str, object]) -> None:
         """Set tags of the run."""

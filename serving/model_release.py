@@ -206,7 +206,8 @@ class ModelRelease:
                 expected,
                 device=self.request.device,
             )
-        self._measured[action.version] = asdict(evidence)
+        caution = {"caution": expected.caution} if expected.caution else {}
+        self._measured[action.version] = asdict(evidence) | caution
 
     @_do.register
     def _(self, action: Switch) -> None:

@@ -42,12 +42,14 @@ class Expected:
         answers: PyTorch's answers to it, `[rows, …]` for each output that is compared.
         difference: largest difference from them that its certificate admits.
         latency_slo_ms: p99 of one row that the probe must hold; None for any.
+        caution: what a reader of the evidence should know; empty for nothing.
     """
 
     inputs: Mapping[str, Array]
     answers: Mapping[str, Array]
     difference: float
     latency_slo_ms: float | None = None
+    caution: str = ""
 
     @property
     def rows(self) -> int:

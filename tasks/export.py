@@ -13,6 +13,7 @@ from models import snapshots
 from models.arrays import Array
 from models.errors import WorkError
 from models.features import Encoding
+from models.machine import this_machine
 from models.pipeline import Pipeline
 from models.pipeline_file import resolved_yaml
 from tasks.compared import test_split
@@ -21,7 +22,7 @@ from tasks.retry import step
 from tasks.train import Trained
 
 if TYPE_CHECKING:
-    from export.forms import Exporter
+    from export.exporter import Exporter
     from export.measure import Evidence
     from models.objective import Objective
 
@@ -37,6 +38,7 @@ class Exported:
         files: the files that go beside the model, by name.
         answers: the chosen form's answers to the test split, `[rows, outputs]`.
         target: the test split's target.
+        reproduction: what makes the chosen form again: programs, their commands and what they read.
     """
 
     candidates: tuple[Candidate, ...]
@@ -45,6 +47,7 @@ class Exported:
     files: dict[str, Path]
     answers: Array
     target: Array
+    reproduction: tuple[Path, ...] = ()
 
 
 @step(timeout_seconds=3600, retries=0)
@@ -69,11 +72,12 @@ def export_candidates(
     objective = objective_of(trained.encoding)
     test, target = test_split(pipeline, snapshot, trained.encoding)
     exporter = _exporter(pipeline, snapshot, trained, objective, folder)
-    golden_rows = pipeline.export.golden_rows
-    evidence = gather_evidence(exporter.served, objective, test, target, golden_rows)
+    rows, full = pipeline.export.golden_rows, pipeline.serving.max_batch_size
+    evidence = gather_evidence(exporter.served, objective, test, target, rows, full)
     candidates: list[Candidate] = []
     with bar("export", len(pipeline.export.candidates), "candidates") as shown:
-        for candidate in exporter.candidates(pipeline.export, evidence):
+        slo = pipeline.serving.latency_slo_ms
+        for candidate in exporter.candidates(pipeline.export, evidence, slo):
             candidates.append(candidate)
             shown.update(len(candidates), candidate.name)
             if candidate.reason:
@@ -86,7 +90,9 @@ def export_candidates(
     certificate = _certificate(pipeline, snapshot, objective, evidence, candidates, chosen)
     files = _write_files(folder, pipeline, trained.encoding, certificate, evidence)
     answers = _answers(chosen.path, evidence)
-    return Exported(tuple(candidates), chosen, certificate, files, answers, target)
+    return Exported(
+        tuple(candidates), chosen, certificate, files, answers, target, exporter.reproduction()
+    )
 
 
 def _warn_if_useless(objective: "Objective", evidence: "Evidence") -> None:
@@ -112,7 +118,8 @@ def _exporter(
     objective: "Objective",
     folder: Path,
 ) -> "Exporter":
-    from export.forms import Exporter
+    from export.exporter import Exporter
+    from models.apart import Limits
     from models.checkpoint import load_weights
     from models.families import build_network
     from models.network import Served
@@ -131,9 +138,16 @@ def _exporter(
             if left <= 0:
                 return
 
-    threads = pipeline.serving.intra_op_thread_count
-    served = Served(network, objective)
-    return Exporter(served, objective, encoding.raw_width, calibration, folder, threads)
+    limits = pipeline.export.limits
+    return Exporter(
+        served=Served(network, objective),
+        objective=objective,
+        raw_width=encoding.raw_width,
+        calibration=calibration,
+        folder=folder,
+        threads=pipeline.serving.intra_op_thread_count,
+        limits=Limits(limits.seconds, int(limits.memory_gib * 2**30)),
+    )
 
 
 def _certificate(
@@ -144,6 +158,7 @@ def _certificate(
     candidates: list[Candidate],
     chosen: Candidate,
 ) -> Certificate:
+    machine = this_machine()
     return Certificate(
         model=pipeline.name,
         candidate=chosen.name,
@@ -157,6 +172,8 @@ def _certificate(
         max_metric_loss=pipeline.export.max_metric_loss,
         stages=(evidence.stage, *(c.stage for c in candidates if c.stage)),
         passed=chosen.passed,
+        machine=str(machine),
+        machine_kind=machine.kind,
     )
 
 

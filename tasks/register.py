@@ -9,7 +9,7 @@ from models.snapshots import Snapshot
 from models.tracking import TrackedRun
 from tasks.export import Exported
 from tasks.progress import log
-from tasks.report import certificate_table
+from tasks.report import candidates_table, certificate_table
 from tasks.retry import step
 from tasks.train import Trained
 
@@ -61,13 +61,32 @@ def log_evidence(trained: Trained, exported: Exported, run: TrackedRun) -> None:
     else:
         figure = predicted_against_true(answers[:, 0], target)
         run.log_figure(figure, "plots/predicted_against_true.png")
+    log_candidates(exported, run)
+
+
+def log_candidates(exported: Exported, run: TrackedRun) -> None:
+    """Log every form that was measured, and what makes it again."""
+    from export.candidate import pareto
+    from models.plots import FormPoint, pareto_front
+
+    certificate, points = exported.certificate, []
+    front = {candidate.name for candidate in pareto(exported.candidates)}
     for candidate in exported.candidates:
-        if candidate.stage is not None and candidate.stage.metric is not None:
-            run.log_metrics(
-                {
-                    f"test.{candidate.name}.{certificate.metric_name}": candidate.stage.metric,
-                    f"test.{candidate.name}.size_bytes": candidate.size_bytes,
-                    f"test.{candidate.name}.latency_ms": candidate.latency_ms,
-                    f"test.{candidate.name}.difference": candidate.stage.test_difference or 0.0,
-                }
-            )
+        stage, speed = candidate.stage, candidate.speed
+        if stage is None or speed is None or stage.metric is None:
+            continue
+        values = {
+            certificate.metric_name: stage.metric,
+            "difference": stage.test_difference or 0.0,
+            "size_bytes": candidate.size_bytes,
+            **vars(speed),
+        }
+        run.log_metrics({f"test.{candidate.name}.{k}": float(v) for k, v in values.items()})
+        in_front, refused = candidate.name in front, candidate.reason is not None
+        size, metric = candidate.size_bytes, stage.metric
+        points.append(FormPoint(candidate.name, speed.p50_ms, metric, size, in_front, refused))
+    run.log_text(candidates_table(exported.candidates, certificate), "export/candidates.md")
+    if points:
+        run.log_figure(pareto_front(points, certificate.metric_name), "plots/candidates.png")
+    for path in exported.reproduction:
+        run.log_file(path, f"export/{path.name}" if path.is_dir() else "export")

@@ -11,6 +11,7 @@ from models.answers import answers_of
 from models.errors import InputError, MillraceError, WorkError
 from models.features import FEATURES
 from models.guard import Credentials, Incumbent, refusal
+from models.machine import this_machine
 from models.package import ModelVersion, Package
 from models.pipeline import Pipeline, RolloutSpec
 from models.places import Places
@@ -158,6 +159,7 @@ class RegistryDesk:
             answers={answers_of(package.encoding).output: answers},
             difference=chosen.golden_difference if chosen else 0.0,
             latency_slo_ms=_pipeline(package).serving.latency_slo_ms,
+            caution=_caution(certificate),
         )
 
     def rollout(self, model: str, version: int) -> RolloutSpec:
@@ -247,6 +249,14 @@ def _pipeline(package: Package) -> Pipeline:
         return Pipeline.model_validate(yaml.safe_load(package.text("pipeline.yaml")))
     except (ValueError, yaml.YAMLError) as error:
         raise _unreadable(package, "pipeline file", error) from error
+
+
+def _caution(certificate: Certificate) -> str:
+    """Say so where the form was chosen on another kind of machine than serves it."""
+    here = this_machine().kind
+    if certificate.machine_kind in ("", here):
+        return ""
+    return f"its form was chosen on {certificate.machine}; this machine has {here}"
 
 
 def _unreadable(package: Package, what: str, error: Exception) -> InputError:

@@ -46,10 +46,7 @@ def publish_training(
             f"# {pipeline.name}",
             table(("", ""), facts),
             "## Candidates",
-            table(
-                ("candidate", "size", "latency", certificate.metric_name, "verdict"),
-                [candidate_row(c, certificate) for c in candidates],
-            ),
+            candidates_table(candidates, certificate),
             "## Certificate",
             certificate_table(certificate),
         ]
@@ -138,18 +135,47 @@ def _value(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def candidate_row(candidate: "Candidate", certificate: "Certificate") -> tuple[str, ...]:
-    """Return name, size, latency, metric and verdict of a candidate, for people."""
-    if candidate.stage is None or candidate.stage.metric is None:
-        return (candidate.name, "", "", "", candidate.reason or "")
+def candidates_table(candidates: "Sequence[Candidate]", certificate: "Certificate") -> str:
+    """Return every form of the model as a Markdown table; those on the Pareto front have a star."""
+    from export.candidate import pareto
+
+    head = (
+        *("candidate", "size", "p50", "p99", "rows/s", "memory"),
+        *(certificate.metric_name, "95% interval", "worst class", "loss", "verdict"),
+    )
+    front = {candidate.name for candidate in pareto(candidates)}
+    rows = [candidate_row(each, certificate, each.name in front) for each in candidates]
+    measured = f"Measured on {certificate.machine}." if certificate.machine else ""
+    star = "★ no other form is better in metric, p50 and size at once."
+    return "\n\n".join((table(head, rows), " ".join(filter(None, (measured, star)))))
+
+
+def candidate_row(
+    candidate: "Candidate", certificate: "Certificate", in_front: bool = False
+) -> tuple[str, ...]:
+    """Return what was measured of a candidate, and its verdict, for people."""
+    stage, speed = candidate.stage, candidate.speed
+    if stage is None or speed is None:
+        return (candidate.name, *[""] * 9, candidate.reason or "")
     chosen = "chosen" if candidate.name == certificate.candidate else "passed"
+    ends = (stage.metric_low, stage.metric_high)
     return (
-        candidate.name,
+        f"{candidate.name}{' ★' if in_front else ''}",
         f"{candidate.size_bytes / 1024:,.0f} KiB",
-        f"{candidate.latency_ms:.3f} ms",
-        f"{candidate.stage.metric:.4f}",
+        f"{speed.p50_ms:.3f} ms",
+        f"{speed.p99_ms:.3f} ms",
+        f"{speed.rows_per_second:,.0f}",
+        f"{speed.peak_memory_bytes / 2**20:,.0f} MiB",
+        _measured(stage.metric),
+        "" if None in ends else f"{stage.metric_low:.4f} to {stage.metric_high:.4f}",
+        f"{stage.worst_class}: {_measured(stage.worst_metric)}" if stage.worst_class else "",
+        "" if stage.metric_loss is None else f"{stage.metric_loss:.2%}",
         candidate.reason or chosen,
     )
+
+
+def _measured(value: float | None) -> str:
+    return "" if value is None else f"{value:.4f}"
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

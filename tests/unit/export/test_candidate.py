@@ -2,12 +2,14 @@ from typing import Literal
 
 import pytest
 
-from export.candidate import Candidate, choose, fallback, gate
+from export.candidate import Candidate, choose, fallback, judged, pareto
 from export.certificate import Stage
+from export.speed import Speed
 from models.pipeline import ExportSpec
 
 NAN, INF = float("nan"), float("inf")
 SPEC = ExportSpec(max_metric_loss=0.01)
+Objective = Literal["latency", "throughput", "size", "metric"]
 
 
 def candidate(
@@ -15,14 +17,17 @@ def candidate(
     *,
     size: int = 1,
     latency: float = 1.0,
+    throughput: float = 1.0,
     metric: float = 0.9,
     loss: float = 0.0,
     reason: str | None = None,
 ) -> Candidate:
-    stage = Stage(name, 0.0, 0.0, metric, loss)
-    return Candidate(
-        name, size_bytes=size, latency_ms=latency, stage=stage, reason=reason, digest=name
-    )
+    stage, speed = Stage(name, 0.0, 0.0, metric, loss), Speed(latency, latency, throughput, 1)
+    return Candidate(name, None, name, size, speed, stage, reason)
+
+
+def reason_of(stage: Stage, spec: ExportSpec = SPEC) -> str | None:
+    return judged(Candidate("c", stage=stage), spec, None).reason
 
 
 @pytest.mark.parametrize(
@@ -42,12 +47,12 @@ def candidate(
 def test_a_form_holds_its_gates_only_if_it_is_known_to(
     difference: float, loss: float | None, passes: bool
 ) -> None:
-    assert (gate(Stage("s", difference, metric_loss=loss), SPEC) is None) == passes
+    assert (reason_of(Stage("s", difference, metric_loss=loss)) is None) == passes
 
 
 @pytest.mark.parametrize("difference", [INF, NAN])
 def test_answers_to_the_test_split_must_be_finite_too(difference: float) -> None:
-    assert gate(Stage("s", 0.0, difference, 0.9, 0.0), SPEC) == "its answers are not finite"
+    assert reason_of(Stage("s", 0.0, difference, 0.9, 0.0)) == "its answers are not finite"
 
 
 @pytest.mark.parametrize(
@@ -59,21 +64,37 @@ def test_answers_to_the_test_split_must_be_finite_too(difference: float) -> None
     ],
 )
 def test_a_refused_form_is_told_why(difference: float, loss: float | None, reason: str) -> None:
-    assert gate(Stage("s", difference, metric_loss=loss), SPEC) == reason
+    assert reason_of(Stage("s", difference, metric_loss=loss)) == reason
 
 
 def test_a_loss_of_nothing_is_allowed_at_a_gate_of_zero() -> None:
-    assert gate(Stage("s", 0.0, metric_loss=0.0), ExportSpec(max_metric_loss=0)) is None
+    assert reason_of(Stage("s", 0.0, metric_loss=0.0), ExportSpec(max_metric_loss=0)) is None
 
 
 @pytest.mark.parametrize(
-    ("objective", "name"), [("latency", "quick"), ("size", "small"), ("metric", "good")]
+    ("size", "slo", "reason"),
+    [
+        (2**20, 2.0, None),
+        (2**20 + 2**18, 2.0, "its 1.25 MiB are more than 1 MiB"),
+        (2**20, 1.9, "p99 2.00 ms is more than serving.latency_slo_ms, 1.9 ms"),
+        (2**30, None, "its 1024.00 MiB are more than 1 MiB"),
+    ],
 )
-def test_the_best_by_the_objective_is_chosen(
-    objective: Literal["latency", "size", "metric"], name: str
+def test_a_form_that_is_too_large_or_too_slow_is_refused(
+    size: int, slo: float | None, reason: str | None
 ) -> None:
+    found = judged(candidate("c", size=size, latency=2.0), ExportSpec(max_size_mib=1), slo)
+    assert found.reason == reason
+
+
+@pytest.mark.parametrize(
+    ("objective", "name"),
+    [("latency", "quick"), ("throughput", "wide"), ("size", "small"), ("metric", "good")],
+)
+def test_the_best_by_the_objective_is_chosen(objective: Objective, name: str) -> None:
     forms = (
         candidate("quick", size=9, latency=0.1, metric=0.8),
+        candidate("wide", size=9, latency=0.5, throughput=9.0, metric=0.8),
         candidate("small", size=2, latency=0.5, metric=0.7),
         candidate("good", size=5, latency=0.9, metric=0.95),
     )
@@ -82,11 +103,30 @@ def test_the_best_by_the_objective_is_chosen(
     assert chosen.name == name
 
 
-@pytest.mark.parametrize("objective", ["latency", "size", "metric"])
-def test_a_tie_goes_to_the_first(objective: Literal["latency", "size", "metric"]) -> None:
+@pytest.mark.parametrize("objective", ["latency", "throughput", "size", "metric"])
+def test_a_tie_goes_to_the_first(objective: Objective) -> None:
     chosen = choose((candidate("first"), candidate("second")), ExportSpec(objective=objective))
     assert chosen is not None
     assert chosen.name == "first"
+
+
+@pytest.mark.parametrize(("latency", "name"), [(0.96, "first"), (0.94, "second")])
+def test_what_noise_may_have_done_is_a_tie(latency: float, name: str) -> None:
+    chosen = choose((candidate("first"), candidate("second", latency=latency)), ExportSpec())
+    assert chosen is not None
+    assert chosen.name == name
+
+
+def test_the_front_has_what_no_other_form_beats() -> None:
+    forms = (
+        candidate("quick", size=9, latency=0.1, metric=0.8),
+        candidate("beaten", size=9, latency=0.2, metric=0.8),
+        candidate("small", size=2, latency=0.5, metric=0.7),
+        candidate("twin", size=2, latency=0.5, metric=0.7),
+        Candidate("unmade", reason="no"),
+        candidate("refused", size=1, latency=9.0, metric=0.1, reason="metric loss"),
+    )
+    assert [each.name for each in pareto(forms)] == ["quick", "small", "twin", "refused"]
 
 
 def test_the_better_of_two_negative_metrics_is_chosen() -> None:

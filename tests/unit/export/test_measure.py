@@ -5,13 +5,16 @@ import numpy as np
 import pytest
 from sklearn.metrics import accuracy_score
 
+from export.candidate import judged
 from export.certificate import Stage
 from export.measure import Evidence, gather_evidence, in_chunks, measure
+from models.apart import Limits
 from models.arrays import Array
 from models.digest import digest_of
 from models.pipeline import ExportSpec
 
 SPEC = ExportSpec(max_metric_loss=0.01)
+LIMITS = Limits(120.0, 16 << 30)
 
 
 @pytest.fixture(scope="module")
@@ -48,24 +51,29 @@ def test_fewer_test_rows_than_asked_for_are_all_golden(exported: Any) -> None:
 
 
 def test_a_faithful_form_passes(exported: Any, evidence: Evidence) -> None:
-    candidate = measure("fp32", exported.path, evidence, exported.objective, SPEC, threads=1)
-    assert candidate.passed
+    candidate = measure("fp32", exported.path, evidence, exported.objective, 1, LIMITS)
+    assert judged(candidate, SPEC, None).passed
     assert candidate.stage is not None
     assert candidate.stage.golden_difference < 1e-5
     assert candidate.stage.metric_loss == 0.0
 
 
 def test_a_form_is_measured_by_its_file(exported: Any, evidence: Evidence) -> None:
-    candidate = measure("fp32", exported.path, evidence, exported.objective, SPEC, threads=1)
+    candidate = measure("fp32", exported.path, evidence, exported.objective, 1, LIMITS)
     assert candidate.digest == digest_of(exported.path)
     assert candidate.size_bytes == exported.path.stat().st_size
-    assert 0 < candidate.latency_ms < 1000
+    speed = candidate.speed
+    assert speed is not None
+    assert 0 < speed.p50_ms <= speed.p99_ms < 1000
+    assert speed.rows_per_second > 100
+    assert 2**24 < speed.peak_memory_bytes < 2**31
 
 
 def test_a_form_that_lost_too_much_is_refused(exported: Any, evidence: Evidence) -> None:
     better = replace(evidence, metric=evidence.metric + 0.05)
-    candidate = measure("fp32", exported.path, better, exported.objective, SPEC, threads=1)
-    assert candidate.reason == "metric loss 5.26% is more than 1.00%"
+    candidate = measure("fp32", exported.path, better, exported.objective, 1, LIMITS)
+    reason = judged(candidate, SPEC, None).reason
+    assert reason == "metric loss 5.26% is more than 1.00%"
 
 
 @pytest.mark.parametrize("rows", [1, 1023, 1024, 1025, 3000])

@@ -4,11 +4,13 @@ import pytest
 
 from export.candidate import Candidate
 from export.certificate import Certificate, Stage
-from tasks.report import candidate_row, table
+from export.speed import Speed
+from tasks.report import candidate_row, candidates_table, table
 
 CERTIFICATE = Certificate("m", "fast", "d", "rows", 0, "e", 10, 2, "accuracy", 0.01, (), True)
+STAGE = Stage("fast", 0.0, 0.0, 0.98765, 0.0123, 0.98, 0.995, "no", 0.9)
 MEASURED = Candidate(
-    "fast", size_bytes=2_097_152, latency_ms=0.1234, stage=Stage("fast", 0.0, 0.0, 0.98765, 0.0)
+    "fast", size_bytes=2**21, speed=Speed(0.1234, 1.5, 81234.5, 2**27), stage=STAGE
 )
 
 
@@ -35,10 +37,20 @@ def test_a_bar_in_a_cell_does_not_end_it() -> None:
     ],
 )
 def test_a_candidate_is_told_with_its_verdict(candidate: Candidate, verdict: str) -> None:
-    expected = (candidate.name, "2,048 KiB", "0.123 ms", "0.9877", verdict)
-    assert candidate_row(candidate, CERTIFICATE) == expected
+    assert candidate_row(candidate, CERTIFICATE) == (
+        *(candidate.name, "2,048 KiB", "0.123 ms", "1.500 ms", "81,234", "128 MiB"),
+        *("0.9877", "0.9800 to 0.9950", "no: 0.9000", "1.23%", verdict),
+    )
+
+
+def test_forms_of_the_front_have_a_star_and_the_machine_is_told() -> None:
+    slow = replace(MEASURED, name="slow", speed=Speed(9.0, 9.0, 1.0, 1))
+    told = candidates_table([MEASURED, slow], replace(CERTIFICATE, machine="a laptop"))
+    assert "| fast ★ |" in told
+    assert "| slow |" in told
+    assert "Measured on a laptop." in told
 
 
 def test_a_candidate_that_was_not_made_is_told_with_the_reason() -> None:
     row = candidate_row(Candidate("int8", reason="nothing to quantize"), CERTIFICATE)
-    assert row == ("int8", "", "", "", "nothing to quantize")
+    assert row == ("int8", *[""] * 9, "nothing to quantize")

@@ -2,24 +2,29 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import onnx
 import pytest
 from torch import Tensor, nn
 
-from export.forms import FP32, Exporter
+from export import exporter as module
+from export.exporter import Exporter
+from export.forms import FORMS, FP32, Form
 from export.measure import Evidence, gather_evidence
+from models.apart import Limits
 from models.arrays import Array
 from models.digest import digest_of
-from models.errors import TransientError
+from models.errors import TransientError, WorkError
 from models.features import Encoding, Feature
 from models.network import Network, Served
 from models.objective import Classification, Regression
-from models.pipeline import ExportSpec
+from models.pipeline import ExportSpec, FormName
 
 INT8 = "onnx-int8-static"
+LIMITS = Limits(120.0, 16 << 30)
+BOTH = ExportSpec(candidates=(FP32, INT8))
 
 
 def exporter_of(exported: Any, folder: Path) -> Exporter:
@@ -27,7 +32,7 @@ def exporter_of(exported: Any, folder: Path) -> Exporter:
         yield from (exported.rows(64, seed=seed) for seed in range(2))
 
     return Exporter(
-        exported.served, exported.objective, exported.raw_width, calibration, folder, threads=1
+        exported.served, exported.objective, exported.raw_width, calibration, folder, 1, LIMITS
     )
 
 
@@ -46,7 +51,10 @@ def evidence_of(exported: Any) -> Evidence:
 
 def test_a_folder_holds_the_forms_and_no_drafts(made: dict[str, Path]) -> None:
     folder = made[FP32].parent
-    assert {file.name for file in folder.iterdir()} == {f"{FP32}.onnx", f"{INT8}.onnx"}
+    assert {file.name for file in folder.iterdir()} == {
+        *(f"{FP32}.onnx", f"{INT8}.onnx"),
+        *("calibration.npz", "commands.sh", "conversions"),
+    }
 
 
 @pytest.mark.parametrize("name", [FP32, INT8])
@@ -91,12 +99,11 @@ def test_a_form_that_cannot_be_made_is_a_candidate_with_the_reason(tmp_path: Pat
     served, objective = Served(Network(encoding, _Squares()), Regression()), Regression()
     rows = np.float32([[1.0], [2.0], [3.0]])
     evidence = gather_evidence(served, objective, rows, rows[:, 0], golden_rows=2)
-    exporter = Exporter(served, objective, 1, lambda: [rows], tmp_path, threads=1)
-    found = list(exporter.candidates(ExportSpec(), evidence))
-    assert [(c.name, c.reason) for c in found] == [
-        (FP32, None),
-        (INT8, "nothing in the model can be quantized"),
-    ]
+    exporter = Exporter(served, objective, 1, lambda: [rows], tmp_path, 1, LIMITS)
+    found = list(exporter.candidates(BOTH, evidence))
+    assert [c.name for c in found] == [FP32, INT8]
+    assert found[0].reason is None
+    assert "nothing in the model can be quantized" in (found[1].reason or "")
 
 
 def test_a_source_of_rows_that_is_away_fails_the_run(tmp_path: Path, exported: Any) -> None:
@@ -114,7 +121,8 @@ def test_a_form_that_cannot_be_calibrated_is_a_candidate_with_the_reason(
     shutil.copyfile(made[FP32], tmp_path / f"{FP32}.onnx")
     exporter = replace(exporter_of(exported, tmp_path), calibration=list)
     (found,) = exporter.candidates(ExportSpec(candidates=(INT8,)), evidence_of(exported))
-    assert (found.path, found.reason) == (None, "ONNX Runtime cannot quantize the model")
+    assert found.path is None
+    assert "No data is collected" in (found.reason or "")
 
 
 class _Branching(nn.Module):
@@ -128,6 +136,45 @@ def test_a_model_that_cannot_be_exported_gives_no_form_at_all(tmp_path: Path) ->
     served = Served(Network(encoding, _Branching()), objective)
     rows = np.float32([[1.0, 2.0], [3.0, 4.0]])
     evidence = gather_evidence(served, objective, rows, np.array([1, 1]), golden_rows=1)
-    exporter = Exporter(served, objective, 2, lambda: [rows], tmp_path, threads=1)
-    found = list(exporter.candidates(ExportSpec(), evidence))
+    exporter = Exporter(served, objective, 2, lambda: [rows], tmp_path, 1, LIMITS)
+    found = list(exporter.candidates(BOTH, evidence))
     assert [c.reason for c in found] == ["the model cannot be exported to ONNX"] * 2
+
+
+BAD = {
+    "hangs": "did not end within 2 s",
+    "eats": "MemoryError",
+    "crashes": "crashed: SIGABRT",
+    "killed": "was killed",
+    "writes_nothing": "left no model",
+    "writes_rubbish": "no ONNX model",
+}
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_a_conversion_that_goes_wrong_is_a_row_and_the_others_go_on(
+    exported: Any, made: dict[str, Path], tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad = Form(f"tests.unit.export.bad.{kind}")
+    monkeypatch.setitem(module.FORMS, "onnx-fp16", bad)  # type: ignore[arg-type]
+    shutil.copyfile(made[FP32], tmp_path / f"{FP32}.onnx")
+    limits = Limits(2.0 if kind == "hangs" else 60.0, 3 << 30)
+    exporter = replace(exporter_of(exported, tmp_path), limits=limits)
+    with pytest.raises(WorkError, match=BAD[kind]):
+        exporter.make("onnx-fp16")
+    if kind == "hangs":
+        return  # the measurements need more than 2 s
+    spec = ExportSpec(candidates=("onnx-fp16", FP32))
+    broken, good = exporter.candidates(spec, evidence_of(exported))
+    assert BAD[kind] in (broken.reason or "")
+    assert good.passed
+
+
+def test_a_form_that_does_not_answer_in_time_is_a_row(exported: Any, made: dict[str, Path]) -> None:
+    exporter = replace(exporter_of(exported, made[FP32].parent), limits=Limits(0.2, 16 << 30))
+    (found,) = exporter.candidates(ExportSpec(candidates=(FP32,)), evidence_of(exported))
+    assert "its measurement did not end" in (found.reason or "")
+
+
+def test_every_form_that_a_pipeline_may_name_can_be_made() -> None:
+    assert {*FORMS, FP32} == set(get_args(FormName))

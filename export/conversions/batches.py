@@ -1,0 +1,30 @@
+"""Batches of named arrays in one npz file: what calibrates, and what is answered."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+Batch = Mapping[str, Any]
+"""One array for each input of the model, `[rows, …]`."""
+
+
+def write(path: Path, batches: Iterable[Batch]) -> None:
+    """Write batches in order; there may be none."""
+    arrays = {
+        f"{number:06d}:{name}": array
+        for number, batch in enumerate(batches)
+        for name, array in batch.items()
+    }
+    with path.open("wb") as file:
+        np.savez(file, **arrays)
+
+
+def read(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the batches as they were written."""
+    with np.load(path, allow_pickle=False) as file:
+        numbers = sorted({name.partition(":")[0] for name in file.files})
+        for number in numbers:
+            members = [name for name in file.files if name.startswith(f"{number}:")]
+            yield {name.partition(":")[2]: file[name] for name in members}

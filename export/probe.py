@@ -1,0 +1,79 @@
+"""`python -m export.probe MODEL BATCHES ANSWERS`: answer batches, and measure how that goes.
+
+In a process of its own, so that a form that crashes ends nothing else, and its memory is its own.
+What it measured is one line of JSON on stdout; the answers go into the npz ANSWERS.
+"""
+
+import json
+import resource
+import sys
+import time
+from argparse import ArgumentParser
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+
+from export.conversions import batches
+from export.speed import Speed
+from models.onnx_session import OnnxSession
+
+WARM_UP = 20
+REQUESTS = 300
+SECONDS = 2.0
+"""Time for each of both measurements, at most; ten requests are always made."""
+LEAST = 10
+
+
+def speed_of(session: OnnxSession, batch: batches.Batch) -> Speed:
+    """Measure requests of one row, and then of a full batch.
+
+    Args:
+        session: the opened model.
+        batch: as many rows as serving puts together at most.
+    """
+    rows = len(next(iter(batch.values())))
+    row = {name: array[:1] for name, array in batch.items()}
+    single, full = _seconds(session, row), _seconds(session, batch)
+    p50, p99 = (float(np.quantile(single, share)) * 1000 for share in (0.5, 0.99))
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    in_bytes = peak if sys.platform == "darwin" else peak * 1024
+    return Speed(p50, p99, rows / float(np.median(full)), in_bytes)
+
+
+def _seconds(session: OnnxSession, inputs: batches.Batch) -> list[float]:
+    times: list[float] = []
+    until = time.perf_counter() + SECONDS
+    while len(times) < LEAST + WARM_UP or (
+        len(times) < REQUESTS + WARM_UP and time.perf_counter() < until
+    ):
+        began = time.perf_counter()
+        session.run(inputs)
+        times.append(time.perf_counter() - began)
+    return times[WARM_UP:]
+
+
+def main() -> None:
+    """Answer every batch and measure the first one that is full."""
+    parser = ArgumentParser(description=__doc__)
+    parser.add_argument("model", type=Path)
+    parser.add_argument("batches", type=Path)
+    parser.add_argument("answers", type=Path)
+    parser.add_argument("--threads", type=int, default=1)
+    given = parser.parse_args()
+    session = OnnxSession(given.model, given.threads)
+    answers, largest = [], None
+    for batch in batches.read(given.batches):
+        answers.append({"answers": session.run(batch)})
+        if largest is None or _rows(batch) > _rows(largest):
+            largest = batch
+    batches.write(given.answers, answers)
+    sys.stdout.write(json.dumps(asdict(speed_of(session, largest or {}))) + "\n")
+
+
+def _rows(batch: batches.Batch) -> int:
+    return len(next(iter(batch.values())))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Conversions that go wrong in every way."""
