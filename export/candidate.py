@@ -26,6 +26,7 @@ class Candidate:
         speed: on this machine, with the threads that serving will use.
         stage: difference and metric.
         reason: why it is refused; None if it holds its gates.
+        notes: how it was found, where that took a search.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Candidate:
     speed: Speed | None = None
     stage: Stage | None = None
     reason: str | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def passed(self) -> bool:

@@ -4,10 +4,11 @@ Each is made and measured by programs in processes of their own, with limits: on
 crashes or eats memory is a row with its reason, and the others go on.
 """
 
+import json
 import shlex
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import onnx
@@ -17,8 +18,9 @@ from torch import nn
 from export import conversions
 from export.candidate import Candidate, judged
 from export.conversions import batches
-from export.forms import FORMS, FP32
+from export.forms import FORMS, FP32, MIXED, SENSITIVITY, Form
 from export.measure import Evidence, measure
+from export.mixed import best, fewest_in_float
 from export.onnx import export_onnx
 from models.apart import Limits, run_apart
 from models.arrays import Array
@@ -29,6 +31,7 @@ from models.pipeline import ExportSpec
 
 COMMANDS = "commands.sh"
 CALIBRATION = "calibration.npz"
+STATIC_FORM = "onnx-int8-static"
 PROGRAMS = Path(conversions.__file__).parent
 
 
@@ -41,38 +44,51 @@ class Exporter:
         objective: names the output and gives the metric.
         raw_width: width of the input.
         calibration: called for calibration batches, float32 `[rows, raw_width]`.
+        validation: called for what a search measures its tries on; never the test split.
         folder: where the files go.
         threads: threads that serving will use.
-        limits: what one conversion or one measurement may take.
+        spec: what to make, and what it may lose and take.
     """
 
     served: nn.Module
     objective: Objective
     raw_width: int
     calibration: Callable[[], Iterable[Array]]
+    validation: Callable[[], Evidence]
     folder: Path
     threads: int
-    limits: Limits
+    spec: ExportSpec
+
+    @property
+    def limits(self) -> Limits:
+        """What one conversion or one measurement may take."""
+        given = self.spec.limits
+        return Limits(given.seconds, int(given.memory_gib * 2**30))
 
     def candidates(
-        self, spec: ExportSpec, evidence: Evidence, latency_slo_ms: float | None = None
+        self, evidence: Evidence, latency_slo_ms: float | None = None
     ) -> Iterator[Candidate]:
-        """Make and measure every form that `spec` asks for, one at a time.
+        """Make and measure every form that is asked for, one at a time.
 
         A form that cannot be made is a candidate with the reason, not a failed run.
 
         Raises:
             TransientError: the calibration rows cannot be read.
         """
-        for name in spec.candidates:
+        for name in self.spec.candidates:
             try:
                 path = self.make(name)
-                measured = measure(name, path, evidence, self.objective, self.threads, self.limits)
-                yield judged(measured, spec, latency_slo_ms)
+                measured = self.measured(name, path, evidence)
+                yield judged(measured, self.spec, latency_slo_ms)
             except MillraceError as error:
                 if error.transient:  # the rows' source, say: no fault of the form
                     raise
-                yield Candidate(name, reason=error.what)
+                yield Candidate(name, reason=error.what, notes=self._notes(name))
+
+    def measured(self, name: str, path: Path, evidence: Evidence) -> Candidate:
+        """Measure a file as the form of that name."""
+        found = measure(name, path, evidence, self.objective, self.threads, self.limits)
+        return replace(found, notes=self._notes(name))
 
     def make(self, name: str) -> Path:
         """Make one form, and return its file; a form that is there is not made again."""
@@ -82,12 +98,29 @@ class Exporter:
         draft = path.with_suffix(".draft")
         if name == FP32:
             export_onnx(self.served, self.raw_width, self.objective.output, draft)
+        elif name == MIXED:
+            self.convert(name, draft, replace(FORMS[STATIC_FORM], options=self._search()))
         else:
-            self._convert(name, draft)
+            self.convert(name, draft, FORMS[name])
         # Written by onnx itself, so that loading and saving it again keeps its digest.
         onnx.save_model(_read(draft), path)
         draft.unlink()
         return path
+
+    def convert(self, name: str, target: Path, form: Form) -> None:
+        """Run the program that makes a form, with limits, and keep the command.
+
+        Raises:
+            WorkError: it failed, or took more than the limits.
+        """
+        files, options = [self.make(form.source), target], list(form.options)
+        if form.calibrated:
+            options += ["--calibration", str(self._calibrating())]
+        self._keep_command(name, form, [*(file.name for file in files), *options])
+        try:
+            run_apart(form.program, [*files, *options], self.limits, what="its conversion")
+        except TransientError as error:  # killed, for its memory as like as not
+            raise WorkError(error.what) from error
 
     def reproduction(self) -> tuple[Path, ...]:
         """Return the programs, the commands and what they read; nothing was converted without."""
@@ -95,17 +128,38 @@ class Exporter:
         converted = (self.folder / COMMANDS).exists()
         return tuple(p for n in names if converted and (p := self.folder / n).exists())
 
-    def _convert(self, name: str, target: Path) -> None:
-        form = FORMS[name]
-        files = [self.make(form.source), target]
-        options = list(form.options)
-        if form.calibrated:
-            options += ["--calibration", str(self._calibrating())]
-        self._note(name, [*(file.name for file in files), *options])
-        try:
-            run_apart(form.program, [*files, *options], self.limits, what="its conversion")
-        except TransientError as error:  # killed, for its memory as like as not
-            raise WorkError(error.what) from error
+    def _search(self) -> tuple[str, ...]:
+        """Return the options that keep as few layers in float as the budget needs.
+
+        Raises:
+            WorkError: none has to stay, or even all but one are not enough.
+        """
+        costs = self.folder / "sensitivity.json"
+        self.convert(f"{MIXED}: what each layer costs", costs, Form(SENSITIVITY, calibrated=True))
+        by_layer: dict[str, float] = json.loads(costs.read_text())
+        layers = sorted(by_layer, key=lambda layer: -by_layer[layer])
+        evidence, draft = self.validation(), self.folder / f"{MIXED}.try"
+
+        def tried(kept: Sequence[str]) -> Candidate:
+            form = replace(FORMS[STATIC_FORM], options=_keeping(kept))
+            self.convert(f"{MIXED}: a try", draft, form)
+            return measure(MIXED, draft, evidence, self.objective, self.threads, self.limits)
+
+        steps = fewest_in_float(layers, tried, self.spec.max_metric_loss)
+        draft.unlink(missing_ok=True)
+        lines = [f"{layer} alone in int8: error {by_layer[layer]:.2e}" for layer in layers]
+        lines += [str(step) for step in steps]
+        (self.folder / f"{MIXED}.txt").write_text("\n".join(lines))
+        found = best(steps)
+        if found is None:
+            raise WorkError("no form with a layer in int8 is within the budget")
+        if not found.kept:
+            raise WorkError(f"{STATIC_FORM} is within the budget: no layer has to stay in float")
+        return _keeping(found.kept)
+
+    def _notes(self, name: str) -> tuple[str, ...]:
+        path = self.folder / f"{name}.txt"
+        return tuple(path.read_text().splitlines()) if path.exists() else ()
 
     def _calibrating(self) -> Path:
         """Return the calibration batches' file."""
@@ -114,15 +168,19 @@ class Exporter:
             batches.write(path, ({FEATURES: rows} for rows in self.calibration()))
         return path
 
-    def _note(self, name: str, words: Sequence[str]) -> None:
+    def _keep_command(self, name: str, form: Form, words: Sequence[str]) -> None:
         """Keep the programs and the command that makes a form again, whatever becomes of it."""
         copied = self.folder / PROGRAMS.name
         if not copied.exists():
             shutil.copytree(PROGRAMS, copied, ignore=shutil.ignore_patterns("__pycache__"))
         local = [word.removeprefix(f"{self.folder}/") for word in words]
-        command = ["python", "-m", FORMS[name].program.removeprefix("export."), *local]
+        command = ["python", "-m", form.program.removeprefix("export."), *local]
         with (self.folder / COMMANDS).open("a") as file:
             file.write(f"# {name}\n{shlex.join(command)}\n".replace(".draft", ".onnx"))
+
+
+def _keeping(layers: Sequence[str]) -> tuple[str, ...]:
+    return ("--keep", *layers) if layers else ()
 
 
 def _read(draft: Path) -> onnx.ModelProto:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from export import conversions
 
 FP32 = "onnx-fp32"
+MIXED = "onnx-int8-mixed"
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,8 @@ HALF = f"{conversions.__name__}.half"
 OPTIMIZED = f"{conversions.__name__}.optimized"
 DYNAMIC = f"{conversions.__name__}.int8_dynamic"
 STATIC = f"{conversions.__name__}.int8_static"
+SENSITIVITY = f"{conversions.__name__}.sensitivity"
+SMOOTH = f"{conversions.__name__}.smooth_quant"
 WEIGHTS = f"{conversions.__name__}.weights_only"
 
 FORMS: Mapping[str, Form] = {
@@ -38,7 +41,8 @@ FORMS: Mapping[str, Form] = {
     "onnx-int8-static": Form(STATIC, calibrated=True),
     "onnx-int8-static-entropy": Form(STATIC, ("--method", "entropy"), calibrated=True),
     "onnx-int8-static-percentile": Form(STATIC, ("--method", "percentile"), calibrated=True),
+    "onnx-int8-smooth": Form(SMOOTH, calibrated=True),
     "onnx-int8-weights": Form(WEIGHTS, ("--bits", "8")),
     "onnx-int4-weights": Form(WEIGHTS, ("--bits", "4")),
 }
-"""All but `FP32`, which is made by PyTorch itself."""
+"""All but `FP32`, which is made by PyTorch itself, and `MIXED`, which is searched for."""

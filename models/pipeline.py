@@ -145,6 +145,8 @@ FormName = Literal[
     "onnx-int8-static",
     "onnx-int8-static-entropy",
     "onnx-int8-static-percentile",
+    "onnx-int8-smooth",
+    "onnx-int8-mixed",
     "onnx-int8-weights",
     "onnx-int4-weights",
 ]

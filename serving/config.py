@@ -8,7 +8,7 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import Literal
 
-from google.protobuf import text_format  # type: ignore[import-untyped]
+from google.protobuf import text_format
 from onnx import TensorProto
 from tritonclient.grpc import model_config_pb2 as pb
 

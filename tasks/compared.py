@@ -1,5 +1,7 @@
 """Two versions on one test split."""
 
+from typing import Literal
+
 import numpy as np
 
 from models import snapshots
@@ -12,25 +14,29 @@ from models.package import Package
 from models.pipeline import Pipeline
 
 
-def test_split(
-    pipeline: Pipeline, snapshot: snapshots.Snapshot, encoding: Encoding
+def split_rows(
+    pipeline: Pipeline,
+    snapshot: snapshots.Snapshot,
+    encoding: Encoding,
+    split: Literal["validation", "test"] = "test",
 ) -> tuple[Array, Array]:
-    """Return the test split as `(features [rows, raw_width], target [rows])`.
+    """Return a split as `(features [rows, raw_width], target [rows])`.
 
     Raises:
         InputError: it has no rows.
     """
     features, targets = [], []
     columns = (*snapshot.schema.features, snapshot.schema.target)
-    for batch in snapshots.scan(snapshot, "test", pipeline.dataset.split, columns=columns):
+    for batch in snapshots.scan(snapshot, split, pipeline.dataset.split, columns=columns):
         features.append(encoding.encode(batch))
         targets.append(encoding.encode_target(batch))
+    share = getattr(pipeline.dataset.split, split)
     if not features or not sum(len(part) for part in targets):
         raise InputError(
-            "the test split has no rows",
-            seen=f"{snapshot.rows} rows in all, {pipeline.dataset.split.test:.0%} of them for test",
+            f"the {split} split has no rows",
+            seen=f"{snapshot.rows} rows in all, {share:.0%} of them for {split}",
             valid="at least one row in each split",
-            hint="bring more rows, or raise dataset.split.test",
+            hint=f"bring more rows, or raise dataset.split.{split}",
         )
     return np.concatenate(features), np.concatenate(targets)
 
@@ -47,7 +53,7 @@ def metric_of(
     meaning = answers_of(package.encoding)
     if meaning.metric != metric_name:
         return None
-    features, target = test_split(pipeline, snapshot, package.encoding)
+    features, target = split_rows(pipeline, snapshot, package.encoding)
     session = OnnxSession(package.model)
     answers = [session.answer(part) for part in np.array_split(features, 8) if len(part)]
     return meaning.metric_of_answers(np.concatenate(answers), target)

@@ -16,7 +16,7 @@ from models.features import Encoding
 from models.machine import this_machine
 from models.pipeline import Pipeline
 from models.pipeline_file import resolved_yaml
-from tasks.compared import test_split
+from tasks.compared import split_rows
 from tasks.progress import bar, log
 from tasks.retry import step
 from tasks.train import Trained
@@ -70,16 +70,18 @@ def export_candidates(
     from models.objective import objective_of
 
     objective = objective_of(trained.encoding)
-    test, target = test_split(pipeline, snapshot, trained.encoding)
+    test, target = split_rows(pipeline, snapshot, trained.encoding)
     exporter = _exporter(pipeline, snapshot, trained, objective, folder)
     rows, full = pipeline.export.golden_rows, pipeline.serving.max_batch_size
     evidence = gather_evidence(exporter.served, objective, test, target, rows, full)
     candidates: list[Candidate] = []
     with bar("export", len(pipeline.export.candidates), "candidates") as shown:
         slo = pipeline.serving.latency_slo_ms
-        for candidate in exporter.candidates(pipeline.export, evidence, slo):
+        for candidate in exporter.candidates(evidence, slo):
             candidates.append(candidate)
             shown.update(len(candidates), candidate.name)
+            for note in candidate.notes:
+                log.info("%s: %s", candidate.name, note)
             if candidate.reason:
                 log.warning("%s is refused: %s", candidate.name, candidate.reason)
     chosen = choose(tuple(candidates), pipeline.export) or fallback(tuple(candidates))
@@ -119,7 +121,7 @@ def _exporter(
     folder: Path,
 ) -> "Exporter":
     from export.exporter import Exporter
-    from models.apart import Limits
+    from export.measure import gather_evidence
     from models.checkpoint import load_weights
     from models.families import build_network
     from models.network import Served
@@ -138,15 +140,22 @@ def _exporter(
             if left <= 0:
                 return
 
-    limits = pipeline.export.limits
+    served = Served(network, objective)
+
+    def validation() -> "Evidence":
+        rows, target = split_rows(pipeline, snapshot, encoding, "validation")
+        golden, full = pipeline.export.golden_rows, pipeline.serving.max_batch_size
+        return gather_evidence(served, objective, rows, target, golden, full)
+
     return Exporter(
-        served=Served(network, objective),
+        served=served,
         objective=objective,
         raw_width=encoding.raw_width,
         calibration=calibration,
+        validation=validation,
         folder=folder,
         threads=pipeline.serving.intra_op_thread_count,
-        limits=Limits(limits.seconds, int(limits.memory_gib * 2**30)),
+        spec=pipeline.export,
     )
 
 

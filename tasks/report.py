@@ -147,7 +147,12 @@ def candidates_table(candidates: "Sequence[Candidate]", certificate: "Certificat
     rows = [candidate_row(each, certificate, each.name in front) for each in candidates]
     measured = f"Measured on {certificate.machine}." if certificate.machine else ""
     star = "★ no other form is better in metric, p50 and size at once."
-    return "\n\n".join((table(head, rows), " ".join(filter(None, (measured, star)))))
+    searches = [
+        f"{each.name}:\n" + "\n".join(f"- {note}" for note in each.notes)
+        for each in candidates
+        if each.notes
+    ]
+    return "\n\n".join((table(head, rows), " ".join(filter(None, (measured, star))), *searches))
 
 
 def candidate_row(

@@ -1,7 +1,7 @@
 """int8 weights and activations, their ranges taken from rows of the train split (QDQ, S8S8)."""
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,34 +39,49 @@ class Rows(CalibrationDataReader):  # type: ignore[misc]
 def quantize(
     source: Path, target: Path, calibration: Path, method: str, keep: tuple[str, ...] = ()
 ) -> None:
-    """Quantize the heavy layers, per channel.
+    """Prepare a model, and quantize its heavy layers."""
+    with tempfile.TemporaryDirectory() as folder:
+        prepared = Path(folder) / "prepared.onnx"
+        quant_pre_process(str(source), str(prepared), skip_symbolic_shape=True)
+        quantize_prepared(prepared, target, calibration, method, keep=keep)
+
+
+def quantize_prepared(
+    source: Path,
+    target: Path,
+    calibration: Path,
+    method: str,
+    *,
+    keep: Sequence[str] = (),
+    only: Sequence[str] | None = None,
+) -> None:
+    """Quantize the heavy layers of a model whose shapes are inferred, per channel.
 
     Weights have 7 bits: x86 processors without VNNI add pairs of products in 16 bits, which 8 bits
     overflow, so the answers would be other ones there (ONNX Runtime's guide to quantization).
 
     Args:
-        source: the float32 model.
+        source: the float32 model, prepared.
         target: where to write.
         calibration: batches of rows of the train split.
         method: how a range is taken from what was seen: minmax, entropy or percentile.
         keep: names of nodes that stay in float.
+        only: names of the nodes that do not; None for all others.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        prepared = Path(folder) / "prepared.onnx"
-        quant_pre_process(str(source), str(prepared), skip_symbolic_shape=True)
-        quantize_static(
-            str(prepared),
-            str(target),
-            Rows(calibration),
-            quant_format=QuantFormat.QDQ,
-            op_types_to_quantize=HEAVY,
-            nodes_to_exclude=list(keep),
-            per_channel=True,
-            reduce_range=True,
-            activation_type=QuantType.QInt8,
-            weight_type=QuantType.QInt8,
-            calibrate_method=METHODS[method],
-        )
+    quantize_static(
+        str(source),
+        str(target),
+        Rows(calibration),
+        quant_format=QuantFormat.QDQ,
+        op_types_to_quantize=HEAVY,
+        nodes_to_exclude=list(keep),
+        nodes_to_quantize=None if only is None else list(only),
+        per_channel=True,
+        reduce_range=True,
+        activation_type=QuantType.QInt8,
+        weight_type=QuantType.QInt8,
+        calibrate_method=METHODS[method],
+    )
 
 
 def main() -> None:

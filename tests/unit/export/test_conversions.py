@@ -20,6 +20,7 @@ from models.arrays import Array
 from models.digest import digest_of
 from models.errors import WorkError
 from models.onnx_session import OnnxSession
+from models.pipeline import ExportSpec
 
 LIMITS = Limits(120.0, 16 << 30)
 INT8 = "onnx-int8-static"
@@ -35,9 +36,10 @@ def exporter(exported: Any, tmp_path_factory: pytest.TempPathFactory) -> Exporte
         objective=exported.objective,
         raw_width=exported.raw_width,
         calibration=lambda: [exported.rows(64, seed=n) for n in range(4)],
+        validation=lambda: pytest.fail("nothing is searched for"),
         folder=tmp_path_factory.mktemp("forms"),
         threads=1,
-        limits=LIMITS,
+        spec=ExportSpec(),
     )
 
 

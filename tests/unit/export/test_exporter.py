@@ -11,28 +11,33 @@ from torch import Tensor, nn
 
 from export import exporter as module
 from export.exporter import Exporter
-from export.forms import FORMS, FP32, Form
+from export.forms import FORMS, FP32, MIXED, Form
 from export.measure import Evidence, gather_evidence
-from models.apart import Limits
 from models.arrays import Array
 from models.digest import digest_of
 from models.errors import TransientError, WorkError
 from models.features import Encoding, Feature
 from models.network import Network, Served
 from models.objective import Classification, Regression
-from models.pipeline import ExportSpec, FormName
+from models.pipeline import ExportLimits, ExportSpec, FormName
 
 INT8 = "onnx-int8-static"
-LIMITS = Limits(120.0, 16 << 30)
 BOTH = ExportSpec(candidates=(FP32, INT8))
 
 
-def exporter_of(exported: Any, folder: Path) -> Exporter:
+def exporter_of(exported: Any, folder: Path, spec: ExportSpec = BOTH) -> Exporter:
     def calibration() -> Iterator[Array]:
         yield from (exported.rows(64, seed=seed) for seed in range(2))
 
     return Exporter(
-        exported.served, exported.objective, exported.raw_width, calibration, folder, 1, LIMITS
+        served=exported.served,
+        objective=exported.objective,
+        raw_width=exported.raw_width,
+        calibration=calibration,
+        validation=lambda: evidence_of(exported),
+        folder=folder,
+        threads=1,
+        spec=spec,
     )
 
 
@@ -80,9 +85,9 @@ def test_a_form_that_is_there_is_not_made_again(made: dict[str, Path], exported:
 def test_candidates_come_measured_in_the_order_of_the_file(
     made: dict[str, Path], exported: Any
 ) -> None:
-    exporter = exporter_of(exported, made[FP32].parent)
     spec = ExportSpec(candidates=(INT8, FP32), max_metric_loss=0.1)
-    found = list(exporter.candidates(spec, evidence_of(exported)))
+    exporter = exporter_of(exported, made[FP32].parent, spec)
+    found = list(exporter.candidates(evidence_of(exported)))
     assert [(c.name, c.path, c.passed) for c in found] == [
         (INT8, made[INT8], True),
         (FP32, made[FP32], True),
@@ -99,8 +104,8 @@ def test_a_form_that_cannot_be_made_is_a_candidate_with_the_reason(tmp_path: Pat
     served, objective = Served(Network(encoding, _Squares()), Regression()), Regression()
     rows = np.float32([[1.0], [2.0], [3.0]])
     evidence = gather_evidence(served, objective, rows, rows[:, 0], golden_rows=2)
-    exporter = Exporter(served, objective, 1, lambda: [rows], tmp_path, 1, LIMITS)
-    found = list(exporter.candidates(BOTH, evidence))
+    exporter = Exporter(served, objective, 1, lambda: [rows], lambda: evidence, tmp_path, 1, BOTH)
+    found = list(exporter.candidates(evidence))
     assert [c.name for c in found] == [FP32, INT8]
     assert found[0].reason is None
     assert "nothing in the model can be quantized" in (found[1].reason or "")
@@ -110,17 +115,17 @@ def test_a_source_of_rows_that_is_away_fails_the_run(tmp_path: Path, exported: A
     def away() -> Iterator[Array]:
         raise TransientError("the table cannot be read")
 
-    exporter = replace(exporter_of(exported, tmp_path), calibration=away)
+    exporter = exporter_of(exported, tmp_path, ExportSpec(candidates=(INT8,)))
     with pytest.raises(TransientError, match="the table cannot be read"):
-        list(exporter.candidates(ExportSpec(candidates=(INT8,)), evidence_of(exported)))
+        list(replace(exporter, calibration=away).candidates(evidence_of(exported)))
 
 
 def test_a_form_that_cannot_be_calibrated_is_a_candidate_with_the_reason(
     made: dict[str, Path], tmp_path: Path, exported: Any
 ) -> None:
     shutil.copyfile(made[FP32], tmp_path / f"{FP32}.onnx")
-    exporter = replace(exporter_of(exported, tmp_path), calibration=list)
-    (found,) = exporter.candidates(ExportSpec(candidates=(INT8,)), evidence_of(exported))
+    exporter = exporter_of(exported, tmp_path, ExportSpec(candidates=(INT8,)))
+    (found,) = replace(exporter, calibration=list).candidates(evidence_of(exported))
     assert found.path is None
     assert "No data is collected" in (found.reason or "")
 
@@ -136,8 +141,8 @@ def test_a_model_that_cannot_be_exported_gives_no_form_at_all(tmp_path: Path) ->
     served = Served(Network(encoding, _Branching()), objective)
     rows = np.float32([[1.0, 2.0], [3.0, 4.0]])
     evidence = gather_evidence(served, objective, rows, np.array([1, 1]), golden_rows=1)
-    exporter = Exporter(served, objective, 2, lambda: [rows], tmp_path, 1, LIMITS)
-    found = list(exporter.candidates(BOTH, evidence))
+    exporter = Exporter(served, objective, 2, lambda: [rows], lambda: evidence, tmp_path, 1, BOTH)
+    found = list(exporter.candidates(evidence))
     assert [c.reason for c in found] == ["the model cannot be exported to ONNX"] * 2
 
 
@@ -158,23 +163,23 @@ def test_a_conversion_that_goes_wrong_is_a_row_and_the_others_go_on(
     bad = Form(f"tests.unit.export.bad.{kind}")
     monkeypatch.setitem(module.FORMS, "onnx-fp16", bad)  # type: ignore[arg-type]
     shutil.copyfile(made[FP32], tmp_path / f"{FP32}.onnx")
-    limits = Limits(2.0 if kind == "hangs" else 60.0, 3 << 30)
-    exporter = replace(exporter_of(exported, tmp_path), limits=limits)
+    limits = ExportLimits(seconds=2.0 if kind == "hangs" else 60.0, memory_gib=3)
+    spec = ExportSpec(candidates=("onnx-fp16", FP32), limits=limits)
+    exporter = exporter_of(exported, tmp_path, spec)
     with pytest.raises(WorkError, match=BAD[kind]):
         exporter.make("onnx-fp16")
     if kind == "hangs":
         return  # the measurements need more than 2 s
-    spec = ExportSpec(candidates=("onnx-fp16", FP32))
-    broken, good = exporter.candidates(spec, evidence_of(exported))
+    broken, good = exporter.candidates(evidence_of(exported))
     assert BAD[kind] in (broken.reason or "")
     assert good.passed
 
 
 def test_a_form_that_does_not_answer_in_time_is_a_row(exported: Any, made: dict[str, Path]) -> None:
-    exporter = replace(exporter_of(exported, made[FP32].parent), limits=Limits(0.2, 16 << 30))
-    (found,) = exporter.candidates(ExportSpec(candidates=(FP32,)), evidence_of(exported))
+    spec = ExportSpec(candidates=(FP32,), limits=ExportLimits(seconds=0.2))
+    (found,) = exporter_of(exported, made[FP32].parent, spec).candidates(evidence_of(exported))
     assert "its measurement did not end" in (found.reason or "")
 
 
 def test_every_form_that_a_pipeline_may_name_can_be_made() -> None:
-    assert {*FORMS, FP32} == set(get_args(FormName))
+    assert {*FORMS, FP32, MIXED} == set(get_args(FormName))

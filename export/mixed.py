@@ -1,0 +1,81 @@
+"""Mixed precision: what int8 costs most stays in float, as few layers as the budget needs.
+
+Layers are ordered by what int8 does to the answers when it is applied to one alone, as in Wu et al.
+2020, "Integer Quantization for Deep Learning Inference", section 5.3 (partial quantization). The
+more of them stay in float the less is lost, so the fewest are found by doubling and then halving.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from export.candidate import Candidate
+
+Try = Callable[[Sequence[str]], Candidate]
+"""Makes and measures the form with these layers in float."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One try of the search.
+
+    Attributes:
+        kept: layers in float, the most sensitive first.
+        form: as it was measured on the validation split.
+        held: whether its loss is within the budget.
+    """
+
+    kept: tuple[str, ...]
+    form: Candidate
+    held: bool
+
+    def __str__(self) -> str:
+        """Return it in words."""
+        verdict = "holds" if self.held else "too much"
+        kept = ", ".join(self.kept) or "none"
+        size = f"{self.form.size_bytes / 1024:,.0f} KiB"
+        p50 = f"{self.form.speed.p50_ms:.3f} ms" if self.form.speed else "unmeasured"
+        return (
+            f"{len(self.kept)} layers in float: loss {_loss(self.form):.2%}, {verdict}; "
+            f"{size}, p50 {p50} ({kept})"
+        )
+
+
+def _loss(form: Candidate) -> float:
+    loss = form.stage.metric_loss if form.stage else None
+    return math.nan if loss is None else loss
+
+
+def fewest_in_float(layers: Sequence[str], tried: Try, budget: float) -> tuple[Step, ...]:
+    """Return the tries of a search for the fewest layers that must stay in float.
+
+    The answer is the one with the fewest layers among those that held; none did if all layers must.
+
+    Args:
+        layers: the most sensitive first.
+        tried: makes and measures a form; called once for each number of layers.
+        budget: largest relative loss of the metric.
+    """
+    steps: dict[int, Step] = {}
+
+    def holds(count: int) -> bool:
+        if count not in steps:
+            kept = tuple(layers[:count])
+            form = tried(kept)
+            # NaN fails every comparison, and so it does not hold
+            steps[count] = Step(kept, form, _loss(form) <= budget)
+        return steps[count].held
+
+    low, high = 0, 0
+    while not holds(high) and high < len(layers) - 1:
+        low, high = high + 1, min(max(2 * high, 1), len(layers) - 1)
+    while low < high and steps[high].held:
+        middle = (low + high) // 2
+        low, high = (low, middle) if holds(middle) else (middle + 1, high)
+    return tuple(steps[count] for count in steps)
+
+
+def best(steps: Sequence[Step]) -> Step | None:
+    """Return the step that held with the fewest layers in float, or None."""
+    held = [step for step in steps if step.held]
+    return min(held, key=lambda step: len(step.kept), default=None)
