@@ -81,6 +81,7 @@ def quantize_prepared(
         activation_type=QuantType.QInt8,
         weight_type=QuantType.QInt8,
         calibrate_method=METHODS[method],
+        extra_options={"OpTypesToExcludeOutputQuantization": ["Gemm", "MatMul"]},
     )
 
 

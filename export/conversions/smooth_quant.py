@@ -119,6 +119,10 @@ def _divide(graph: Any, name: str, products: Sequence[Product], by: Any) -> None
         if held not in constants:
             graph.initializer.append(numpy_helper.from_array(as_held, held))
         product.node.input[0], product.node.input[1] = smoothed, held
+    used = {name for node in graph.node for name in node.input}
+    kept = [each for each in graph.initializer if each.name in used]
+    graph.ClearField("initializer")
+    graph.initializer.extend(kept)
 
 
 def main() -> None:

@@ -1,0 +1,90 @@
+"""A model that naive int8 breaks: a few channels of its activations are far larger than the rest."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from export.candidate import Candidate
+from export.exporter import Exporter
+from export.measure import Evidence, gather_evidence
+from models.mlp import Perceptron
+from models.network import Network, Served
+from models.pipeline import ExportSpec
+from tests.unit.export.conftest import ENCODING
+
+NAIVE, SMOOTH, MIXED = "onnx-int8-static", "onnx-int8-smooth", "onnx-int8-mixed"
+FACTOR = 1000.0
+
+
+def with_outliers(exported: Any) -> Served:
+    """The same function: some hidden channels are larger, and what they are multiplied with less."""
+    objective = exported.objective
+    net = Perceptron(ENCODING.in_features, objective.outputs, hidden=(128, 128))
+    served = Served(Network(ENCODING, net), objective).eval()
+    served.load_state_dict(exported.served.state_dict())
+    first, second = [m for m in served.modules() if isinstance(m, torch.nn.Linear)][:2]
+    with torch.no_grad():
+        first.weight[:3] *= FACTOR
+        first.bias[:3] *= FACTOR
+        second.weight[:, :3] /= FACTOR
+    return served
+
+
+@pytest.fixture(scope="module")
+def found(exported: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Candidate]:
+    served = with_outliers(exported)
+    rows = exported.rows(2000, seed=5)
+    np.testing.assert_allclose(
+        served(torch.from_numpy(rows)).detach(), exported.answer(rows), atol=1e-4
+    )
+
+    def evidence(seed: int) -> Evidence:
+        asked = exported.rows(2000, seed)
+        target = exported.answer(asked).argmax(axis=1)
+        return gather_evidence(served, exported.objective, asked, target, golden_rows=8)
+
+    exporter = Exporter(
+        served=served,
+        objective=exported.objective,
+        raw_width=exported.raw_width,
+        calibration=lambda: [exported.rows(64, seed=n) for n in range(10, 18)],
+        validation=lambda: evidence(6),
+        folder=tmp_path_factory.mktemp("searched"),
+        threads=1,
+        spec=ExportSpec(candidates=(NAIVE, SMOOTH, MIXED), max_metric_loss=0.01),
+    )
+    return {each.name: each for each in exporter.candidates(evidence(5))}
+
+
+def loss(candidate: Candidate) -> float:
+    assert candidate.stage is not None
+    assert candidate.stage.metric_loss is not None
+    return candidate.stage.metric_loss
+
+
+def test_naive_int8_loses_more_than_a_twentieth(found: dict[str, Candidate]) -> None:
+    assert loss(found[NAIVE]) > 0.05
+    assert not found[NAIVE].passed
+
+
+def test_smoothing_keeps_it_within_the_budget(found: dict[str, Candidate]) -> None:
+    assert loss(found[SMOOTH]) <= 0.01
+    assert found[SMOOTH].passed
+
+
+def test_the_search_keeps_the_layer_with_outliers_in_float(
+    found: dict[str, Candidate],
+) -> None:
+    mixed = found[MIXED]
+    assert mixed.passed, mixed.reason
+    assert mixed.size_bytes > found[NAIVE].size_bytes
+
+
+def test_the_notes_tell_what_each_layer_costs_and_each_step(found: dict[str, Candidate]) -> None:
+    notes = found[MIXED].notes
+    assert sum("alone in int8" in note for note in notes) == 3
+    assert any(note.startswith("0 layers in float") and "too much" in note for note in notes)
+    assert any(note.startswith("1 layers in float") and "holds" in note for note in notes)
