@@ -39,6 +39,7 @@ FORMS: Mapping[str, Form] = {
     "onnx-fp16": Form(HALF),
     "onnx-int8-dynamic": Form(DYNAMIC),
     "onnx-int8-static": Form(STATIC, calibrated=True),
+    "onnx-int8-static-s8": Form(STATIC, ("--activations", "s8"), calibrated=True),
     "onnx-int8-static-entropy": Form(STATIC, ("--method", "entropy"), calibrated=True),
     "onnx-int8-static-percentile": Form(STATIC, ("--method", "percentile"), calibrated=True),
     "onnx-int8-smooth": Form(SMOOTH, calibrated=True),

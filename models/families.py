@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from models import user_code
-from models.cnn import ConvNet
+from models.cnn import ResNet
 from models.errors import InputError, nearest
 from models.features import Encoding
 from models.mlp import Perceptron
@@ -23,7 +23,7 @@ from models.objective import Objective
 from models.pipeline import ModelSpec
 
 Family = Callable[..., nn.Module]
-FAMILIES: dict[str, Family] = {"mlp": Perceptron, "cnn": ConvNet}
+FAMILIES: dict[str, Family] = {"mlp": Perceptron, "cnn": ResNet}
 
 
 def family_of(spec: ModelSpec, folder: Path) -> Family:

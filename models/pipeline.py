@@ -143,6 +143,7 @@ FormName = Literal[
     "onnx-fp16",
     "onnx-int8-dynamic",
     "onnx-int8-static",
+    "onnx-int8-static-s8",
     "onnx-int8-static-entropy",
     "onnx-int8-static-percentile",
     "onnx-int8-smooth",

@@ -1,7 +1,9 @@
-"""int8 weights and activations, their ranges taken from rows of the train split (QDQ, S8S8)."""
+"""int8 weights and activations, their ranges taken from rows of the train split (QDQ)."""
 
 import tempfile
+from argparse import ArgumentParser
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,8 @@ from . import batches
 from .arguments import parser
 from .layers import HEAVY, require_layers
 
+ACTIVATIONS = {"u8": QuantType.QUInt8, "s8": QuantType.QInt8}
+"""u8 is what x86 processors multiply with signed weights; ARM and GPUs take s8."""
 METHODS = {
     "minmax": CalibrationMethod.MinMax,
     "entropy": CalibrationMethod.Entropy,
@@ -36,21 +40,34 @@ class Rows(CalibrationDataReader):  # type: ignore[misc]
         return next(self._batches, None)
 
 
+@dataclass(frozen=True)
+class Ranges:
+    """How activations become integers.
+
+    Attributes:
+        method: how a range is taken from what was seen: minmax, entropy or percentile.
+        activations: u8 or s8.
+    """
+
+    method: str = "minmax"
+    activations: str = "u8"
+
+
 def quantize(
-    source: Path, target: Path, calibration: Path, method: str, keep: tuple[str, ...] = ()
+    source: Path, target: Path, calibration: Path, ranges: Ranges, keep: Sequence[str] = ()
 ) -> None:
     """Prepare a model, and quantize its heavy layers."""
     with tempfile.TemporaryDirectory() as folder:
         prepared = Path(folder) / "prepared.onnx"
         quant_pre_process(str(source), str(prepared), skip_symbolic_shape=True)
-        quantize_prepared(prepared, target, calibration, method, keep=keep)
+        quantize_prepared(prepared, target, calibration, ranges, keep=keep)
 
 
 def quantize_prepared(
     source: Path,
     target: Path,
     calibration: Path,
-    method: str,
+    ranges: Ranges,
     *,
     keep: Sequence[str] = (),
     only: Sequence[str] | None = None,
@@ -64,7 +81,7 @@ def quantize_prepared(
         source: the float32 model, prepared.
         target: where to write.
         calibration: batches of rows of the train split.
-        method: how a range is taken from what was seen: minmax, entropy or percentile.
+        ranges: how activations become integers.
         keep: names of nodes that stay in float.
         only: names of the nodes that do not; None for all others.
     """
@@ -78,21 +95,28 @@ def quantize_prepared(
         nodes_to_quantize=None if only is None else list(only),
         per_channel=True,
         reduce_range=True,
-        activation_type=QuantType.QInt8,
+        activation_type=ACTIVATIONS[ranges.activations],
         weight_type=QuantType.QInt8,
-        calibrate_method=METHODS[method],
+        calibrate_method=METHODS[ranges.method],
         extra_options={"OpTypesToExcludeOutputQuantization": ["Gemm", "MatMul"]},
     )
 
 
+def with_ranges(made: ArgumentParser) -> ArgumentParser:
+    """Add the options that say how activations become integers."""
+    made.add_argument("--method", choices=sorted(METHODS), default="minmax")
+    made.add_argument("--activations", choices=sorted(ACTIVATIONS), default="u8")
+    return made
+
+
 def main() -> None:
     """Convert one file."""
-    made = parser(__doc__, calibrated=True)
-    made.add_argument("--method", choices=sorted(METHODS), default="minmax")
+    made = with_ranges(parser(__doc__, calibrated=True))
     made.add_argument("--keep", nargs="*", default=(), help="nodes that stay in float")
     given = made.parse_args()
     require_layers(given.source, HEAVY)
-    quantize(given.source, given.target, given.calibration, given.method, tuple(given.keep))
+    ranges = Ranges(given.method, given.activations)
+    quantize(given.source, given.target, given.calibration, ranges, given.keep)
 
 
 if __name__ == "__main__":

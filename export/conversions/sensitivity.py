@@ -17,7 +17,7 @@ from onnxruntime.quantization.shape_inference import quant_pre_process
 
 from . import batches
 from .arguments import parser
-from .int8_static import METHODS, quantize_prepared
+from .int8_static import Ranges, quantize_prepared, with_ranges
 from .layers import HEAVY, require_layers
 
 MOST_BATCHES = 8
@@ -39,7 +39,7 @@ def quantized_nodes(path: Path) -> list[str]:
     return [n.name for n in graph.node if n.op_type in HEAVY and weights & set(n.input)]
 
 
-def errors(source: Path, calibration: Path, method: str) -> dict[str, float]:
+def errors(source: Path, calibration: Path, ranges: Ranges) -> dict[str, float]:
     """Return the error of each node that is quantized alone."""
     found = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -47,7 +47,7 @@ def errors(source: Path, calibration: Path, method: str) -> dict[str, float]:
         quant_pre_process(str(source), str(prepared), skip_symbolic_shape=True)
         exact = answers_of(prepared, calibration)
         for node in quantized_nodes(prepared):
-            quantize_prepared(prepared, alone, calibration, method, only=[node])
+            quantize_prepared(prepared, alone, calibration, ranges, only=[node])
             difference = answers_of(alone, calibration) - exact
             found[node] = float((difference**2).mean() / max((exact**2).mean(), 1e-12))
     return found
@@ -55,11 +55,10 @@ def errors(source: Path, calibration: Path, method: str) -> dict[str, float]:
 
 def main() -> None:
     """Measure one file; `target` gets what is printed too."""
-    made = parser(__doc__, calibrated=True)
-    made.add_argument("--method", choices=sorted(METHODS), default="minmax")
-    given = made.parse_args()
+    given = with_ranges(parser(__doc__, calibrated=True)).parse_args()
     require_layers(given.source, HEAVY)
-    text = json.dumps(errors(given.source, given.calibration, given.method), indent=1)
+    ranges = Ranges(given.method, given.activations)
+    text = json.dumps(errors(given.source, given.calibration, ranges), indent=1)
     given.target.write_text(text)
     sys.stdout.write(text + "\n")
 

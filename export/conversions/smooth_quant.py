@@ -18,7 +18,7 @@ from onnx import helper, numpy_helper
 
 from . import batches
 from .arguments import parser
-from .int8_static import quantize
+from .int8_static import Ranges, quantize, with_ranges
 from .layers import require_layers
 
 LAYERS = ["Gemm", "MatMul"]
@@ -127,9 +127,8 @@ def _divide(graph: Any, name: str, products: Sequence[Product], by: Any) -> None
 
 def main() -> None:
     """Convert one file."""
-    made = parser(__doc__, calibrated=True)
+    made = with_ranges(parser(__doc__, calibrated=True))
     made.add_argument("--alpha", type=float, default=0.5)
-    made.add_argument("--method", default="minmax")
     given = made.parse_args()
     require_layers(given.source, LAYERS)
     model = onnx.load(given.source)
@@ -137,7 +136,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         smoothed = Path(folder) / "smoothed.onnx"
         onnx.save_model(model, smoothed)
-        quantize(smoothed, given.target, given.calibration, given.method)
+        ranges = Ranges(given.method, given.activations)
+        quantize(smoothed, given.target, given.calibration, ranges)
 
 
 if __name__ == "__main__":

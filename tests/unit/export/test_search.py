@@ -1,6 +1,5 @@
-"""A model that naive int8 breaks: a few channels of its activations are far larger than the rest."""
+"""A model that naive int8 breaks: a few channels of its activations are far larger than others."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,7 @@ FACTOR = 1000.0
 
 
 def with_outliers(exported: Any) -> Served:
-    """The same function: some hidden channels are larger, and what they are multiplied with less."""
+    """The same function: hidden channels are larger, and what multiplies them smaller."""
     objective = exported.objective
     net = Perceptron(ENCODING.in_features, objective.outputs, hidden=(128, 128))
     served = Served(Network(ENCODING, net), objective).eval()

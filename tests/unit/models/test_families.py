@@ -122,9 +122,9 @@ def test_a_perceptron_drops_out_where_asked_for(dropout: float, layers: int) -> 
     assert sum(isinstance(layer, nn.Dropout) for layer in network.modules()) == layers
 
 
-@pytest.mark.parametrize("shape", [[1, 4, 4], [4, 2, 2]])
+@pytest.mark.parametrize("shape", [[1, 4, 4], [2, 2, 4]])
 def test_a_convolutional_network_answers_images(shape: list[int]) -> None:
-    assert logits(build("cnn", image_shape=shape)).shape == (5, 2)
+    assert logits(build("cnn", image_shape=shape, channels=[4, 8])).shape == (5, 2)
 
 
 @pytest.mark.parametrize("shape", [[1, 4, 5], [16], [1, 1, 4, 4]])
@@ -134,7 +134,26 @@ def test_an_image_shape_must_hold_the_input(shape: list[int]) -> None:
 
 def test_an_image_must_be_large_enough_to_be_halved() -> None:
     message = told("cnn", image_shape=[4, 2, 2], channels=[2, 2, 2])
-    assert "too small for 3 blocks" in message
+    assert "too small for 3 stages" in message
+
+
+@pytest.mark.parametrize(("blocks", "convolutions"), [(1, 6), (3, 14)])
+def test_a_residual_network_has_the_blocks_that_are_asked_for(
+    blocks: int, convolutions: int
+) -> None:
+    network = build("cnn", image_shape=[1, 4, 4], channels=[4, 8], blocks=blocks)
+    found = [layer for layer in network.modules() if isinstance(layer, nn.Conv2d)]
+    assert len(found) == convolutions  # the stem, two in each block, and a projection
+    assert "leaves no block" in told("cnn", image_shape=[1, 4, 4], blocks=0)
+
+
+def test_images_are_moved_in_training_only() -> None:
+    network = build("cnn", image_shape=[1, 4, 4], shift=1, dropout=0.0)
+    rows = torch.rand(50, ENCODING.raw_width)
+    network.eval()
+    assert torch.equal(network(rows), network(rows))
+    network.train()
+    assert not torch.equal(network(rows), network(rows))
 
 
 def test_a_convolutional_network_answers_a_row_alike_alone_and_in_a_batch() -> None:
@@ -190,7 +209,8 @@ def test_trying_a_network_out_leaves_its_running_statistics_alone() -> None:
         for layer in build("cnn", image_shape=[1, 4, 4]).modules()
         if isinstance(layer, nn.BatchNorm2d)
     ]
-    assert counts == [0, 0]
+    assert counts
+    assert not any(counts)
 
 
 def test_a_module_without_parameters_is_refused(tmp_path: Path) -> None:
