@@ -36,6 +36,9 @@ def main(
         sys.stdout.write(json.dumps(values, indent=1, ensure_ascii=False) + "\n")
     else:
         Console().print(report.table(results, machine, load_at_start))
+        for result in results:
+            if result.row.details:
+                sys.stdout.write(f"\n{result.row.name}\n\n{result.row.details}\n")
 
 
 def _run(module: str, wanted: tuple[str, ...], machine: Machine) -> list[Result]:

@@ -17,6 +17,7 @@ class Row:
         holds: whether it is.
         samples: the measurements behind it, one for each round.
         error: why it could not be measured.
+        details: what a reader may want to see below the table, in Markdown.
     """
 
     name: str
@@ -26,6 +27,7 @@ class Row:
     holds: bool
     samples: Mapping[str, Sequence[float]] = field(default_factory=dict)
     error: str | None = None
+    details: str = ""
 
 
 def failed(name: str, error: str) -> Row:

@@ -23,6 +23,7 @@ REQUESTS = 300
 SECONDS = 2.0
 """Time for each of both measurements, at most; ten requests are always made."""
 LEAST = 10
+STATUS = Path("/proc/self/status")
 
 
 def speed_of(session: OnnxSession, batch: batches.Batch) -> Speed:
@@ -36,9 +37,20 @@ def speed_of(session: OnnxSession, batch: batches.Batch) -> Speed:
     row = {name: array[:1] for name, array in batch.items()}
     single, full = _seconds(session, row), _seconds(session, batch)
     p50, p99 = (float(np.quantile(single, share)) * 1000 for share in (0.5, 0.99))
+    return Speed(p50, p99, rows / float(np.median(full)), peak_memory())
+
+
+def peak_memory() -> int:
+    """Return the most bytes of memory that this process held at a time.
+
+    `getrusage` is no use where there is another way: Linux counts in what the parent held at the
+    moment of the fork.
+    """
+    if STATUS.is_file():
+        lines = STATUS.read_text().splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    in_bytes = peak if sys.platform == "darwin" else peak * 1024
-    return Speed(p50, p99, rows / float(np.median(full)), in_bytes)
+    return peak if sys.platform == "darwin" else peak * 1024
 
 
 def _seconds(session: OnnxSession, inputs: batches.Batch) -> list[float]:

@@ -66,7 +66,7 @@ def test_a_form_is_measured_by_its_file(exported: Any, evidence: Evidence) -> No
     assert speed is not None
     assert 0 < speed.p50_ms <= speed.p99_ms < 1000
     assert speed.rows_per_second > 100
-    assert 2**24 < speed.peak_memory_bytes < 2**31
+    assert 2**24 < speed.peak_memory_bytes < 2**28  # and not what this process holds, with torch
 
 
 def test_a_form_that_lost_too_much_is_refused(exported: Any, evidence: Evidence) -> None:

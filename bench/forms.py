@@ -1,0 +1,221 @@
+"""P4 and F1: what int8 gives, on models that were trained, and on one that it breaks.
+
+Every form of `export.forms` is made and measured as a pipeline would; then the best int8 form and
+fp32 take turns in full batches, with one thread each.
+"""
+
+import logging
+import statistics
+import tempfile
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import get_args
+
+import numpy as np
+import torch
+from sklearn.datasets import load_digits
+from torch import nn
+from torch.nn import functional
+
+from bench.catalog import attempt
+from bench.rounds import in_turn, ratio, timed
+from bench.row import Row
+from export.candidate import Candidate
+from export.certificate import Certificate
+from export.exporter import Exporter
+from export.forms import FP32
+from export.measure import Evidence, gather_evidence
+from models.cnn import ResNet
+from models.features import Encoding, Feature
+from models.mlp import Perceptron
+from models.network import Network, Served
+from models.objective import Classification
+from models.onnx_session import OnnxSession
+from models.pipeline import ExportSpec, FormName
+from tasks.report import candidates_table
+
+ROUNDS = 9
+SECONDS = 0.6
+BATCH = 64
+LABELS = tuple(range(10))
+OUTLIERS, FACTOR = 8, 300.0
+
+
+@dataclass(frozen=True)
+class Data:
+    """The digits, in three parts."""
+
+    train: tuple[np.ndarray, np.ndarray]
+    validation: tuple[np.ndarray, np.ndarray]
+    test: tuple[np.ndarray, np.ndarray]
+
+    @property
+    def encoding(self) -> Encoding:
+        """How a row becomes what the network sees."""
+        pixels = self.train[0]
+        image = Feature(
+            "image", "vector", width=64, mean=float(pixels.mean()), std=float(pixels.std())
+        )
+        return Encoding((image,), "target", LABELS)
+
+
+def rows(wanted: Collection[str]) -> Iterator[Row]:
+    """Measure what is wanted, each in a folder of its own."""
+    measures: dict[str, Callable[[Path], Row]] = {"P4": resnet_on_digits, "F1": with_outliers}
+    logging.disable(logging.WARNING)
+    for name, measure_row in measures.items():
+        if name in wanted:
+            with tempfile.TemporaryDirectory() as folder:
+                yield attempt(name, partial(measure_row, Path(folder)))
+
+
+def resnet_on_digits(folder: Path) -> Row:
+    """P4: a ResNet trained on digits, its best int8 form against fp32."""
+    data = digits()
+    net = ResNet(64, len(LABELS), [1, 8, 8], channels=(64, 128), blocks=2)
+    found = compared(*exporter_of(trained(net, data, epochs=8), data, folder))
+    size, loss = found.best.size_bytes / found.fp32.size_bytes, _loss(found.best)
+    form = found.best.name.removeprefix("onnx-")
+    what = f"ResNet on digits, {form} ÷ fp32 rows/s, {size:.2f} of the size, loss {loss:.2%}"
+    return Row(
+        name="P4",
+        what=what,
+        value=found.ratio,
+        goal="≥ 1.6, loss ≤ 1%, size ≤ 0.35",
+        holds=found.ratio >= 1.6 and size <= 0.35 and loss <= 0.01,
+        samples=found.samples,
+        details=found.table,
+    )
+
+
+def with_outliers(folder: Path) -> Row:
+    """F1: the same for a perceptron with outlier channels, which naive int8 breaks."""
+    data = digits()
+    served = trained(Perceptron(64, len(LABELS), hidden=(1024, 1024, 1024)), data, epochs=8)
+    enlarge(served)
+    found = compared(*exporter_of(served, data, folder))
+    lost, loss = _loss(found.form("onnx-int8-static")), _loss(found.best)
+    form = found.best.name.removeprefix("onnx-")
+    what = f"outlier channels, {form} ÷ fp32 rows/s, loss {loss:.2%}, naive {lost:.2%}"
+    return Row(
+        name="F1",
+        what=what,
+        value=found.ratio,
+        goal="≥ 1.3, loss ≤ 1%, naive > 5%",
+        holds=found.ratio >= 1.3 and loss <= 0.01 and lost > 0.05,
+        samples=found.samples,
+        details=found.table,
+    )
+
+
+def _loss(form: Candidate) -> float:
+    loss = form.stage.metric_loss if form.stage else None
+    return float("nan") if loss is None else loss
+
+
+def digits() -> Data:
+    """Return scikit-learn's digits: 1,257 rows to learn from, 180 and 360 to measure on."""
+    pixels, target = load_digits(return_X_y=True)
+    order = np.random.default_rng(0).permutation(len(target))
+    parts = np.split(order, [1257, 1437])
+    first, second, third = ((pixels[p].astype(np.float32), target[p]) for p in parts)
+    return Data(first, second, third)
+
+
+def trained(net: nn.Module, data: Data, epochs: int) -> Served:
+    """Train in this process, as the pipeline's loop does: AdamW, one cycle."""
+    torch.manual_seed(0)
+    objective = Classification(LABELS)
+    network = Network(data.encoding, net)
+    features, target = (torch.from_numpy(each) for each in data.train)
+    steps = epochs * -(-len(target) // BATCH)
+    optimizer = torch.optim.AdamW(network.parameters(), lr=3e-3, weight_decay=1e-4)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 3e-3, total_steps=steps + 1)
+    for _ in range(epochs):
+        for places in torch.randperm(len(target)).split(BATCH):
+            optimizer.zero_grad()
+            functional.cross_entropy(network(features[places]), target[places]).backward()
+            optimizer.step()
+            schedule.step()
+    return Served(network.eval(), objective)
+
+
+def enlarge(served: Served) -> None:
+    """Make some channels of every hidden layer outliers, without changing any answer."""
+    layers = [each for each in served.modules() if isinstance(each, nn.Linear)]
+    with torch.no_grad():
+        for layer, following in zip(layers, layers[1:], strict=False):
+            layer.weight[:OUTLIERS] *= FACTOR
+            layer.bias[:OUTLIERS] *= FACTOR
+            following.weight[:, :OUTLIERS] /= FACTOR
+
+
+def exporter_of(served: Served, data: Data, folder: Path) -> tuple[Exporter, Evidence]:
+    """Return what makes every form there is, and what they are measured on."""
+    objective = Classification(LABELS)
+
+    def evidence(part: tuple[np.ndarray, np.ndarray]) -> Evidence:
+        return gather_evidence(served, objective, *part, golden_rows=32, batch_rows=BATCH)
+
+    made = Exporter(
+        served=served,
+        objective=objective,
+        raw_width=64,
+        calibration=lambda: (data.train[0][n : n + BATCH] for n in range(0, 512, BATCH)),
+        validation=lambda: evidence(data.validation),
+        folder=folder,
+        threads=1,
+        spec=ExportSpec(candidates=get_args(FormName), objective="throughput"),
+    )
+    return made, evidence(data.test)
+
+
+@dataclass(frozen=True)
+class Compared:
+    """The best int8 form that passed, against fp32.
+
+    Attributes:
+        ratio: of their rows per second, median of the rounds.
+        best: the int8 form.
+        fp32: the other.
+        forms: all of them.
+        samples: rows per second, round by round.
+        table: every form, in Markdown.
+    """
+
+    ratio: float
+    best: Candidate
+    fp32: Candidate
+    forms: tuple[Candidate, ...]
+    samples: dict[str, list[float]]
+    table: str
+
+    def form(self, name: str) -> Candidate:
+        """Return one form."""
+        return next(each for each in self.forms if each.name == name)
+
+
+def compared(exporter: Exporter, test: Evidence) -> Compared:
+    """Make every form, and let the best int8 one and fp32 take turns."""
+    found = tuple(exporter.candidates(test))
+    fp32 = next(each for each in found if each.name == FP32)
+    int8 = [each for each in found if "int8" in each.name and each.passed]
+    if not int8:
+        raise RuntimeError("; ".join(f"{each.name}: {each.reason}" for each in found))
+    best = max(int8, key=lambda each: each.speed.rows_per_second if each.speed else 0.0)
+    batch = test.test[:BATCH]
+
+    def rows_per_second(form: Candidate) -> Callable[[], float]:
+        session = OnnxSession(form.path or Path())
+        return lambda: BATCH / statistics.median(timed(lambda: session.answer(batch), SECONDS))
+
+    a, b = in_turn(rows_per_second(best), rows_per_second(fp32), ROUNDS)
+    certificate = Certificate(
+        *("bench", best.name, best.digest, "digits", 0, "", len(test.target), len(test.golden)),
+        *("accuracy", exporter.spec.max_metric_loss, (), True),
+    )
+    samples = {"int8_rows_per_s": a, "fp32_rows_per_s": b}
+    table = candidates_table(found, certificate)
+    return Compared(ratio(a, b), best, fp32, found, samples, table)
