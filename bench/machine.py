@@ -4,9 +4,10 @@ import os
 import platform
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 
 import psutil
+
+from models import machine
 
 PACKAGES = (
     "millrace",
@@ -29,6 +30,7 @@ class Machine:
     Attributes:
         system: operating system and architecture.
         processor: the processor's name.
+        flags: its instruction sets that choose kernels.
         cores: cores that this process may use.
         memory_gib: memory, GiB.
         python: version of Python.
@@ -37,6 +39,7 @@ class Machine:
 
     system: str
     processor: str
+    flags: tuple[str, ...]
     cores: int
     memory_gib: float
     python: str
@@ -45,10 +48,12 @@ class Machine:
 
 def this_machine() -> Machine:
     """Describe the machine that this runs on."""
+    found = machine.this_machine()
     return Machine(
         system=f"{platform.system()} {platform.release()} {platform.machine()}",
-        processor=_processor(),
-        cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else _cpu_count(),
+        processor=found.processor,
+        flags=found.flags,
+        cores=found.cores,
         memory_gib=round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
         python=platform.python_version(),
         packages=_versions(),
@@ -63,19 +68,6 @@ def load_average() -> float:
 def cpu_used(seconds: float = 1.0) -> float:
     """Return the share of all cores in use over the next seconds, 0 to 1."""
     return psutil.cpu_percent(interval=seconds) / 100
-
-
-def _cpu_count() -> int:
-    return os.cpu_count() or 1
-
-
-def _processor() -> str:
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.is_file():
-        for line in cpuinfo.read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor()
 
 
 def _versions() -> dict[str, str]:

@@ -47,6 +47,7 @@ class Version:
         passed: whether the certificate says that it passed.
         pipeline: keys of the pipeline file beside its name and dataset.
         tags: tags of the version.
+        machine_kind: of the machine that its form is said to have been chosen on.
     """
 
     model: bytes
@@ -55,6 +56,7 @@ class Version:
     passed: bool = True
     pipeline: Mapping[str, Any] | None = None
     tags: Mapping[str, str] | None = None
+    machine_kind: str = ""
 
     def certificate(self, name: str) -> Certificate:
         stage = Stage("onnx-fp32", 1e-6, 1e-6, self.metric, 0.0)
@@ -71,6 +73,8 @@ class Version:
             max_metric_loss=0.01,
             stages=(replace(stage, name="pytorch"), stage),
             passed=self.passed,
+            machine=f"a machine with {self.machine_kind}" if self.machine_kind else "",
+            machine_kind=self.machine_kind,
         )
 
 

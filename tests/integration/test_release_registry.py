@@ -8,6 +8,7 @@ from itertools import count
 import pytest
 from mlflow.exceptions import MlflowException
 
+from models.machine import this_machine
 from models.tracking import client
 from serving import trial
 from serving.outcome import Outcome
@@ -93,6 +94,20 @@ def test_nobody_approves_what_nobody_is_known_to_have_trained(
         store.set_tag(run, "mlflow.user", author)
     assert "not known who ran its training" in reason(released(line, second))
     assert line.client.live_version(live.name) == 1
+
+
+@pytest.mark.parametrize("kind", ["x86_64, amx_int8", this_machine().kind])
+def test_a_form_that_was_chosen_on_another_kind_of_machine_is_flagged(
+    line: Line, live: Planted, kind: str
+) -> None:
+    second = plant(line.places, live.name, good(0, machine_kind=kind))
+    assert released(line, second).error is None
+    caution = line.releases(live.name)[-1].evidence.get("caution")
+    if kind == this_machine().kind:
+        assert caution is None
+    else:
+        assert caution.startswith("its form was chosen on a machine with x86_64, amx_int8;")
+        assert this_machine().kind in caution
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from bench.machine import Machine, this_machine
 from bench.report import Result, is_busy, table, write
 from bench.row import Row, failed
 
-MACHINE = Machine("Linux", "A processor", 2, 8.0, "3.11", {"torch": "2.13.0"})
+MACHINE = Machine("Linux", "A processor", ("avx2",), 2, 8.0, "3.11", {"torch": "2.13.0"})
 ROW = Row("P1", "a ÷ b", 0.912, "≥ 0.90", True, {"a": [1.0, 2.0], "b": [3.0, 4.0]})
 
 

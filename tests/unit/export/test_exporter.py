@@ -1,4 +1,6 @@
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -183,3 +185,26 @@ def test_a_form_that_does_not_answer_in_time_is_a_row(exported: Any, made: dict[
 
 def test_every_form_that_a_pipeline_may_name_can_be_made() -> None:
     assert {*FORMS, FP32, MIXED} == set(get_args(FormName))
+
+
+@pytest.mark.parametrize("name", [FP32, INT8])
+def test_onnxruntime_alone_gives_the_certified_answers(
+    made: dict[str, Path], exported: Any, tmp_path: Path, name: str
+) -> None:
+    rows, answers = exported.rows(8), tmp_path / "answers.npy"
+    np.save(tmp_path / "rows.npy", rows)
+    program = (
+        "import sys, numpy, onnxruntime\n"
+        "model, rows, answers = sys.argv[1:]\n"
+        "session = onnxruntime.InferenceSession(model)\n"
+        "numpy.save(answers, session.run(None, {'features': numpy.load(rows)})[0])\n"
+        "assert not {'torch', 'export', 'models'} & sys.modules.keys()\n"
+    )
+    words = [sys.executable, "-c", program, made[name], tmp_path / "rows.npy", answers]
+    subprocess.run(words, cwd=tmp_path, check=True, env={})
+    candidate = exporter_of(exported, made[FP32].parent).measured(
+        name, made[name], evidence_of(exported)
+    )
+    assert candidate.stage is not None
+    difference = np.abs(np.load(answers) - exported.answer(rows)).max()
+    assert difference <= candidate.stage.golden_difference + 1e-6

@@ -1,0 +1,44 @@
+from pathlib import Path
+
+import pytest
+
+from models import machine
+from models.machine import Machine, this_machine
+
+XEON = """processor : 0
+model name : A Xeon
+flags : fpu avx2 avx512f avx512_vnni amx_int8 other
+processor : 1
+model name : A Xeon
+flags : fpu avx2
+"""
+GRAVITON = "processor : 0\nFeatures : fp asimddp i8mm bf16\n"
+
+
+def test_the_flags_that_choose_kernels_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine, "CPUINFO", tmp_path / "cpuinfo")
+    (tmp_path / "cpuinfo").write_text(XEON)
+    found = this_machine()
+    assert found.processor == "A Xeon"
+    assert found.flags == ("avx2", "avx512f", "avx512_vnni", "amx_int8")
+    assert found.cores >= 1
+    (tmp_path / "cpuinfo").write_text(GRAVITON)
+    assert this_machine().flags == ("asimddp", "i8mm", "bf16")
+
+
+def test_a_system_without_proc_is_a_machine_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine, "CPUINFO", tmp_path / "none")
+    assert this_machine().flags == ()
+    assert this_machine().processor
+
+
+def test_machines_of_a_kind_share_their_kernels_whatever_their_names() -> None:
+    one = Machine("A Xeon", 2, ("avx2", "avx512_vnni"))
+    assert one.kind == Machine("Another", 64, ("avx2", "avx512_vnni")).kind
+    assert one.kind != Machine("An EPYC", 2, ("avx2",)).kind
+    assert one.kind != Machine("A Xeon", 2, ("avx2", "avx512_vnni"), "NVIDIA H200").kind
+    assert str(one).startswith("A Xeon (")
