@@ -96,25 +96,26 @@ def pareto_front(forms: Sequence[FormPoint], metric: str) -> Figure:
         forms: every form that was measured.
         metric: its name.
     """
-    figure = Figure(figsize=(8, 5), layout="constrained")
+    figure = Figure(figsize=(9, 5), layout="constrained")
     axes = figure.subplots()
     largest = max(form.size_bytes for form in forms)
-    for form in forms:
-        color = "tab:red" if form.refused else "tab:blue"
-        face = color if form.in_front else "none"
-        area = 40 + 600 * form.size_bytes / largest
+    for number, form in enumerate(forms):
+        color = f"C{number % 10}"
         axes.scatter(
-            form.latency_ms, form.metric, s=area, facecolor=face, edgecolor=color, alpha=0.6
+            form.latency_ms,
+            form.metric,
+            s=60 + 500 * form.size_bytes / largest,
+            marker="X" if form.refused else "o",
+            facecolor=color if form.in_front else "none",
+            edgecolor=color,
+            linewidth=1.8,
+            alpha=0.75,
+            label=f"{form.name.removeprefix('onnx-')}, {form.size_bytes / 1024:,.0f} KiB",
         )
-        label = f"{form.name.removeprefix('onnx-')}\n{form.size_bytes / 1024:,.0f} KiB"
-        axes.annotate(
-            label, (form.latency_ms, form.metric), (8, 4), textcoords="offset points", fontsize=8
-        )
-    axes.set(
-        xlabel="p50 of one row, ms",
-        ylabel=metric,
-        title="filled: on the Pareto front; red: refused",
-    )
-    axes.margins(0.25)
+    axes.set(xlabel="p50 of one row, ms", ylabel=metric, title="filled: Pareto front; ✕: refused")
+    axes.margins(0.15)
     axes.grid(alpha=0.3)
+    legend = figure.legend(loc="outside right upper", frameon=False, labelspacing=1.2)
+    for handle in legend.legend_handles:
+        handle.set_sizes([60])  # of the point, not of the file
     return figure
