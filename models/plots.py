@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -101,21 +102,20 @@ def pareto_front(forms: Sequence[FormPoint], metric: str) -> Figure:
     largest = max(form.size_bytes for form in forms)
     for number, form in enumerate(forms):
         color = f"C{number % 10}"
-        axes.scatter(
-            form.latency_ms,
-            form.metric,
-            s=60 + 500 * form.size_bytes / largest,
-            marker="X" if form.refused else "o",
-            facecolor=color if form.in_front else "none",
-            edgecolor=color,
-            linewidth=1.8,
-            alpha=0.75,
-            label=f"{form.name.removeprefix('onnx-')}, {form.size_bytes / 1024:,.0f} KiB",
-        )
+        style: dict[str, Any] = {
+            "marker": "X" if form.refused else "o",
+            "facecolor": color if form.in_front else "none",
+            "edgecolor": color,
+            "linewidth": 1.8,
+            "alpha": 0.75,
+        }
+        area = 60 + 500 * form.size_bytes / largest
+        axes.scatter(form.latency_ms, form.metric, s=area, **style)
+        size = f"{form.size_bytes / 1024:,.0f} KiB"
+        label = f"{form.name.removeprefix('onnx-')}, {size}"
+        axes.scatter([], [], s=60, label=label, **style)  # in the legend all have one size
     axes.set(xlabel="p50 of one row, ms", ylabel=metric, title="filled: Pareto front; ✕: refused")
     axes.margins(0.15)
     axes.grid(alpha=0.3)
-    legend = figure.legend(loc="outside right upper", frameon=False, labelspacing=1.2)
-    for handle in legend.legend_handles:
-        handle.set_sizes([60])  # of the point, not of the file
+    figure.legend(loc="outside right upper", frameon=False, labelspacing=1.2)
     return figure
