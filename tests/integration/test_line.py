@@ -136,7 +136,11 @@ def test_the_run_holds_what_people_look_for(line: Line) -> None:
     top = {f.path for f in store.list_artifacts(run.info.run_id)}
     assert {"pipeline.yaml", "certificate.json", "plots", "weights"} <= top
     plots = {f.path for f in store.list_artifacts(run.info.run_id, "plots")}
-    assert plots == {"plots/learning_curves.png", "plots/confusion_matrix.png"}
+    names = ("learning_curves", "confusion_matrix", "candidates")
+    assert plots == {f"plots/{name}.png" for name in names}
+    export = {f.path for f in store.list_artifacts(run.info.run_id, "export")}
+    names = ("candidates.md", "commands.sh", "conversions", "calibration.npz", "onnx-fp32.onnx")
+    assert export == {f"export/{name}" for name in names}
 
 
 def test_the_certificate_ends_with_the_live_server(line: Line) -> None:
