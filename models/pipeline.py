@@ -114,19 +114,6 @@ class ModelSpec(Spec):
     )
 
 
-class DistillationSpec(Spec):
-    """A registered version whose answers are learnt beside the true ones."""
-
-    teacher: Annotated[str, Field(pattern=r"^[^@/]+(@[^@/]+|/[1-9][0-9]*)?$")] = Field(
-        description="A registered model of the same columns and classes: NAME for its champion, "
-        "NAME@ALIAS or NAME/VERSION."
-    )
-    temperature: float = Field(
-        2.0, gt=0, description="Of both softmaxes; the higher, the more the wrong classes count."
-    )
-    weight: float = Field(0.5, ge=0, le=1, description="Share of the teacher in the loss.")
-
-
 class TrainingSpec(Spec):
     """How the model is trained."""
 
@@ -147,9 +134,6 @@ class TrainingSpec(Spec):
         None,
         description="Whether steps may leave parameters without a gradient. Left out, one step "
         "tells; say true for a module whose branches depend on the data.",
-    )
-    distillation: DistillationSpec | None = Field(
-        None, description="Whom to learn from, if from anyone."
     )
 
 
