@@ -133,12 +133,14 @@ def _read(body: bytes) -> Verdict:
         data = event["data"]
         if event["entity"] != _ENTITY or data["alias"] != CHAMPION:
             return Verdict(200, "no champion has changed")
-        model = _one_line(data["name"])
+        model = str(data["name"])
         created = event["action"] == "created"
         said = f" → version {_one_line(data['version'])}" if created else " removed"
     except (ValueError, TypeError, KeyError, RecursionError):
         return Verdict(400, "the body is no event of MLflow")
-    return Verdict(202, "released at once", Change(model, f"{CHAMPION} of {model}{said}"))
+    return Verdict(
+        202, "released at once", Change(model, f"{CHAMPION} of {_one_line(model)}{said}")
+    )
 
 
 def _one_line(value: object) -> str:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
@@ -9,13 +10,14 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable, write_deltalake
-from deltalake.exceptions import DeltaError, TableNotFoundError
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
 from models.errors import TransientError
 from models.places import Places
 from serving.standing import Release
 
 TICK = timedelta(microseconds=1)
+TRIES = 5
 SCHEMA = pa.schema(
     {
         "id": pa.string(),
@@ -59,13 +61,21 @@ class Ledger:
         values = vars(release) | {"evidence": json.dumps(dict(release.evidence))}
         row = pa.Table.from_pylist([{name: values[name] for name in SCHEMA.names}], SCHEMA)
         try:
-            write_deltalake(self.uri, row, mode="append")
+            self._write(row)
         except (DeltaError, OSError) as error:
             raise TransientError(
                 "the release table cannot be written",
                 seen=str(error).splitlines()[0],
                 hint=f"check {self.uri}; release again, nothing that serves was changed by this",
             ) from error
+
+    def _write(self, row: pa.Table) -> None:
+        """Append; again where others made the table at the same moment."""
+        for _ in range(TRIES - 1):
+            with suppress(CommitFailedError):
+                write_deltalake(self.uri, row, mode="append")
+                return
+        write_deltalake(self.uri, row, mode="append")
 
     def releases(self, model: str | None = None) -> tuple[Release, ...]:
         """Return the events of one model or of all, oldest first.

@@ -98,7 +98,11 @@ class ModelRelease:
             if not actions or self._failure or self._stop.is_set():
                 return
             self._do_all(actions)
-            self.world = self._observer.world(self.model)
+            try:
+                self.world = self._observer.world(self.model)
+            except MillraceError as error:  # what was done is told all the same
+                self._failure = self._failure or error
+                return
         if actions := self._due():
             self._failure = self._failure or WorkError(
                 f"the release of {self.model} comes to no rest",
@@ -108,9 +112,9 @@ class ModelRelease:
 
     def outcomes(self) -> tuple[Outcome, ...]:
         """Return what became of it on every replica; nothing where nobody wants it any more."""
-        if self.model not in self.world.wishes and not self._changes:
+        error = self._failure or self._refusal or self.world.registry_away
+        if self.model not in self.world.wishes and not self._changes and error is None:
             return ()
-        error = self._failure or self._refusal
         found = (
             outcome_of(self.world, self.model, replica, error, told_now=self._recorded)
             for replica in self.world.replicas

@@ -198,10 +198,11 @@ def _proofs(world: World, model: str, wanted: Wish, rollout: _Rollout | None) ->
     """Yield what a version must pass before it takes traffic, and what it passed so far."""
     standing = world.standing(model)
     live = _live(standing)
-    if not (standing.has_proved(wanted) or _is_split_for(world, model, wanted)):
-        yield Verify(model, wanted.version, live)
-        yield Prove(model, wanted.version, world.reachable[0].endpoint)
-        yield Record(model, "proved", wanted, live)
+    if wanted not in standing.served and not _is_split_for(world, model, wanted):
+        yield Verify(model, wanted.version, live)  # what is required may have changed since a proof
+        if not standing.has_proved(wanted):
+            yield Prove(model, wanted.version, world.reachable[0].endpoint)
+            yield Record(model, "proved", wanted, live)
     if rollout is not None and rollout.split is None and not standing.has_passed(wanted):
         yield Record(model, "proved", wanted, live, rollout.reason)
 

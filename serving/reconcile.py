@@ -7,6 +7,7 @@ candidate that hangs in its trial keeps nobody else from going live.
 from collections.abc import Sequence
 from threading import Event
 
+from models.errors import MillraceError
 from models.places import Endpoint
 from serving.abreast import abreast
 from serving.desk import Desk
@@ -44,24 +45,24 @@ def reconcile(
     """
     observer = Observer(desk, ledger, repository, tuple(endpoints), request.again_from)
 
-    def release(model: str, stop: Event) -> ModelRelease:
+    def release(model: str, stop: Event) -> tuple[Outcome, ...]:
         with repository.exclusive(model):
-            made = ModelRelease(model, observer, request, stop)
+            try:
+                made = ModelRelease(model, observer, request, stop)
+            except MillraceError as error:  # it cannot be seen where it stands
+                return tuple(Outcome(e, model, None, None, False, 0.0, error) for e in endpoints)
             made.carry_out()
-            return made
+            return made.outcomes()
 
     outcomes: dict[str, tuple[Outcome, ...]] = {}
-    worlds = []
+    away: MillraceError | None = None
     if models is None:
         world = observer.world()
         models = list(dict.fromkeys(action.model for action in plan(world)))
         for model in world.wishes.keys() - set(models):
             outcomes[model] = tuple(outcome_of(world, model, each) for each in world.replicas)
-        worlds.append(world)
-    for model, made in abreast(release, models).items():
-        outcomes[model] = made.outcomes()
-        worlds.append(made.world)
-    for seen in worlds:
-        if seen.registry_away is not None:
-            raise seen.registry_away
+        away = world.registry_away
+    outcomes |= abreast(release, models)
+    if away is not None:
+        raise away
     return tuple(outcome for model in sorted(outcomes) for outcome in outcomes[model])

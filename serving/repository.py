@@ -66,14 +66,19 @@ class Repository:
     root: Path
     staging: Path
 
-    def versions(self) -> dict[str, tuple[int, ...]]:
-        """Return the models on disk and their versions, ascending."""
-        folders = sorted(each for each in self.root.iterdir() if each.is_dir())
-        return {
-            folder.name: tuple(sorted(_versions_in(folder)))
-            for folder in folders
-            if NAME.fullmatch(folder.name)
-        }
+    def versions(self, model: str | None = None) -> dict[str, tuple[int, ...]]:
+        """Return the models on disk and their versions, ascending.
+
+        Args:
+            model: the model to look at, with what was made of it for a while; None for all.
+        """
+        found: dict[str, tuple[int, ...]] = {}
+        for folder in sorted(self.root.iterdir()):
+            ours = NAME.fullmatch(folder.name) and model in (None, owner_of(folder.name))
+            if ours and folder.is_dir():
+                with suppress(FileNotFoundError):  # another model's trial, over by now
+                    found[folder.name] = tuple(sorted(_versions_in(folder)))
+        return found
 
     def digests(self, model: str | None = None) -> dict[str, dict[int, str]]:
         """Return the models on disk, and the digest of each version whose folder is whole.
@@ -82,9 +87,7 @@ class Repository:
             model: the model to look at, with what was made of it for a while; None for all.
         """
         found: dict[str, dict[int, str]] = {}
-        for name, versions in self.versions().items():
-            if model not in (None, owner_of(name)):
-                continue
+        for name, versions in self.versions(model).items():
             found[name] = {}
             for version in versions:
                 with suppress(WorkError):
@@ -337,7 +340,10 @@ def _versions_in(folder: Path) -> Iterator[int]:
 
 
 def _bytes_or_none(path: Path) -> bytes | None:
-    return path.read_bytes() if path.exists() else None
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
 
 
 def _private(path: str, flags: int) -> int:

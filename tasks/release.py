@@ -54,6 +54,8 @@ def reconcile_triton(
         again: try versions once more that were refused before.
         models: the models to release; None for all.
     """
+    import mlflow  # noqa: F401 - before there are threads: several that import it see it half-made
+
     request = Request(asked_by, link, datetime.now(UTC) if again else None)
     repository = Repository(places.model_repository, places.staging)
     desk, ledger = RegistryDesk(places), ledger_of(places)

@@ -326,7 +326,7 @@ def test_a_trial_belongs_to_its_model_which_alone_may_sweep_it() -> None:
 def test_what_was_proved_a_moment_ago_is_not_proved_again() -> None:
     known = standing(("live", 1), ("proved", 2))
     actions = plan(world(2, ready("m", 1), known=known))
-    assert actions == (Switch("m", 2, A, keep=(1,), previous=1),)
+    assert actions == (Verify("m", 2, 1), Switch("m", 2, A, keep=(1,), previous=1))
 
 
 def test_old_versions_are_retired_by_the_keep_count() -> None:
