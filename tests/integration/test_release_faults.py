@@ -16,6 +16,7 @@ from serving import model_release, triton
 from serving.client import TritonClient
 from serving.ledger import Ledger
 from serving.model_release import Request
+from serving.observe import Observer
 from serving.outcome import Outcome
 from serving.reconcile import reconcile
 from serving.repository import Repository
@@ -236,3 +237,22 @@ def test_a_clock_that_was_set_back_changes_no_order(served: Served) -> None:
     served.release(2)
     assert served.events() == [("live", 1), ("live", 1), ("live", 2)]
     assert (served.status(1), served.status(2)) == ("superseded", "live")
+
+
+def test_a_look_that_fails_is_told_of_its_model_and_hides_no_other(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look = Observer.world
+
+    def failing(self: Observer, model: str | None = None) -> object:
+        if model == served.name and served.answers() == 2:
+            raise TransientError("the release table cannot be read")
+        return look(self, model)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Observer, "world", failing)
+        outcome = served.release(2)
+    assert outcome.changed
+    assert "cannot be read" in str(outcome.error)
+    assert served.release().error is None
+    assert served.events()[-1] == ("live", 2)
