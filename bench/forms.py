@@ -33,7 +33,7 @@ from models.mlp import Perceptron
 from models.network import Network, Served
 from models.objective import Classification
 from models.onnx_session import OnnxSession
-from models.pipeline import ExportSpec, FormName
+from models.specs.export import ExportSpec, FormName
 from tasks.report import candidates_table
 
 ROUNDS = 9

@@ -19,7 +19,7 @@ from scipy.signal import lfilter
 
 from bench.catalog import attempt
 from bench.row import Row
-from models.pipeline import RolloutSpec
+from models.specs.rollout import RolloutSpec
 from serving.backends.traffic_split.split_block import BLOCK
 from serving.judge import Arm, Counts, lower_bound, upper_bound
 from serving.rollout import Split, first_split, move, next_split

@@ -12,8 +12,8 @@ import onnxruntime as ort
 from onnx import TensorProto, helper, numpy_helper
 
 from models.digest import digest_of
-from models.pipeline import ServingSpec
 from models.places import Places
+from models.specs.serving import ServingSpec
 from serving import triton
 from serving.client import TritonClient
 from serving.config import latest, model_config

@@ -12,7 +12,7 @@ from bench.rounds import in_turn, quantile, ratio, timed
 from bench.row import Row
 from bench.server import Bench, batch_of, mlp, own_server
 from models.digest import digest_of
-from models.pipeline import ServingSpec
+from models.specs.serving import ServingSpec
 from serving.load import measure
 from serving.repository import Artifact
 from serving.rollout import Split

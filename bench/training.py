@@ -19,8 +19,10 @@ from bench.catalog import attempt
 from bench.home import own_home
 from bench.rounds import ratio
 from bench.row import Row
-from models.pipeline import DatasetSpec, ModelSpec, Pipeline, TrainingSpec
+from models.pipeline import Pipeline
 from models.places import Places
+from models.specs.dataset import DatasetSpec
+from models.specs.training import ModelSpec, TrainingSpec
 
 if TYPE_CHECKING:
     from models.snapshots import Snapshot

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from export.certificate import Stage
 from export.speed import Speed
-from models.pipeline import ExportSpec
+from models.specs.export import ExportSpec
 
 MIB = 2**20
 NOISE = 0.05

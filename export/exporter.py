@@ -27,7 +27,7 @@ from models.arrays import Array
 from models.errors import MillraceError, TransientError, WorkError
 from models.features import FEATURES
 from models.objective import Objective
-from models.pipeline import ExportSpec
+from models.specs.export import ExportSpec
 
 COMMANDS = "commands.sh"
 CALIBRATION = "calibration.npz"

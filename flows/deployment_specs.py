@@ -12,7 +12,7 @@ import yaml
 from pydantic import ValidationError
 
 from models.errors import InputError
-from models.pipeline import ScheduleSpec
+from models.specs.batch import ScheduleSpec
 
 
 @dataclass(frozen=True)

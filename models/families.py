@@ -20,7 +20,7 @@ from models.features import Encoding
 from models.mlp import Perceptron
 from models.network import Network
 from models.objective import Objective
-from models.pipeline import ModelSpec
+from models.specs.training import ModelSpec
 
 Family = Callable[..., nn.Module]
 FAMILIES: dict[str, Family] = {"mlp": Perceptron, "cnn": ResNet}

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from models.arrays import Array
 from models.casts import Cast, cast, mask
 from models.columns import Column, TableSchema, ValueType
-from models.pipeline import ColumnType
+from models.specs.dataset import ColumnType
 
 FEATURES = "features"
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from models.pipeline import RequireSpec
+from models.specs.serving import RequireSpec
 
 
 @dataclass(frozen=True)

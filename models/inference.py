@@ -15,9 +15,9 @@ import pyarrow.compute as pc
 from models.casts import NULL_WORDS, mask, plain
 from models.columns import RESERVED, Category, Column, TableSchema, ValueType
 from models.errors import InputError
-from models.pipeline import ColumnSpec, ColumnType, DatasetSpec
 from models.sample import NUMBER_SHARE, sampled, seen_type, vector_width
 from models.source import TEXT, require_columns
+from models.specs.dataset import ColumnSpec, ColumnType, DatasetSpec
 
 MAX_CATEGORIES = 1000
 MAX_DESCRIBED = 30

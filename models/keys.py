@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from pandas.util import hash_array
 
 from models.columns import TableSchema
-from models.pipeline import Split, SplitSpec
+from models.specs.dataset import Split, SplitSpec
 
 BUCKETS = 10_000
 HASH_KEY = "millrace-row-key"  # SipHash takes exactly 16 bytes

@@ -8,12 +8,13 @@ from contextlib import suppress
 
 from models.errors import InputError, TransientError
 from models.inference import feature_names
-from models.pipeline import DatasetSpec, Pipeline
+from models.pipeline import Pipeline
 from models.pipeline_file import FAMILIES
 from models.source import Source, broken_off, require_columns
 from models.source_jsonl import JsonlSource
 from models.source_python import FunctionSource
 from models.sources import open_source
+from models.specs.dataset import DatasetSpec
 from models.user_code import load
 
 

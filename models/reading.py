@@ -10,9 +10,9 @@ from models.columns import TableSchema
 from models.errors import InputError
 from models.inference import MAX_CATEGORIES, resolve_schema
 from models.keys import Digest, hash_rows, with_keys
-from models.pipeline import DatasetSpec
 from models.quarantine import Quarantine
 from models.source import CHUNK_ROWS, Chunk, Source, broken_off
+from models.specs.dataset import DatasetSpec
 from models.spool import Spool
 from models.statistics import ColumnStatistics, merge, statistics_of
 from models.verdict import Tally

@@ -9,8 +9,8 @@ import pyarrow.compute as pc
 from models.casts import INTEGER, cast, mask, plain
 from models.columns import Column
 from models.errors import InputError
-from models.pipeline import ColumnType
 from models.source import TEXT
+from models.specs.dataset import ColumnType
 
 NUMBER_SHARE = 0.9
 """Share of a text column's cells that must be numbers for it to be one; the rest is bad rows."""

@@ -19,9 +19,9 @@ from models.columns import BUCKET, TableSchema
 from models.delta_files import file_paths
 from models.errors import InputError
 from models.keys import split_bounds
-from models.pipeline import Split, SplitSpec
 from models.places import Places
 from models.source_arrow import scan_batches
+from models.specs.dataset import Split, SplitSpec
 from models.statistics import ColumnStatistics
 
 METADATA = "millrace.snapshot"

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from models.errors import InputError, MillraceError, TransientError, nearest
-from models.pipeline import DatasetSpec
+from models.specs.dataset import DatasetSpec
 
 CHUNK_ROWS = 65_536
 TEXT = {b"millrace": b"text"}

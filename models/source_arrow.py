@@ -11,9 +11,9 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from models.errors import InputError
-from models.pipeline import DatasetSpec
 from models.source import CHUNK_ROWS, Batched, Chunk, projection, refuse_extension_types, sliced
 from models.source_files import File
+from models.specs.dataset import DatasetSpec
 
 
 def scan_batches(

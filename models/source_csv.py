@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.csv as csv
 
 from models.errors import InputError
-from models.pipeline import DatasetSpec
 from models.source import Batched, Chunk, Unreadable, as_text, projection
 from models.source_files import File
+from models.specs.dataset import DatasetSpec
 
 BLOCK_BYTES = 8 * 1024 * 1024
 

@@ -13,9 +13,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.json as arrow_json
 
-from models.pipeline import DatasetSpec
 from models.source import TEXT, Batched, Chunk, Unreadable, used_columns
 from models.source_files import File
+from models.specs.dataset import DatasetSpec
 
 BLOCK_BYTES = 8 * 1024 * 1024
 

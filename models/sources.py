@@ -9,13 +9,13 @@ import re
 from pathlib import Path
 
 from models.errors import InputError
-from models.pipeline import DatasetSpec
 from models.source import Source
 from models.source_arrow import ParquetSource, open_delta
 from models.source_csv import CsvSource
 from models.source_files import ENDINGS, File, find_files, format_of, resolve
 from models.source_jsonl import JsonlSource
 from models.source_python import SKLEARN_PREFIX, FunctionSource, open_sklearn
+from models.specs.dataset import DatasetSpec
 
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 

@@ -19,8 +19,9 @@ from models.columns import BUCKET
 from models.errors import WorkError
 from models.history import History, failure_of
 from models.keys import split_bounds
-from models.pipeline import Split, SplitSpec, TrainingSpec
 from models.progress import TrainEvent, told
+from models.specs.dataset import Split, SplitSpec
+from models.specs.training import TrainingSpec
 from models.training import TRAIN, VALIDATION, TrainJob, train_loop
 
 _BLOCK_ROWS = 65_536

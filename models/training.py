@@ -24,7 +24,8 @@ from models.checkpoint import TrainState, load_progress, load_weights, save_chec
 from models.families import build_network
 from models.features import Encoding
 from models.objective import Objective, objective_of
-from models.pipeline import ModelSpec, Split, TrainingSpec
+from models.specs.dataset import Split
+from models.specs.training import ModelSpec, TrainingSpec
 
 TRAIN: Split = "train"
 VALIDATION: Split = "validation"

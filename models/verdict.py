@@ -6,8 +6,8 @@ from typing import Literal
 
 from models.columns import TableSchema
 from models.errors import InputError
-from models.pipeline import DatasetSpec
 from models.snapshots import Snapshot
+from models.specs.dataset import DatasetSpec
 from models.statistics import ColumnStatistics
 
 MAX_NAMED = 5

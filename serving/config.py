@@ -13,7 +13,7 @@ from onnx import TensorProto
 from tritonclient.grpc import model_config_pb2 as pb
 
 from models.errors import InputError, WorkError
-from models.pipeline import ServingSpec
+from models.specs.serving import ServingSpec
 from serving.onnx_graph import DYNAMIC, Signature, TensorSpec
 
 LABELS = "labels.txt"

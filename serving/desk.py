@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Protocol
 
-from models.pipeline import RolloutSpec
+from models.specs.rollout import RolloutSpec
 from serving.repository import Artifact
 from serving.standing import Release, Wish
 from serving.status import Tags

@@ -6,7 +6,7 @@ and so does one whose latencies scatter.
 
 import math
 
-from models.pipeline import JudgeSpec, RolloutSpec
+from models.specs.rollout import JudgeSpec, RolloutSpec
 from serving.judge import TESTS
 from serving.rollout import compare_percent, weights
 

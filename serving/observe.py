@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from models.errors import MillraceError, TransientError
-from models.pipeline import RolloutSpec
 from models.places import Endpoint
+from models.specs.rollout import RolloutSpec
 from serving import splitting, trial
 from serving.client import TritonClient
 from serving.desk import Desk

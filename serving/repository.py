@@ -25,7 +25,7 @@ from tritonclient.grpc import model_config_pb2 as pb
 
 from models.digest import digest_of
 from models.errors import InputError, TransientError, WorkError
-from models.pipeline import ServingSpec
+from models.specs.serving import ServingSpec
 from serving.config import LABELS, to_text
 from serving.names import owner_of
 from serving.onnx_graph import Signature, read_signature

@@ -15,7 +15,8 @@ from typing import Literal
 
 from tritonclient.grpc import model_config_pb2 as pb
 
-from models.pipeline import RolloutSpec, ServingSpec
+from models.specs.rollout import RolloutSpec
+from models.specs.serving import ServingSpec
 from serving.config import Device, model_config, specific
 from serving.judge import TESTS, Counts, judge
 from serving.onnx_graph import Signature

@@ -14,11 +14,11 @@ from ray.data.datasource import Datasource, ReadTask
 
 from models.columns import KEY
 from models.errors import InputError
-from models.pipeline import DatasetSpec
 from models.source import broken_off
 from models.source_csv import CsvSource
 from models.source_files import File
 from models.source_jsonl import JsonlSource
+from models.specs.dataset import DatasetSpec
 from serving.scorer import ScoreJob, encoded, unreadable
 
 

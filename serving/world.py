@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from models.errors import MillraceError
-from models.pipeline import RolloutSpec
 from models.places import Endpoint
+from models.specs.rollout import RolloutSpec
 from serving.index import LoadedModel
 from serving.rollout import Move, Split
 from serving.standing import Standing, Wish

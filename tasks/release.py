@@ -13,10 +13,11 @@ from models.features import FEATURES
 from models.guard import Credentials, Incumbent, refusal
 from models.machine import this_machine
 from models.package import ModelVersion, Package
-from models.pipeline import Pipeline, RolloutSpec
+from models.pipeline import Pipeline
 from models.places import Places
 from models.registry import Registry, registry_of
 from models.snapshots import open_snapshot
+from models.specs.rollout import RolloutSpec
 from models.tracking import TrackedRun
 from serving.actions import in_words
 from serving.ledger import ledger_of

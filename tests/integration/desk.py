@@ -9,7 +9,8 @@ import onnxruntime as ort
 
 from models.digest import digest_of
 from models.errors import WorkError
-from models.pipeline import RolloutSpec, ServingSpec
+from models.specs.rollout import RolloutSpec
+from models.specs.serving import ServingSpec
 from serving.repository import Artifact
 from serving.standing import Release, Wish
 from serving.status import Tags

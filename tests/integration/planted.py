@@ -19,8 +19,9 @@ from onnx import TensorProto, helper, numpy_helper
 from export.certificate import Certificate, Stage
 from models.features import FEATURES, Encoding, Feature
 from models.package import DIGEST_TAG
-from models.pipeline import DatasetSpec, Pipeline
+from models.pipeline import Pipeline
 from models.places import Places
+from models.specs.dataset import DatasetSpec
 from models.tables import ingest
 from models.tracking import client
 

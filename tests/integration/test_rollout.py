@@ -12,8 +12,8 @@ import pytest
 from onnx import helper
 
 from models.features import FEATURES
-from models.pipeline import JudgeSpec, RolloutSpec
 from models.places import Places
+from models.specs.rollout import JudgeSpec, RolloutSpec
 from serving import triton
 from serving.client import TritonClient
 from serving.index import ready_versions

@@ -17,8 +17,8 @@ from tritonclient.utils import InferenceServerException
 
 from models.digest import digest_of
 from models.errors import InputError, WorkError
-from models.pipeline import JudgeSpec, RolloutSpec
 from models.places import Places
+from models.specs.rollout import JudgeSpec, RolloutSpec
 from serving import split_metrics, triton
 from serving.backends.traffic_split.split_block import BLOCK
 from serving.client import TritonClient, to_input

@@ -5,7 +5,7 @@ import pytest
 from export.candidate import Candidate, choose, fallback, judged, pareto
 from export.certificate import Stage
 from export.speed import Speed
-from models.pipeline import ExportSpec
+from models.specs.export import ExportSpec
 
 NAN, INF = float("nan"), float("inf")
 SPEC = ExportSpec(max_metric_loss=0.01)

@@ -20,7 +20,7 @@ from models.arrays import Array
 from models.digest import digest_of
 from models.errors import WorkError
 from models.onnx_session import OnnxSession
-from models.pipeline import ExportSpec
+from models.specs.export import ExportSpec
 
 LIMITS = Limits(120.0, 16 << 30)
 INT8 = "onnx-int8-static"

@@ -21,7 +21,7 @@ from models.errors import TransientError, WorkError
 from models.features import Encoding, Feature
 from models.network import Network, Served
 from models.objective import Classification, Regression
-from models.pipeline import ExportLimits, ExportSpec, FormName
+from models.specs.export import ExportLimits, ExportSpec, FormName
 
 INT8 = "onnx-int8-static"
 BOTH = ExportSpec(candidates=(FP32, INT8))

@@ -11,7 +11,7 @@ from export.measure import Evidence, gather_evidence, in_chunks, measure
 from models.apart import Limits
 from models.arrays import Array
 from models.digest import digest_of
-from models.pipeline import ExportSpec
+from models.specs.export import ExportSpec
 
 SPEC = ExportSpec(max_metric_loss=0.01)
 LIMITS = Limits(120.0, 16 << 30)

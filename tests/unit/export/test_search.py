@@ -11,7 +11,7 @@ from export.exporter import Exporter
 from export.measure import Evidence, gather_evidence
 from models.mlp import Perceptron
 from models.network import Network, Served
-from models.pipeline import ExportSpec
+from models.specs.export import ExportSpec
 from tests.unit.export.conftest import ENCODING
 
 NAIVE, SMOOTH, MIXED = "onnx-int8-static", "onnx-int8-smooth", "onnx-int8-mixed"

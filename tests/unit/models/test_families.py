@@ -10,8 +10,8 @@ from models.families import FAMILIES, build_network, family_of
 from models.features import Encoding, Feature
 from models.network import Network
 from models.objective import objective_of
-from models.pipeline import ModelSpec
 from models.pipeline_file import FAMILIES as NAMED_IN_FILES
+from models.specs.training import ModelSpec
 
 ENCODING = Encoding(
     (Feature("v", "vector", width=12), Feature("c", "category", categories=("x", "y", "z", "w"))),

@@ -6,8 +6,8 @@ import pytest
 from models.columns import Column, TableSchema
 from models.errors import InputError
 from models.inference import describe, resolve_schema
-from models.pipeline import ColumnSpec, DatasetSpec
 from models.source import as_text
+from models.specs.dataset import ColumnSpec, DatasetSpec
 
 
 def resolve(cells: dict[str, Any], stored: TableSchema | None = None, **more: Any) -> TableSchema:

@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 
 from models.keys import Digest, buckets, hash_rows, row_keys, split_bounds
-from models.pipeline import SplitSpec
+from models.specs.dataset import SplitSpec
 
 ROWS = pa.record_batch(
     {

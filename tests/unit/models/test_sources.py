@@ -13,9 +13,9 @@ from deltalake import write_deltalake
 
 from models import source_jsonl
 from models.errors import InputError, TransientError
-from models.pipeline import DatasetSpec
 from models.source import CHUNK_ROWS
 from models.sources import open_source
+from models.specs.dataset import DatasetSpec
 
 ROWS = pa.table({"a": [1.5, 2.5, 3.5], "b": ["x", "y", None], "target": [0, 1, 0]})
 

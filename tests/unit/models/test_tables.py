@@ -10,8 +10,9 @@ from deltalake import DeltaTable, write_deltalake
 
 from models import quarantine, reading, snapshots, source_csv, tables
 from models.errors import InputError, TransientError, WorkError
-from models.pipeline import Pipeline, SplitSpec
+from models.pipeline import Pipeline
 from models.places import Places
+from models.specs.dataset import SplitSpec
 
 Ingest = Callable[..., snapshots.Snapshot]
 

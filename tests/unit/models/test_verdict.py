@@ -4,8 +4,8 @@ import pytest
 
 from models.columns import Column, TableSchema
 from models.errors import InputError
-from models.pipeline import DatasetSpec
 from models.snapshots import Snapshot
+from models.specs.dataset import DatasetSpec
 from models.statistics import ColumnStatistics
 from models.verdict import Tally, decide, nulls_hint
 

@@ -4,7 +4,7 @@ from onnx import TensorProto, helper
 from tritonclient.grpc import model_config_pb2 as pb
 
 from models.errors import InputError, WorkError
-from models.pipeline import ServingSpec
+from models.specs.serving import ServingSpec
 from serving.config import from_text, latest, model_config, specific, to_text
 from serving.onnx_graph import Signature, TensorSpec, read_signature
 

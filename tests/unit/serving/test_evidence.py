@@ -1,6 +1,6 @@
 import pytest
 
-from models.pipeline import JudgeSpec, RolloutSpec
+from models.specs.rollout import JudgeSpec, RolloutSpec
 from serving.evidence import fewest, fewest_to_model, in_words
 from serving.judge import TESTS, Arm, Counts, agreement, failures
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from models.pipeline import JudgeSpec
+from models.specs.rollout import JudgeSpec
 from serving.judge import TESTS, Arm, Counts, Verdict, judge, latency, lower_bound, upper_bound
 
 SPEC = JudgeSpec()

@@ -5,8 +5,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from models.errors import TransientError
-from models.pipeline import RolloutSpec
 from models.places import Endpoint
+from models.specs.rollout import RolloutSpec
 from serving.actions import (
     Dismantle,
     Divert,

@@ -8,7 +8,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from models.digest import digest_of
 from models.errors import InputError, WorkError
-from models.pipeline import ServingSpec
+from models.specs.serving import ServingSpec
 from serving.config import model_config, specific
 from serving.repository import Artifact, Repository
 

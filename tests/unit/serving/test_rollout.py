@@ -4,7 +4,9 @@ import pytest
 from onnx import TensorProto
 from pydantic import ValidationError
 
-from models.pipeline import Pipeline, RolloutSpec, ServingSpec
+from models.pipeline import Pipeline
+from models.specs.rollout import RolloutSpec
+from models.specs.serving import ServingSpec
 from serving.config import from_text, model_config, specific, to_text
 from serving.judge import Arm, Counts
 from serving.onnx_graph import Signature, TensorSpec

@@ -8,8 +8,8 @@ from itertools import repeat
 import pytest
 
 from models.errors import TransientError
-from models.pipeline import RolloutSpec
 from models.places import Endpoint
+from models.specs.rollout import RolloutSpec
 from serving import split_metrics
 from serving.judge import Arm, Counts
 from serving.rollout import first_split

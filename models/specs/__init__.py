@@ -1,0 +1,1 @@
+"""The parts of a pipeline file, one module each; `models.pipeline` puts them together."""

@@ -1,0 +1,9 @@
+"""What every part of a pipeline file is: a frozen pydantic model that refuses unknown keys."""
+
+from pydantic import BaseModel, ConfigDict
+
+
+class Spec(BaseModel):
+    """Base of every part of a pipeline file: frozen, and unknown keys are refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")

@@ -1,0 +1,83 @@
+"""The part `dataset`: where the rows come from, and what they must look like."""
+
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from models.specs.base import Spec
+
+ColumnType = Literal["float", "int", "bool", "string", "category", "vector"]
+
+
+Split = Literal["train", "validation", "test"]
+
+
+class ColumnSpec(Spec):
+    """What a column must hold. A row that does not is put into quarantine with the reason."""
+
+    type: ColumnType | None = Field(
+        None,
+        description="float, int, bool, string, category (string or integer codes with a known set "
+        "of values) or vector (a list of floats of one length). Inferred when left out.",
+    )
+    min: float | None = Field(None, description="Smallest value allowed.")
+    max: float | None = Field(None, description="Largest value allowed.")
+    nullable: bool = Field(
+        False, description="Accept nulls and NaN; a feature's are replaced by the train mean."
+    )
+    categories: tuple[str | int | bool, ...] | None = Field(
+        None, description="The values allowed; taken from the data when left out."
+    )
+
+
+class SplitSpec(Spec):
+    """Shares of the three splits. They must add up to 1."""
+
+    train: float = Field(0.8, gt=0, lt=1, description="Share of rows to train on.")
+    validation: float = Field(0.1, gt=0, lt=1, description="Share of rows to choose by.")
+    test: float = Field(0.1, gt=0, lt=1, description="Share of rows that only the gates see.")
+
+    @model_validator(mode="after")
+    def _adds_up(self) -> "SplitSpec":
+        if abs(self.train + self.validation + self.test - 1) > 1e-6:
+            raise ValueError("train, validation and test must add up to 1")
+        return self
+
+
+def _one_as_list(value: object) -> object:
+    """Let `key: id` stand for `key: [id]`."""
+    return [value] if isinstance(value, str) else value
+
+
+Names = Annotated[
+    tuple[str, ...],
+    BeforeValidator(_one_as_list, json_schema_input_type=tuple[str, ...] | str),
+]
+"""Names of columns; one alone may be written without the list."""
+
+
+class DatasetSpec(Spec):
+    """Where the rows come from, and what they must look like."""
+
+    source: str = Field(
+        description="A file, a glob or a URI of Parquet, CSV or JSON Lines; a Delta table; "
+        "sklearn:NAME; or module:function that yields pyarrow record batches, from a folder "
+        "beside the pipeline file."
+    )
+    format: Literal["auto", "parquet", "csv", "jsonl", "delta"] = Field(
+        "auto", description="Format of the source; by its ending when auto."
+    )
+    target: str = Field(description="The column to predict.")
+    key: Names = Field(
+        (), description="Columns that identify a row; a hash of the whole row when left out."
+    )
+    features: Names | None = Field(
+        None, description="Columns to learn from; all but the key and the target when left out."
+    )
+    columns: dict[str, ColumnSpec] = Field(
+        default_factory=dict, description="Declared columns; the others are inferred and then held."
+    )
+    split: SplitSpec = Field(default_factory=SplitSpec, description="Shares of the splits.")
+    max_quarantine: float = Field(
+        0.05, ge=0, le=1, description="Share of bad rows above which ingestion fails."
+    )

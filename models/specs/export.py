@@ -1,0 +1,61 @@
+"""The part `export`: which forms of the model to make, and what they may lose."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from models.specs.base import Spec
+
+FormName = Literal[
+    "onnx-fp32",
+    "onnx-optimized",
+    "onnx-fp16",
+    "onnx-int8-dynamic",
+    "onnx-int8-static",
+    "onnx-int8-static-s8",
+    "onnx-int8-static-entropy",
+    "onnx-int8-static-percentile",
+    "onnx-int8-smooth",
+    "onnx-int8-mixed",
+    "onnx-int8-weights",
+    "onnx-int4-weights",
+]
+"""The forms of `export.forms`."""
+
+
+class ExportLimits(Spec):
+    """What the process of one conversion, or of one measurement, may take."""
+
+    seconds: float = Field(600.0, gt=0, description="Wall time.")
+    memory_gib: float = Field(16.0, gt=0, description="Address space, in GiB.")
+
+
+class ExportSpec(Spec):
+    """Which forms of the model to make, and what they may lose."""
+
+    candidates: tuple[FormName, ...] = Field(
+        ("onnx-fp32", "onnx-int8-dynamic", "onnx-int8-static"),
+        min_length=1,
+        description="Forms to export and measure, the preferred ones first: of two that are as "
+        "good, the first is chosen.",
+    )
+    objective: Literal["latency", "throughput", "size", "metric"] = Field(
+        "latency",
+        description="What the chosen candidate is best at, among those that pass: p50 of one row, "
+        "rows per second in full batches, bytes, or the task metric.",
+    )
+    max_metric_loss: float = Field(
+        0.01, ge=0, le=1, description="Largest loss of the metric against PyTorch, relative."
+    )
+    max_size_mib: float | None = Field(
+        None, gt=0, description="Largest file, in MiB; null for any."
+    )
+    limits: ExportLimits = Field(
+        default_factory=lambda: ExportLimits(), description="What one conversion may take."
+    )
+    calibration_rows: int = Field(
+        512, ge=1, description="Rows of the train split that calibrate static quantization."
+    )
+    golden_rows: int = Field(
+        32, ge=1, le=4096, description="Rows of the golden batch, kept with the version."
+    )

@@ -1,0 +1,61 @@
+"""The parts `promotion` and `serving`: what goes live, and how Triton serves it."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from models.specs.base import Spec
+
+
+class RequireSpec(Spec):
+    """What a version must have before it takes traffic, whoever set the alias."""
+
+    certificate: bool = Field(True, description="A certificate that says it held its gates.")
+    max_metric_drop: float | None = Field(
+        0.05,
+        ge=0,
+        description="Largest relative drop of the metric against the version that is live, on the "
+        "test split that the new one was certified on; null does not compare. Going back to a "
+        "version that was live is not compared.",
+    )
+    approval: bool = Field(
+        False,
+        description="The tag millrace.approved_by, set to a name other than that of the user who "
+        "ran the training.",
+    )
+
+
+class PromotionSpec(Spec):
+    """Who moves the alias champion, and what it takes to go live."""
+
+    mode: Literal["auto", "manual"] = Field(
+        "manual",
+        description="auto: a version that passed its gates and is no worse than the champion on "
+        "the same test split becomes champion. manual: a person does it in the MLflow UI.",
+    )
+    require: RequireSpec = Field(
+        default_factory=RequireSpec, description="What a champion must have to go live."
+    )
+
+
+class ServingSpec(Spec):
+    """How Triton serves the model; the words are Triton's own."""
+
+    max_batch_size: int = Field(64, ge=1, description="Largest batch of one execution.")
+    max_queue_delay_microseconds: int = Field(
+        0, ge=0, description="How long dynamic batching may wait for a fuller batch."
+    )
+    instance_count: int = Field(1, ge=1, description="Instances in the instance_group.")
+    intra_op_thread_count: int = Field(1, ge=1, description="Threads of each instance.")
+    latency_slo_ms: float | None = Field(
+        None,
+        gt=0,
+        description="p99 of one row, in milliseconds, that a version must hold before it takes "
+        "traffic; measured but not judged when left out.",
+    )
+    keep_versions: int = Field(
+        3, ge=2, description="Versions that stay in the model repository of Triton."
+    )
+    quorum: Annotated[int, Field(ge=1)] | Literal["all"] = Field(
+        1, description="Replicas that must answer before any of them switches: a count, or all."
+    )

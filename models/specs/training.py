@@ -1,0 +1,43 @@
+"""The parts `model` and `training`."""
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from models.specs.base import Spec
+
+
+class ModelSpec(Spec):
+    """The family of the model, and its parameters."""
+
+    family: str = Field(
+        "mlp",
+        description="mlp, cnn, or module:Class: a torch.nn.Module, from a folder beside the "
+        "pipeline file, whose constructor takes in_features, num_classes and the params.",
+    )
+    params: dict[str, Any] = Field(
+        default_factory=dict, description="Keyword arguments of the family or the class."
+    )
+
+
+class TrainingSpec(Spec):
+    """How the model is trained."""
+
+    epochs: int = Field(20, ge=1, description="Passes over the train split.")
+    batch_size: int = Field(64, ge=1, description="Rows per worker and step.")
+    learning_rate: float = Field(3e-3, gt=0, description="Peak learning rate of AdamW.")
+    weight_decay: float = Field(1e-4, ge=0, description="Weight decay of AdamW.")
+    num_workers: int = Field(2, ge=1, description="Ray Train workers, one process each.")
+    seed: int = Field(0, ge=0, description="Seed of weights and order.")
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = Field(
+        "auto", description="Autocast type; auto is bf16 on a GPU that has it, else fp32."
+    )
+    max_failures: int = Field(
+        3, ge=0, description="Failures of workers to recover from by the last checkpoint."
+    )
+    checkpoint_every: int = Field(1, ge=1, description="Epochs between two checkpoints.")
+    find_unused_parameters: bool | None = Field(
+        None,
+        description="Whether steps may leave parameters without a gradient. Left out, one step "
+        "tells; say true for a module whose branches depend on the data.",
+    )
