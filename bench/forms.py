@@ -30,6 +30,7 @@ from export.measure import Evidence, gather_evidence
 from models.cnn import ResNet
 from models.features import Encoding, Feature
 from models.mlp import Perceptron
+from models.model_input import ModelInput
 from models.network import Network, Served
 from models.objective import Classification
 from models.onnx_session import OnnxSession
@@ -157,12 +158,16 @@ def exporter_of(served: Served, data: Data, folder: Path) -> tuple[Exporter, Evi
     objective = Classification(LABELS)
 
     def evidence(part: tuple[np.ndarray, np.ndarray]) -> Evidence:
-        return gather_evidence(served, objective, *part, golden_rows=32, batch_rows=BATCH)
+        return gather_evidence(
+            *(served, objective, ModelInput("features", 64), *part),
+            golden_rows=32,
+            batch_rows=BATCH,
+        )
 
     made = Exporter(
         served=served,
         objective=objective,
-        raw_width=64,
+        read=ModelInput("features", 64),
         calibration=lambda: (data.train[0][n : n + BATCH] for n in range(0, 512, BATCH)),
         validation=lambda: evidence(data.validation),
         folder=folder,

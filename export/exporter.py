@@ -25,7 +25,7 @@ from export.onnx import export_onnx
 from models.apart import Limits, run_apart
 from models.arrays import Array
 from models.errors import MillraceError, TransientError, WorkError
-from models.features import FEATURES
+from models.model_input import ModelInput
 from models.objective import Objective
 from models.specs.export import ExportSpec
 
@@ -40,10 +40,10 @@ class Exporter:
     """Makes the forms of one trained model in one folder.
 
     Attributes:
-        served: float32 `[rows, raw_width]` to float32 `[rows, outputs]`.
+        served: `[rows, width]` to float32 `[rows, outputs]`.
         objective: names the output and gives the metric.
-        raw_width: width of the input.
-        calibration: called for calibration batches, float32 `[rows, raw_width]`.
+        read: its input.
+        calibration: called for calibration batches, `[rows, width]`.
         validation: called for what a search measures its tries on; never the test split.
         folder: where the files go.
         threads: threads that serving will use.
@@ -52,7 +52,7 @@ class Exporter:
 
     served: nn.Module
     objective: Objective
-    raw_width: int
+    read: ModelInput
     calibration: Callable[[], Iterable[Array]]
     validation: Callable[[], Evidence]
     folder: Path
@@ -97,7 +97,7 @@ class Exporter:
             return path
         draft = path.with_suffix(".draft")
         if name == FP32:
-            export_onnx(self.served, self.raw_width, self.objective.output, draft)
+            export_onnx(self.served, self.read, self.objective.output, draft)
         elif name == MIXED:
             self.convert(name, draft, replace(FORMS[STATIC_FORM], options=self._search()))
         else:
@@ -165,7 +165,7 @@ class Exporter:
         """Return the calibration batches' file."""
         path = self.folder / CALIBRATION
         if not path.exists():
-            batches.write(path, ({FEATURES: rows} for rows in self.calibration()))
+            batches.write(path, ({self.read.name: rows} for rows in self.calibration()))
         return path
 
     def _keep_command(self, name: str, form: Form, words: Sequence[str]) -> None:

@@ -2,7 +2,7 @@
 
 import json
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,13 +19,14 @@ from models.apart import Limits, run_apart
 from models.arrays import Array
 from models.digest import digest_of
 from models.errors import TransientError, WorkError
-from models.features import FEATURES
+from models.model_input import ModelInput
 from models.objective import Objective
+from models.pieces import answered
 
-Answer = Callable[[Array], Array]
-_CHUNK = 1024
 GOLDEN_SIZES = (1, 3)
-"""Rows of the golden batch that are asked for alone too: an answer must not depend on its batch."""
+"""First rows of the golden batch that are asked for too: an answer must not depend on its batch."""
+ALONE = 8
+"""First rows of it that are asked for one by one; of a text that is another filling up for each."""
 
 
 @dataclass(frozen=True)
@@ -33,8 +34,9 @@ class Evidence:
     """What every form is measured on, and what PyTorch answered.
 
     Attributes:
-        golden: float32 `[golden rows, raw_width]`.
-        test: float32 `[test rows, raw_width]`.
+        read: what the model reads.
+        golden: `[golden rows, width]`, a text filled up to the width.
+        test: `[test rows, width]`, likewise.
         target: the test split's target, as `Encoding.encode_target` gives it.
         golden_answers: PyTorch's answers to the golden batch.
         test_answers: PyTorch's answers to the test split.
@@ -42,6 +44,7 @@ class Evidence:
         batch_rows: rows of a full batch in serving.
     """
 
+    read: ModelInput
     golden: Array
     test: Array
     target: Array
@@ -55,18 +58,33 @@ class Evidence:
         """PyTorch as the first stage of the certificate."""
         return Stage("pytorch", 0.0, 0.0, self.metric, 0.0)
 
-    def batches(self) -> Iterator[Array]:
-        """Yield the golden batch, its first rows alone, and the test split in full batches."""
-        yield self.golden
-        yield from (self.golden[:size] for size in GOLDEN_SIZES)
-        yield from _pieces(self.test, self.batch_rows)
+    def asked(self) -> Iterator[tuple[Array, Array]]:
+        """Yield the golden batch in several ways, each with PyTorch's answers to its rows.
+
+        It comes whole, its first rows together, and one by one; texts filled up as far as they can
+        be, and only to the longest of the batch.
+        """
+        trimmed = self.read.trimmed
+        yield self.golden, self.golden_answers
+        if (short := trimmed(self.golden)).shape != self.golden.shape:
+            yield short, self.golden_answers
+        rows = [slice(size) for size in GOLDEN_SIZES]
+        rows += [slice(row, row + 1) for row in range(1, min(ALONE, len(self.golden)))]
+        yield from ((trimmed(self.golden[part]), self.golden_answers[part]) for part in rows)
+
+    def full(self) -> Iterator[Array]:
+        """Yield the test split in full batches, texts filled up to the longest of theirs."""
+        for start in range(0, len(self.test), self.batch_rows):
+            yield self.read.trimmed(self.test[start : start + self.batch_rows])
 
 
 def gather_evidence(
     served: nn.Module,
     objective: Objective,
+    read: ModelInput,
     test: Array,
     target: Array,
+    *,
     golden_rows: int,
     batch_rows: int = 64,
 ) -> Evidence:
@@ -78,9 +96,9 @@ def gather_evidence(
             return np.asarray(served(torch.from_numpy(rows)).numpy())
 
     golden = test[:golden_rows]
-    test_answers = in_chunks(answer, test)
+    test_answers = answered(answer, test, read)
     metric = objective.metric_of_answers(test_answers, target)
-    return Evidence(golden, test, target, answer(golden), test_answers, metric, batch_rows)
+    return Evidence(read, golden, test, target, answer(golden), test_answers, metric, batch_rows)
 
 
 def measure(
@@ -107,7 +125,8 @@ def measure(
     speed, golden, answers = _probed(path, evidence, threads, limits)
     metric = objective.metric_of_answers(answers, evidence.target)
     differences = [
-        largest_difference(part, evidence.golden_answers[: len(part)]) for part in golden
+        largest_difference(part, wanted)
+        for part, (_, wanted) in zip(golden, evidence.asked(), strict=True)
     ]
     low, high = interval(objective, answers, evidence.target)
     worst, worst_metric = worst_class(objective, answers, evidence.target)
@@ -138,22 +157,13 @@ def _probed(
     """Return the speed, the answers to the golden batches, and those to the test split."""
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         asked, answered = Path(folder) / "asked.npz", Path(folder) / "answered.npz"
-        batches.write(asked, ({FEATURES: rows} for rows in evidence.batches()))
+        parts = [rows for rows, _ in evidence.asked()]
+        batches.write(asked, ({evidence.read.name: rows} for rows in (*parts, *evidence.full())))
         words: list[str | Path] = [path, asked, answered, "--threads", str(threads)]
         try:
             told = run_apart("export.probe", words, limits, what="its measurement")
         except TransientError as error:  # killed, for its memory as like as not
             raise WorkError(error.what) from error
         answers = [batch["answers"] for batch in batches.read(answered)]
-    golden = 1 + len(GOLDEN_SIZES)
-    return Speed(**json.loads(told)), answers[:golden], np.concatenate(answers[golden:])
-
-
-def in_chunks(answer: Answer, rows: Array) -> Array:
-    """Answer `[rows, …]` in pieces of bounded size."""
-    return np.concatenate([answer(piece) for piece in _pieces(rows, _CHUNK)])
-
-
-def _pieces(rows: Array, size: int) -> Iterator[Array]:
-    for start in range(0, len(rows), size):
-        yield rows[start : start + size]
+    count = len(parts)
+    return Speed(**json.loads(told)), answers[:count], np.concatenate(answers[count:])

@@ -13,7 +13,7 @@ from torch import nn
 
 from export.quiet import quiet
 from models.errors import WorkError
-from models.features import FEATURES
+from models.model_input import ModelInput
 
 OPSET = 20
 
@@ -21,12 +21,12 @@ _log = logging.getLogger(__name__)
 _CHATTY = ("torch.onnx", "torch.export", "torch._dynamo", "torch.fx.experimental.symbolic_shapes")
 
 
-def export_onnx(served: nn.Module, raw_width: int, output: str, path: Path) -> None:
-    """Write `served` as one ONNX file with a dynamic batch.
+def export_onnx(served: nn.Module, read: ModelInput, output: str, path: Path) -> None:
+    """Write `served` as one ONNX file with a dynamic batch, and texts of any length.
 
     Args:
-        served: float32 `[rows, raw_width]` to float32 `[rows, outputs]`.
-        raw_width: width of the input `features`.
+        served: `[rows, width]` to float32 `[rows, outputs]`.
+        read: its input.
         output: name of the output.
         path: where to write. Weights are inside this one file.
 
@@ -35,7 +35,10 @@ def export_onnx(served: nn.Module, raw_width: int, output: str, path: Path) -> N
     """
     served = served.eval().cpu()
     # Three rows: sizes 0 and 1 are special to torch.export and would be fixed.
-    example = (torch.zeros(3, raw_width),)
+    example = (torch.from_numpy(read.example(3)),)
+    dynamic = {0: torch.export.Dim("rows")}
+    if read.padding is not None:
+        dynamic[1] = torch.export.Dim("tokens", max=read.width)
     printed = StringIO()
     try:
         with warnings.catch_warnings(), quiet(*_CHATTY), redirect_stderr(printed):
@@ -44,11 +47,11 @@ def export_onnx(served: nn.Module, raw_width: int, output: str, path: Path) -> N
                 served,
                 example,
                 str(path),
-                input_names=[FEATURES],
+                input_names=[read.name],
                 output_names=[output],
                 opset_version=OPSET,
                 # By position: whatever `forward` calls its input.
-                dynamic_shapes=({0: torch.export.Dim("rows")},),
+                dynamic_shapes=(dynamic,),
                 external_data=False,
                 verbose=False,
             )

@@ -11,7 +11,6 @@ from flows.score_batch import score_batch
 from flows.train_model import TrainOutcome, train_model
 from models.arrays import Array
 from models.cluster import connected
-from models.features import FEATURES
 from models.pipeline_file import load_pipeline
 from models.places import Places
 from models.registry import registry_of
@@ -56,7 +55,7 @@ def run_demo(file: Path) -> DemoSummary:
         seen = load.measure(
             places.triton[0],
             model,
-            {FEATURES: _golden_row(places, training)},
+            _golden_row(places, training),
             clients=CLIENTS,
             seconds=LOAD_SECONDS,
         )
@@ -77,6 +76,6 @@ def triton_for(places: Places) -> Iterator[None]:
         yield
 
 
-def _golden_row(places: Places, training: TrainOutcome) -> Array:
-    registry = registry_of(places)
-    return registry.fetch(training.version).golden()[0][:1]
+def _golden_row(places: Places, training: TrainOutcome) -> dict[str, Array]:
+    golden = registry_of(places).fetch(training.version).golden_request()
+    return {name: rows[:1] for name, rows in golden.items()}

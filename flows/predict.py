@@ -58,7 +58,6 @@ def predict_live(places: Places, model: str, rows: str | None) -> LiveAnswer:
     """
     import time
 
-    from models.features import FEATURES
     from models.registry import CHAMPION, registry_of
 
     endpoint = places.triton[0]
@@ -68,9 +67,12 @@ def predict_live(places: Places, model: str, rows: str | None) -> LiveAnswer:
         if version is None:
             raise _not_served(client, model, registry.by_alias(model, CHAMPION))
         package = registry.fetch(registry.version(model, version))
-        features = _rows(package.encoding, rows) if rows else package.golden()[0][:1]
+        golden = package.golden_request()
+        request = (
+            _rows(package.encoding, rows) if rows else {name: a[:1] for name, a in golden.items()}
+        )
         started = time.perf_counter()
-        answer = client.predict(model, {FEATURES: features}, version=version)
+        answer = client.predict(model, request, version=version)
         seconds = time.perf_counter() - started
     meaning = answers_of(package.encoding)
     values = answer[meaning.output]
@@ -100,16 +102,16 @@ def _not_served(
     )
 
 
-def _rows(encoding: Encoding, source: str) -> Array:
-    """Read JSON Lines and encode them; every row must hold every field."""
+def _rows(encoding: Encoding, source: str) -> dict[str, Array]:
+    """Read JSON Lines and return them as a request; every row must hold every field."""
     rows = _objects(encoding, source)
     _require_fields(encoding, rows)
     columns = {f.name: _column(f.name, [row[f.name] for row in rows]) for f in encoding.features}
-    features = encoding.encode(pa.table(columns))
-    for number, fault in enumerate(encoding.errors(features), start=1):
+    table = pa.table(columns)
+    for number, fault in enumerate(encoding.errors(encoding.encode(table)), start=1):
         if fault:
             raise _unanswerable(encoding, number, fault, rows[number - 1])
-    return features
+    return encoding.request(table)
 
 
 def _objects(encoding: Encoding, source: str) -> list[dict[str, Any]]:
@@ -182,6 +184,8 @@ def _unanswerable(
 def _valid(feature: Feature) -> str:
     if feature.kind == "number":
         return "a finite number"
+    if feature.kind == "text":
+        return "text"
     if feature.kind == "vector":
         return f"{feature.width} finite numbers"
     shown = ", ".join(_shown(value) for value in feature.categories[:MAX_VALUES])

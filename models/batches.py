@@ -63,6 +63,8 @@ class ShardBatches:
     def epoch(self, number: int) -> Iterator[Batch]:
         """Yield `(features [rows, raw_width], target [rows])`.
 
+        Texts of about a length come together, and are filled up to the longest of their batch.
+
         A last batch of one row is left out, where batches are of more: one row alone has no
         variance for batch norm to work with.
         """
@@ -92,16 +94,43 @@ class ShardBatches:
 
     def _shuffled(self, kept: Batch, seed: int) -> Iterator[Batch]:
         order = torch.Generator().manual_seed(seed)
-        places_of_all = torch.randperm(len(kept[1]), generator=order)
-        for places in torch.split(places_of_all, self.batch_size):
-            yield kept[0][places], kept[1][places]
+        return self._cut(kept, torch.randperm(len(kept[1]), generator=order), order)
 
     def _streamed(self, seed: int) -> Iterator[Batch]:
+        order, is_text = torch.Generator().manual_seed(seed), self.encoding.tokenizer is not None
         for table in self.shard.iter_batches(
-            batch_size=self.batch_size,
+            batch_size=self.batch_size * (_WINDOW_BATCHES if is_text else 1),
             batch_format="pyarrow",
             local_shuffle_buffer_size=self.batch_size * _WINDOW_BATCHES,
             local_shuffle_seed=seed,
         ):
-            features = torch.from_numpy(self.encoding.encode(table))
-            yield features, torch.from_numpy(self.encoding.encode_target(table))
+            read = (self.encoding.encode(table), self.encoding.encode_target(table))
+            window = (torch.from_numpy(read[0]), torch.from_numpy(read[1]))
+            yield from self._cut(window, torch.arange(len(window[1])), order)
+
+    def _cut(self, kept: Batch, places: Tensor, order: torch.Generator) -> Iterator[Batch]:
+        """Yield batches of shuffled places; of texts such that little of a batch is padding."""
+        read = self.encoding.input
+        if read.padding is None:
+            for part in torch.split(places, self.batch_size):
+                yield kept[0][part], kept[1][part]
+            return
+        lengths = torch.from_numpy(read.lengths(kept[0].numpy()))
+        for part in bucketed(places, lengths[places], self.batch_size, order):
+            tokens = read.trimmed(kept[0][part].numpy())
+            yield torch.from_numpy(tokens), kept[1][part]
+
+
+def bucketed(
+    places: Tensor, lengths: Tensor, batch_size: int, order: torch.Generator
+) -> list[Tensor]:
+    """Return batches of places of about the same length, in random order.
+
+    Each window of `_WINDOW_BATCHES` batches is sorted by length, so that an epoch stays random.
+    """
+    batches: list[Tensor] = []
+    window = batch_size * _WINDOW_BATCHES
+    for start in range(0, len(places), window):
+        by_length = lengths[start : start + window].argsort(stable=True)
+        batches += torch.split(places[start : start + window][by_length], batch_size)
+    return [batches[at] for at in torch.randperm(len(batches), generator=order).tolist()]

@@ -172,5 +172,6 @@ _CASTS: dict[str, Callable[[pa.Array], Cast]] = {
     "int": _to_int,
     "bool": _to_bool,
     "string": _to_string,
+    "text": _to_string,
     "vector": _to_vector,
 }

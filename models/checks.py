@@ -26,6 +26,7 @@ _WORDS = {
     "int": "not a whole number",
     "bool": "not true or false",
     "string": "not text",
+    "text": "not text",
     "category": "not a category of the held type",
     "vector": "not a list of numbers",
 }

@@ -23,6 +23,7 @@ _ARROW: dict[str, pa.DataType] = {
     "int": pa.int64(),
     "bool": pa.bool_(),
     "string": pa.string(),
+    "text": pa.string(),
     "vector": pa.list_(pa.float32()),
 }
 
@@ -33,7 +34,8 @@ class Column:
 
     Attributes:
         name: name in the source and in the table.
-        type: float (float64), int (int64), bool, string, category or vector (list of float32).
+        type: float (float64), int (int64), bool, string, text, category or vector (list of
+            float32).
         min: smallest value allowed, of each element for a vector.
         max: largest value allowed.
         nullable: whether null and NaN are accepted; both are stored as null.

@@ -2,13 +2,14 @@
 
 A family is anything that is called with `in_features`, `num_classes` and the pipeline's params and
 returns a `torch.nn.Module` from `[rows, in_features]` to `[rows, num_classes]`. So a user's own
-class is a family as it stands.
+class is a family as it stands. One of a text is called with `vocab_size`, `padding` and
+`max_tokens` instead of `in_features`, and reads int64 `[rows, tokens]`.
 """
 
 import inspect
 from collections.abc import Callable
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -20,10 +21,13 @@ from models.features import Encoding
 from models.mlp import Perceptron
 from models.network import Network
 from models.objective import Objective
+from models.pretrained import located
 from models.specs.training import ModelSpec
+from models.text_classifier import TextClassifier
 
 Family = Callable[..., nn.Module]
-FAMILIES: dict[str, Family] = {"mlp": Perceptron, "cnn": ResNet}
+FAMILIES: dict[str, Family] = {"mlp": Perceptron, "cnn": ResNet, "text_classifier": TextClassifier}
+OF_TEXT = ("text_classifier",)
 
 
 def family_of(spec: ModelSpec, folder: Path) -> Family:
@@ -65,8 +69,12 @@ def build_network(
         InputError: the params do not fit the constructor, or the output has the wrong shape.
     """
     family = family_of(spec, folder)
+    _require_fitting(spec, encoding)
+    given = {**_arguments(spec, folder, encoding), **spec.params}
     try:
-        net = family(in_features=encoding.in_features, num_classes=objective.outputs, **spec.params)
+        net = family(num_classes=objective.outputs, **given)
+    except InputError:
+        raise
     except Exception as error:  # whatever the user's own constructor raises
         raise InputError(
             f"the family {spec.family!r} could not be built with the given params",
@@ -85,6 +93,38 @@ def build_network(
     return network
 
 
+def _require_fitting(spec: ModelSpec, encoding: Encoding) -> None:
+    """Refuse a text for a family that reads numbers, and numbers for one that reads a text."""
+    is_text = encoding.tokenizer is not None
+    if ":" in spec.family or is_text == (spec.family in OF_TEXT):
+        return
+    columns = ", ".join(f"{feature.name}: {feature.kind}" for feature in encoding.features)
+    if is_text:
+        raise InputError(
+            f"the family {spec.family!r} does not read text",
+            seen=columns,
+            valid=f"model.family: {', '.join(OF_TEXT)}",
+            hint="or leave the text out of dataset.features",
+        )
+    raise InputError(
+        f"the family {spec.family!r} reads one text",
+        seen=columns,
+        valid="dataset.features with one column, declared as {type: text} in dataset.columns",
+        hint="declare the column, like dataset.columns: {body: {type: text}}",
+    )
+
+
+def _arguments(spec: ModelSpec, folder: Path, encoding: Encoding) -> dict[str, Any]:
+    """Return what a family is called with, beside `num_classes` and the params."""
+    tokenizer = encoding.tokenizer
+    given: dict[str, Any] = {"in_features": encoding.in_features}
+    if tokenizer is not None:
+        given = {name: getattr(tokenizer, name) for name in ("vocab_size", "padding", "max_tokens")}
+    if spec.pretrained is not None:
+        given["pretrained"] = located(spec.pretrained, folder)
+    return given
+
+
 def _signature(family: Family) -> str:
     try:
         return str(inspect.signature(family))
@@ -92,17 +132,23 @@ def _signature(family: Family) -> str:
         return "(in_features, num_classes, …)"
 
 
+def _shape(encoding: Encoding) -> str:
+    if encoding.tokenizer is None:
+        return f"float32 [rows, {encoding.in_features}]"
+    return f"int64 [rows, tokens], at most {encoding.tokenizer.max_tokens} tokens"
+
+
 def _try_out(network: Network, spec: ModelSpec, encoding: Encoding, objective: Objective) -> None:
     wanted = (2, objective.outputs)
     network.eval()
     try:
         with torch.no_grad():
-            answer = network(torch.zeros(2, encoding.raw_width))
+            answer = network(torch.from_numpy(encoding.input.example(2)))
     except Exception as error:  # whatever the user's own forward raises
         raise InputError(
             f"the family {spec.family!r} fails on a batch of two rows",
             seen=f"{type(error).__name__}: {error}",
-            valid=f"float32 [rows, {encoding.in_features}] to [rows, {objective.outputs}]",
+            valid=f"{_shape(encoding)} to [rows, {objective.outputs}]",
             hint="mend the module's forward, or model.params",
         ) from error
     finally:

@@ -1,13 +1,14 @@
 """From the columns of a table to the one tensor that a model reads.
 
-The served input is `features`, float32 `[rows, raw_width]`: numbers as they are, a vector column
-flattened in place, and a category as the position of its value in `Feature.categories`. Scaling,
-one-hot coding and the replacement of missing values belong to the graph (`models.network`), so a
-client sends raw values and the exported artifact is complete.
+It is `features`, float32 `[rows, raw_width]`: numbers as they are, a vector column flattened in
+place, and a category as the position of its value in `Feature.categories`. Scaling, one-hot coding
+and the replacement of missing values belong to the graph (`models.network`), so a client sends raw
+values and the exported artifact is complete. Of a text it is `input_ids`, int64 `[rows, tokens]`,
+and the client sends `text`: Triton's step before the graph makes tokens of it.
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Literal
 
@@ -16,11 +17,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from models.arrays import Array
-from models.casts import Cast, cast, mask
+from models.casts import Cast, cast, mask, plain
 from models.columns import Column, TableSchema, ValueType
+from models.errors import InputError
+from models.model_input import FEATURES, INPUT_IDS, ModelInput
 from models.specs.dataset import ColumnType
+from models.tokenizer import MISSING, UNREADABLE, TextTokenizer
 
-FEATURES = "features"
+TEXT: Literal["text"] = "text"
+"""What a client sends of a text, and the kind of its feature."""
 
 _HELD: dict[str, ColumnType] = {"number": "float", "vector": "vector"}
 _TYPES: dict[type, ValueType] = {str: "string", int: "int", bool: "bool"}
@@ -32,8 +37,8 @@ class Feature:
 
     Attributes:
         name: the column.
-        kind: `number`, `category` or `vector`.
-        width: how many places it takes in `features`.
+        kind: `number`, `category`, `vector` or `text`.
+        width: how many places it takes in the tensor.
         categories: the values of a category, in the order of their codes.
         mean: mean over the train split, nulls left out; of all elements for a vector.
         std: standard deviation likewise; 1 where the column is constant.
@@ -41,7 +46,7 @@ class Feature:
     """
 
     name: str
-    kind: Literal["number", "category", "vector"]
+    kind: Literal["number", "category", "vector", "text"]
     width: int = 1
     categories: tuple[str | int | bool, ...] = ()
     mean: float = 0.0
@@ -56,6 +61,8 @@ class Feature:
     @property
     def unreadable(self) -> str:
         """What to say of a row where it is infinite."""
+        if self.kind == "text":
+            return "is not text"
         one = "a finite number"
         return f"is not {one if self.kind == 'number' else f'{self.width} finite numbers'}"
 
@@ -71,6 +78,7 @@ class Encoding:
         target_mean: mean of a regression's target over the train split.
         target_std: its standard deviation. The network learns in these units, so that its step
             size fits prices as well as shares; the exported graph answers in the target's own.
+        tokenizer: of the one feature, where that is a text; else None.
     """
 
     features: tuple[Feature, ...]
@@ -78,6 +86,14 @@ class Encoding:
     labels: tuple[str | int | bool, ...] = ()
     target_mean: float = 0.0
     target_std: float = 1.0
+    tokenizer: TextTokenizer | None = None
+
+    @property
+    def input(self) -> ModelInput:
+        """The tensor that the graph reads."""
+        if self.tokenizer is None:
+            return ModelInput(FEATURES, self.raw_width)
+        return ModelInput(INPUT_IDS, self.raw_width, self.tokenizer.padding)
 
     @property
     def raw_width(self) -> int:
@@ -90,13 +106,29 @@ class Encoding:
         return sum(len(f.categories) or f.width for f in self.features)
 
     def encode(self, rows: pa.RecordBatch | pa.Table) -> Array:
-        """Return float32 `[rows, raw_width]`.
+        """Return float32 `[rows, raw_width]`; of a text int64, filled up to that width.
 
         A null or an unknown category becomes NaN. A number or a vector that cannot be read as one,
-        or is of another width, becomes infinite, which no column accepts.
+        or is of another width, becomes infinite, which no column accepts. Where there is no text to
+        read a row begins with a negative token.
         """
+        if self.tokenizer is not None:
+            return self._tokens(self.tokenizer, rows[self.features[0].name])
         parts = [_encode_column(feature, rows[feature.name]) for feature in self.features]
         return np.ascontiguousarray(np.concatenate(parts, axis=1), dtype=np.float32)
+
+    def request(self, rows: pa.RecordBatch | pa.Table) -> dict[str, Array]:
+        """Return what a client sends of rows that have no errors: `features`, or `text`."""
+        if self.tokenizer is None:
+            return {FEATURES: self.encode(rows)}
+        texts = cast(_one_chunk(rows[self.features[0].name]), Column("", TEXT)).values
+        return text_request(texts.to_pylist())
+
+    def _tokens(self, tokenizer: TextTokenizer, column: pa.Array | pa.ChunkedArray) -> Array:
+        read = cast(plain(_one_chunk(column)), Column("", TEXT))
+        tokens = tokenizer.ids(read.values.to_pylist())
+        tokens[read.unparsable, 0] = UNREADABLE
+        return tokens
 
     def encode_target(self, rows: pa.RecordBatch | pa.Table) -> Array:
         """Return the target: int64 `[rows]` positions in `labels`, or float32 `[rows]` values."""
@@ -116,8 +148,11 @@ class Encoding:
         for feature in self.features:
             part = encoded[:, position : position + feature.width]
             position += feature.width
-            unreadable = np.isinf(part).any(axis=1)
-            missing = np.isnan(part).any(axis=1) & (not feature.nullable)
+            if feature.kind == TEXT:
+                unreadable, missing = part[:, 0] == UNREADABLE, part[:, 0] == MISSING
+            else:
+                unreadable = np.isinf(part).any(axis=1)
+                missing = np.isnan(part).any(axis=1) & (not feature.nullable)
             for row in np.flatnonzero(unreadable | missing):
                 fault = feature.unreadable if unreadable[row] else feature.missing
                 found[row] = found[row] or f"{feature.name} {fault}"
@@ -135,13 +170,20 @@ class Encoding:
             Feature(**{**feature, "categories": tuple(feature["categories"])})
             for feature in values["features"]
         )
+        tokenizer = values.get("tokenizer")
         return cls(
             features,
             values["target"],
             tuple(values["labels"]),
             values["target_mean"],
             values["target_std"],
+            TextTokenizer(**tokenizer) if tokenizer else None,
         )
+
+
+def text_request(texts: Sequence[str]) -> dict[str, Array]:
+    """Return what a client sends of texts: `text`, `[rows, 1]`."""
+    return {TEXT: np.array(texts, dtype=object).reshape(-1, 1)}
 
 
 class _Moments:
@@ -163,16 +205,38 @@ class _Moments:
         return mean, std if std > 1e-12 * max(abs(mean), 1.0) else 1.0
 
 
-def fit_encoding(schema: TableSchema, batches: Iterable[pa.RecordBatch]) -> Encoding:
+def text_column(schema: TableSchema) -> str | None:
+    """Return the text that is learnt from; None where there is none.
+
+    Raises:
+        InputError: other columns are learnt from too.
+    """
+    texts = [name for name in schema.features if schema.column(name).type == TEXT]
+    if texts and len(schema.features) > 1:
+        raise InputError(
+            "a model learns from one text, or from other columns",
+            seen=", ".join(schema.features),
+            valid=f"dataset.features: {texts[0]}",
+            hint="join texts into one column in the data; leave the others out",
+        )
+    return texts[0] if texts else None
+
+
+def fit_encoding(
+    schema: TableSchema,
+    batches: Iterable[pa.RecordBatch],
+    tokenizer: TextTokenizer | None = None,
+) -> Encoding:
     """Fit the encoding on the train split, one batch at a time.
 
     Args:
         schema: the columns that the snapshot holds.
         batches: rows of the train split, features and target.
+        tokenizer: of a text; None where none is learnt from.
     """
     columns = {column.name: column for column in schema.columns}
-    raw = [_unfitted(columns[name]) for name in schema.features]
-    moments = {f.name: _Moments() for f in raw if f.kind != "category"}
+    raw = [_unfitted(columns[name], tokenizer) for name in schema.features]
+    moments = {f.name: _Moments() for f in raw if f.kind in ("number", "vector")}
     labels = columns[schema.target].categories or ()
     target = _Moments()
     for batch in batches:
@@ -182,10 +246,12 @@ def fit_encoding(schema: TableSchema, batches: Iterable[pa.RecordBatch]) -> Enco
             if feature.name in moments:
                 moments[feature.name].add(_encode_column(feature, batch[feature.name]))
     features = tuple(_fitted(feature, moments.get(feature.name)) for feature in raw)
-    return Encoding(features, schema.target, labels, *target.mean_std())
+    return Encoding(features, schema.target, labels, *target.mean_std(), tokenizer)
 
 
-def _unfitted(column: Column) -> Feature:
+def _unfitted(column: Column, tokenizer: TextTokenizer | None) -> Feature:
+    if tokenizer is not None:
+        return Feature(column.name, "text", tokenizer.max_tokens)
     if column.type == "category":
         return Feature(
             column.name, "category", 1, tuple(column.categories or ()), nullable=column.nullable

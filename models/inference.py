@@ -295,7 +295,7 @@ def _type_for(seen: str, role: Role) -> ColumnType:
 
 
 def _require_usable(column: Column, role: Role) -> None:
-    if role.target and column.type in ("vector", "string", "bool"):
+    if role.target and column.type in ("vector", "string", "text", "bool"):
         raise InputError(
             f"the target {column.name!r} cannot be predicted: it holds a {column.type}",
             valid="text or whole numbers (classes), or numbers",
@@ -304,8 +304,8 @@ def _require_usable(column: Column, role: Role) -> None:
     if role.feature and column.type == "string":
         raise InputError(
             f"column {column.name!r} is text or a type that cannot be learnt from",
-            valid="float, int, bool, category, vector",
-            hint=f"leave {column.name!r} out of dataset.features, or declare it as a category",
+            valid="float, int, bool, category, vector, text",
+            hint=f"leave {column.name!r} out of dataset.features, declare it a category, or text",
         )
 
 

@@ -57,11 +57,14 @@ class Preprocess(nn.Module):
 
 
 class Network(nn.Module):
-    """Preprocessing and the family's module: `features` to logits. This is what is trained."""
+    """Preprocessing and the family's module: `features` to logits. This is what is trained.
+
+    Tokens go to the module as they are.
+    """
 
     def __init__(self, encoding: Encoding, net: nn.Module) -> None:
         super().__init__()
-        self.preprocess = Preprocess(encoding)
+        self.preprocess = Preprocess(encoding) if encoding.tokenizer is None else nn.Identity()
         self.net = net
 
     def forward(self, features: Tensor) -> Tensor:

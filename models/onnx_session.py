@@ -10,7 +10,6 @@ from onnxruntime.capi import onnxruntime_pybind11_state
 
 from models.arrays import Array
 from models.errors import InputError, WorkError
-from models.features import FEATURES
 
 RUNTIME_ERRORS: tuple[type[Exception], ...] = (
     # Most are classes of onnxruntime's own, which share no base but Exception.
@@ -55,13 +54,13 @@ class OnnxSession:
                 hint="export or fetch it again",
             ) from error
 
-    def answer(self, features: Array) -> Array:
-        """Return the answers float32 `[rows, outputs]` for float32 `[rows, raw_width]`.
+    def answer(self, rows: Array) -> Array:
+        """Return the answers float32 `[rows, outputs]` for `[rows, width]` of its one input.
 
         Raises:
             WorkError: the model cannot answer these.
         """
-        return self.run({FEATURES: features})
+        return self.run({self._session.get_inputs()[0].name: rows})
 
     def run(self, inputs: Mapping[str, Array]) -> Array:
         """Return the answers float32 `[rows, outputs]` for one array for each input, `[rows, …]`.

@@ -1,5 +1,6 @@
 """The files of a registered version: what they are, and how they come from MLflow, checked."""
 
+import json
 import shutil
 import tempfile
 from collections.abc import Mapping
@@ -11,7 +12,8 @@ import numpy as np
 from models.arrays import Array
 from models.digest import digest_of, digest_of_all
 from models.errors import InputError, MillraceError, TransientError
-from models.features import Encoding
+from models.features import TEXT, Encoding, text_request
+from models.model_input import FEATURES
 from models.tracking import client
 
 DIGEST_TAG = "millrace.digest"
@@ -64,7 +66,14 @@ class Package:
     def golden(self) -> tuple[Array, Array]:
         """Return the golden batch and PyTorch's answers to it."""
         with np.load(self.folder / "golden.npz", allow_pickle=False) as arrays:
-            return arrays["features"], arrays["answers"]
+            return arrays[self.encoding.input.name], arrays["answers"]
+
+    def golden_request(self) -> dict[str, Array]:
+        """Return the golden batch as a client sends it."""
+        with np.load(self.folder / "golden.npz", allow_pickle=False) as arrays:
+            if self.encoding.tokenizer is None:
+                return {FEATURES: arrays[FEATURES]}
+            return text_request(json.loads(arrays[TEXT].item()))
 
 
 def fetched(version: ModelVersion, tracking_uri: str, cache: Path) -> Package:

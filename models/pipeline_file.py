@@ -11,7 +11,7 @@ from models.errors import InputError, nearest
 from models.pipeline import NAME, Pipeline
 from models.source import missing_file
 
-FAMILIES = ("mlp", "cnn")
+FAMILIES = ("mlp", "cnn", "text_classifier")
 SET = "--set"
 
 Location = tuple[str | int, ...]

@@ -145,5 +145,5 @@ def _require_few_categories(
                 if column.name == schema.target
                 else f"if it identifies a row, set dataset.key: [{column.name}]; else leave it "
                 "out of dataset.features, or declare it as {type: string} to keep it without "
-                "learning from it",
+                "learning from it, or as {type: text} for text_classifier",
             )

@@ -16,6 +16,7 @@ import numpy as np
 
 from models.digest import digest_of, digest_of_all
 from models.errors import InputError, TransientError, WorkError
+from models.model_input import FEATURES, INPUT_IDS
 from models.onnx_session import execution_providers
 from models.package import (
     DIGEST_TAG,
@@ -77,7 +78,8 @@ class Registry:
         mlflow.set_tracking_uri(self.tracking_uri)
         digest = digest_of(onnx_file)
         with np.load(extra["golden.npz"], allow_pickle=False) as golden:
-            features, answers = golden["features"], golden["answers"]
+            name = next(each for each in (FEATURES, INPUT_IDS) if each in golden.files)
+            features, answers = golden[name], golden["answers"]
         info = mlflow.onnx.log_model(
             onnx.load(onnx_file),
             name="model",

@@ -24,6 +24,7 @@ from models.checkpoint import TrainState, load_progress, load_weights, save_chec
 from models.families import build_network
 from models.features import Encoding
 from models.objective import Objective, objective_of
+from models.pieces import TEXTS
 from models.specs.dataset import Split
 from models.specs.training import ModelSpec, TrainingSpec
 
@@ -65,9 +66,8 @@ class _Learner:
             self.network,
             parallel_strategy_kwargs={"find_unused_parameters": job.find_unused_parameters},
         )
-        self.optimizer = AdamW(
-            self.wrapped.parameters(), lr=spec.learning_rate, weight_decay=spec.weight_decay
-        )
+        self.optimizer = AdamW(_groups(self.network, spec.weight_decay), lr=spec.learning_rate)
+        self.max_grad_norm = spec.max_grad_norm
         steps = -(-job.train_rows // (spec.batch_size * world_size))
         # Warm-up over a tenth and cosine to zero: Smith & Topin 2018, "Super-Convergence".
         self.schedule = OneCycleLR(
@@ -92,6 +92,9 @@ class _Learner:
             logits = self.wrapped(features)
         loss = self.objective.loss(logits.float(), target)
         self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+        if self.max_grad_norm is not None:
+            self.scaler.unscale_(self.optimizer)
+            torch.nn.utils.clip_grad_norm_(self.network.parameters(), self.max_grad_norm)
         self.scaler.step(self.optimizer)
         self.scaler.update()
         if self.schedule.last_epoch < self.schedule.total_steps - 1:
@@ -223,12 +226,22 @@ def _report(
         ray.train.report(metrics, checkpoint=checkpoint)
 
 
+def _groups(network: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+    """Return the parameters to decay, and those that do better without: biases and norms."""
+    parameters = [each for each in network.parameters() if each.requires_grad]
+    return [
+        {"params": [each for each in parameters if each.ndim > 1], "weight_decay": weight_decay},
+        {"params": [each for each in parameters if each.ndim <= 1], "weight_decay": 0.0},
+    ]
+
+
 def _rows_of_rank(encoding: Encoding, rank: int, world_size: int) -> list[Batch]:
     """Return every `world_size`-th batch of the validation split, so that no row is left out."""
     shard = ray.train.get_dataset_shard(VALIDATION)
+    trimmed, rows = encoding.input.trimmed, 256 if encoding.tokenizer is None else TEXTS
     return [
-        (torch.from_numpy(encoding.encode(t)), torch.from_numpy(encoding.encode_target(t)))
-        for number, t in enumerate(shard.iter_batches(batch_size=256, batch_format="pyarrow"))
+        (torch.from_numpy(trimmed(encoding.encode(t))), torch.from_numpy(encoding.encode_target(t)))
+        for number, t in enumerate(shard.iter_batches(batch_size=rows, batch_format="pyarrow"))
         if number % world_size == rank
     ]
 

@@ -4,10 +4,11 @@ import copy
 
 import torch
 
+from models.arrays import Array
 from models.network import Network
 
 
-def leaves_parameters_unused(network: Network, width: int) -> bool:
+def leaves_parameters_unused(network: Network, example: Array) -> bool:
     """Return whether some parameter gets no gradient from a forward and backward pass.
 
     Telling DDP always (`find_unused_parameters=True`) would be safe too, but it then walks the
@@ -17,13 +18,13 @@ def leaves_parameters_unused(network: Network, width: int) -> bool:
 
     Args:
         network: on the CPU.
-        width: `raw_width` of the rows it takes.
+        example: two rows as it takes them.
     """
     try:
         trial = copy.deepcopy(network)
         trial.train()
         with torch.random.fork_rng(devices=[]):
-            trial(torch.zeros(2, width)).sum().backward()
+            trial(torch.from_numpy(example)).sum().backward()
     except Exception:  # whatever a module of the user's raises: training itself will tell
         return True
     parameters = [each for each in trial.parameters() if each.requires_grad]

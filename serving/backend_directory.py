@@ -17,6 +17,8 @@ from pathlib import Path
 from models.errors import WorkError
 
 OURS = Path(__file__).with_name("backends")
+TEXT_SESSION = Path("text_onnxruntime", "text_session.py")
+"""What that backend builds on, by another name: a backend is a folder that goes elsewhere alone."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,7 @@ def prepare_backends(home: Path) -> Path:
         shutil.copytree(server.python_backend, work / "python", ignore=_compiled)
         shutil.copy2(server.stub, work / "python")
         shutil.copytree(OURS, work, ignore=_compiled, dirs_exist_ok=True)
+        shutil.copy2(work / "onnxruntime" / "model.py", work / TEXT_SESSION)
         _publish(work, target)
     except OSError as error:
         raise WorkError(

@@ -1,7 +1,8 @@
 """`config.pbtxt`, written with Triton's own protobuf classes.
 
 It is the same file for NVIDIA's container and for the embedded server: the backend is called
-`onnxruntime` in both, and its parameters have the C++ backend's names.
+`onnxruntime` in both, and its parameters have the C++ backend's names. The one for text is in
+Python in both.
 """
 
 import time
@@ -77,7 +78,7 @@ def model_config(
     size = serving.max_batch_size if signature.batches else 0
     config = pb.ModelConfig(
         name=name,
-        backend="onnxruntime",
+        backend=signature.backend,
         max_batch_size=size,
         version_policy=version_policy,
         input=[_input(spec, size) for spec in signature.inputs],

@@ -36,10 +36,14 @@ class TensorSpec:
 
 @dataclass(frozen=True)
 class Signature:
-    """The inputs and outputs of a graph, in its order."""
+    """The inputs and outputs of a model, in order, and the backend that serves it.
+
+    They are the graph's own, unless a step of another backend comes before it.
+    """
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
+    backend: str = "onnxruntime"
 
     @property
     def batches(self) -> bool:
@@ -49,12 +53,13 @@ class Signature:
         return len(symbols) <= 1 and all(spec.shape[:1] == (DYNAMIC,) for spec in specs)
 
     @property
-    def served(self) -> tuple[frozenset[tuple[str, int, tuple[int, ...]]], ...]:
+    def served(self) -> tuple[object, ...]:
         """What one `config.pbtxt` must agree on: two versions can be loaded together if equal."""
-        return tuple(
+        tensors = (
             frozenset((spec.name, spec.elem_type, spec.shape) for spec in specs)
             for specs in (self.inputs, self.outputs)
         )
+        return (self.backend, *tensors)
 
 
 def read_signature(path: Path) -> Signature:

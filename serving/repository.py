@@ -3,6 +3,7 @@
     MODEL/config.pbtxt
     MODEL/labels.txt
     MODEL/<version>/model.onnx
+    MODEL/<version>/tokenizer.json   of a model that reads text
     MODEL/<version>/version.json     what this version is; Triton does not read it
 
 MLflow version N is Triton version N. A version folder appears by one rename and never changes: a
@@ -29,9 +30,11 @@ from models.specs.serving import ServingSpec
 from serving.config import LABELS, to_text
 from serving.names import owner_of
 from serving.onnx_graph import Signature, read_signature
+from serving.text_signature import of_text
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 CHUNK = 1 << 20
+TOKENIZER = "tokenizer.json"
 
 
 @dataclass(frozen=True)
@@ -43,12 +46,14 @@ class Artifact:
         sha256: the digest that the registry holds for it, 64 hexadecimal digits.
         labels: class names, in the order of the output.
         serving: how Triton is to serve it.
+        tokenizer: contents of `tokenizer.json`, for a model that reads text.
     """
 
     onnx: Path
     sha256: str
     labels: tuple[str, ...] = ()
     serving: ServingSpec = field(default_factory=ServingSpec)
+    tokenizer: str | None = None
 
 
 @dataclass(frozen=True)
@@ -99,8 +104,11 @@ class Repository:
         return self._version(model, version) / "model.onnx"
 
     def signature(self, model: str, version: int) -> Signature:
-        """Read a staged version's inputs and outputs."""
-        return read_signature(self.onnx(model, version))
+        """Read what a client sees of a staged version: its inputs and outputs."""
+        found, artifact = read_signature(self.onnx(model, version)), self.artifact(model, version)
+        if artifact.tokenizer is None:
+            return found
+        return of_text(found, labelled=bool(artifact.labels))
 
     def artifact(self, model: str, version: int) -> Artifact:
         """Return what was staged as a version.
@@ -111,11 +119,13 @@ class Repository:
         path = self._version(model, version) / "version.json"
         try:
             card = json.loads(path.read_text())
+            tokenizer = path.with_name(TOKENIZER).read_text() if card.get("tokenizer") else None
             return Artifact(
                 onnx=self.onnx(model, version),
                 sha256=card["sha256"],
                 labels=tuple(card["labels"]),
                 serving=ServingSpec.model_validate(card["serving"]),
+                tokenizer=tokenizer,
             )
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise WorkError(
@@ -144,6 +154,8 @@ class Repository:
             _copy_verified(artifact, folder / "model.onnx")
             read_signature(folder / "model.onnx")
             (folder / "version.json").write_text(_card(artifact))
+            if artifact.tokenizer is not None:
+                (folder / TOKENIZER).write_text(artifact.tokenizer)
             _share_with_group(folder)
             target.parent.mkdir(mode=0o750, exist_ok=True)
             try:
@@ -156,10 +168,12 @@ class Repository:
         return True
 
     def is_whole(self, model: str, version: int) -> bool:
-        """Return whether a version's model file is the one that was staged: reads all of it."""
+        """Return whether a version's files are those that were staged: reads all of them."""
         try:
             artifact = self.artifact(model, version)
-            return digest_of(artifact.onnx) == artifact.sha256
+            card = json.loads((self._version(model, version) / "version.json").read_text())
+            same = card.get("tokenizer") == _tokenizer_digest(artifact)
+            return same and digest_of(artifact.onnx) == artifact.sha256
         except (WorkError, OSError):
             return False
 
@@ -322,8 +336,14 @@ def _card(artifact: Artifact) -> str:
         "sha256": artifact.sha256,
         "labels": artifact.labels,
         "serving": artifact.serving.model_dump(),
+        "tokenizer": _tokenizer_digest(artifact),
     }
     return json.dumps(values, indent=1)
+
+
+def _tokenizer_digest(artifact: Artifact) -> str | None:
+    text = artifact.tokenizer
+    return None if text is None else hashlib.sha256(text.encode()).hexdigest()
 
 
 def _share_with_group(folder: Path) -> None:

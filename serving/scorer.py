@@ -12,9 +12,11 @@ from models.answers import answers_of
 from models.arrays import Array
 from models.casts import cast
 from models.columns import KEY, Column
-from models.features import FEATURES, Encoding, Feature
+from models.features import Encoding, Feature
 from models.keys import hash_keys, hash_rows, joined_keys
+from models.model_input import FEATURES
 from models.onnx_session import OnnxSession
+from models.pieces import answered
 from models.source import Unreadable
 
 SHOWN = 200
@@ -74,7 +76,7 @@ def encoded(rows: pa.RecordBatch | pa.Table, job: ScoreJob) -> pa.Table:
 
 def unreadable(lines: Sequence[Unreadable], job: ScoreJob) -> pa.Table:
     """Return lines that are no rows as `encoded` returns rows: no key, and the line in `error`."""
-    features = np.zeros((len(lines), job.encoding.raw_width), dtype=np.float32)
+    features = job.encoding.input.blank(len(lines))
     errors = [f"{line.reason}: {line.line[:SHOWN]}" for line in lines]
     return _table(pa.nulls(len(lines), pa.string()), features, errors)
 
@@ -95,8 +97,9 @@ class Scorer:
         """
         good = rows["error"].is_null().to_numpy()
         flat = rows[FEATURES].combine_chunks().flatten().to_numpy(zero_copy_only=False)
-        features = flat.reshape(len(rows), self.job.encoding.raw_width)
-        answers = self.session.answer(np.where(good[:, None], features, np.float32(0.0)))
+        read = self.job.encoding.input
+        features = np.where(good[:, None], flat.reshape(-1, read.width), read.blank(1))
+        answers = answered(self.session.answer, features, read)
         schema = output_schema(self.job.encoding)
         predictions = pa.array(self.meaning.prediction(answers), schema.field("prediction").type)
         scores = pa.array(self.meaning.score(answers), pa.float32())
@@ -152,8 +155,9 @@ def _keys(rows: pa.RecordBatch | pa.Table, job: ScoreJob, features: Array) -> pa
     if job.key:
         texts = {name: _key_cells(_cells(rows, name), name, job) for name in job.key}
         return joined_keys(pa.record_batch(texts), job.key)
-    # Every missing value has the same bits.
-    cells = np.where(np.isnan(features), np.float32("nan"), features)
+    cells = features
+    if job.encoding.tokenizer is None:  # every missing value has the same bits
+        cells = np.where(np.isnan(features), np.float32("nan"), features)
     starts = np.arange(0, cells.size + 1, cells.shape[1], dtype=np.int32)
     lists = pa.ListArray.from_arrays(starts, cells.ravel())
     return hash_keys(hash_rows(pa.record_batch({FEATURES: lists})))

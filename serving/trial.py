@@ -40,7 +40,8 @@ class Expected:
     """What a version must answer.
 
     Attributes:
-        inputs: the golden batch, `[rows, …]` for each input.
+        inputs: the golden batch as a client sends it, `[rows, …]` for each input.
+        graph_inputs: as the graph reads it.
         answers: PyTorch's answers to it, `[rows, …]` for each output that is compared.
         difference: largest difference from them that its certificate admits.
         latency_slo_ms: p99 of one row that the probe must hold; None for any.
@@ -48,6 +49,7 @@ class Expected:
     """
 
     inputs: Mapping[str, Array]
+    graph_inputs: Mapping[str, Array]
     answers: Mapping[str, Array]
     difference: float
     latency_slo_ms: float | None = None
@@ -92,7 +94,7 @@ def try_alone(onnx: Path, expected: Expected) -> None:
         WorkError: it cannot be opened, crashes, takes too long or too much memory.
         TransientError: its process was killed.
     """
-    rows = _npz(expected.inputs)
+    rows = _npz(expected.graph_inputs)
     run_apart("serving.alone", [onnx], ALONE, what="loading and answering", stdin=rows)
 
 

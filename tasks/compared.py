@@ -3,6 +3,7 @@
 from typing import Literal
 
 import numpy as np
+import pyarrow as pa
 
 from models import snapshots
 from models.answers import answers_of
@@ -11,6 +12,7 @@ from models.errors import InputError
 from models.features import Encoding
 from models.onnx_session import OnnxSession
 from models.package import Package
+from models.pieces import answered
 from models.pipeline import Pipeline
 
 
@@ -55,5 +57,17 @@ def metric_of(
         return None
     features, target = split_rows(pipeline, snapshot, package.encoding)
     session = OnnxSession(package.model)
-    answers = [session.answer(part) for part in np.array_split(features, 8) if len(part)]
-    return meaning.metric_of_answers(np.concatenate(answers), target)
+    answers = answered(session.answer, features, package.encoding.input)
+    return meaning.metric_of_answers(answers, target)
+
+
+def first_rows(pipeline: Pipeline, snapshot: snapshots.Snapshot, rows: int) -> pa.Table:
+    """Return the first rows of the test split as the snapshot has them, features only."""
+    batches, left = [], rows
+    columns, shares = snapshot.schema.features, pipeline.dataset.split
+    for batch in snapshots.scan(snapshot, "test", shares, columns=columns):
+        batches.append(batch.slice(0, left))
+        left -= batches[-1].num_rows
+        if left <= 0:
+            break
+    return pa.Table.from_batches(batches)

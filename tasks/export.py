@@ -1,22 +1,25 @@
 """Step: from trained weights to measured candidates and a certificate."""
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
 
 from export.candidate import Candidate, choose, fallback
 from export.certificate import Certificate
 from models import snapshots
 from models.arrays import Array
 from models.errors import WorkError
-from models.features import Encoding
+from models.features import TEXT, Encoding
 from models.machine import this_machine
+from models.pieces import answered
 from models.pipeline import Pipeline
 from models.pipeline_file import resolved_yaml
-from tasks.compared import split_rows
+from tasks.compared import first_rows, split_rows
 from tasks.progress import bar, log
 from tasks.retry import step
 from tasks.train import Trained
@@ -71,9 +74,14 @@ def export_candidates(
 
     objective = objective_of(trained.encoding)
     test, target = split_rows(pipeline, snapshot, trained.encoding)
+    first = first_rows(pipeline, snapshot, pipeline.export.golden_rows)
     exporter = _exporter(pipeline, snapshot, trained, objective, folder)
     rows, full = pipeline.export.golden_rows, pipeline.serving.max_batch_size
-    evidence = gather_evidence(exporter.served, objective, test, target, rows, full)
+    evidence = gather_evidence(
+        *(exporter.served, objective, exporter.read, test, target),
+        golden_rows=rows,
+        batch_rows=full,
+    )
     candidates: list[Candidate] = []
     with bar("export", len(pipeline.export.candidates), "candidates") as shown:
         slo = pipeline.serving.latency_slo_ms
@@ -90,7 +98,8 @@ def export_candidates(
         raise WorkError("no form of the model can be used", seen=reasons)
     _warn_if_useless(objective, evidence)
     certificate = _certificate(pipeline, snapshot, objective, evidence, candidates, chosen)
-    files = _write_files(folder, pipeline, trained.encoding, certificate, evidence)
+    files = _write_files(folder, pipeline, trained.encoding, certificate)
+    files["golden.npz"] = _write_golden(folder, trained.encoding, evidence, first)
     answers = _answers(chosen.path, evidence)
     return Exported(
         tuple(candidates), chosen, certificate, files, answers, target, exporter.reproduction()
@@ -136,7 +145,8 @@ def _exporter(
         for batch in snapshots.scan(snapshot, "train", shares, columns=columns):
             rows = encoding.encode(batch)[:left]
             left -= len(rows)
-            yield from (rows[start : start + 64] for start in range(0, len(rows), 64))
+            trimmed = encoding.input.trimmed
+            yield from (trimmed(rows[start : start + 64]) for start in range(0, len(rows), 64))
             if left <= 0:
                 return
 
@@ -145,12 +155,14 @@ def _exporter(
     def validation() -> "Evidence":
         rows, target = split_rows(pipeline, snapshot, encoding, "validation")
         golden, full = pipeline.export.golden_rows, pipeline.serving.max_batch_size
-        return gather_evidence(served, objective, rows, target, golden, full)
+        return gather_evidence(
+            *(served, objective, encoding.input, rows, target), golden_rows=golden, batch_rows=full
+        )
 
     return Exporter(
         served=served,
         objective=objective,
-        raw_width=encoding.raw_width,
+        read=encoding.input,
         calibration=calibration,
         validation=validation,
         folder=folder,
@@ -187,11 +199,7 @@ def _certificate(
 
 
 def _write_files(
-    folder: Path,
-    pipeline: Pipeline,
-    encoding: Encoding,
-    certificate: Certificate,
-    evidence: "Evidence",
+    folder: Path, pipeline: Pipeline, encoding: Encoding, certificate: Certificate
 ) -> dict[str, Path]:
     texts = {
         "encoding.json": encoding.to_json(),
@@ -200,12 +208,22 @@ def _write_files(
     }
     for name, text in texts.items():
         (folder / name).write_text(text)
-    np.savez(folder / "golden.npz", features=evidence.golden, answers=evidence.golden_answers)
-    return {name: folder / name for name in (*texts, "golden.npz")}
+    return {name: folder / name for name in texts}
+
+
+def _write_golden(folder: Path, encoding: Encoding, evidence: "Evidence", first: pa.Table) -> Path:
+    """Write the golden batch as the graph reads it, of a text also as a client sends it."""
+    arrays = {evidence.read.name: evidence.golden, "answers": evidence.golden_answers}
+    if encoding.tokenizer is not None:
+        sent = encoding.request(first)[TEXT].ravel().tolist()
+        # as JSON: NumPy's own text loses a NUL at the end
+        arrays[TEXT] = np.array(json.dumps(sent))
+    path = folder / "golden.npz"
+    np.savez(path, **arrays)
+    return path
 
 
 def _answers(path: Path, evidence: "Evidence") -> Array:
-    from export.measure import in_chunks
     from models.onnx_session import OnnxSession
 
-    return in_chunks(OnnxSession(path).answer, evidence.test)
+    return answered(OnnxSession(path).answer, evidence.test, evidence.read)

@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 from export.certificate import Certificate, Stage
 from models.answers import answers_of
 from models.errors import InputError, MillraceError, WorkError
-from models.features import FEATURES
 from models.guard import Credentials, Incumbent, refusal
 from models.machine import this_machine
 from models.package import ModelVersion, Package
@@ -130,7 +129,11 @@ class RegistryDesk:
         package = self._package(model, version)
         labels = tuple(str(label) for label in package.encoding.labels)
         serving = _pipeline(package).serving
-        return Artifact(package.model, package.version.digest, labels, serving)
+        tokenizer = package.encoding.tokenizer
+        return Artifact(
+            *(package.model, package.version.digest, labels, serving),
+            tokenizer.json if tokenizer else None,
+        )
 
     def verify(self, model: str, version: int, previous: int | None) -> None:
         """Raise unless the version is what its pipeline requires of a champion."""
@@ -158,7 +161,8 @@ class RegistryDesk:
         certificate = _certificate(package)
         chosen = certificate.stage(certificate.candidate)
         return Expected(
-            inputs={FEATURES: features},
+            inputs=package.golden_request(),
+            graph_inputs={package.encoding.input.name: features},
             answers={answers_of(package.encoding).output: answers},
             difference=chosen.golden_difference if chosen else 0.0,
             latency_slo_ms=_pipeline(package).serving.latency_slo_ms,

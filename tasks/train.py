@@ -5,10 +5,11 @@ from pathlib import Path
 
 from models import snapshots
 from models.errors import InputError
-from models.features import Encoding, fit_encoding
+from models.features import Encoding, fit_encoding, text_column
 from models.pipeline import Pipeline
 from models.places import Places
 from models.progress import Recovered, TrainEvent, WorkersFailed
+from models.tokenizer import TextTokenizer
 from models.tracking import TrackedRun
 from tasks import progress
 from tasks.progress import log
@@ -48,14 +49,13 @@ def train_workers(
     columns = (*snapshot.schema.features, snapshot.schema.target)
     rows = snapshots.count_rows(snapshot, "train", shares)
     _require_rows(pipeline, snapshot, rows)
-    encoding = fit_encoding(
-        snapshot.schema, snapshots.scan(snapshot, "train", shares, columns=columns)
-    )
+    rows_to_fit = snapshots.scan(snapshot, "train", shares, columns=columns)
+    encoding = fit_encoding(snapshot.schema, rows_to_fit, _tokenizer(pipeline, snapshot))
     # A misfit of family and data is told here, before any worker is started.
     network = build_network(pipeline.model, pipeline.folder, encoding, objective_of(encoding))
     unused = spec.find_unused_parameters
     if unused is None:
-        unused = leaves_parameters_unused(network, encoding.raw_width)
+        unused = leaves_parameters_unused(network, encoding.input.example(2))
     job = TrainJob(pipeline.model, spec, encoding, pipeline.folder, rows, unused)
     storage = places.home / "training"
     log.info("train: starting %s workers on Ray, %s rows", spec.num_workers, f"{rows:,}")
@@ -65,6 +65,19 @@ def train_workers(
         told = "; ".join(recovery(epoch) for epoch in result.recoveries)
         run.set_tags({"millrace.recoveries": told})
     return Trained(encoding, result.checkpoint, result.history, result.recoveries)
+
+
+def _tokenizer(pipeline: Pipeline, snapshot: snapshots.Snapshot) -> TextTokenizer | None:
+    """Return the tokenizer of the text that is learnt from; None where none is."""
+    from models.pretrained import tokenizer_of
+
+    column = text_column(snapshot.schema)
+    if column is None:
+        return None
+    shares = pipeline.dataset.split
+    batches = snapshots.scan(snapshot, "train", shares, columns=(column,))
+    texts = (text for batch in batches for text in batch[column].to_pylist() if text)
+    return tokenizer_of(pipeline.model, pipeline.folder, texts)
 
 
 def _require_rows(pipeline: Pipeline, snapshot: snapshots.Snapshot, train_rows: int) -> None:

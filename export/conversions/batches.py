@@ -28,3 +28,12 @@ def read(path: Path) -> Iterator[dict[str, Any]]:
         for number in numbers:
             members = [name for name in file.files if name.startswith(f"{number}:")]
             yield {name.partition(":")[2]: file[name] for name in members}
+
+
+def of_one_shape(path: Path) -> list[dict[str, Any]]:
+    """Return the batches cut to what all that are full have: rows, and tokens of a text."""
+    kept = list(read(path))
+    rows = max((len(array) for batch in kept for array in batch.values()), default=0)
+    full = [batch for batch in kept if all(len(array) == rows for array in batch.values())]
+    widths = {name: min(batch[name].shape[1] for batch in full) for name in full[0]} if full else {}
+    return [{name: array[:, : widths[name]] for name, array in batch.items()} for batch in full]

@@ -8,6 +8,7 @@ from onnxruntime.quantization import QuantType, quantize_dynamic
 from onnxruntime.quantization.shape_inference import quant_pre_process
 
 from .arguments import parser
+from .embeddings import quantize_tables
 from .layers import require_layers
 
 LAYERS = ["Gemm", "MatMul"]
@@ -32,6 +33,7 @@ def main() -> None:
             reduce_range=True,
             weight_type=QuantType.QInt8,
         )
+    quantize_tables(given.target)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from onnxruntime.quantization.shape_inference import quant_pre_process
 
 from . import batches
 from .arguments import parser
+from .embeddings import quantize_tables
 from .layers import HEAVY, require_layers
 
 ACTIVATIONS = {"u8": QuantType.QUInt8, "s8": QuantType.QInt8}
@@ -30,10 +31,14 @@ METHODS = {
 
 
 class Rows(CalibrationDataReader):  # type: ignore[misc]
-    """Hands calibration batches to onnxruntime, once."""
+    """Hands calibration batches to onnxruntime, once.
 
-    def __init__(self, path: Path) -> None:
-        self._batches: Iterator[dict[str, Any]] = batches.read(path)
+    Its histograms take batches of one shape only.
+    """
+
+    def __init__(self, path: Path, method: str) -> None:
+        all_of_them = batches.read(path) if method == "minmax" else batches.of_one_shape(path)
+        self._batches: Iterator[dict[str, Any]] = iter(all_of_them)
 
     def get_next(self) -> dict[str, Any] | None:
         """Return the next feed, or None at the end."""
@@ -56,11 +61,12 @@ class Ranges:
 def quantize(
     source: Path, target: Path, calibration: Path, ranges: Ranges, keep: Sequence[str] = ()
 ) -> None:
-    """Prepare a model, and quantize its heavy layers."""
+    """Prepare a model, and quantize its heavy layers and its tables of embeddings."""
     with tempfile.TemporaryDirectory() as folder:
         prepared = Path(folder) / "prepared.onnx"
         quant_pre_process(str(source), str(prepared), skip_symbolic_shape=True)
         quantize_prepared(prepared, target, calibration, ranges, keep=keep)
+    quantize_tables(target)
 
 
 def quantize_prepared(
@@ -88,7 +94,7 @@ def quantize_prepared(
     quantize_static(
         str(source),
         str(target),
-        Rows(calibration),
+        Rows(calibration, ranges.method),
         quant_format=QuantFormat.QDQ,
         op_types_to_quantize=HEAVY,
         nodes_to_exclude=list(keep),
@@ -98,7 +104,10 @@ def quantize_prepared(
         activation_type=ACTIVATIONS[ranges.activations],
         weight_type=QuantType.QInt8,
         calibrate_method=METHODS[ranges.method],
-        extra_options={"OpTypesToExcludeOutputQuantization": ["Gemm", "MatMul"]},
+        extra_options={
+            "OpTypesToExcludeOutputQuantization": ["Gemm", "MatMul"],
+            "MatMulConstBOnly": True,  # attention multiplies two activations: they stay in float
+        },
     )
 
 

@@ -4,6 +4,7 @@ import onnx
 from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
 
 from .arguments import parser
+from .embeddings import quantize_tables
 from .layers import require_layers
 
 
@@ -24,6 +25,7 @@ def main() -> None:
     )
     quantizer.process()
     onnx.save_model(quantizer.model.model, given.target)
+    quantize_tables(given.target)
 
 
 if __name__ == "__main__":

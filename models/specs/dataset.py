@@ -6,7 +6,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from models.specs.base import Spec
 
-ColumnType = Literal["float", "int", "bool", "string", "category", "vector"]
+ColumnType = Literal["float", "int", "bool", "string", "category", "vector", "text"]
 
 
 Split = Literal["train", "validation", "test"]
@@ -17,8 +17,9 @@ class ColumnSpec(Spec):
 
     type: ColumnType | None = Field(
         None,
-        description="float, int, bool, string, category (string or integer codes with a known set "
-        "of values) or vector (a list of floats of one length). Inferred when left out.",
+        description="float, int, bool, string (kept, not learnt from), category (string or integer "
+        "codes with a known set of values), vector (a list of floats of one length) or text (for "
+        "text_classifier). Inferred when left out, text never.",
     )
     min: float | None = Field(None, description="Smallest value allowed.")
     max: float | None = Field(None, description="Largest value allowed.")

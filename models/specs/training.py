@@ -7,16 +7,45 @@ from pydantic import Field
 from models.specs.base import Spec
 
 
+class TokenizerSpec(Spec):
+    """How a text becomes tokens."""
+
+    source: str | None = Field(
+        None,
+        description="A tokenizer: a folder beside the pipeline file, or a name on the Hugging Face "
+        "hub; model.pretrained's when left out, else a byte-level BPE is learnt from the train "
+        "split.",
+    )
+    vocab_size: int = Field(
+        8192, ge=260, le=1_000_000, description="Tokens of one that is learnt, at most."
+    )
+    max_tokens: int = Field(
+        128,
+        ge=4,
+        le=65_536,
+        description="Tokens of a text, special ones included; it is cut there.",
+    )
+
+
 class ModelSpec(Spec):
     """The family of the model, and its parameters."""
 
     family: str = Field(
         "mlp",
-        description="mlp, cnn, or module:Class: a torch.nn.Module, from a folder beside the "
-        "pipeline file, whose constructor takes in_features, num_classes and the params.",
+        description="mlp, cnn, text_classifier, or module:Class: a torch.nn.Module, from a folder "
+        "beside the pipeline file, whose constructor takes in_features (of a text vocab_size, "
+        "padding and max_tokens), num_classes and the params.",
     )
     params: dict[str, Any] = Field(
         default_factory=dict, description="Keyword arguments of the family or the class."
+    )
+    pretrained: str | None = Field(
+        None,
+        description="A transformers model whose weights training starts from: a folder beside the "
+        "pipeline file, or a name on the Hugging Face hub.",
+    )
+    tokenizer: TokenizerSpec = Field(
+        default_factory=TokenizerSpec, description="How a text becomes tokens."
     )
 
 
@@ -26,7 +55,12 @@ class TrainingSpec(Spec):
     epochs: int = Field(20, ge=1, description="Passes over the train split.")
     batch_size: int = Field(64, ge=1, description="Rows per worker and step.")
     learning_rate: float = Field(3e-3, gt=0, description="Peak learning rate of AdamW.")
-    weight_decay: float = Field(1e-4, ge=0, description="Weight decay of AdamW.")
+    weight_decay: float = Field(
+        1e-4, ge=0, description="Weight decay of AdamW; biases and norms are left out."
+    )
+    max_grad_norm: float | None = Field(
+        None, gt=0, description="Norm above which a step's gradients are scaled down; null for any."
+    )
     num_workers: int = Field(2, ge=1, description="Ray Train workers, one process each.")
     seed: int = Field(0, ge=0, description="Seed of weights and order.")
     precision: Literal["auto", "fp32", "bf16", "fp16"] = Field(

@@ -56,7 +56,7 @@ class FileDesk:
         self.artifacts[model, version] = Artifact(path, digest_of(path), serving=spec)
         given = {"x": ROWS} if inputs is None else dict(inputs)
         answers = answers_of(path, given)
-        self.golden[model, version] = Expected(given, answers, 0.0, latency_slo_ms)
+        self.golden[model, version] = Expected(given, given, answers, 0.0, latency_slo_ms)
         return path
 
     def wishes(self, model: str | None = None) -> Mapping[str, Wish]:

@@ -48,6 +48,10 @@ class TritonPythonModel:
         self.text_inputs = {
             node.name for node in self.session.get_inputs() if node.type == "tensor(string)"
         }
+        self.check()
+
+    def check(self) -> None:
+        """Raise if config.pbtxt names a tensor that there is not."""
         check_names("input", self.inputs, [node.name for node in self.session.get_inputs()])
         check_names("output", self.outputs, [node.name for node in self.session.get_outputs()])
 

@@ -9,6 +9,7 @@ from export.onnx import export_onnx
 from models.arrays import Array
 from models.features import Encoding, Feature
 from models.mlp import Perceptron
+from models.model_input import ModelInput
 from models.network import Network, Served
 from models.objective import Classification
 
@@ -29,12 +30,12 @@ class Exported:
 
     served: Served
     objective: Classification
-    raw_width: int
+    read: ModelInput
     path: Path
 
     def rows(self, count: int, seed: int = 0) -> Array:
-        """Return rows as a client sends them, float32 `[count, raw_width]`."""
-        rows = np.random.default_rng(seed).normal(0, 2, (count, self.raw_width))
+        """Return rows as a client sends them, float32 `[count, width]`."""
+        rows = np.random.default_rng(seed).normal(0, 2, (count, self.read.width))
         rows[:, 1] = np.arange(count) % 3
         return rows.astype(np.float32)
 
@@ -52,5 +53,5 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Exported:
     net = Perceptron(ENCODING.in_features, objective.outputs, hidden=(128, 128))
     served = Served(Network(ENCODING, net), objective).eval()
     path = tmp_path_factory.mktemp("exported") / "model.onnx"
-    export_onnx(served, ENCODING.raw_width, objective.output, path)
-    return Exported(served, objective, ENCODING.raw_width, path)
+    export_onnx(served, ENCODING.input, objective.output, path)
+    return Exported(served, objective, ENCODING.input, path)

@@ -34,7 +34,7 @@ def exporter(exported: Any, tmp_path_factory: pytest.TempPathFactory) -> Exporte
     return Exporter(
         served=exported.served,
         objective=exported.objective,
-        raw_width=exported.raw_width,
+        read=exported.read,
         calibration=lambda: [exported.rows(64, seed=n) for n in range(4)],
         validation=lambda: pytest.fail("nothing is searched for"),
         folder=tmp_path_factory.mktemp("forms"),
@@ -181,3 +181,14 @@ def matmul(folder: Path, weights: Array) -> Path:
         helper.make_model(graph, opset_imports=[opset], ir_version=10), folder / "layer.onnx"
     )
     return folder / "layer.onnx"
+
+
+def test_batches_are_cut_to_the_shape_that_all_full_ones_have(tmp_path: Path) -> None:
+    path = tmp_path / "batches.npz"
+    shapes = [(4, 7), (4, 5), (4, 9), (1, 9)]
+    batches.write(path, ({"x": np.full(shape, n)} for n, shape in enumerate(shapes)))
+    found = [batch["x"] for batch in batches.of_one_shape(path)]
+    assert [array.shape for array in found] == [(4, 5)] * 3
+    assert [array[0, 0] for array in found] == [0, 1, 2]
+    batches.write(path, ())
+    assert batches.of_one_shape(path) == []

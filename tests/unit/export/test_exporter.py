@@ -34,7 +34,7 @@ def exporter_of(exported: Any, folder: Path, spec: ExportSpec = BOTH) -> Exporte
     return Exporter(
         served=exported.served,
         objective=exported.objective,
-        raw_width=exported.raw_width,
+        read=exported.read,
         calibration=calibration,
         validation=lambda: evidence_of(exported),
         folder=folder,
@@ -53,7 +53,9 @@ def made(exported: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, P
 def evidence_of(exported: Any) -> Evidence:
     rows = exported.rows(50)
     target = exported.answer(rows).argmax(axis=1)
-    return gather_evidence(exported.served, exported.objective, rows, target, golden_rows=8)
+    return gather_evidence(
+        *(exported.served, exported.objective, exported.read, rows, target), golden_rows=8
+    )
 
 
 def test_a_folder_holds_the_forms_and_no_drafts(made: dict[str, Path]) -> None:
@@ -105,8 +107,12 @@ def test_a_form_that_cannot_be_made_is_a_candidate_with_the_reason(tmp_path: Pat
     encoding = Encoding((Feature("a", "number"),), "t")
     served, objective = Served(Network(encoding, _Squares()), Regression()), Regression()
     rows = np.float32([[1.0], [2.0], [3.0]])
-    evidence = gather_evidence(served, objective, rows, rows[:, 0], golden_rows=2)
-    exporter = Exporter(served, objective, 1, lambda: [rows], lambda: evidence, tmp_path, 1, BOTH)
+    evidence = gather_evidence(
+        *(served, objective, encoding.input, rows, rows[:, 0]), golden_rows=2
+    )
+    exporter = Exporter(
+        *(served, objective, encoding.input), lambda: [rows], lambda: evidence, tmp_path, 1, BOTH
+    )
     found = list(exporter.candidates(evidence))
     assert [c.name for c in found] == [FP32, INT8]
     assert found[0].reason is None
@@ -142,8 +148,12 @@ def test_a_model_that_cannot_be_exported_gives_no_form_at_all(tmp_path: Path) ->
     objective = Classification(("no", "yes"))
     served = Served(Network(encoding, _Branching()), objective)
     rows = np.float32([[1.0, 2.0], [3.0, 4.0]])
-    evidence = gather_evidence(served, objective, rows, np.array([1, 1]), golden_rows=1)
-    exporter = Exporter(served, objective, 2, lambda: [rows], lambda: evidence, tmp_path, 1, BOTH)
+    evidence = gather_evidence(
+        *(served, objective, encoding.input, rows, np.array([1, 1])), golden_rows=1
+    )
+    exporter = Exporter(
+        *(served, objective, encoding.input), lambda: [rows], lambda: evidence, tmp_path, 1, BOTH
+    )
     found = list(exporter.candidates(evidence))
     assert [c.reason for c in found] == ["the model cannot be exported to ONNX"] * 2
 

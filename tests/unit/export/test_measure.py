@@ -7,9 +7,8 @@ from sklearn.metrics import accuracy_score
 
 from export.candidate import judged
 from export.certificate import Stage
-from export.measure import Evidence, gather_evidence, in_chunks, measure
+from export.measure import Evidence, gather_evidence, measure
 from models.apart import Limits
-from models.arrays import Array
 from models.digest import digest_of
 from models.specs.export import ExportSpec
 
@@ -22,7 +21,9 @@ def evidence(exported: Any) -> Evidence:
     test = exported.rows(100)
     right = exported.answer(test).argmax(axis=1)
     target = np.where(np.arange(100) < 90, right, (right + 1) % 3)
-    return gather_evidence(exported.served, exported.objective, test, target, golden_rows=32)
+    return gather_evidence(
+        *(exported.served, exported.objective, exported.read, test, target), golden_rows=32
+    )
 
 
 def test_the_golden_batch_is_the_first_test_rows(evidence: Evidence, exported: Any) -> None:
@@ -46,7 +47,9 @@ def test_pytorch_is_a_stage_that_lost_nothing(evidence: Evidence) -> None:
 
 def test_fewer_test_rows_than_asked_for_are_all_golden(exported: Any) -> None:
     rows = exported.rows(5)
-    gathered = gather_evidence(exported.served, exported.objective, rows, np.zeros(5), 32)
+    gathered = gather_evidence(
+        *(exported.served, exported.objective, exported.read, rows, np.zeros(5)), golden_rows=32
+    )
     assert len(gathered.golden) == 5
 
 
@@ -74,16 +77,3 @@ def test_a_form_that_lost_too_much_is_refused(exported: Any, evidence: Evidence)
     candidate = measure("fp32", exported.path, better, exported.objective, 1, LIMITS)
     reason = judged(candidate, SPEC, None).reason
     assert reason == "metric loss 5.26% is more than 1.00%"
-
-
-@pytest.mark.parametrize("rows", [1, 1023, 1024, 1025, 3000])
-def test_answering_in_chunks_changes_nothing(rows: int) -> None:
-    sizes = []
-
-    def double(piece: Array) -> Array:
-        sizes.append(len(piece))
-        return piece * 2
-
-    values = np.arange(rows)[:, None]
-    np.testing.assert_array_equal(in_chunks(double, values), values * 2)
-    assert max(sizes) <= 1024

@@ -9,7 +9,10 @@ from torch import Tensor, nn
 
 from export.onnx import OPSET, export_onnx
 from models.errors import WorkError
+from models.model_input import FEATURES, ModelInput
 from models.onnx_session import OnnxSession
+
+TWO = ModelInput(FEATURES, 2)
 
 
 @pytest.mark.parametrize("rows", [1, 3, 64])
@@ -54,7 +57,7 @@ class _Branching(nn.Module):
 
 def test_control_flow_that_depends_on_data_is_told(tmp_path: Path) -> None:
     with pytest.raises(WorkError) as caught:
-        export_onnx(_Branching(), 2, "prediction", tmp_path / "m.onnx")
+        export_onnx(_Branching(), TWO, "prediction", tmp_path / "m.onnx")
     assert "cannot be exported to ONNX" in str(caught.value)
     assert "without data-dependent control flow" in str(caught.value)
 
@@ -83,7 +86,7 @@ def test_what_stands_in_the_way_of_an_export_is_shown_and_nothing_else(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], module: nn.Module, seen: str
 ) -> None:
     with pytest.raises(WorkError, match=f"seen: {seen}") as caught:
-        export_onnx(module, 2, "prediction", tmp_path / "m.onnx")
+        export_onnx(module, TWO, "prediction", tmp_path / "m.onnx")
     assert "\x1b" not in str(caught.value)
     assert "".join(capfd.readouterr()) == ""
 
@@ -94,7 +97,7 @@ class _Twice(nn.Module):
 
 
 def test_forward_may_call_its_input_as_it_likes(tmp_path: Path) -> None:
-    export_onnx(_Twice(), 2, "prediction", tmp_path / "m.onnx")
+    export_onnx(_Twice(), TWO, "prediction", tmp_path / "m.onnx")
     rows = torch.ones(5, 2).numpy()
     np.testing.assert_array_equal(OnnxSession(tmp_path / "m.onnx").answer(rows), rows * 2)
 
@@ -105,6 +108,6 @@ class _Dropping(nn.Module):
 
 
 def test_a_model_is_exported_as_it_infers(tmp_path: Path) -> None:
-    export_onnx(_Dropping().train(), 2, "prediction", tmp_path / "m.onnx")
+    export_onnx(_Dropping().train(), TWO, "prediction", tmp_path / "m.onnx")
     rows = torch.ones(64, 2).numpy()
     np.testing.assert_array_equal(OnnxSession(tmp_path / "m.onnx").answer(rows), rows)

@@ -43,12 +43,14 @@ def found(exported: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
     def evidence(seed: int) -> Evidence:
         asked = exported.rows(2000, seed)
         target = exported.answer(asked).argmax(axis=1)
-        return gather_evidence(served, exported.objective, asked, target, golden_rows=8)
+        return gather_evidence(
+            *(served, exported.objective, exported.read, asked, target), golden_rows=8
+        )
 
     exporter = Exporter(
         served=served,
         objective=exported.objective,
-        raw_width=exported.raw_width,
+        read=exported.read,
         calibration=lambda: [exported.rows(64, seed=n) for n in range(10, 18)],
         validation=lambda: evidence(6),
         folder=tmp_path_factory.mktemp("searched"),

@@ -6,6 +6,7 @@ import torch
 
 from models.batches import ShardBatches
 from models.features import Encoding, Feature
+from models.tokenizer import learnt
 
 ENCODING = Encoding((Feature("a", "number"),), "t")
 
@@ -158,3 +159,38 @@ def test_epochs_may_be_left_half_way() -> None:
     batches = batches_of(FakeShard(18))
     next(iter(batches.epoch(0)))
     assert sorted(order(batches, 1)) == list(range(18))
+
+
+TOKENIZER = learnt(["a"], vocab_size=270, max_tokens=12)
+OF_TEXT = Encoding((Feature("a", "text", 12),), "t", tokenizer=TOKENIZER)
+
+
+def texts_of(rows: int, **more: int) -> ShardBatches:
+    """Batches of 4 texts of 1 to 9 letters; a row's number is its target."""
+    shard = FakeShard(rows)
+    letters = ["a" * (1 + row * 7 % 9) for row in range(rows)]
+    shard.table = pa.table({"a": letters, "t": [float(row) for row in range(rows)]})
+    return ShardBatches(shard, OF_TEXT, 4, seed=0, rank=0, **more)
+
+
+@pytest.mark.parametrize("cache_bytes", [100_000, 0])
+def test_texts_of_about_a_length_come_together_and_are_filled_up_to_it(cache_bytes: int) -> None:
+    batches = list(texts_of(200, cache_bytes=cache_bytes).epoch(0))
+    assert sorted(int(row) for _, target in batches for row in target) == list(range(200))
+    widths = []
+    for features, target in batches:
+        lengths = [2 + 1 + int(row) * 7 % 9 for row in target]
+        assert features.shape[1] == max(lengths)
+        widths += [features.shape[1] - length for length in lengths]
+    assert sum(widths) / len(widths) < 0.6  # at random it would be about 3
+    lengths_of_batches = [features.shape[1] for features, _ in batches]
+    assert lengths_of_batches != sorted(lengths_of_batches)
+
+
+def test_another_epoch_puts_other_texts_together() -> None:
+    batches = texts_of(200)
+    first, second = (
+        [set(target.tolist()) for _, target in batches.epoch(epoch)] for epoch in (0, 1)
+    )
+    assert first != second
+    assert not all(each in second for each in first)

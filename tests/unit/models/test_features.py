@@ -1,11 +1,14 @@
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from models.columns import Column, TableSchema
-from models.features import Encoding, Feature, fit_encoding
+from models.errors import InputError
+from models.features import Encoding, Feature, fit_encoding, text_column
+from models.tokenizer import learnt
 
 NUMBER = Feature("a", "number")
 VECTOR = Feature("v", "vector", width=2)
@@ -311,3 +314,41 @@ def test_an_encoding_survives_json() -> None:
 def test_labels_keep_their_type_in_json(labels: tuple[str | int | bool, ...]) -> None:
     read = Encoding.from_json(Encoding((NUMBER,), "t", labels).to_json()).labels
     assert [(type(label), label) for label in read] == [(type(label), label) for label in labels]
+
+
+TOKENIZER = learnt(["one two three"], vocab_size=270, max_tokens=8)
+OF_TEXT = Encoding((Feature("body", "text", 8),), "t", ("no", "yes"), tokenizer=TOKENIZER)
+
+
+def test_a_text_becomes_tokens() -> None:
+    encoded = OF_TEXT.encode(pa.record_batch({"body": ["one two", "", None]}))
+    assert (encoded.dtype, encoded.shape) == (np.int64, (3, 8))
+    np.testing.assert_array_equal(encoded[:2], TOKENIZER.ids(["one two", ""]))
+    assert OF_TEXT.input.name == "input_ids"
+
+
+def test_errors_name_a_text_that_is_missing_or_none() -> None:
+    rows = pa.record_batch({"body": ["", None, "NA"]})
+    assert OF_TEXT.errors(OF_TEXT.encode(rows)) == [None, "body is missing", None]
+    lists = pa.record_batch({"body": [["a"], ["b", "c"]]})
+    assert OF_TEXT.errors(OF_TEXT.encode(lists)) == ["body is not text"] * 2
+
+
+def test_a_client_sends_text_where_a_text_is_read() -> None:
+    (name, sent), *_ = OF_TEXT.request(pa.table({"body": ["one", "a\x00"]})).items()
+    assert (name, sent.tolist()) == ("text", [["one"], ["a\x00"]])
+    plain = Encoding((NUMBER,), "t").request(pa.table({"a": [1.0]}))
+    assert [(k, v.tolist()) for k, v in plain.items()] == [("features", [[1.0]])]
+
+
+def test_an_encoding_of_text_comes_back_from_json() -> None:
+    assert Encoding.from_json(OF_TEXT.to_json()) == OF_TEXT
+
+
+def test_a_text_beside_other_columns_is_refused() -> None:
+    columns = (Column("body", "text"), Column("a", "float"), Column("t", "category"))
+    schema = TableSchema(columns, (), "t", ("body", "a"))
+    with pytest.raises(InputError, match="one text, or from other columns"):
+        text_column(schema)
+    assert text_column(replace(schema, features=("body",))) == "body"
+    assert text_column(replace(schema, features=("a",))) is None

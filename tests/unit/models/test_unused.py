@@ -29,14 +29,14 @@ class _Frozen(_WithSpareLayer):
     ("net", "unused"), [(_WithSpareLayer(), True), (_Frozen(), False), (nn.Linear(2, 2), False)]
 )
 def test_a_layer_that_gets_no_gradient_is_found(net: nn.Module, unused: bool) -> None:
-    assert leaves_parameters_unused(Network(NUMBERS, net), NUMBERS.raw_width) is unused
+    assert leaves_parameters_unused(Network(NUMBERS, net), NUMBERS.input.example(2)) is unused
 
 
 def test_trying_changes_neither_the_network_nor_the_random_state() -> None:
     network = Network(NUMBERS, nn.Sequential(nn.BatchNorm1d(2), nn.Dropout(), nn.Linear(2, 2)))
     before = {name: value.clone() for name, value in network.state_dict().items()}
     state = torch.get_rng_state()
-    leaves_parameters_unused(network, NUMBERS.raw_width)
+    leaves_parameters_unused(network, NUMBERS.input.example(2))
     assert torch.equal(torch.get_rng_state(), state)
     assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
     assert all(parameter.grad is None for parameter in network.parameters())

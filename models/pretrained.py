@@ -1,0 +1,56 @@
+"""Where a pretrained model or a tokenizer is, and the tokenizer that a text is learnt with."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from models.errors import InputError
+from models.specs.training import ModelSpec
+from models.tokenizer import TextTokenizer, learnt
+
+
+def located(name: str, folder: Path) -> str:
+    """Return a folder beside the pipeline file as its path; another name as it is, the hub's.
+
+    Args:
+        name: as the pipeline file has it.
+        folder: of that file.
+    """
+    path = (folder / name).expanduser()
+    return str(path.resolve()) if path.is_dir() else name
+
+
+def tokenizer_of(spec: ModelSpec, folder: Path, texts: Iterable[str]) -> TextTokenizer:
+    """Return the tokenizer that the pipeline names, the pretrained model's, or one that is learnt.
+
+    Args:
+        spec: the pipeline's model.
+        folder: of the pipeline file.
+        texts: of the train split; read only where a tokenizer is learnt.
+
+    Raises:
+        InputError: there is no such tokenizer, or it cannot fill batches up.
+    """
+    wanted, source = spec.tokenizer, spec.tokenizer.source or spec.pretrained
+    if source is None:
+        return learnt(texts, wanted.vocab_size, wanted.max_tokens)
+    from transformers import AutoTokenizer
+
+    try:
+        read = AutoTokenizer.from_pretrained(located(source, folder))
+        backend = read.backend_tokenizer
+    except (OSError, ValueError, ImportError, AttributeError) as error:
+        raise InputError(
+            f"the tokenizer {source!r} cannot be read",
+            seen=str(error).splitlines()[0],
+            valid="a folder beside the pipeline file, or a name on the Hugging Face hub, with "
+            "tokenizer.json",
+            hint="check model.tokenizer.source and model.pretrained",
+        ) from error
+    if read.pad_token_id is None:
+        raise InputError(
+            f"the tokenizer {source!r} has no token that fills a batch up",
+            seen="pad_token: none",
+            valid="a tokenizer with a pad_token",
+            hint="set pad_token in its tokenizer_config.json",
+        )
+    return TextTokenizer.of(backend, wanted.max_tokens, read.pad_token_id)

@@ -1,0 +1,147 @@
+"""The forms of a small model that reads text, and what they are measured on."""
+
+from pathlib import Path
+from typing import get_args
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx import numpy_helper
+
+from export.conversions.embeddings import LEAST, quantize_tables
+from export.exporter import Exporter
+from export.forms import FP32
+from export.measure import Evidence, gather_evidence
+from models.families import build_network
+from models.features import Encoding, Feature
+from models.model_input import INPUT_IDS
+from models.network import Served
+from models.objective import Classification
+from models.onnx_session import OnnxSession
+from models.specs.export import ExportSpec, FormName
+from models.specs.training import ModelSpec
+from models.tokenizer import learnt
+
+LABELS = ("a", "b", "c")
+OBJECTIVE = Classification(LABELS)
+TOKENIZER = learnt(["one two three", "four five six"] * 9, vocab_size=290, max_tokens=24)
+ENCODING = Encoding((Feature("body", "text", 24),), "t", LABELS, tokenizer=TOKENIZER)
+NEAR = {FP32: 1e-5, "onnx-optimized": 1e-5, "onnx-fp16": 0.01}
+
+
+def rows_of(count: int) -> np.ndarray:
+    words = ["one", "two", "three", "four", "five", "six"]
+    random = np.random.default_rng(0)
+    texts = [" ".join(random.choice(words, random.integers(0, 9))) for _ in range(count)]
+    return TOKENIZER.ids(texts)
+
+
+@pytest.fixture(scope="module")
+def served() -> Served:
+    torch.manual_seed(0)
+    params = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
+    spec = ModelSpec(family="text_classifier", params=params)
+    network = build_network(spec, Path(), ENCODING, OBJECTIVE)
+    with torch.no_grad():  # surer answers than a fresh head gives
+        network.net.head.weight *= 8  # type: ignore[union-attr,operator]
+    return Served(network, OBJECTIVE).eval()
+
+
+@pytest.fixture(scope="module")
+def evidence(served: Served) -> Evidence:
+    rows = rows_of(100)
+    with torch.inference_mode():
+        target = served(torch.from_numpy(rows)).numpy().argmax(axis=1)
+    return gather_evidence(
+        *(served, OBJECTIVE, ENCODING.input, rows, target), golden_rows=10, batch_rows=16
+    )
+
+
+@pytest.fixture(scope="module")
+def exporter(
+    served: Served, evidence: Evidence, tmp_path_factory: pytest.TempPathFactory
+) -> Exporter:
+    calibration = [ENCODING.input.trimmed(part) for part in np.array_split(rows_of(60), 4)]
+    return Exporter(
+        served=served,
+        objective=OBJECTIVE,
+        read=ENCODING.input,
+        calibration=lambda: calibration,
+        validation=lambda: evidence,
+        folder=tmp_path_factory.mktemp("forms"),
+        threads=1,
+        spec=ExportSpec(candidates=get_args(FormName)),
+    )
+
+
+@pytest.mark.parametrize("name", sorted({*get_args(FormName)} - {"onnx-int8-mixed"}))
+def test_a_form_answers_texts_of_any_length_in_batches_of_any_size(
+    exporter: Exporter, served: Served, name: str
+) -> None:
+    session = OnnxSession(exporter.make(name))
+    for rows in (rows_of(1), rows_of(3), rows_of(40), rows_of(40)[:, :1]):
+        with torch.inference_mode():
+            wanted = served(torch.from_numpy(rows)).numpy()
+        for asked in (rows, ENCODING.input.trimmed(rows)):
+            np.testing.assert_allclose(session.answer(asked), wanted, atol=NEAR.get(name, 0.2))
+
+
+def test_what_is_asked_is_padded_and_unpadded_together_and_alone(evidence: Evidence) -> None:
+    asked = list(evidence.asked())
+    shapes = [rows.shape for rows, _ in asked]
+    assert shapes[0] == (10, 24)
+    assert shapes[1][0] == 10
+    assert shapes[1][1] < 24
+    assert [rows for rows, _ in shapes[2:]] == [1, 3, *[1] * 7]
+    for rows, answers in asked:
+        assert len(rows) == len(answers)
+    for position in range(4, 11):
+        np.testing.assert_array_equal(asked[position][1][0], evidence.golden_answers[position - 3])
+
+
+def test_a_form_that_reads_the_padding_is_found_out(
+    exporter: Exporter, evidence: Evidence, tmp_path: Path
+) -> None:
+    model = onnx.load(exporter.make(FP32))
+    model.graph.initializer.append(numpy_helper.from_array(np.array(-5), "nothing"))
+    for node in model.graph.node:  # `input_ids != padding` becomes `input_ids != -5`
+        if node.op_type == "Equal" and INPUT_IDS in node.input:
+            node.input[1 - list(node.input).index(INPUT_IDS)] = "nothing"
+            break
+    else:
+        pytest.fail("the graph compares its tokens with nothing")
+    onnx.save(model, tmp_path / "blind.onnx")
+    blind = exporter.measured("blind", tmp_path / "blind.onnx", evidence)
+    right = exporter.measured(FP32, exporter.make(FP32), evidence)
+    assert right.stage is not None
+    assert blind.stage is not None
+    assert right.stage.golden_difference < 1e-5
+    assert blind.stage.golden_difference > 1e-3
+
+
+def test_a_table_of_embeddings_has_a_scale_for_each_token(
+    exporter: Exporter, tmp_path: Path
+) -> None:
+    plain = exporter.make(FP32)
+    path = tmp_path / "small.onnx"
+    path.write_bytes(plain.read_bytes())
+    quantize_tables(path)
+    tables = {each.name: numpy_helper.to_array(each) for each in onnx.load(path).graph.initializer}
+    (name,) = [each for each in tables if each.endswith(".int8")]
+    word = name.removesuffix(".int8")
+    assert word not in tables
+    before = {c.name: numpy_helper.to_array(c) for c in onnx.load(plain).graph.initializer}[word]
+    assert len(before) >= LEAST
+    assert tables[f"{word}.scale"].shape == (len(before), 1)
+    error = np.abs(tables[name] * tables[f"{word}.scale"] - before)
+    assert (error <= np.abs(before).max(axis=1, keepdims=True) / 127).all()
+    rows = rows_of(5)
+    near = OnnxSession(path).answer(rows) - OnnxSession(plain).answer(rows)
+    assert 0 < np.abs(near).max() < 0.05
+
+
+def test_the_tables_are_in_int8_in_every_int8_form(exporter: Exporter) -> None:
+    for name in ("onnx-int8-dynamic", "onnx-int8-static", "onnx-int8-weights", "onnx-int8-smooth"):
+        graph = onnx.load(exporter.make(name)).graph
+        assert [each for each in graph.initializer if each.name.endswith(".int8")], name

@@ -1,0 +1,99 @@
+import json
+
+import pytest
+from tokenizers import Tokenizer
+
+from models.errors import InputError
+from models.pretrained import tokenizer_of
+from models.specs.training import ModelSpec, TokenizerSpec
+from models.tokenizer import MISSING, TextTokenizer, learnt
+
+TEXTS = ["def f(x):\n    return x", "import os", "class A:\n    pass"] * 5
+ODD = ["", "a" * 10_000, "\U0001f600 ok", "\u05e9\u05dc\u05d5\u05dd", "a\x00b", "\x00", "\n\t "]
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> TextTokenizer:
+    return learnt(TEXTS, vocab_size=300, max_tokens=16)
+
+
+def test_a_text_has_ends_and_is_filled_up(tokenizer: TextTokenizer) -> None:
+    ids = tokenizer.ids(["import os", ""])
+    assert ids.shape == (2, 16)
+    begin, end = ids[1, 0], ids[1, 1]
+    assert (ids[1, 2:] == tokenizer.padding).all()
+    assert ids[0, 0] == begin
+    length = int((ids[0] != tokenizer.padding).sum())
+    assert ids[0, length - 1] == end
+
+
+@pytest.mark.parametrize("text", ODD)
+def test_every_text_has_known_tokens_and_none_is_longer_than_it_may_be(
+    tokenizer: TextTokenizer, text: str
+) -> None:
+    ids = tokenizer.ids([text])
+    assert ids.shape == (1, 16)
+    assert ((ids >= 0) & (ids < tokenizer.vocab_size)).all()
+
+
+def test_what_is_no_text_is_marked_and_the_others_stay(tokenizer: TextTokenizer) -> None:
+    ids = tokenizer.ids([None, "import os", None])
+    assert ids[:, 0].tolist() == [MISSING, ids[1, 0], MISSING]
+    assert (ids[1] == tokenizer.ids(["import os"])[0]).all()
+    assert tokenizer.ids([]).shape == (0, 16)
+
+
+def test_the_file_alone_says_where_a_text_is_cut_and_what_fills_up(
+    tokenizer: TextTokenizer,
+) -> None:
+    alone = Tokenizer.from_str(tokenizer.json)
+    long, short = alone.encode_batch(["import os " * 50, ""])
+    assert len(long.ids) == len(short.ids) == 16
+    assert short.ids[-1] == tokenizer.padding
+    assert long.ids == tokenizer.ids(["import os " * 50])[0].tolist()
+
+
+def test_the_same_texts_teach_the_same_tokens(tokenizer: TextTokenizer) -> None:
+    again = learnt(TEXTS, vocab_size=300, max_tokens=16)
+    assert again == tokenizer
+    assert json.loads(again.json) == json.loads(tokenizer.json)
+
+
+def test_a_tokenizer_of_a_folder_is_read_and_cut_anew(
+    tokenizer: TextTokenizer, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("pipeline")
+    (folder / "encoder").mkdir()
+    (folder / "encoder" / "tokenizer.json").write_text(tokenizer.json)
+    (folder / "encoder" / "tokenizer_config.json").write_text(
+        json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": "[PAD]"})
+    )
+    wanted = TokenizerSpec(source="encoder", max_tokens=8)
+    spec = ModelSpec(family="text_classifier", tokenizer=wanted)
+    read = tokenizer_of(spec, folder, [])
+    assert (read.max_tokens, read.padding) == (8, tokenizer.padding)
+    assert read.vocab_size == tokenizer.vocab_size
+    assert read.ids(["import os"])[0, :3].tolist() == tokenizer.ids(["import os"])[0, :3].tolist()
+
+
+def test_a_tokenizer_that_is_not_there_is_told(tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = tmp_path_factory.mktemp("empty")
+    (folder / "nothing").mkdir()
+    spec = ModelSpec(family="text_classifier", pretrained="nothing")
+    with pytest.raises(InputError, match="the tokenizer 'nothing' cannot be read"):
+        tokenizer_of(spec, folder, [])
+
+
+def test_a_tokenizer_without_padding_is_refused(
+    tokenizer: TextTokenizer, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("pipeline")
+    bare = Tokenizer.from_str(tokenizer.json)
+    bare.no_padding()
+    (folder / "tokenizer.json").write_text(bare.to_str())
+    (folder / "tokenizer_config.json").write_text(
+        json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"})
+    )
+    spec = ModelSpec(family="text_classifier", tokenizer=TokenizerSpec(source="."))
+    with pytest.raises(InputError, match="no token that fills a batch up"):
+        tokenizer_of(spec, folder, [])

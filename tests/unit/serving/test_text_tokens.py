@@ -1,0 +1,44 @@
+"""What the text backend does before its graph, as far as it needs no Triton."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from models.tokenizer import learnt
+from serving.backends.text_onnxruntime import text_tokens
+from serving.backends.text_onnxruntime.text_tokens import Tokens, pieces
+
+TOKENIZER = learnt(["one two three"] * 3, vocab_size=270, max_tokens=12)
+
+
+@pytest.fixture
+def tokens(tmp_path: Path) -> Tokens:
+    (tmp_path / "tokenizer.json").write_text(TOKENIZER.json)
+    return Tokens(tmp_path / "tokenizer.json")
+
+
+def test_the_tokens_are_those_of_training(tokens: Tokens) -> None:
+    texts = ["one two", "", "three " * 50, "\x00", "\U0001f600"]
+    wanted = TOKENIZER.ids(texts)
+    ((places, ids),) = tokens.runs(texts)
+    assert ids.shape == (5, 12)
+    np.testing.assert_array_equal(ids, wanted[places])
+    assert sorted(places) == [0, 1, 2, 3, 4]
+
+
+def test_texts_of_about_a_length_run_together(
+    tokens: Tokens, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(text_tokens, "TOKENS", 12)
+    runs = list(tokens.runs(["three " * 50, "", "", ""]))
+    assert [ids.shape for _, ids in runs] == [(3, 2), (1, 12)]
+    assert [places.tolist() for places, _ in runs] == [[1, 2, 3], [0]]
+
+
+def test_a_piece_holds_so_many_places_and_a_longer_text_goes_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(text_tokens, "TOKENS", 10)
+    assert list(pieces([0, 1, 2, 3], [2, 3, 5, 99])) == [[0, 1], [2], [3]]
+    assert list(pieces([], [])) == []
