@@ -4,7 +4,6 @@ Each is made and measured by programs in processes of their own, with limits: on
 crashes or eats memory is a row with its reason, and the others go on.
 """
 
-import json
 import shlex
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,10 +17,10 @@ from torch import nn
 from export import conversions
 from export.candidate import Candidate, judged
 from export.conversions import batches
-from export.forms import FORMS, FP32, MIXED, SENSITIVITY, Form
+from export.forms import FORMS, FP32, MIXED, Form
 from export.measure import Evidence, measure
-from export.mixed import best, fewest_in_float
 from export.onnx import export_onnx
+from export.search import mixed_form
 from models.apart import Limits, run_apart
 from models.arrays import Array
 from models.errors import MillraceError, TransientError, WorkError
@@ -31,7 +30,6 @@ from models.specs.export import ExportSpec
 
 COMMANDS = "commands.sh"
 CALIBRATION = "calibration.npz"
-STATIC_FORM = "onnx-int8-static"
 PROGRAMS = Path(conversions.__file__).parent
 
 
@@ -99,7 +97,7 @@ class Exporter:
         if name == FP32:
             export_onnx(self.served, self.read, self.objective.output, draft)
         elif name == MIXED:
-            self.convert(name, draft, replace(FORMS[STATIC_FORM], options=self._search()))
+            self.convert(name, draft, mixed_form(self))
         else:
             self.convert(name, draft, FORMS[name])
         # Written by onnx itself, so that loading and saving it again keeps its digest.
@@ -128,35 +126,6 @@ class Exporter:
         converted = (self.folder / COMMANDS).exists()
         return tuple(p for n in names if converted and (p := self.folder / n).exists())
 
-    def _search(self) -> tuple[str, ...]:
-        """Return the options that keep as few layers in float as the budget needs.
-
-        Raises:
-            WorkError: none has to stay, or even all but one are not enough.
-        """
-        costs = self.folder / "sensitivity.json"
-        self.convert(f"{MIXED}: what each layer costs", costs, Form(SENSITIVITY, calibrated=True))
-        by_layer: dict[str, float] = json.loads(costs.read_text())
-        layers = sorted(by_layer, key=lambda layer: -by_layer[layer])
-        evidence, draft = self.validation(), self.folder / f"{MIXED}.try"
-
-        def tried(kept: Sequence[str]) -> Candidate:
-            form = replace(FORMS[STATIC_FORM], options=_keeping(kept))
-            self.convert(f"{MIXED}: a try", draft, form)
-            return measure(MIXED, draft, evidence, self.objective, self.threads, self.limits)
-
-        steps = fewest_in_float(layers, tried, self.spec.max_metric_loss)
-        draft.unlink(missing_ok=True)
-        lines = [f"{layer} alone in int8: error {by_layer[layer]:.2e}" for layer in layers]
-        lines += [str(step) for step in steps]
-        (self.folder / f"{MIXED}.txt").write_text("\n".join(lines))
-        found = best(steps)
-        if found is None:
-            raise WorkError("no form with a layer in int8 is within the budget")
-        if not found.kept:
-            raise WorkError(f"{STATIC_FORM} is within the budget: no layer has to stay in float")
-        return _keeping(found.kept)
-
     def _notes(self, name: str) -> tuple[str, ...]:
         path = self.folder / f"{name}.txt"
         return tuple(path.read_text().splitlines()) if path.exists() else ()
@@ -177,10 +146,6 @@ class Exporter:
         command = ["python", "-m", form.program.removeprefix("export."), *local]
         with (self.folder / COMMANDS).open("a") as file:
             file.write(f"# {name}\n{shlex.join(command)}\n".replace(".draft", ".onnx"))
-
-
-def _keeping(layers: Sequence[str]) -> tuple[str, ...]:
-    return ("--keep", *layers) if layers else ()
 
 
 def _read(draft: Path) -> onnx.ModelProto:

@@ -7,6 +7,8 @@ from export import conversions
 
 FP32 = "onnx-fp32"
 MIXED = "onnx-int8-mixed"
+STATIC_FORM = "onnx-int8-static"
+"""What the mixed one is, with layers in float."""
 
 
 @dataclass(frozen=True)

@@ -77,6 +77,7 @@ def quantize_prepared(
     *,
     keep: Sequence[str] = (),
     only: Sequence[str] | None = None,
+    seen: Path | None = None,
 ) -> None:
     """Quantize the heavy layers of a model whose shapes are inferred, per channel.
 
@@ -90,6 +91,7 @@ def quantize_prepared(
         ranges: how activations become integers.
         keep: names of nodes that stay in float.
         only: names of the nodes that do not; None for all others.
+        seen: where the ranges are kept for the next time; None to forget them.
     """
     quantize_static(
         str(source),
@@ -104,6 +106,7 @@ def quantize_prepared(
         activation_type=ACTIVATIONS[ranges.activations],
         weight_type=QuantType.QInt8,
         calibrate_method=METHODS[ranges.method],
+        calibration_cache_path=seen,
         extra_options={
             "OpTypesToExcludeOutputQuantization": ["Gemm", "MatMul"],
             "MatMulConstBOnly": True,  # attention multiplies two activations: they stay in float
