@@ -5,7 +5,6 @@ fp32 take turns in full batches, with one thread each.
 """
 
 import logging
-import statistics
 import tempfile
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
@@ -20,12 +19,9 @@ from torch import nn
 from torch.nn import functional
 
 from bench.catalog import attempt
-from bench.rounds import in_turn, ratio, timed
+from bench.compared import compared, loss_of
 from bench.row import Row
-from export.candidate import Candidate
-from export.certificate import Certificate
 from export.exporter import Exporter
-from export.forms import FP32
 from export.measure import Evidence, gather_evidence
 from models.cnn import ResNet
 from models.features import Encoding, Feature
@@ -33,12 +29,8 @@ from models.mlp import Perceptron
 from models.model_input import ModelInput
 from models.network import Network, Served
 from models.objective import Classification
-from models.onnx_session import OnnxSession
 from models.specs.export import ExportSpec, FormName
-from tasks.report import candidates_table
 
-ROUNDS = 9
-SECONDS = 0.6
 BATCH = 64
 LABELS = tuple(range(10))
 OUTLIERS, FACTOR = 8, 300.0
@@ -76,8 +68,8 @@ def resnet_on_digits(folder: Path) -> Row:
     """P4: a ResNet trained on digits, its best int8 form against fp32."""
     data = digits()
     net = ResNet(64, len(LABELS), [1, 8, 8], channels=(64, 128), blocks=2)
-    found = compared(*exporter_of(trained(net, data, epochs=8), data, folder))
-    size, loss = found.best.size_bytes / found.fp32.size_bytes, _loss(found.best)
+    found = compared(*exporter_of(trained(net, data, epochs=8), data, folder), "digits")
+    size, loss = found.best.size_bytes / found.fp32.size_bytes, loss_of(found.best)
     form = found.best.name.removeprefix("onnx-")
     what = f"ResNet on digits, {form} ÷ fp32 rows/s, {size:.2f} of the size, loss {loss:.2%}"
     return Row(
@@ -96,8 +88,8 @@ def with_outliers(folder: Path) -> Row:
     data = digits()
     served = trained(Perceptron(64, len(LABELS), hidden=(1024, 1024, 1024)), data, epochs=8)
     enlarge(served)
-    found = compared(*exporter_of(served, data, folder))
-    lost, loss = _loss(found.form("onnx-int8-static")), _loss(found.best)
+    found = compared(*exporter_of(served, data, folder), "digits")
+    lost, loss = loss_of(found.form("onnx-int8-static")), loss_of(found.best)
     form = found.best.name.removeprefix("onnx-")
     what = f"outlier channels, {form} ÷ fp32 rows/s, loss {loss:.2%}, naive {lost:.2%}"
     return Row(
@@ -109,11 +101,6 @@ def with_outliers(folder: Path) -> Row:
         samples=found.samples,
         details=found.table,
     )
-
-
-def _loss(form: Candidate) -> float:
-    loss = form.stage.metric_loss if form.stage else None
-    return float("nan") if loss is None else loss
 
 
 def digits() -> Data:
@@ -175,52 +162,3 @@ def exporter_of(served: Served, data: Data, folder: Path) -> tuple[Exporter, Evi
         spec=ExportSpec(candidates=get_args(FormName), objective="throughput"),
     )
     return made, evidence(data.test)
-
-
-@dataclass(frozen=True)
-class Compared:
-    """The best int8 form that passed, against fp32.
-
-    Attributes:
-        ratio: of their rows per second, median of the rounds.
-        best: the int8 form.
-        fp32: the other.
-        forms: all of them.
-        samples: rows per second, round by round.
-        table: every form, in Markdown.
-    """
-
-    ratio: float
-    best: Candidate
-    fp32: Candidate
-    forms: tuple[Candidate, ...]
-    samples: dict[str, list[float]]
-    table: str
-
-    def form(self, name: str) -> Candidate:
-        """Return one form."""
-        return next(each for each in self.forms if each.name == name)
-
-
-def compared(exporter: Exporter, test: Evidence) -> Compared:
-    """Make every form, and let the best int8 one and fp32 take turns."""
-    found = tuple(exporter.candidates(test))
-    fp32 = next(each for each in found if each.name == FP32)
-    int8 = [each for each in found if "int8" in each.name and each.passed]
-    if not int8:
-        raise RuntimeError("; ".join(f"{each.name}: {each.reason}" for each in found))
-    best = max(int8, key=lambda each: each.speed.rows_per_second if each.speed else 0.0)
-    batch = test.test[:BATCH]
-
-    def rows_per_second(form: Candidate) -> Callable[[], float]:
-        session = OnnxSession(form.path or Path())
-        return lambda: BATCH / statistics.median(timed(lambda: session.answer(batch), SECONDS))
-
-    a, b = in_turn(rows_per_second(best), rows_per_second(fp32), ROUNDS)
-    certificate = Certificate(
-        *("bench", best.name, best.digest, "digits", 0, "", len(test.target), len(test.golden)),
-        *("accuracy", exporter.spec.max_metric_loss, (), True),
-    )
-    samples = {"int8_rows_per_s": a, "fp32_rows_per_s": b}
-    table = candidates_table(found, certificate)
-    return Compared(ratio(a, b), best, fp32, found, samples, table)

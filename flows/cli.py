@@ -134,6 +134,23 @@ def predict(
 
 
 @app.command()
+def certify(
+    model: Annotated[str, typer.Argument(help="A model that Triton serves.")],
+    as_json: AsJson = False,
+) -> None:
+    """Certify the live version: its golden batch and the test split, through Triton."""
+    _ready()
+    from flows.show import show_certified
+    from tasks.certify import certify_live
+
+    with console.stdout_for_results():
+        found = certify_live(settings.load().places(), model)
+    console.print_json(found) if as_json else show_certified(found)
+    if found.faults:
+        raise typer.Exit(1)
+
+
+@app.command()
 def up(
     foreground: Annotated[bool, typer.Option("--foreground", help="Stay until Ctrl-C.")] = False,
     as_json: AsJson = False,

@@ -67,9 +67,9 @@ def print_table(
     Console(soft_wrap=False).print(table)
 
 
-def print_hint(text: str) -> None:
-    """Print the next step, on stderr."""
-    Console(stderr=True, highlight=False).print(Text(f"next: {text}", style="dim"))
+def print_hint(text: str, label: str = "next") -> None:
+    """Print the next step, or another line of that kind, on stderr."""
+    Console(stderr=True, highlight=False).print(Text(f"{label}: {text}", style="dim"))
 
 
 def print_json(value: object) -> None:

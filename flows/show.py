@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from serving.live import Served
     from serving.outcome import Outcome
     from serving.standing import Release
+    from tasks.certify import LiveCertificate
 
 Row = tuple[object, object]
 
@@ -36,6 +37,28 @@ def show_training(outcome: "TrainOutcome", *, is_up: bool) -> None:
         start = "" if is_up else "`millrace up`, then "
         place = _page(outcome) or "in the MLflow UI"
         print_hint(f"{start}make {version} live by the alias champion: {place}")
+
+
+def show_certified(found: "LiveCertificate") -> None:
+    """Print the stages of a certificate from PyTorch to the live server, and what does not hold."""
+    certificate = found.certificate
+    rows = [
+        (
+            stage.name + ("  ← chosen" if stage.name == certificate.candidate else ""),
+            f"{stage.golden_difference:.2e}",
+            "" if stage.metric is None else f"{stage.metric:.4f}",
+            "" if stage.metric_loss is None else f"{stage.metric_loss:+.2%}",
+        )
+        for stage in certificate.stages
+    ]
+    version = f"{found.version.model} version {found.version.version} at {found.endpoint}"
+    head = ("stage", "golden difference", certificate.metric_name, "loss")
+    print_table(version, head, rows, numbers=1)
+    sizes = ", ".join(map(str, found.sizes))
+    what = f"{certificate.golden_rows} golden rows in requests of {sizes}"
+    print_hint(f"{what}, and {certificate.test_rows:,} test rows", label="asked")
+    for fault in found.faults:
+        print_hint(fault, label="fault")
 
 
 def show_demo(summary: "DemoSummary") -> None:

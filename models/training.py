@@ -66,7 +66,9 @@ class _Learner:
             self.network,
             parallel_strategy_kwargs={"find_unused_parameters": job.find_unused_parameters},
         )
-        self.optimizer = AdamW(_groups(self.network, spec.weight_decay), lr=spec.learning_rate)
+        self.optimizer = AdamW(
+            parameter_groups(self.network, spec.weight_decay), lr=spec.learning_rate
+        )
         self.max_grad_norm = spec.max_grad_norm
         steps = -(-job.train_rows // (spec.batch_size * world_size))
         # Warm-up over a tenth and cosine to zero: Smith & Topin 2018, "Super-Convergence".
@@ -226,7 +228,7 @@ def _report(
         ray.train.report(metrics, checkpoint=checkpoint)
 
 
-def _groups(network: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+def parameter_groups(network: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
     """Return the parameters to decay, and those that do better without: biases and norms."""
     parameters = [each for each in network.parameters() if each.requires_grad]
     return [

@@ -12,7 +12,6 @@ from models.errors import InputError, MillraceError, WorkError
 from models.guard import Credentials, Incumbent, refusal
 from models.machine import this_machine
 from models.package import ModelVersion, Package
-from models.pipeline import Pipeline
 from models.places import Places
 from models.registry import Registry, registry_of
 from models.snapshots import open_snapshot
@@ -30,6 +29,7 @@ from serving.standing import Release, Wish
 from serving.status import Tags
 from serving.trial import Expected
 from tasks.compared import metric_of
+from tasks.kept import certificate_of, pipeline_of
 from tasks.progress import log
 from tasks.report import certificate_table, release_table
 from tasks.retry import step
@@ -128,7 +128,7 @@ class RegistryDesk:
         """Bring a version to this machine, its digest checked."""
         package = self._package(model, version)
         labels = tuple(str(label) for label in package.encoding.labels)
-        serving = _pipeline(package).serving
+        serving = pipeline_of(package).serving
         tokenizer = package.encoding.tokenizer
         return Artifact(
             *(package.model, package.version.digest, labels, serving),
@@ -138,7 +138,7 @@ class RegistryDesk:
     def verify(self, model: str, version: int, previous: int | None) -> None:
         """Raise unless the version is what its pipeline requires of a champion."""
         package = self._package(model, version)
-        require, certificate = _pipeline(package).promotion.require, _certificate(package)
+        require, certificate = pipeline_of(package).promotion.require, certificate_of(package)
         incumbent = None
         compared = previous not in (None, version) and require.max_metric_drop is not None
         if compared and previous is not None and self.tags(model, previous) is not None:
@@ -158,21 +158,21 @@ class RegistryDesk:
         """Return what the version must answer: its golden batch, and what was certified of it."""
         package = self._package(model, version)
         features, answers = package.golden()
-        certificate = _certificate(package)
+        certificate = certificate_of(package)
         chosen = certificate.stage(certificate.candidate)
         return Expected(
             inputs=package.golden_request(),
             graph_inputs={package.encoding.input.name: features},
             answers={answers_of(package.encoding).output: answers},
             difference=chosen.golden_difference if chosen else 0.0,
-            latency_slo_ms=_pipeline(package).serving.latency_slo_ms,
+            latency_slo_ms=pipeline_of(package).serving.latency_slo_ms,
             caution=_caution(certificate),
         )
 
     def rollout(self, model: str, version: int) -> RolloutSpec:
         """Return how the version comes to all traffic: at once where its files say nothing."""
         try:
-            return _pipeline(self._package(model, version)).rollout
+            return pipeline_of(self._package(model, version)).rollout
         except InputError:
             return RolloutSpec()
 
@@ -201,7 +201,7 @@ class RegistryDesk:
         run = TrackedRun(self.places.tracking_uri, "", version.run_id)
         texts = [release_table(release)]
         with suppress(InputError):  # it may have been refused for having no certificate
-            certificate = _certificate(self._package(release.model, release.version))
+            certificate = certificate_of(self._package(release.model, release.version))
             if (difference := release.evidence.get("difference")) is not None:
                 certificate = certificate.with_stage(Stage("triton", float(difference)))
                 run.log_text(certificate.to_json(), "certificate.json")
@@ -211,12 +211,12 @@ class RegistryDesk:
 
     def _metric(self, package: Package, model: str, live: int) -> float | None:
         """Return the live version's metric on the test split that the new one was certified on."""
-        certificate = _certificate(package)
+        certificate = certificate_of(package)
         try:
             dataset, version = certificate.dataset, certificate.dataset_version
             snapshot = open_snapshot(self.places, dataset, version)
             incumbent = self._package(model, live)
-            return metric_of(incumbent, _pipeline(package), snapshot, certificate.metric_name)
+            return metric_of(incumbent, pipeline_of(package), snapshot, certificate.metric_name)
         except (MillraceError, KeyError) as error:
             if isinstance(error, MillraceError) and error.transient:
                 raise
@@ -241,34 +241,9 @@ def _plain(release: Release) -> dict[str, object]:
     return {**vars(release), "at": release.at.isoformat(), "evidence": dict(release.evidence)}
 
 
-def _certificate(package: Package) -> Certificate:
-    try:
-        return Certificate.from_json(package.text("certificate.json"))
-    except (ValueError, TypeError, KeyError) as error:
-        raise _unreadable(package, "certificate", error) from error
-
-
-def _pipeline(package: Package) -> Pipeline:
-    """Read how the version wants to be released from the pipeline file that is kept with it."""
-    import yaml
-
-    try:
-        return Pipeline.model_validate(yaml.safe_load(package.text("pipeline.yaml")))
-    except (ValueError, yaml.YAMLError) as error:
-        raise _unreadable(package, "pipeline file", error) from error
-
-
 def _caution(certificate: Certificate) -> str:
     """Say so where the form was chosen on another kind of machine than serves it."""
     here = this_machine().kind
     if certificate.machine_kind in ("", here):
         return ""
     return f"its form was chosen on {certificate.machine}; this machine has {here}"
-
-
-def _unreadable(package: Package, what: str, error: Exception) -> InputError:
-    return InputError(
-        f"the {what} of {package.version.model} version {package.version.version} cannot be read",
-        seen=str(error).splitlines()[0],
-        hint="register the model again",
-    )

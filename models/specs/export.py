@@ -34,7 +34,7 @@ class ExportSpec(Spec):
     """Which forms of the model to make, and what they may lose."""
 
     candidates: tuple[FormName, ...] = Field(
-        ("onnx-fp32", "onnx-int8-dynamic", "onnx-int8-static"),
+        ("onnx-fp32", "onnx-optimized", "onnx-int8-dynamic", "onnx-int8-static"),
         min_length=1,
         description="Forms to export and measure, the preferred ones first: of two that are as "
         "good, the first is chosen.",

@@ -63,7 +63,7 @@ def test_the_example_reaches_its_accuracy(line: Line) -> None:
 
 def test_every_candidate_was_measured_and_certified(line: Line) -> None:
     assert [c["name"] for c in line.outcome["candidates"]] == [
-        *("onnx-fp32", "onnx-int8-dynamic", "onnx-int8-static")
+        *("onnx-fp32", "onnx-optimized", "onnx-int8-dynamic", "onnx-int8-static")
     ]
     assert all(c["stage"]["metric_loss"] <= 0.01 for c in line.outcome["candidates"])
     assert line.outcome["certificate"]["passed"] is True
@@ -124,7 +124,7 @@ def test_the_certificate_ends_with_the_live_server(line: Line) -> None:
 
     uri = f"runs:/{line.outcome['run']['run_id']}/certificate.json"
     stages = load_dict(uri)["stages"]
-    forms = ("onnx-fp32", "onnx-int8-dynamic", "onnx-int8-static")
+    forms = ("onnx-fp32", "onnx-optimized", "onnx-int8-dynamic", "onnx-int8-static")
     assert [s["name"] for s in stages] == ["pytorch", *forms, "triton"]
     chosen = next(s for s in stages if s["name"] == line.outcome["certificate"]["candidate"])
     assert abs(stages[-1]["golden_difference"] - chosen["golden_difference"]) <= 1e-4

@@ -1,6 +1,7 @@
 """Text down the whole line, and then whatever a client may send: an answer or a clear error."""
 
 import json
+import shutil
 import textwrap
 import urllib.error
 import urllib.request
@@ -229,3 +230,26 @@ def test_a_batch_gives_the_answers_of_the_live_model(texts: Texts, tmp_path: Pat
     for row, label, is_sure, scores in zip(table, labels, sure, live, strict=False):
         assert abs(row["score"] - scores.max()) < 0.05
         assert row["prediction"] == label.decode() or not is_sure
+
+
+def test_the_live_server_is_certified_on_the_golden_batch_and_the_test_split(texts: Texts) -> None:
+    done = texts.home.run("certify", "texts", "--json")
+    assert done.code == 0, done.out + done.err
+    assert done.json["sizes"] == [1, 3, 64]
+    assert done.json["faults"] == []
+    stages = {stage["name"]: stage for stage in done.json["certificate"]["stages"]}
+    chosen = stages[done.json["certificate"]["candidate"]]
+    assert abs(stages["triton"]["metric"] - chosen["metric"]) <= 0.02
+    assert stages["triton"]["golden_difference"] <= chosen["golden_difference"] + 1e-4
+
+
+def test_a_tampered_certificate_is_refused(texts: Texts) -> None:
+    (kept,) = texts.places.home.glob("artifacts/**/extra_files/certificate.json")
+    before = kept.read_text()
+    shutil.rmtree(texts.places.home / "cache")
+    kept.write_text(before.replace('"metric_loss": 0.0', '"metric_loss": 0.1', 1))
+    done = texts.home.run("certify", "texts", "--json")
+    kept.write_text(before)
+    assert kept.read_text() == before
+    assert done.code == 2
+    assert "is not the file that was registered" in done.out + done.err

