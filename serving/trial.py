@@ -20,7 +20,7 @@ from models.apart import Limits, run_apart
 from models.arrays import Array
 from models.errors import MillraceError, TransientError, WorkError
 from serving.client import TritonClient
-from serving.config import Device, latest, model_config
+from serving.config import latest, model_config
 from serving.names import TRIAL
 from serving.repository import Repository
 
@@ -102,8 +102,6 @@ def try_on_replica(
     repository: Repository,
     client: TritonClient,
     expected: Expected,
-    *,
-    device: Device = "cpu",
 ) -> Evidence:
     """Load a staged version under a secret name, and measure its answers and its latency.
 
@@ -111,7 +109,7 @@ def try_on_replica(
         WorkError: it was not loaded, its answers differ or are not finite, or it is too slow.
         TransientError: the replica went away.
     """
-    with _loaded(model, version, repository, client, device) as name:
+    with _loaded(model, version, repository, client) as name:
         batch = batch_of(repository, model, version)
         difference = compare(client, name, expected, batch)
         row, slo = expected.part(slice(None if batch is None else 1)), expected.latency_slo_ms
@@ -225,7 +223,7 @@ def _probe(client: TritonClient, name: str, row: Mapping[str, Array]) -> list[fl
 
 @contextmanager
 def _loaded(
-    model: str, version: int, repository: Repository, client: TritonClient, device: Device
+    model: str, version: int, repository: Repository, client: TritonClient
 ) -> Iterator[str]:
     """Load a staged version under a name of its own for the length of the block."""
     name = f"{model}{TRIAL}{version}-{token_hex(4)}"
@@ -236,7 +234,6 @@ def _loaded(
         artifact.serving,
         version_policy=latest(),
         labels=artifact.labels,
-        device=device,
     )
     try:
         repository.link(model, version, name, 1)

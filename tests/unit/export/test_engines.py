@@ -2,10 +2,12 @@
 
 import sys
 from argparse import ArgumentTypeError
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import onnx
+import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 
@@ -22,6 +24,8 @@ from export.speed import Speed
 from models.apart import Limits, run_apart
 from models.errors import WorkError
 from models.gpu import Gpu, Ties
+from models.onnx_session import TENSORRT as ONNX_TENSORRT
+from models.onnx_session import OnnxSession
 from models.specs.export import ExportSpec
 
 H200 = Gpu("NVIDIA H200", "9.0", "570.86.10")
@@ -236,3 +240,27 @@ def test_the_exported_graph_calls_its_batch_what_sizes_are_given_for(
 ) -> None:
     (found,) = onnx.load(exported.path).graph.input
     assert found.type.tensor_type.shape.dim[0].dim_param == "rows"
+
+
+@pytest.mark.skipif(
+    ONNX_TENSORRT in onnxruntime.get_available_providers(), reason="there is TensorRT"
+)
+def test_a_session_that_is_to_have_tensorrt_does_not_go_on_without_it(exported: Any) -> None:
+    warned = pytest.warns(UserWarning, match="not in available provider")
+    with warned, pytest.raises(WorkError, match="cannot load TensorRT") as caught:
+        OnnxSession(exported.path, 1, {"trt_fp16_enable": "1"})
+    assert caught.value.seen == "CPUExecutionProvider"
+
+
+@pytest.mark.skipif(
+    ONNX_TENSORRT in onnxruntime.get_available_providers(), reason="there is TensorRT"
+)
+def test_forms_that_are_served_with_tensorrt_are_measured_with_it(
+    exported: Any, tmp_path: Path
+) -> None:
+    rows = exported.rows(8)
+    target = exported.answer(rows).argmax(axis=1)
+    evidence = gather_evidence(exported.served, exported.objective, rows, target, golden_rows=2)
+    exporter = replace(exporter_of(exported, tmp_path, FP32), tensorrt={"trt_fp16_enable": "1"})
+    (found,) = exporter.candidates(evidence)
+    assert "cannot load TensorRT" in (found.reason or "")
