@@ -13,6 +13,8 @@ import runpy
 import sys
 from pathlib import Path
 
+from models.errors import MillraceError
+
 DRIVER = Path("/dev/nvidiactl")
 """There where the NVIDIA driver is loaded."""
 
@@ -28,6 +30,8 @@ def main() -> None:
             runpy.run_path(program, run_name="__main__")
         else:
             runpy.run_module(program, run_name="__main__")
+    except MillraceError as error:
+        sys.exit(error.what)
     except Exception as error:
         sys.exit(f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}")
 

@@ -32,6 +32,7 @@ def test_what_it_writes_comes_back(tmp_path: Path) -> None:
         ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "crashed: SIGSEGV"),
         ("import sys; sys.exit(3)", "ended with status 3"),
         ("bytearray(5 << 30)", "MemoryError"),
+        ("from models.errors import WorkError; raise WorkError('no', seen=1)", "^no$"),
     ],
 )
 def test_why_it_failed_is_one_line(tmp_path: Path, text: str, reason: str) -> None:
