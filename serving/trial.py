@@ -19,6 +19,7 @@ import numpy as np
 from models.apart import Limits, run_apart
 from models.arrays import Array
 from models.errors import MillraceError, TransientError, WorkError
+from models.specs.serving import ServingSpec
 from serving.client import TritonClient
 from serving.config import latest, model_config
 from serving.names import TRIAL
@@ -26,6 +27,8 @@ from serving.repository import Repository
 
 ALONE = Limits(seconds=60.0, memory=16 << 30)
 LOAD_SECONDS = 120.0
+ENGINE_SECONDS = 400.0
+"""With an accelerator, which builds its engines while the version loads and warms up."""
 PROBE_SECONDS = 2.0
 PROBE_REQUESTS = 200
 PROBES = 3
@@ -162,6 +165,11 @@ def compare(
     return largest
 
 
+def load_seconds(serving: ServingSpec) -> float:
+    """Return how long a version may take to load."""
+    return LOAD_SECONDS if serving.accelerator is None else ENGINE_SECONDS
+
+
 def batch_of(repository: Repository, model: str, version: int) -> int | None:
     """Return the rows that a request to a staged version may have; None if its batch is fixed."""
     if not repository.signature(model, version).batches:
@@ -238,7 +246,7 @@ def _loaded(
     try:
         repository.link(model, version, name, 1)
         repository.write_config(config, artifact.labels)
-        client.load(name, timeout=LOAD_SECONDS)
+        client.load(name, timeout=load_seconds(artifact.serving))
         yield name
     finally:
         with suppress(MillraceError):

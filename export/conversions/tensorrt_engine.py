@@ -6,6 +6,7 @@ this driver and this version of TensorRT and no other ones. Not run on a GPU yet
 """
 
 import sys
+import tempfile
 from argparse import ArgumentTypeError
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -133,11 +134,12 @@ def built(given: Any, profile_shapes: Mapping[str, tuple[tuple[int, ...], ...]])
 
 
 def _keep(cache: Path, contents: bytes) -> None:
-    """Replace the cache as a whole: another build may read it now."""
+    """Replace the cache as a whole: another build may read it, or write its own, now."""
     cache.parent.mkdir(parents=True, exist_ok=True)
-    draft = cache.with_suffix(".draft")
-    draft.write_bytes(contents)
-    draft.replace(cache)
+    with tempfile.TemporaryDirectory(dir=cache.parent) as folder:
+        draft = Path(folder) / cache.name
+        draft.write_bytes(contents)
+        draft.replace(cache)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """TensorRT engines, as far as they are decided without a GPU."""
 
+import json
 import sys
 from argparse import ArgumentTypeError
 from dataclasses import replace
@@ -208,6 +209,58 @@ def test_the_program_says_which_dimension_has_no_sizes(exported: Any, tmp_path: 
 
 def test_a_program_that_builds_engines_imports_tensorrt_only_when_it_runs() -> None:
     assert "tensorrt" not in sys.modules
+
+
+FAKE = Path(__file__).with_name("fake")
+
+
+def built_by_a_fake(folder: Path, model: Any, *options: str) -> dict[str, Any]:
+    """Return what the program asks of TensorRT; the fake has its names and nothing else."""
+    source, target = folder / "m.onnx", folder / "e.plan"
+    onnx.save_model(model, source)
+    environment = {"PYTHONPATH": f"{FAKE}:{Path(__file__).parents[3]}"}
+    words = [source, target, "--axis", "rows=1:8:32", *options]
+    run_apart(TENSORRT, words, LIMITS, environment=environment)
+    said: dict[str, Any] = json.loads(target.read_text())
+    return said
+
+
+def test_an_engine_is_strongly_typed_without_tf32_and_with_one_profile(tmp_path: Path) -> None:
+    assert built_by_a_fake(tmp_path, model_of(["rows", 4]), "--workspace", "4096") == {
+        "flags": 1 << 1,
+        "cleared": "TF32",
+        "WORKSPACE": 4096,
+        "shapes": {"in0": [[1, 4], [8, 4], [32, 4]]},
+        "timing cache": "",
+        "ignore mismatch": False,
+    }
+
+
+def test_a_model_of_fixed_shapes_has_no_profile(tmp_path: Path) -> None:
+    assert "shapes" not in built_by_a_fake(tmp_path, model_of([1, 4]))
+
+
+def test_a_timing_cache_is_read_and_replaced(tmp_path: Path) -> None:
+    cache = tmp_path / "caches" / "here.timing"
+    options = ("--timing-cache", str(cache))
+    assert built_by_a_fake(tmp_path, model_of(["rows"]), *options)["timing cache"] == ""
+    assert built_by_a_fake(tmp_path, model_of(["rows"]), *options)["timing cache"] == "+"
+    assert cache.read_text() == "++"
+    assert list(cache.parent.iterdir()) == [cache]
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("refused", "TensorRT cannot read the model: error 0: no such operator"),
+        ("unbuilt", "TensorRT built no engine"),
+    ],
+)
+def test_what_tensorrt_will_not_do_is_the_reason(tmp_path: Path, name: str, reason: str) -> None:
+    model = model_of(["rows"])
+    model.graph.name = name
+    with pytest.raises(WorkError, match=reason):
+        built_by_a_fake(tmp_path, model)
 
 
 SPEED = Speed(0.01, 0.01, 1e6, 1)

@@ -17,6 +17,7 @@ from models.tensorrt_options import provider_options
 from serving.backends.onnxruntime.execution_accelerator import tensorrt_options
 from serving.config import latest, model_config
 from serving.onnx_graph import Signature, TensorSpec
+from serving.trial import load_seconds
 
 SIGNATURE = Signature(
     (TensorSpec("x", TensorProto.FLOAT, (-1, 4)),), (TensorSpec("y", TensorProto.FLOAT, (-1, 3)),)
@@ -82,6 +83,11 @@ def test_what_the_cpp_backend_refuses_is_refused(
 ) -> None:
     with pytest.raises(ValueError, match=reason):
         tensorrt_options(config_with((name, parameters)))
+
+
+def test_a_version_that_builds_engines_may_load_for_longer() -> None:
+    accelerated = ServingSpec.model_validate({"device": "gpu", "accelerator": "tensorrt"})
+    assert load_seconds(accelerated) > load_seconds(ServingSpec(device="gpu"))
 
 
 class Refused(Exception):
