@@ -27,6 +27,8 @@ class Candidate:
         stage: difference and metric.
         reason: why it is refused; None if it holds its gates.
         notes: how it was found, where that took a search.
+        is_engine: whether it runs on one GPU with one TensorRT only: it is measured to compare the
+            others with, and never chosen.
     """
 
     name: str
@@ -37,6 +39,7 @@ class Candidate:
     stage: Stage | None = None
     reason: str | None = None
     notes: tuple[str, ...] = ()
+    is_engine: bool = False
 
     @property
     def passed(self) -> bool:
@@ -80,7 +83,7 @@ def choose(candidates: tuple[Candidate, ...], spec: ExportSpec) -> Candidate | N
     Among those as good as the best, but for the noise of a measurement, it is the one that was
     named first in the pipeline file.
     """
-    passed = [candidate for candidate in candidates if candidate.passed]
+    passed = [candidate for candidate in candidates if candidate.passed and not candidate.is_engine]
     costs = [_cost(candidate, spec.objective) for candidate in passed]
     is_timed = spec.objective in ("latency", "throughput")
     as_good = min(costs, default=0.0) * (1 + NOISE if is_timed else 1)
@@ -119,7 +122,8 @@ def fallback(candidates: tuple[Candidate, ...]) -> Candidate | None:
 
     None if there is none whose answers and loss are finite.
     """
-    known = [c for c in candidates if c.stage and _finite(c.stage) and math.isfinite(_loss(c))]
+    forms = [c for c in candidates if not c.is_engine]
+    known = [c for c in forms if c.stage and _finite(c.stage) and math.isfinite(_loss(c))]
     return min(known, key=_loss, default=None)
 
 

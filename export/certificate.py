@@ -25,6 +25,7 @@ class Stage:
         metric_low: lower end of the metric's 95% interval; so metric_high.
         worst_class: the class with the lowest metric on its own rows; empty for a number.
         worst_metric: that metric.
+        ties: GPU, driver, TensorRT and CUDA that it was measured with; empty without TensorRT.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Stage:
     metric_high: float | None = None
     worst_class: str = ""
     worst_metric: float | None = None
+    ties: str = ""
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ crashes or eats memory is a row with its reason, and the others go on.
 
 import shlex
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import onnx
@@ -17,19 +17,23 @@ from torch import nn
 from export import conversions
 from export.candidate import Candidate, judged
 from export.conversions import batches
-from export.forms import FORMS, FP32, MIXED, Form
+from export.engine import Axes, file_of, options_of, timing_cache
+from export.forms import ENGINES, FORMS, FP32, MIXED, Form
 from export.measure import Evidence, measure
+from export.needs import installed_packages, lacking
 from export.onnx import export_onnx
 from export.search import mixed_form
 from models.apart import Limits, run_apart
 from models.arrays import Array
 from models.errors import MillraceError, TransientError, WorkError
+from models.gpu import these_ties, this_gpu
 from models.model_input import ModelInput
 from models.objective import Objective
 from models.specs.export import ExportSpec
 
 COMMANDS = "commands.sh"
 CALIBRATION = "calibration.npz"
+DRAFT = ".draft"
 PROGRAMS = Path(conversions.__file__).parent
 
 
@@ -46,6 +50,10 @@ class Exporter:
         folder: where the files go.
         threads: threads that serving will use.
         spec: what to make, and what it may lose and take.
+        axes: the sizes of the dynamic dimensions, for engines.
+        timing_caches: folder of what speeds up the next build of an engine; None keeps nothing.
+        tensorrt: options of onnxruntime's TensorRT provider, by its names, where the ONNX forms are
+            to be served, and so measured, with it; None for without.
     """
 
     served: nn.Module
@@ -56,6 +64,9 @@ class Exporter:
     folder: Path
     threads: int
     spec: ExportSpec
+    axes: Axes = field(default_factory=dict)
+    timing_caches: Path | None = None
+    tensorrt: Mapping[str, str] | None = None
 
     @property
     def limits(self) -> Limits:
@@ -85,15 +96,26 @@ class Exporter:
 
     def measured(self, name: str, path: Path, evidence: Evidence) -> Candidate:
         """Measure a file as the form of that name."""
-        found = measure(name, path, evidence, self.objective, self.threads, self.limits)
-        return replace(found, notes=self._notes(name))
+        options = None if name in ENGINES else self.tensorrt
+        found = measure(
+            name, path, evidence, self.objective, self.threads, self.limits, tensorrt=options
+        )
+        return replace(found, notes=self._notes(name), is_engine=name in ENGINES)
 
     def make(self, name: str) -> Path:
-        """Make one form, and return its file; a form that is there is not made again."""
+        """Make one form, and return its file; a form that is there is not made again.
+
+        Raises:
+            WorkError: it cannot be made, or not on this machine.
+        """
+        if name in ENGINES:
+            return self._engine(name)
         path = self.folder / f"{name}.onnx"
         if path.exists():
             return path
-        draft = path.with_suffix(".draft")
+        if name in FORMS:
+            _require(FORMS[name])
+        draft = _draft(path)
         if name == FP32:
             export_onnx(self.served, self.read, self.objective.output, draft)
         elif name == MIXED:
@@ -105,8 +127,32 @@ class Exporter:
         draft.unlink()
         return path
 
-    def convert(self, name: str, target: Path, form: Form) -> None:
+    def _engine(self, name: str) -> Path:
+        """Build the engine of a form for the GPU of this machine, and return its file."""
+        form = ENGINES[name]
+        _require(form)
+        ties = these_ties()
+        if ties is None:
+            raise WorkError("the version of TensorRT is not known")
+        path = file_of(self.folder, name, ties)
+        if path.exists():
+            return path
+        draft, cache = _draft(path), self.timing_caches
+        local = ("--timing-cache", str(timing_cache(cache, ties))) if cache else ()
+        self.convert(name, draft, replace(form, options=options_of(self.axes)), local)
+        if not draft.is_file():
+            raise WorkError("its conversion left no engine")
+        draft.rename(path)
+        return path
+
+    def convert(self, name: str, target: Path, form: Form, local: Sequence[str] = ()) -> None:
         """Run the program that makes a form, with limits, and keep the command.
+
+        Args:
+            name: the form.
+            target: where to write.
+            form: how it is made.
+            local: options that mean nothing on another machine, and are not kept.
 
         Raises:
             WorkError: it failed, or took more than the limits.
@@ -116,7 +162,8 @@ class Exporter:
             options += ["--calibration", str(self._calibrating())]
         self._keep_command(name, form, [*(file.name for file in files), *options])
         try:
-            run_apart(form.program, [*files, *options], self.limits, what="its conversion")
+            words: list[str | Path] = [*files, *options, *local]
+            run_apart(form.program, words, self.limits, what="its conversion")
         except TransientError as error:  # killed, for its memory as like as not
             raise WorkError(error.what) from error
 
@@ -145,7 +192,18 @@ class Exporter:
         local = [word.removeprefix(f"{self.folder}/") for word in words]
         command = ["python", "-m", form.program.removeprefix("export."), *local]
         with (self.folder / COMMANDS).open("a") as file:
-            file.write(f"# {name}\n{shlex.join(command)}\n".replace(".draft", ".onnx"))
+            file.write(f"# {name}\n{shlex.join(command)}\n".replace(DRAFT, ""))
+
+
+def _draft(path: Path) -> Path:
+    """Return where a file is written until it is whole."""
+    return path.with_name(f"{path.name}{DRAFT}")
+
+
+def _require(form: Form) -> None:
+    """Raise unless this machine has what the form needs; nothing is run for one that it lacks."""
+    if (reason := lacking(form, this_gpu(), installed_packages())) is not None:
+        raise WorkError(reason)
 
 
 def _read(draft: Path) -> onnx.ModelProto:

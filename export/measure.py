@@ -2,7 +2,7 @@
 
 import json
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,12 +13,14 @@ from torch import nn
 from export.candidate import Candidate
 from export.certificate import Stage, largest_difference, relative_loss
 from export.conversions import batches
+from export.engine import SUFFIX
 from export.scatter import interval, worst_class
 from export.speed import Speed
 from models.apart import Limits, run_apart
 from models.arrays import Array
 from models.digest import digest_of
 from models.errors import TransientError, WorkError
+from models.gpu import these_ties
 from models.model_input import ModelInput
 from models.objective import Objective
 from models.pieces import answered
@@ -108,6 +110,8 @@ def measure(
     objective: Objective,
     threads: int,
     limits: Limits,
+    *,
+    tensorrt: Mapping[str, str] | None = None,
 ) -> Candidate:
     """Measure one exported file, in a process of its own.
 
@@ -118,11 +122,15 @@ def measure(
         objective: gives the metric.
         threads: threads that serving will use.
         limits: what the process may take.
+        tensorrt: options of onnxruntime's TensorRT provider; None for without it.
 
     Raises:
         WorkError: it cannot be opened, does not answer, or takes more than the limits.
     """
-    speed, golden, answers = _probed(path, evidence, threads, limits)
+    words = ["--threads", str(threads)]
+    words += [] if tensorrt is None else ["--tensorrt", json.dumps(dict(tensorrt))]
+    speed, golden, answers = _probed(path, evidence, words, limits)
+    tied = tensorrt is not None or path.suffix == SUFFIX
     metric = objective.metric_of_answers(answers, evidence.target)
     differences = [
         largest_difference(part, wanted)
@@ -140,6 +148,7 @@ def measure(
         metric_high=high,
         worst_class=worst,
         worst_metric=worst_metric,
+        ties=str(these_ties() or "") if tied else "",
     )
     return Candidate(
         name=name,
@@ -152,14 +161,14 @@ def measure(
 
 
 def _probed(
-    path: Path, evidence: Evidence, threads: int, limits: Limits
+    path: Path, evidence: Evidence, options: Sequence[str], limits: Limits
 ) -> tuple[Speed, list[Array], Array]:
     """Return the speed, the answers to the golden batches, and those to the test split."""
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         asked, answered = Path(folder) / "asked.npz", Path(folder) / "answered.npz"
         parts = [rows for rows, _ in evidence.asked()]
         batches.write(asked, ({evidence.read.name: rows} for rows in (*parts, *evidence.full())))
-        words: list[str | Path] = [path, asked, answered, "--threads", str(threads)]
+        words: list[str | Path] = [path, asked, answered, *options]
         try:
             told = run_apart("export.probe", words, limits, what="its measurement")
         except TransientError as error:  # killed, for its memory as like as not

@@ -15,8 +15,12 @@ from pathlib import Path
 import numpy as np
 
 from export.conversions import batches
+from export.engine import SUFFIX
+from export.engine_session import EngineSession
 from export.speed import Speed
 from models.onnx_session import OnnxSession
+
+Session = OnnxSession | EngineSession
 
 WARM_UP = 20
 REQUESTS = 300
@@ -26,7 +30,7 @@ LEAST = 10
 STATUS = Path("/proc/self/status")
 
 
-def speed_of(session: OnnxSession, row: batches.Batch, batch: batches.Batch) -> Speed:
+def speed_of(session: Session, row: batches.Batch, batch: batches.Batch) -> Speed:
     """Measure requests of one row, and then of a full batch.
 
     Args:
@@ -41,7 +45,7 @@ def speed_of(session: OnnxSession, row: batches.Batch, batch: batches.Batch) -> 
 
 
 def peak_memory() -> int:
-    """Return the most bytes of memory that this process held at a time.
+    """Return the most bytes of memory that this process held at a time; a GPU's do not count.
 
     `getrusage` is no use where there is another way: Linux counts in what the parent held at the
     moment of the fork.
@@ -53,7 +57,7 @@ def peak_memory() -> int:
     return peak if sys.platform == "darwin" else peak * 1024
 
 
-def _seconds(session: OnnxSession, inputs: batches.Batch) -> list[float]:
+def _seconds(session: Session, inputs: batches.Batch) -> list[float]:
     times: list[float] = []
     until = time.perf_counter() + SECONDS
     while len(times) < LEAST + WARM_UP or (
@@ -72,8 +76,12 @@ def main() -> None:
     parser.add_argument("batches", type=Path)
     parser.add_argument("answers", type=Path)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--tensorrt", type=json.loads, help="options of onnxruntime's provider")
     given = parser.parse_args()
-    session = OnnxSession(given.model, given.threads)
+    if given.model.suffix == SUFFIX:
+        session: Session = EngineSession(given.model)
+    else:
+        session = OnnxSession(given.model, given.threads, given.tensorrt)
     answers, row, largest = [], None, None
     for batch in batches.read(given.batches):
         answers.append({"answers": session.run(batch)})

@@ -101,7 +101,9 @@ def _train_and_register(
     run.log_dataset(snapshot.name, snapshot.uri, snapshot.version, snapshot.digest)
     trained = train_workers(pipeline, places, snapshot, run)
     with tempfile.TemporaryDirectory(dir=places.staging) as folder:
-        exported = export_candidates(pipeline, snapshot, trained, Path(folder))
+        exported = export_candidates(
+            pipeline, snapshot, trained, Path(folder), places.timing_caches
+        )
         log_evidence(trained, exported, run)
         version = register_version(pipeline, places, snapshot, exported, run)
         promotion = promote_version(pipeline, places, snapshot, exported, version)

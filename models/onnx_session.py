@@ -1,5 +1,6 @@
 """One ONNX Runtime session, opened the same way wherever a model is measured or scored."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state
 from models.arrays import Array
 from models.errors import InputError, WorkError
 
+TENSORRT = "TensorrtExecutionProvider"
 RUNTIME_ERRORS: tuple[type[Exception], ...] = (
     # Most are classes of onnxruntime's own, which share no base but Exception.
     *(
@@ -27,15 +29,20 @@ RUNTIME_ERRORS: tuple[type[Exception], ...] = (
 class OnnxSession:
     """A model file, ready to answer. It can be opened again in another process by its path."""
 
-    def __init__(self, path: Path, threads: int = 1) -> None:
+    def __init__(
+        self, path: Path, threads: int = 1, tensorrt: Mapping[str, str] | None = None
+    ) -> None:
         """Open a model.
 
         Args:
             path: the `.onnx` file, weights inside.
             threads: threads for one operator; there is one operator at a time.
+            tensorrt: options of the TensorRT provider, which is to run what it can; None for
+                without it.
 
         Raises:
             InputError: the file is not a model that can be run.
+            WorkError: ONNX Runtime has no kernel for it here, or TensorRT cannot be had.
         """
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
@@ -45,14 +52,27 @@ class OnnxSession:
         options.log_severity_level = 3
         try:
             self._session: Any = onnxruntime.InferenceSession(
-                str(path), options, providers=execution_providers()
+                str(path), options, providers=_providers(tensorrt)
             )
         except RUNTIME_ERRORS as error:
+            if (operator := _without_kernel(str(error))) is not None:
+                raise WorkError(
+                    f"ONNX Runtime has no kernel on this machine for {operator} in {path.stem}",
+                    seen=str(error).splitlines()[0],
+                    hint="choose another form",
+                ) from error
             raise InputError(
                 f"{path} is not a model that ONNX Runtime can run",
                 seen=str(error).splitlines()[0],
                 hint="export or fetch it again",
             ) from error
+        # ONNX Runtime goes on without a provider that it cannot load
+        if tensorrt is not None and TENSORRT not in self._session.get_providers():
+            raise WorkError(
+                "ONNX Runtime cannot load TensorRT",
+                seen=", ".join(self._session.get_providers()),
+                valid="onnxruntime-gpu, and TensorRT of the version that it was built with",
+            )
 
     def answer(self, rows: Array) -> Array:
         """Return the answers float32 `[rows, outputs]` for `[rows, width]` of its one input.
@@ -77,6 +97,21 @@ class OnnxSession:
                 valid="inputs of the width that the model was trained on",
                 hint="see that the model and its encoding.json belong together",
             ) from error
+
+
+def _providers(tensorrt: Mapping[str, str] | None) -> list[Any]:
+    if tensorrt is None:
+        return execution_providers()
+    return [(TENSORRT, dict(tensorrt)), *execution_providers()]
+
+
+def _without_kernel(error: str) -> str | None:
+    """Return the operator that has no kernel, and its type where it is told; None if it has one."""
+    if found := re.search(r"find an implementation for (\S+)", error):
+        return found[1]
+    # optimized for fp8, a graph has operators of int8
+    found = re.search(r"Type '(tensor\(float8\w+\))' .* operator \((\w+)\)", error)
+    return f"{found[2]} of {found[1]}" if found else None
 
 
 def execution_providers() -> list[str]:

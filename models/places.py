@@ -90,6 +90,11 @@ class Places:
         """Folder where work is prepared before it is published; safe to delete when idle."""
         return self.home / "staging"
 
+    @property
+    def timing_caches(self) -> Path:
+        """Folder of TensorRT's timing caches; safe to delete."""
+        return self.home / "timing_caches"
+
     def table(self, *parts: str) -> str:
         """Return the URI of a table, `tables_uri/part/part`."""
         return "/".join([self.tables_uri.rstrip("/"), *parts])

@@ -17,8 +17,6 @@ from pathlib import Path
 from models.errors import WorkError
 
 OURS = Path(__file__).with_name("backends")
-TEXT_SESSION = Path("text_onnxruntime", "text_session.py")
-"""What that backend builds on, by another name: a backend is a folder that goes elsewhere alone."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +78,7 @@ def prepare_backends(home: Path) -> Path:
         shutil.copytree(server.python_backend, work / "python", ignore=_compiled)
         shutil.copy2(server.stub, work / "python")
         shutil.copytree(OURS, work, ignore=_compiled, dirs_exist_ok=True)
-        shutil.copy2(work / "onnxruntime" / "model.py", work / TEXT_SESSION)
+        _give_sessions(work / "onnxruntime", work / "text_onnxruntime")
         _publish(work, target)
     except OSError as error:
         raise WorkError(
@@ -102,6 +100,12 @@ def python_environment() -> dict[str, str]:
 
 
 _compiled = shutil.ignore_patterns("__pycache__", "__init__.py")
+
+
+def _give_sessions(source: Path, target: Path) -> None:
+    """Copy the backend that another builds on beside it: each is a folder that can go elsewhere."""
+    for file in source.glob("*.py"):
+        shutil.copy2(file, target / ("text_session.py" if file.name == "model.py" else file.name))
 
 
 def _publish(work: Path, target: Path) -> None:

@@ -7,7 +7,6 @@ Python in both.
 
 import time
 from collections.abc import Collection, Mapping, Sequence
-from typing import Literal
 
 from google.protobuf import text_format
 from onnx import TensorProto
@@ -15,6 +14,7 @@ from tritonclient.grpc import model_config_pb2 as pb
 
 from models.errors import InputError, WorkError
 from models.specs.serving import ServingSpec
+from serving.accelerator import accelerators_of
 from serving.onnx_graph import DYNAMIC, Signature, TensorSpec
 
 LABELS = "labels.txt"
@@ -34,7 +34,7 @@ TYPES: Mapping[int, int] = {
     TensorProto.STRING: pb.TYPE_STRING,
 }
 
-Device = Literal["cpu", "gpu"]
+KINDS = {"cpu": pb.ModelInstanceGroup.KIND_CPU, "gpu": pb.ModelInstanceGroup.KIND_GPU}
 
 
 def latest(count: int = 1) -> pb.ModelVersionPolicy:
@@ -54,7 +54,6 @@ def model_config(
     *,
     version_policy: pb.ModelVersionPolicy,
     labels: Sequence[str] = (),
-    device: Device = "cpu",
     dynamic_batching: bool = True,
     parameters: Mapping[str, str] | None = None,
 ) -> pb.ModelConfig:
@@ -65,15 +64,15 @@ def model_config(
     Args:
         name: the model, which is also its folder.
         signature: inputs and outputs as the graph declares them.
-        serving: batching, instances and threads.
+        serving: batching, instances and threads, and where they run.
         version_policy: `latest(n)` or `specific(versions)`.
         labels: class names; set on the outputs that have as many elements.
-        device: where the instances run.
         dynamic_batching: merge requests that wait into one execution.
         parameters: more parameters of the onnxruntime backend, by its own names.
 
     Raises:
-        InputError: a tensor has a type that Triton cannot serve.
+        InputError: a tensor has a type that Triton cannot serve, or a dynamic dimension that the
+            accelerator cannot.
     """
     size = serving.max_batch_size if signature.batches else 0
     config = pb.ModelConfig(
@@ -83,7 +82,9 @@ def model_config(
         version_policy=version_policy,
         input=[_input(spec, size) for spec in signature.inputs],
         output=[_output(spec, size, labels) for spec in signature.outputs],
-        instance_group=[_instance_group(serving.instance_count, device)],
+        instance_group=[
+            pb.ModelInstanceGroup(count=serving.instance_count, kind=KINDS[serving.device])
+        ],
         model_warmup=_warmups(signature, size),
     )
     if size and dynamic_batching:
@@ -91,6 +92,9 @@ def model_config(
         config.dynamic_batching.CopyFrom(
             pb.ModelDynamicBatching(max_queue_delay_microseconds=delay)
         )
+    if serving.accelerator is not None:
+        _require_fixed_rows(signature, size)
+        config.optimization.CopyFrom(accelerators_of(serving.accelerator))
     values = {"intra_op_thread_count": str(serving.intra_op_thread_count), **(parameters or {})}
     for key, value in values.items():
         config.parameters[key].string_value = value
@@ -158,9 +162,19 @@ def _output(spec: TensorSpec, size: int, labels: Sequence[str]) -> pb.ModelOutpu
     return tensor
 
 
-def _instance_group(count: int, device: Device) -> pb.ModelInstanceGroup:
-    kinds = {"cpu": pb.ModelInstanceGroup.KIND_CPU, "gpu": pb.ModelInstanceGroup.KIND_GPU}
-    return pb.ModelInstanceGroup(count=count, kind=kinds[device])
+def _require_fixed_rows(signature: Signature, size: int) -> None:
+    """Raise if a dimension beside the batch is dynamic: no warm-up can build its engines.
+
+    They would be built in traffic, again at each size outside those that were seen.
+    """
+    for spec in signature.inputs:
+        if DYNAMIC in _dims(spec, size):
+            raise InputError(
+                "serving.accelerator cannot serve this model",
+                seen=f"{spec.name} {list(spec.shape)}",
+                valid="a graph whose one dynamic dimension is the batch",
+                hint="serve it without serving.accelerator",
+            )
 
 
 def _warmups(signature: Signature, size: int) -> list[pb.ModelWarmup]:

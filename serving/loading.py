@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from models.errors import MillraceError, TransientError, WorkError
 from serving.actions import Switch, Unload
 from serving.client import TritonClient
-from serving.config import Device, loaded_anew, model_config, specific
+from serving.config import loaded_anew, model_config, specific
 from serving.index import live_version, ready_versions
 from serving.repository import Repository
 
@@ -15,9 +15,7 @@ UNLOAD_SECONDS = 60.0
 POLL_SECONDS = 0.02
 
 
-def load(
-    action: Switch, repository: Repository, client: TritonClient, *, device: Device = "cpu"
-) -> None:
+def load(action: Switch, repository: Repository, client: TritonClient) -> None:
     """Write the model's configuration, load it by gRPC, and see that the version answers.
 
     Raises:
@@ -36,7 +34,6 @@ def load(
         artifact.serving,
         version_policy=specific([*keep, version]),
         labels=artifact.labels,
-        device=device,
         parameters=loaded_anew() if action.anew else None,
     )
     with _config_restored_on_failure(repository, model):

@@ -32,7 +32,6 @@ from serving.actions import (
     in_words,
 )
 from serving.client import TritonClient
-from serving.config import Device
 from serving.index import live_version
 from serving.observe import Observer
 from serving.outcome import Outcome, outcome_of, refusal
@@ -55,13 +54,11 @@ class Request:
         asked_by: who or what asked for it, for the release table.
         link: where to read more about it.
         again_from: refusals before this moment are tried again; None keeps to them.
-        device: where instances run.
     """
 
     asked_by: str
     link: str = ""
     again_from: datetime | None = None
-    device: Device = "cpu"
 
 
 class ModelRelease:
@@ -180,8 +177,7 @@ class ModelRelease:
     def _(self, action: Divert) -> None:
         with TritonClient(action.endpoint) as client:
             self._make_whole(action.model, action.split.champion, action.split.candidate)
-            device, anew = self.request.device, action.anew
-            splitting.divert(action.split, self._repository, client, device=device, anew=anew)
+            splitting.divert(action.split, self._repository, client, anew=action.anew)
 
     @_do.register
     def _(self, action: Dismantle) -> None:
@@ -208,7 +204,6 @@ class ModelRelease:
                 self._repository,
                 client,
                 expected,
-                device=self.request.device,
             )
         caution = {"caution": expected.caution} if expected.caution else {}
         self._measured[action.version] = asdict(evidence) | caution
@@ -217,7 +212,7 @@ class ModelRelease:
     def _(self, action: Switch) -> None:
         self._make_whole(action.model, action.version, *action.keep)
         with TritonClient(action.endpoint) as client, self._noted(action):
-            loading.load(action, self._repository, client, device=self.request.device)
+            loading.load(action, self._repository, client)
 
     @_do.register
     def _(self, action: Unload) -> None:

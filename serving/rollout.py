@@ -17,7 +17,7 @@ from tritonclient.grpc import model_config_pb2 as pb
 
 from models.specs.rollout import RolloutSpec
 from models.specs.serving import ServingSpec
-from serving.config import Device, model_config, specific
+from serving.config import model_config, specific
 from serving.judge import TESTS, Counts, judge
 from serving.onnx_graph import Signature
 
@@ -149,7 +149,6 @@ def arms_config(
     split: Split,
     signature: Signature,
     serving: ServingSpec,
-    device: Device = "cpu",
     parameters: Mapping[str, str] | None = None,
 ) -> pb.ModelConfig:
     """Return the configuration of the model that has both versions loaded.
@@ -158,7 +157,6 @@ def arms_config(
         split: the rollout.
         signature: what both versions take and give; their `served` must be equal.
         serving: how the candidate is served.
-        device: where the instances run.
         parameters: further ones.
     """
     return model_config(
@@ -166,7 +164,6 @@ def arms_config(
         signature,
         serving,
         version_policy=specific([split.champion, split.candidate]),
-        device=device,
         parameters=parameters,
     )
 
@@ -189,6 +186,7 @@ def splitter_config(
     )
     config.backend = BACKEND
     config.ClearField("model_warmup")
+    config.ClearField("optimization")
     config.ClearField("parameters")
     for tensor in (*config.input, *config.output):
         tensor.ClearField("reshape")

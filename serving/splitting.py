@@ -23,7 +23,7 @@ from collections.abc import Callable
 from models.errors import MillraceError, TransientError, WorkError
 from serving import split_metrics
 from serving.client import TritonClient
-from serving.config import Device, from_text, loaded_anew
+from serving.config import from_text, loaded_anew
 from serving.index import ready_versions
 from serving.onnx_graph import Signature
 from serving.repository import Repository
@@ -46,7 +46,6 @@ def divert(
     repository: Repository,
     client: TritonClient,
     *,
-    device: Device = "cpu",
     anew: bool = False,
 ) -> None:
     """Serve a step of a rollout on a replica, whatever it serves now.
@@ -67,7 +66,7 @@ def divert(
         for version in versions:
             repository.link(split.model, version, split.arms, version)
         again = loaded_anew() if anew else None
-        repository.write_config(arms_config(split, signature, artifact.serving, device, again))
+        repository.write_config(arms_config(split, signature, artifact.serving, again))
         client.load(split.arms)
     saved = repository.saved_config(split.model)
     try:

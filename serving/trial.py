@@ -19,13 +19,16 @@ import numpy as np
 from models.apart import Limits, run_apart
 from models.arrays import Array
 from models.errors import MillraceError, TransientError, WorkError
+from models.specs.serving import ServingSpec
 from serving.client import TritonClient
-from serving.config import Device, latest, model_config
+from serving.config import latest, model_config
 from serving.names import TRIAL
 from serving.repository import Repository
 
 ALONE = Limits(seconds=60.0, memory=16 << 30)
 LOAD_SECONDS = 120.0
+ENGINE_SECONDS = 400.0
+"""With an accelerator, which builds its engines while the version loads and warms up."""
 PROBE_SECONDS = 2.0
 PROBE_REQUESTS = 200
 PROBES = 3
@@ -104,8 +107,6 @@ def try_on_replica(
     repository: Repository,
     client: TritonClient,
     expected: Expected,
-    *,
-    device: Device = "cpu",
 ) -> Evidence:
     """Load a staged version under a secret name, and measure its answers and its latency.
 
@@ -113,7 +114,7 @@ def try_on_replica(
         WorkError: it was not loaded, its answers differ or are not finite, or it is too slow.
         TransientError: the replica went away.
     """
-    with _loaded(model, version, repository, client, device) as name:
+    with _loaded(model, version, repository, client) as name:
         batch = batch_of(repository, model, version)
         difference = compare(client, name, expected, batch)
         row, slo = expected.part(slice(None if batch is None else 1)), expected.latency_slo_ms
@@ -164,6 +165,11 @@ def compare(
             valid=f"at most {allowed:.2e}, row by row as in a batch",
         )
     return largest
+
+
+def load_seconds(serving: ServingSpec) -> float:
+    """Return how long a version may take to load."""
+    return LOAD_SECONDS if serving.accelerator is None else ENGINE_SECONDS
 
 
 def batch_of(repository: Repository, model: str, version: int) -> int | None:
@@ -227,7 +233,7 @@ def _probe(client: TritonClient, name: str, row: Mapping[str, Array]) -> list[fl
 
 @contextmanager
 def _loaded(
-    model: str, version: int, repository: Repository, client: TritonClient, device: Device
+    model: str, version: int, repository: Repository, client: TritonClient
 ) -> Iterator[str]:
     """Load a staged version under a name of its own for the length of the block."""
     name = f"{model}{TRIAL}{version}-{token_hex(4)}"
@@ -238,12 +244,11 @@ def _loaded(
         artifact.serving,
         version_policy=latest(),
         labels=artifact.labels,
-        device=device,
     )
     try:
         repository.link(model, version, name, 1)
         repository.write_config(config, artifact.labels)
-        client.load(name, timeout=LOAD_SECONDS)
+        client.load(name, timeout=load_seconds(artifact.serving))
         yield name
     finally:
         with suppress(MillraceError):

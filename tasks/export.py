@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,10 +15,12 @@ from models import snapshots
 from models.arrays import Array
 from models.errors import WorkError
 from models.features import TEXT, Encoding
+from models.gpu import this_gpu
 from models.machine import this_machine
 from models.pieces import answered
 from models.pipeline import Pipeline
 from models.pipeline_file import resolved_yaml
+from models.tensorrt_options import provider_options
 from tasks.compared import first_rows, split_rows
 from tasks.progress import bar, log
 from tasks.retry import step
@@ -55,7 +57,11 @@ class Exported:
 
 @step(timeout_seconds=3600, retries=0)
 def export_candidates(
-    pipeline: Pipeline, snapshot: snapshots.Snapshot, trained: Trained, folder: Path
+    pipeline: Pipeline,
+    snapshot: snapshots.Snapshot,
+    trained: Trained,
+    folder: Path,
+    timing_caches: Path | None = None,
 ) -> Exported:
     """Export, measure, choose and certify.
 
@@ -64,6 +70,7 @@ def export_candidates(
         snapshot: gives the calibration rows and the test split.
         trained: weights and encoding.
         folder: an empty folder for the files, kept until the version is registered.
+        timing_caches: folder, kept, of what speeds up the next build of an engine.
 
     Raises:
         WorkError: no form could be made that gives finite answers.
@@ -76,6 +83,7 @@ def export_candidates(
     test, target = split_rows(pipeline, snapshot, trained.encoding)
     first = first_rows(pipeline, snapshot, pipeline.export.golden_rows)
     exporter = _exporter(pipeline, snapshot, trained, objective, folder)
+    exporter = replace(exporter, timing_caches=timing_caches, tensorrt=_tensorrt(pipeline))
     rows, full = pipeline.export.golden_rows, pipeline.serving.max_batch_size
     evidence = gather_evidence(
         *(exporter.served, objective, exporter.read, test, target),
@@ -106,6 +114,20 @@ def export_candidates(
     )
 
 
+def _tensorrt(pipeline: Pipeline) -> dict[str, str] | None:
+    """Return the options of TensorRT where serving accelerates with it, if it can be had here."""
+    accelerator = pipeline.serving.accelerator
+    if accelerator is None:
+        return None
+    if this_gpu() is None:
+        log.warning(
+            "there is no NVIDIA GPU here: the forms are measured without serving.accelerator, and "
+            "a release may refuse answers that differ from those"
+        )
+        return None
+    return provider_options(accelerator)
+
+
 def _warn_if_useless(objective: "Objective", evidence: "Evidence") -> None:
     """Say so where the model is no better than an answer that never looks at the row."""
     if objective.metric == "accuracy":
@@ -129,6 +151,7 @@ def _exporter(
     objective: "Objective",
     folder: Path,
 ) -> "Exporter":
+    from export.engine import axes_of
     from export.exporter import Exporter
     from export.measure import gather_evidence
     from models.checkpoint import load_weights
@@ -168,6 +191,7 @@ def _exporter(
         folder=folder,
         threads=pipeline.serving.intra_op_thread_count,
         spec=pipeline.export,
+        axes=axes_of(encoding.input, pipeline.serving.max_batch_size, pipeline.export.golden_rows),
     )
 
 

@@ -88,5 +88,6 @@ def log_candidates(exported: Exported, run: TrackedRun) -> None:
     run.log_text(candidates_table(exported.candidates, certificate), "export/candidates.md")
     if points:
         run.log_figure(pareto_front(points, certificate.metric_name), "plots/candidates.png")
-    for path in exported.reproduction:
+    engines = [c.path for c in exported.candidates if c.is_engine and c.path is not None]
+    for path in (*exported.reproduction, *engines):
         run.log_file(path, f"export/{path.name}" if path.is_dir() else "export")

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from export.certificate import Certificate, Stage
 from models.answers import answers_of
 from models.errors import InputError, MillraceError, WorkError
+from models.gpu import these_ties
 from models.guard import Credentials, Incumbent, refusal
 from models.machine import this_machine
 from models.package import ModelVersion, Package
@@ -243,7 +244,9 @@ def _plain(release: Release) -> dict[str, object]:
 
 def _caution(certificate: Certificate) -> str:
     """Say so where the form was chosen on another kind of machine than serves it."""
-    here = this_machine().kind
+    chosen, here = certificate.stage(certificate.candidate), this_machine().kind
+    if chosen and chosen.ties and chosen.ties != (ties := str(these_ties() or here)):
+        return f"it was certified with {chosen.ties}; this machine has {ties}"
     if certificate.machine_kind in ("", here):
         return ""
     return f"its form was chosen on {certificate.machine}; this machine has {here}"

@@ -152,7 +152,10 @@ def candidates_table(candidates: "Sequence[Candidate]", certificate: "Certificat
         for each in candidates
         if each.notes
     ]
-    return "\n\n".join((table(head, rows), " ".join(filter(None, (measured, star))), *searches))
+    ties = dict.fromkeys(c.stage.ties for c in candidates if c.stage and c.stage.ties)
+    tied = [f"With TensorRT: {each}." for each in ties]
+    told = " ".join(filter(None, (measured, *tied, star)))
+    return "\n\n".join((table(head, rows), told, *searches))
 
 
 def candidate_row(
@@ -162,7 +165,8 @@ def candidate_row(
     stage, speed = candidate.stage, candidate.speed
     if stage is None or speed is None:
         return (candidate.name, *[""] * 9, candidate.reason or "")
-    chosen = "chosen" if candidate.name == certificate.candidate else "passed"
+    passed = "passed; an engine, not served" if candidate.is_engine else "passed"
+    verdict = "chosen" if candidate.name == certificate.candidate else passed
     ends = (stage.metric_low, stage.metric_high)
     return (
         f"{candidate.name}{' ★' if in_front else ''}",
@@ -175,7 +179,7 @@ def candidate_row(
         "" if None in ends else f"{stage.metric_low:.4f} to {stage.metric_high:.4f}",
         f"{stage.worst_class}: {_measured(stage.worst_metric)}" if stage.worst_class else "",
         "" if stage.metric_loss is None else f"{stage.metric_loss:.2%}",
-        candidate.reason or chosen,
+        candidate.reason or verdict,
     )
 
 

@@ -52,10 +52,12 @@ class Ranges:
     Attributes:
         method: how a range is taken from what was seen: minmax, entropy or percentile.
         activations: u8 or s8.
+        symmetric: as TensorRT wants it: zero is zero, weights have all 8 bits, the bias is a float.
     """
 
     method: str = "minmax"
     activations: str = "u8"
+    symmetric: bool = False
 
 
 def quantize(
@@ -83,6 +85,7 @@ def quantize_prepared(
 
     Weights have 7 bits: x86 processors without VNNI add pairs of products in 16 bits, which 8 bits
     overflow, so the answers would be other ones there (ONNX Runtime's guide to quantization).
+    Symmetric ones are for GPUs, which have no such trouble.
 
     Args:
         source: the float32 model, prepared.
@@ -102,7 +105,7 @@ def quantize_prepared(
         nodes_to_exclude=list(keep),
         nodes_to_quantize=None if only is None else list(only),
         per_channel=True,
-        reduce_range=True,
+        reduce_range=not ranges.symmetric,
         activation_type=ACTIVATIONS[ranges.activations],
         weight_type=QuantType.QInt8,
         calibrate_method=METHODS[ranges.method],
@@ -110,6 +113,8 @@ def quantize_prepared(
         extra_options={
             "OpTypesToExcludeOutputQuantization": ["Gemm", "MatMul"],
             "MatMulConstBOnly": True,  # attention multiplies two activations: they stay in float
+            "ActivationSymmetric": ranges.symmetric,
+            "QuantizeBias": not ranges.symmetric,
         },
     )
 
@@ -125,9 +130,10 @@ def main() -> None:
     """Convert one file."""
     made = with_ranges(parser(__doc__, calibrated=True))
     made.add_argument("--keep", nargs="*", default=(), help="nodes that stay in float")
+    made.add_argument("--symmetric", action="store_true", help="as TensorRT wants it")
     given = made.parse_args()
     require_layers(given.source, HEAVY)
-    ranges = Ranges(given.method, given.activations)
+    ranges = Ranges(given.method, given.activations, given.symmetric)
     quantize(given.source, given.target, given.calibration, ranges, given.keep)
 
 

@@ -10,15 +10,29 @@ FormName = Literal[
     "onnx-fp32",
     "onnx-optimized",
     "onnx-fp16",
+    "onnx-bf16",
+    "onnx-fp8",
     "onnx-int8-dynamic",
     "onnx-int8-static",
     "onnx-int8-static-s8",
+    "onnx-int8-symmetric",
     "onnx-int8-static-entropy",
     "onnx-int8-static-percentile",
     "onnx-int8-smooth",
     "onnx-int8-mixed",
     "onnx-int8-weights",
     "onnx-int4-weights",
+    "onnx-int8-modelopt",
+    "onnx-fp8-modelopt",
+    "onnx-int4-modelopt",
+    "tensorrt-fp32",
+    "tensorrt-fp16",
+    "tensorrt-bf16",
+    "tensorrt-int8",
+    "tensorrt-fp8",
+    "tensorrt-int8-modelopt",
+    "tensorrt-fp8-modelopt",
+    "tensorrt-int4-modelopt",
 ]
 """The forms of `export.forms`."""
 
@@ -27,7 +41,7 @@ class ExportLimits(Spec):
     """What the process of one conversion, or of one measurement, may take."""
 
     seconds: float = Field(600.0, gt=0, description="Wall time.")
-    memory_gib: float = Field(16.0, gt=0, description="Address space, in GiB.")
+    memory_gib: float = Field(16.0, gt=0, description="Memory of the host, in GiB.")
 
 
 class ExportSpec(Spec):

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field, model_validator
 
 from models.specs.base import Spec
 
@@ -38,6 +38,34 @@ class PromotionSpec(Spec):
     )
 
 
+def _name_from_word(value: object) -> object:
+    """Let `accelerator: tensorrt` stand for `accelerator: {name: tensorrt}`."""
+    return {"name": value} if isinstance(value, str) else value
+
+
+class AcceleratorSpec(Spec):
+    """The accelerator of the onnxruntime backend on a GPU; the words are the backend's own."""
+
+    name: Literal["tensorrt"] = Field(
+        "tensorrt",
+        description="Engines are built from the ONNX file where it is loaded, which takes time.",
+    )
+    precision_mode: Literal["FP32", "FP16", "BF16", "INT8"] = Field(
+        "FP32",
+        description="What TensorRT before 11 may compute in; INT8 wants a form with QDQ, such as "
+        "onnx-int8-symmetric. TensorRT 11 gives no choice: it computes in the types of the form.",
+    )
+    max_workspace_size_bytes: int = Field(
+        2**30, ge=2**20, description="Largest memory of the GPU that kernels may use for a while."
+    )
+    trt_timing_cache_path: str | None = Field(
+        None,
+        min_length=1,
+        description="Folder, on the machine of Triton, that keeps the times of kernels, so that "
+        "the next engine is built sooner; null keeps nothing.",
+    )
+
+
 class ServingSpec(Spec):
     """How Triton serves the model; the words are Triton's own."""
 
@@ -47,6 +75,12 @@ class ServingSpec(Spec):
     )
     instance_count: int = Field(1, ge=1, description="Instances in the instance_group.")
     intra_op_thread_count: int = Field(1, ge=1, description="Threads of each instance.")
+    device: Literal["cpu", "gpu"] = Field(
+        "cpu", description="Where the instances run: KIND_CPU or KIND_GPU."
+    )
+    accelerator: Annotated[AcceleratorSpec, BeforeValidator(_name_from_word)] | None = Field(
+        None, description="tensorrt on a GPU, or null for CUDA alone."
+    )
     latency_slo_ms: float | None = Field(
         None,
         gt=0,
@@ -59,3 +93,9 @@ class ServingSpec(Spec):
     quorum: Annotated[int, Field(ge=1)] | Literal["all"] = Field(
         1, description="Replicas that must answer before any of them switches: a count, or all."
     )
+
+    @model_validator(mode="after")
+    def _accelerator_needs_a_gpu(self) -> "ServingSpec":
+        if self.accelerator is not None and self.device != "gpu":
+            raise ValueError(f"serving.accelerator {self.accelerator.name} needs device: gpu")
+        return self

@@ -20,8 +20,11 @@ from tritonclient.utils import InferenceServerException
 
 from models.errors import InputError, TransientError, WorkError
 from models.places import Endpoint, Places
+from models.specs.serving import AcceleratorSpec
 from serving import plan, triton
+from serving.accelerator import accelerators_of
 from serving.client import TOKEN_HEADER, TOKEN_METADATA, TritonClient
+from serving.config import from_text
 from serving.ledger import Ledger
 from serving.load import measure
 from serving.model_release import Request
@@ -424,3 +427,22 @@ def test_a_client_without_the_token_predicts_and_is_told_why_no_more(served, tok
 def test_the_token_is_in_no_log(served) -> None:
     endpoint = served.client.endpoint
     assert endpoint.token not in triton.log_file(served.places, endpoint).read_text()
+
+
+def test_a_gpu_that_is_not_there_is_why_a_version_is_refused(served) -> None:
+    served.serve("accelerated", constant(1))
+    served.desk.register("accelerated", 2, constant(2), device="gpu", accelerator="tensorrt")
+    outcome = served.release(accelerated=2)
+    assert "GPU" in str(outcome.error)
+    assert answer_of(served, "accelerated") == 1
+
+
+def test_on_a_cpu_the_accelerator_is_passed_over_and_the_log_says_so(served) -> None:
+    served.serve("unhurried", constant(1))
+    config = from_text(served.repository.saved_config("unhurried").config.decode())
+    config.optimization.CopyFrom(accelerators_of(AcceleratorSpec(precision_mode="FP16")))
+    served.repository.write_config(config)
+    served.client.load("unhurried")
+    assert answer_of(served, "unhurried") == 1
+    log = triton.log_file(served.places, served.client.endpoint)
+    wait_for(lambda: "the accelerator tensorrt is for KIND_GPU" in log.read_text())

@@ -2,12 +2,14 @@
 
 It stands in for NVIDIA's C++ backend of the same name and reads the same `config.pbtxt`: the
 parameters `intra_op_thread_count`, `inter_op_thread_count`, `execution_mode`, `enable_mem_arena`
-and `enable_mem_pattern`, and `optimization { graph { level } }`. Triton runs it in stub processes,
-one for each instance, so it imports nothing of Millrace.
+and `enable_mem_pattern`, `optimization { graph { level } }`, and the accelerator `tensorrt` of GPU
+instances; on a CPU it is passed over, as there. Triton runs it in stub processes, one for each
+instance, so it imports nothing of Millrace.
 """
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import onnxruntime as ort
 import triton_python_backend_utils as pb_utils
+from execution_accelerator import tensorrt_options  # type: ignore[import-not-found]
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 
 Array = npt.NDArray[Any]
@@ -43,8 +46,11 @@ class TritonPythonModel:
         self.session = ort.InferenceSession(
             str(version / (config.get("default_model_filename") or "model.onnx")),
             sess_options=session_options(config),
-            providers=providers(args["model_instance_kind"], args["model_instance_device_id"]),
+            providers=providers(
+                args["model_instance_kind"], args["model_instance_device_id"], config
+            ),
         )
+        check_tensorrt(args["model_instance_kind"], config, self.session.get_providers())
         self.text_inputs = {
             node.name for node in self.session.get_inputs() if node.type == "tensor(string)"
         }
@@ -134,16 +140,46 @@ def session_options(config: Mapping[str, Any]) -> ort.SessionOptions:
     return options
 
 
-def providers(kind: str, device: str) -> list[Any]:
-    """Return the execution providers of an instance: CUDA for KIND_GPU, else the CPU's."""
+def providers(kind: str, device: str, config: Mapping[str, Any]) -> list[Any]:
+    """Return the execution providers of an instance, each for what the one before cannot run.
+
+    For KIND_GPU they are TensorRT, if the accelerator is asked for, and CUDA; else the CPU's.
+    """
+    options = accelerator(config)
     if kind != "GPU":
+        if options is not None:
+            pb_utils.Logger.log_warn("the accelerator tensorrt is for KIND_GPU, and this is a CPU")
         return ["CPUExecutionProvider"]
     if "CUDAExecutionProvider" not in ort.get_available_providers():
         raise pb_utils.TritonModelException(
             "instance_group is KIND_GPU but this onnxruntime has no CUDAExecutionProvider: "
             "install onnxruntime-gpu in the environment of Triton, or serve on KIND_CPU"
         )
-    return [("CUDAExecutionProvider", {"device_id": int(device)}), "CPUExecutionProvider"]
+    place = {"device_id": int(device)}
+    cuda: list[Any] = [("CUDAExecutionProvider", place), "CPUExecutionProvider"]
+    if options is None:
+        return cuda
+    with suppress(ImportError):
+        import tensorrt_libs  # noqa: F401 - loads what the provider links to, if it is a wheel
+    return [("TensorrtExecutionProvider", {**place, **options}), *cuda]
+
+
+def accelerator(config: Mapping[str, Any]) -> dict[str, str] | None:
+    """Return the options of TensorRT, None where it is not asked for; refuse what is not known."""
+    try:
+        return tensorrt_options(config)  # type: ignore[no-any-return]
+    except ValueError as error:
+        raise pb_utils.TritonModelException(str(error)) from error
+
+
+def check_tensorrt(kind: str, config: Mapping[str, Any], loaded: Sequence[str]) -> None:
+    """Raise if TensorRT is asked for and was not loaded: ONNX Runtime goes on without it."""
+    is_wanted = kind == "GPU" and accelerator(config) is not None
+    if is_wanted and "TensorrtExecutionProvider" not in loaded:
+        raise pb_utils.TritonModelException(
+            "ONNX Runtime cannot load TensorRT: install TensorRT of the version that "
+            "onnxruntime-gpu was built with, or serve without serving.accelerator"
+        )
 
 
 def check_names(kind: str, configured: Sequence[str], found: Sequence[str]) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from export import exporter as module
 from export.exporter import Exporter
-from export.forms import FORMS, FP32, MIXED, Form
+from export.forms import ENGINES, FORMS, FP32, MIXED, Form
 from export.measure import Evidence, gather_evidence
 from models.arrays import Array
 from models.digest import digest_of
@@ -194,7 +194,7 @@ def test_a_form_that_does_not_answer_in_time_is_a_row(exported: Any, made: dict[
 
 
 def test_every_form_that_a_pipeline_may_name_can_be_made() -> None:
-    assert {*FORMS, FP32, MIXED} == set(get_args(FormName))
+    assert {*FORMS, *ENGINES, FP32, MIXED} == set(get_args(FormName))
 
 
 @pytest.mark.parametrize("name", [FP32, INT8])

@@ -1,8 +1,12 @@
+import resource
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from models import limited
 from models.apart import Limits, ending, run_apart
 from models.errors import TransientError, WorkError
 
@@ -28,6 +32,7 @@ def test_what_it_writes_comes_back(tmp_path: Path) -> None:
         ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "crashed: SIGSEGV"),
         ("import sys; sys.exit(3)", "ended with status 3"),
         ("bytearray(5 << 30)", "MemoryError"),
+        ("from models.errors import WorkError; raise WorkError('no', seen=1)", "^no$"),
     ],
 )
 def test_why_it_failed_is_one_line(tmp_path: Path, text: str, reason: str) -> None:
@@ -50,3 +55,40 @@ def test_one_that_hangs_is_ended(tmp_path: Path) -> None:
 def test_a_long_last_word_is_cut() -> None:
     assert len(ending(1, "x" * 10_000)) == 500
     assert ending(-signal.SIGABRT, "told") == "its process crashed: SIGABRT"
+
+
+RESERVE = """
+import ctypes, pathlib, sys
+from models import limited
+limited.DRIVER = pathlib.Path(sys.argv.pop(1))
+limited.main()
+"""
+
+
+@pytest.mark.parametrize(("driver", "ending"), [("/", "reserved"), ("/no/such/driver", "refused")])
+def test_beside_a_gpu_address_space_may_be_reserved(
+    tmp_path: Path, driver: str, ending: str
+) -> None:
+    text = (
+        "import mmap, sys\n"
+        "try:\n"
+        "    mmap.mmap(-1, 64 << 30, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ)\n"
+        "except OSError:\n"
+        "    sys.exit('refused')\n"
+        "sys.exit('reserved')\n"
+    )
+    words = [sys.executable, "-c", RESERVE, driver, str(4 << 30), program(tmp_path, text)]
+    assert subprocess.run(words, capture_output=True, text=True).stderr.strip() == ending
+
+
+def test_beside_a_gpu_memory_is_limited_all_the_same(tmp_path: Path) -> None:
+    words = [sys.executable, "-c", RESERVE, "/", str(4 << 30)]
+    words.append(program(tmp_path, "bytearray(5 << 30)"))
+    assert "MemoryError" in subprocess.run(words, capture_output=True, text=True).stderr
+
+
+def test_the_driver_is_looked_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(limited, "DRIVER", tmp_path)
+    assert limited.limit_of_memory() == resource.RLIMIT_DATA
+    monkeypatch.setattr(limited, "DRIVER", tmp_path / "none")
+    assert limited.limit_of_memory() == resource.RLIMIT_AS

@@ -1,6 +1,9 @@
+import re
+
 import onnx
 import pytest
 from onnx import TensorProto, helper
+from pydantic import ValidationError
 from tritonclient.grpc import model_config_pb2 as pb
 
 from models.errors import InputError, WorkError
@@ -15,6 +18,11 @@ BATCHED = Signature((TensorSpec("x", FLOAT, (-1, 4)),), (TensorSpec("y", FLOAT, 
 def configured(signature: Signature = BATCHED, **options: object) -> pb.ModelConfig:
     values = {"version_policy": latest(), **options}
     return model_config("m", signature, ServingSpec(max_batch_size=8), **values)
+
+
+def on_a_gpu(signature: Signature = BATCHED, **serving: object) -> pb.ModelConfig:
+    spec = ServingSpec.model_validate({"max_batch_size": 8, "device": "gpu", **serving})
+    return model_config("m", signature, spec, version_policy=latest())
 
 
 def test_batch_dimension_is_dropped() -> None:
@@ -66,7 +74,43 @@ def test_specific_versions_are_sorted() -> None:
 
 
 def test_gpu_instances() -> None:
-    assert configured(device="gpu").instance_group[0].kind == pb.ModelInstanceGroup.KIND_GPU
+    kinds = [config.instance_group[0].kind for config in (configured(), on_a_gpu())]
+    assert kinds == [pb.ModelInstanceGroup.KIND_CPU, pb.ModelInstanceGroup.KIND_GPU]
+
+
+def test_the_accelerator_is_written_by_the_names_of_the_cpp_backend() -> None:
+    accelerator = {"precision_mode": "FP16", "trt_timing_cache_path": "/var/cache/trt"}
+    text = to_text(on_a_gpu(accelerator=accelerator))
+    entry = text[text.index("optimization {") :].replace("\n", " ")
+    assert 'gpu_execution_accelerator {       name: "tensorrt"' in entry
+    parameters = dict(re.findall(r'key: "(\w+)"\s+value: "([^"]+)"', entry))
+    assert parameters == {
+        "precision_mode": "FP16",
+        "max_workspace_size_bytes": "1073741824",
+        "trt_timing_cache_enable": "1",
+        "trt_timing_cache_path": "/var/cache/trt",
+    }
+
+
+def test_without_an_accelerator_nothing_is_said_of_one() -> None:
+    assert not on_a_gpu().HasField("optimization")
+
+
+def test_engines_are_not_cached_because_a_cache_knows_no_weights() -> None:
+    assert "trt_engine_cache" not in to_text(on_a_gpu(accelerator="tensorrt"))
+
+
+def test_a_dimension_that_no_warm_up_covers_is_refused_with_an_accelerator() -> None:
+    text = Signature((TensorSpec("ids", TensorProto.INT64, (-1, -1)),), BATCHED.outputs)
+    assert on_a_gpu(text).max_batch_size == 8
+    with pytest.raises(InputError, match="serving.accelerator cannot serve") as caught:
+        on_a_gpu(text, accelerator="tensorrt")
+    assert caught.value.seen == "ids [-1, -1]"
+
+
+def test_an_accelerator_needs_a_gpu() -> None:
+    with pytest.raises(ValidationError, match="serving.accelerator tensorrt needs device: gpu"):
+        ServingSpec.model_validate({"accelerator": "tensorrt"})
 
 
 def test_parameters_have_the_backends_own_names() -> None:

@@ -3,6 +3,7 @@ from dataclasses import replace
 import pytest
 from onnx import TensorProto
 from pydantic import ValidationError
+from tritonclient.grpc import model_config_pb2 as pb
 
 from models.pipeline import Pipeline
 from models.specs.rollout import RolloutSpec
@@ -88,6 +89,16 @@ def test_a_shadow_is_promoted_after_its_one_step() -> None:
 def test_a_rollout_is_read_back_from_its_configuration() -> None:
     config = splitter_config(SPLIT, SIGNATURE, ServingSpec())
     assert split_of(from_text(to_text(config))) == SPLIT
+
+
+def test_the_splitter_runs_on_the_cpu_whatever_its_arms_run_on() -> None:
+    serving = ServingSpec.model_validate({"device": "gpu", "accelerator": "tensorrt"})
+    splitter = splitter_config(SPLIT, SIGNATURE, serving)
+    arms = arms_config(SPLIT, SIGNATURE, serving)
+    assert splitter.instance_group[0].kind == pb.ModelInstanceGroup.KIND_CPU
+    assert not splitter.HasField("optimization")
+    assert arms.instance_group[0].kind == pb.ModelInstanceGroup.KIND_GPU
+    assert arms.HasField("optimization")
 
 
 def test_a_plain_configuration_is_no_rollout() -> None:

@@ -34,6 +34,7 @@ def test_a_bar_in_a_cell_does_not_end_it() -> None:
         (MEASURED, "chosen"),
         (replace(MEASURED, name="other"), "passed"),
         (replace(MEASURED, reason="too slow"), "too slow"),
+        (replace(MEASURED, name="other", is_engine=True), "passed; an engine, not served"),
     ],
 )
 def test_a_candidate_is_told_with_its_verdict(candidate: Candidate, verdict: str) -> None:
@@ -49,6 +50,15 @@ def test_forms_of_the_front_have_a_star_and_the_machine_is_told() -> None:
     assert "| fast ★ |" in told
     assert "| slow |" in told
     assert "Measured on a laptop." in told
+
+
+def test_what_engines_are_tied_to_is_told_once() -> None:
+    tied = [
+        replace(MEASURED, name=name, stage=replace(STAGE, name=name, ties="a GPU, TensorRT 11"))
+        for name in ("one", "other")
+    ]
+    assert candidates_table([MEASURED, *tied], CERTIFICATE).count("With TensorRT: a GPU") == 1
+    assert "With TensorRT" not in candidates_table([MEASURED], CERTIFICATE)
 
 
 def test_a_candidate_that_was_not_made_is_told_with_the_reason() -> None:

@@ -1,0 +1,90 @@
+"""bf16 products: Conv, Gemm and MatMul take and give bf16, everything between stays in float32.
+
+As torch.autocast does it: bf16 has float32's range, so no value overflows on the way. Weights are
+kept in bf16; inputs and outputs of the graph stay in float32.
+"""
+
+from typing import Any
+
+import onnx
+from onnx import TensorProto, helper, numpy_helper, version_converter
+
+from .arguments import parser
+from .layers import HEAVY, require_layers
+
+OPSET = 22
+"""The first in which Conv takes bf16."""
+
+
+class Narrowing:
+    """A graph on its way to bf16 layers: its nodes in order, and the copies that were made."""
+
+    def __init__(self, graph: Any) -> None:
+        self.graph = graph
+        self.nodes: list[Any] = []
+        self._weights = {
+            each.name: each for each in graph.initializer if each.data_type == TensorProto.FLOAT
+        }
+        self._copies: dict[str, str] = {}
+
+    def keep(self, node: Any) -> None:
+        """Take a node as it is."""
+        self.nodes.append(node)
+
+    def narrow(self, node: Any) -> None:
+        """Take a layer with its inputs and its output in bf16, and its output in float32 again."""
+        layer = onnx.NodeProto()
+        layer.CopyFrom(node)
+        layer.ClearField("input")
+        layer.input.extend(self._copy_of(name) for name in node.input)
+        (output,) = node.output
+        layer.output[0] = f"{output}_bf16_result"
+        back = helper.make_node("Cast", [layer.output[0]], [output], to=TensorProto.FLOAT)
+        self.nodes += [layer, back]
+
+    def _copy_of(self, name: str) -> str:
+        """Return the name of a tensor's bf16 copy, made where it is first needed."""
+        if not name or name in self._copies:
+            return self._copies.get(name, name)
+        copy = self._copies[name] = f"{name}_bf16"
+        if name in self._weights:
+            values = numpy_helper.to_array(self._weights[name])
+            kept = helper.make_tensor(copy, TensorProto.BFLOAT16, values.shape, values)
+            self.graph.initializer.append(kept)
+        else:
+            self.nodes.append(helper.make_node("Cast", [name], [copy], to=TensorProto.BFLOAT16))
+        return copy
+
+
+def narrowed(model: Any) -> Any:
+    """Return the model with its heavy layers in bf16.
+
+    Args:
+        model: in float32, of `OPSET` or a later one.
+    """
+    made = onnx.ModelProto()
+    made.CopyFrom(model)
+    narrowing = Narrowing(made.graph)
+    for node in model.graph.node:
+        (narrowing.narrow if node.op_type in HEAVY else narrowing.keep)(node)
+    used = {name for node in narrowing.nodes for name in node.input}
+    kept = [each for each in made.graph.initializer if each.name in used]
+    for field in ("node", "initializer", "value_info"):
+        made.graph.ClearField(field)
+    made.graph.node.extend(narrowing.nodes)
+    made.graph.initializer.extend(kept)
+    return made
+
+
+def main() -> None:
+    """Convert one file."""
+    given = parser(__doc__).parse_args()
+    require_layers(given.source, HEAVY)
+    model = onnx.load(given.source)
+    if next(each.version for each in model.opset_import if not each.domain) < OPSET:
+        model = version_converter.convert_version(model, OPSET)
+    onnx.save_model(narrowed(model), given.target)
+
+
+if __name__ == "__main__":
+    main()

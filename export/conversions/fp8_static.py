@@ -1,0 +1,50 @@
+"""fp8 weights and activations (E4M3), their scales taken from rows of the train split (QDQ).
+
+For TensorRT, on GPUs of compute capability 8.9 and above; onnxruntime multiplies no fp8 on a CPU.
+The format is that of Micikevicius et al. 2022, "FP8 Formats for Deep Learning"; the scales are
+onnxruntime's: the deviation of what was seen, relative to that of all fp8 numbers.
+"""
+
+import tempfile
+from pathlib import Path
+
+from onnxruntime.quantization import (
+    CalibrationMethod,
+    QuantFormat,
+    QuantType,
+    quantize_static,
+)
+from onnxruntime.quantization.shape_inference import quant_pre_process
+
+from .arguments import parser
+from .int8_static import Rows
+from .layers import HEAVY, require_layers
+
+
+def main() -> None:
+    """Convert one file."""
+    given = parser(__doc__, calibrated=True).parse_args()
+    require_layers(given.source, HEAVY)
+    with tempfile.TemporaryDirectory() as folder:
+        prepared = Path(folder) / "prepared.onnx"
+        quant_pre_process(str(given.source), str(prepared), skip_symbolic_shape=True)
+        quantize_static(
+            str(prepared),
+            str(given.target),
+            Rows(given.calibration, "minmax"),
+            quant_format=QuantFormat.QDQ,
+            op_types_to_quantize=HEAVY,
+            activation_type=QuantType.QFLOAT8E4M3FN,
+            weight_type=QuantType.QFLOAT8E4M3FN,
+            # the only method that onnxruntime has for fp8
+            calibrate_method=CalibrationMethod.Distribution,
+            extra_options={
+                "OpTypesToExcludeOutputQuantization": HEAVY,
+                "ActivationSymmetric": True,
+                "QuantizeBias": False,
+            },
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,88 @@
+import re
+from dataclasses import replace
+
+import pytest
+
+from models import gpu as module
+from models.gpu import Gpu, Ties, gpu_of, tensorrt_of, these_ties, this_gpu
+
+H200 = Gpu("NVIDIA H200", "9.0", "570.86.10")
+TIES = Ties(H200, "11.4.0.106", "13")
+
+
+def test_the_first_gpu_that_is_listed_is_read() -> None:
+    assert gpu_of("NVIDIA H200, 9.0, 570.86.10\nTesla T4, 7.5, 570.86.10\n") == H200
+
+
+@pytest.mark.parametrize("listed", ["", "No devices were found\n", "a, b\n", "a, , c\n"])
+def test_what_is_no_list_of_gpus_is_none(listed: str) -> None:
+    assert gpu_of(listed) is None
+
+
+@pytest.mark.parametrize("command", [("no-such-program",), ("false",), ("sleep", "9")])
+def test_a_machine_that_cannot_tell_has_no_gpu(
+    monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(module, "QUERY", command)
+    monkeypatch.setattr(module, "QUERY_SECONDS", 0.2)
+    assert this_gpu.__wrapped__() is None
+
+
+def test_a_gpu_is_found_by_what_nvidia_smi_prints(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "QUERY", ("echo", "NVIDIA H200, 9.0, 570.86.10"))
+    assert this_gpu.__wrapped__() == H200
+
+
+@pytest.mark.parametrize(
+    ("installed", "found"),
+    [
+        ({}, None),
+        ({"tensorrt": "11.4", "tensorrt-cu13": "11.4"}, ("11.4", "13")),
+        ({"tensorrt-cu12": "10.9"}, ("10.9", "12")),
+        ({"tensorrt": "10.3"}, ("10.3", "")),
+    ],
+)
+def test_tensorrt_is_known_by_its_package(
+    installed: dict[str, str], found: tuple[str, str] | None
+) -> None:
+    assert tensorrt_of(installed) == found
+
+
+def test_ties_name_all_that_an_engine_needs() -> None:
+    assert str(TIES) == (
+        "NVIDIA H200 (compute capability 9.0), driver 570.86.10, TensorRT 11.4.0.106, CUDA 13"
+    )
+    assert TIES.slug == "NVIDIA-H200.sm90.driver-570.86.10.tensorrt-11.4.0.106.cuda-13"
+
+
+def test_a_slug_is_a_part_of_a_files_name_whatever_the_gpu_is_called() -> None:
+    odd = replace(TIES, gpu=Gpu("A/B (c) d", "7.5", "1"), cuda="")
+    assert re.fullmatch(r"[A-Za-z0-9.-]+", odd.slug)
+    assert "cuda" not in odd.slug
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        replace(TIES, gpu=replace(H200, name="Tesla T4")),
+        replace(TIES, gpu=replace(H200, compute_capability="7.5")),
+        replace(TIES, gpu=replace(H200, driver="580.1")),
+        replace(TIES, tensorrt="10.9"),
+        replace(TIES, cuda="12"),
+    ],
+)
+def test_whatever_differs_is_another_place_in_words_and_in_names(other: Ties) -> None:
+    assert str(other) != str(TIES)
+    assert other.slug != TIES.slug
+
+
+def test_without_a_gpu_nothing_is_tied(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "this_gpu", lambda: None)
+    monkeypatch.setattr(module, "_installed", lambda: {"tensorrt-cu13": "11.4"})
+    assert these_ties() is None
+
+
+def test_a_gpu_with_tensorrt_ties_an_engine_to_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "this_gpu", lambda: H200)
+    monkeypatch.setattr(module, "_installed", lambda: {"tensorrt-cu13": "11.4.0.106"})
+    assert these_ties() == TIES

@@ -1,0 +1,44 @@
+"""What a reader of a release is told where a version was certified elsewhere."""
+
+import pytest
+
+from export.certificate import Certificate, Stage
+from models.gpu import Gpu, Ties
+from models.machine import this_machine
+from tasks import release
+from tasks.release import _caution
+
+TIES = Ties(Gpu("NVIDIA H200", "9.0", "570.86.10"), "11.4.0.106", "13")
+OTHER = Ties(Gpu("NVIDIA H200", "9.0", "580.1"), "11.4.0.106", "13")
+
+
+def certificate(ties: str = "", kind: str = "") -> Certificate:
+    stage = Stage("onnx-fp16", 0.1, ties=ties)
+    return Certificate(
+        *("m", "onnx-fp16", "d", "n", 0, "e", 1, 1, "accuracy", 0.01, (stage,), True),
+        machine="an H200",
+        machine_kind=kind or this_machine().kind,
+    )
+
+
+def test_a_version_of_this_kind_of_machine_needs_no_caution() -> None:
+    assert _caution(certificate()) == ""
+
+
+def test_a_version_of_another_kind_of_machine_is_told() -> None:
+    assert "chosen on an H200; this machine has" in _caution(certificate(kind="another"))
+
+
+def test_the_same_gpu_driver_and_tensorrt_need_no_caution(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(release, "these_ties", lambda: TIES)
+    assert _caution(certificate(str(TIES))) == ""
+
+
+@pytest.mark.parametrize(("here", "told"), [(OTHER, "driver 580.1"), (None, this_machine().kind)])
+def test_whatever_an_engine_is_tied_to_and_is_not_here_is_told(
+    monkeypatch: pytest.MonkeyPatch, here: Ties | None, told: str
+) -> None:
+    monkeypatch.setattr(release, "these_ties", lambda: here)
+    found = _caution(certificate(str(TIES)))
+    assert found.startswith(f"it was certified with {TIES}")
+    assert told in found.partition("this machine has")[2]
