@@ -28,16 +28,18 @@ RUNTIME_ERRORS: tuple[type[Exception], ...] = (
 class OnnxSession:
     """A model file, ready to answer. It can be opened again in another process by its path."""
 
-    def __init__(self, path: Path, threads: int = 1) -> None:
+    def __init__(self, path: Path | bytes, threads: int = 1) -> None:
         """Open a model.
 
         Args:
-            path: the `.onnx` file, weights inside.
+            path: the `.onnx` file, weights inside; or what is in it.
             threads: threads for one operator; there is one operator at a time.
 
         Raises:
             InputError: the file is not a model that can be run.
         """
+        given = isinstance(path, bytes)
+        model, name = (path, "what was given") if given else (str(path), str(path))
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
@@ -46,11 +48,11 @@ class OnnxSession:
         options.log_severity_level = 3
         try:
             self._session: Any = onnxruntime.InferenceSession(
-                str(path), options, providers=execution_providers()
+                model, options, providers=execution_providers()
             )
         except RUNTIME_ERRORS as error:
             raise InputError(
-                f"{path} is not a model that ONNX Runtime can run",
+                f"{name} is not a model that ONNX Runtime can run",
                 seen=str(error).splitlines()[0],
                 hint="export or fetch it again",
             ) from error

@@ -21,6 +21,7 @@ from torch.optim.lr_scheduler import OneCycleLR
 
 from models.batches import Batch, ShardBatches
 from models.checkpoint import TrainState, load_progress, load_weights, save_checkpoint
+from models.distillation import Teacher, Tutor
 from models.families import build_network
 from models.features import Encoding
 from models.objective import Objective, objective_of
@@ -43,6 +44,7 @@ class TrainJob:
         train_rows: rows of the train split, over all workers.
         find_unused_parameters: whether a step may leave parameters without a gradient; the same
             for all ranks, or their collectives would not match.
+        teacher: whom to learn from; None for the true answers alone.
     """
 
     model: ModelSpec
@@ -51,6 +53,7 @@ class TrainJob:
     folder: Path
     train_rows: int
     find_unused_parameters: bool = False
+    teacher: Teacher | None = None
 
 
 class _Learner:
@@ -79,6 +82,7 @@ class _Learner:
         self.dtype = _autocast_type(spec.precision, device)
         # fp16 gradients underflow without scaling; bf16 and fp32 have the range.
         self.scaler = torch.amp.GradScaler(device.type, enabled=self.dtype is torch.float16)
+        self.tutor = Tutor(job.teacher, objective) if job.teacher else None
 
     def autocast(self) -> Any:
         if self.dtype is None:
@@ -91,6 +95,8 @@ class _Learner:
         with self.autocast():
             logits = self.wrapped(features)
         loss = self.objective.loss(logits.float(), target)
+        if self.tutor is not None:
+            loss = self.tutor.blended(loss, features, logits.float())
         self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
         self.scaler.step(self.optimizer)
         self.scaler.update()

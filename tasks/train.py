@@ -13,6 +13,7 @@ from models.tracking import TrackedRun
 from tasks import progress
 from tasks.progress import log
 from tasks.retry import step
+from tasks.teacher import teacher_of
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,11 @@ def train_workers(
     unused = spec.find_unused_parameters
     if unused is None:
         unused = leaves_parameters_unused(network, encoding.raw_width)
-    job = TrainJob(pipeline.model, spec, encoding, pipeline.folder, rows, unused)
+    teacher = teacher_of(spec.distillation, places, encoding) if spec.distillation else None
+    if teacher is not None:
+        run.set_tags({"millrace.teacher": teacher.name})
+        log.info("train: learns from %s too", teacher.name)
+    job = TrainJob(pipeline.model, spec, encoding, pipeline.folder, rows, unused, teacher)
     storage = places.home / "training"
     log.info("train: starting %s workers on Ray, %s rows", spec.num_workers, f"{rows:,}")
     with progress.bar("train", spec.epochs, "epochs") as bar:

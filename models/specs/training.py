@@ -5,6 +5,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from models.specs.base import Spec
+from models.specs.compression import DistillationSpec
 
 
 class ModelSpec(Spec):
@@ -40,4 +41,7 @@ class TrainingSpec(Spec):
         None,
         description="Whether steps may leave parameters without a gradient. Left out, one step "
         "tells; say true for a module whose branches depend on the data.",
+    )
+    distillation: DistillationSpec | None = Field(
+        None, description="Whom to learn from, if from anyone."
     )
