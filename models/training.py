@@ -21,6 +21,7 @@ from torch.optim.lr_scheduler import OneCycleLR
 
 from models.batches import Batch, ShardBatches
 from models.checkpoint import TrainState, load_progress, load_weights, save_checkpoint
+from models.compression import Compression
 from models.distillation import Teacher, Tutor
 from models.families import build_network
 from models.features import Encoding
@@ -83,6 +84,7 @@ class _Learner:
         # fp16 gradients underflow without scaling; bf16 and fp32 have the range.
         self.scaler = torch.amp.GradScaler(device.type, enabled=self.dtype is torch.float16)
         self.tutor = Tutor(job.teacher, objective) if job.teacher else None
+        self.compression = Compression(spec, self.network, steps)
 
     def autocast(self) -> Any:
         if self.dtype is None:
@@ -100,6 +102,7 @@ class _Learner:
         self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
         self.scaler.step(self.optimizer)
         self.scaler.update()
+        self.compression.after_step()
         if self.schedule.last_epoch < self.schedule.total_steps - 1:
             self.schedule.step()
         return loss.detach(), self.objective.sums(logits.detach().float(), target)
@@ -115,6 +118,7 @@ class _Learner:
             "optimizer": self.optimizer.state_dict(),
             "schedule": self.schedule.state_dict(),
             "scaler": self.scaler.state_dict(),
+            "compression": self.compression.state_dict(),
         }
 
     def restore(self, folder: Path) -> TrainState:
@@ -123,6 +127,7 @@ class _Learner:
         self.optimizer.load_state_dict(states["optimizer"])
         self.schedule.load_state_dict(states["schedule"])
         self.scaler.load_state_dict(states["scaler"])
+        self.compression.load_state_dict(states["compression"])
         return state
 
 
@@ -147,7 +152,9 @@ def train_loop(config: dict[str, Any]) -> None:
     validation = _rows_of_rank(job.encoding, rank, context.get_world_size())
     for epoch in range(state.epoch, spec.epochs):
         started = time.perf_counter()
+        learner.compression.begin_epoch(epoch)
         learned = _learn(learner, _on(device, batches.epoch(epoch)))
+        compressed = learner.compression.end_epoch()
         seconds = time.perf_counter() - started
         checked = _check(learner, _on(device, iter(validation)))
         state = TrainState(epoch + 1)
@@ -158,6 +165,7 @@ def train_loop(config: dict[str, Any]) -> None:
             "learning_rate": learner.schedule.get_last_lr()[0],
             "samples_per_second": float(learned[1]) / seconds,
             "epoch_seconds": seconds,
+            **compressed,
         }
         if not math.isfinite(metrics["train_loss"]):
             # The same on every rank, and the same again from any checkpoint: told, not raised, so

@@ -123,12 +123,14 @@ def _exporter(
     from export.exporter import Exporter
     from export.measure import gather_evidence
     from models.checkpoint import load_weights
+    from models.compression import remove_pruned
     from models.families import build_network
     from models.network import Served
 
     encoding = trained.encoding
     network = build_network(pipeline.model, pipeline.folder, encoding, objective)
     load_weights(trained.checkpoint, network)
+    remove_pruned(pipeline.training, network)
 
     def calibration() -> Iterator[Array]:
         left, columns = pipeline.export.calibration_rows, snapshot.schema.features

@@ -38,6 +38,7 @@ def train_workers(
     pipeline: Pipeline, places: Places, snapshot: snapshots.Snapshot, run: TrackedRun
 ) -> Trained:
     """Train on Ray and log every epoch to the run while it happens."""
+    from models.compression import require_compressible
     from models.families import build_network
     from models.objective import objective_of
     from models.trainer import fit
@@ -52,8 +53,9 @@ def train_workers(
     encoding = fit_encoding(
         snapshot.schema, snapshots.scan(snapshot, "train", shares, columns=columns)
     )
-    # A misfit of family and data is told here, before any worker is started.
+    # A misfit of family, data and compression is told here, before any worker is started.
     network = build_network(pipeline.model, pipeline.folder, encoding, objective_of(encoding))
+    require_compressible(spec, network, encoding.raw_width)
     unused = spec.find_unused_parameters
     if unused is None:
         unused = leaves_parameters_unused(network, encoding.raw_width)

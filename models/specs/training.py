@@ -5,7 +5,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from models.specs.base import Spec
-from models.specs.compression import DistillationSpec
+from models.specs.compression import DistillationSpec, PruningSpec
 
 
 class ModelSpec(Spec):
@@ -45,3 +45,4 @@ class TrainingSpec(Spec):
     distillation: DistillationSpec | None = Field(
         None, description="Whom to learn from, if from anyone."
     )
+    pruning: PruningSpec | None = Field(None, description="What to do without, if with less.")
