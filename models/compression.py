@@ -1,5 +1,6 @@
 """What makes a model smaller while it is trained, as the training loop sees it."""
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -7,6 +8,7 @@ import torch
 from models.errors import InputError
 from models.network import Network
 from models.pruning import Pruner
+from models.quantization import FakeQuantization
 from models.specs.training import TrainingSpec
 from models.units import HasUnits, can_shrink, shrink
 
@@ -24,14 +26,22 @@ class Compression:
     """
 
     def __init__(self, spec: TrainingSpec, network: Network, steps: int) -> None:
-        self._members: dict[str, Pruner] = {}
+        self._members: dict[str, Pruner | FakeQuantization] = {}
+        self._rounding: AbstractContextManager[object] = nullcontext()
         if spec.pruning is not None:
             self._members["pruning"] = Pruner(spec.pruning, network, spec.epochs, steps)
+        if spec.quantization_aware is not None:
+            rounding = FakeQuantization(spec.quantization_aware, network, spec.epochs)
+            self._members["quantization_aware"] = self._rounding = rounding
 
     def begin_epoch(self, epoch: int) -> None:
         """Take note that this epoch, counted from 0, begins."""
         for member in self._members.values():
             member.begin_epoch(epoch)
+
+    def forward(self) -> AbstractContextManager[object]:
+        """Return what the network is called in, in training and in validation."""
+        return self._rounding
 
     def after_step(self) -> None:
         """Do what belongs after a step of the optimizer."""

@@ -94,7 +94,7 @@ class _Learner:
     def step(self, features: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
         """Learn from one batch; return its mean loss and the metric's sums, both detached."""
         self.optimizer.zero_grad(set_to_none=True)
-        with self.autocast():
+        with self.autocast(), self.compression.forward():
             logits = self.wrapped(features)
         loss = self.objective.loss(logits.float(), target)
         if self.tutor is not None:
@@ -192,7 +192,7 @@ def _check(learner: _Learner, batches: Iterator[Batch]) -> Tensor:
     learner.share_buffers()
     sums = _Sums(learner)
     for features, target in batches:
-        with learner.autocast():
+        with learner.autocast(), learner.compression.forward():
             logits = learner.network(features).float()
         sums.add(learner.objective.loss(logits, target), learner.objective.sums(logits, target))
     return sums.over_workers()

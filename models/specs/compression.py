@@ -1,4 +1,4 @@
-"""The parts of `training` that make a smaller model: learning from a teacher, and pruning."""
+"""The parts of `training` for a smaller model: a teacher, pruning, and learning with integers."""
 
 from typing import Annotated, Literal, Self
 
@@ -55,3 +55,12 @@ class PruningSpec(Spec):
         if self.kind == "structured" and self.scope == "global":
             raise ValueError("norms of different layers do not compare: structured needs layer")
         return self
+
+
+class QuantizationAwareSpec(Spec):
+    """Training on rounded weights and activations, for int8 forms that lose less."""
+
+    start: float = Field(0.5, ge=0, lt=1, description="Share of training before rounding begins.")
+    averaging_constant: float = Field(
+        0.05, gt=0, le=1, description="Share of each batch in the moving range of activations."
+    )

@@ -5,7 +5,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from models.specs.base import Spec
-from models.specs.compression import DistillationSpec, PruningSpec
+from models.specs.compression import DistillationSpec, PruningSpec, QuantizationAwareSpec
 
 
 class ModelSpec(Spec):
@@ -46,3 +46,6 @@ class TrainingSpec(Spec):
         None, description="Whom to learn from, if from anyone."
     )
     pruning: PruningSpec | None = Field(None, description="What to do without, if with less.")
+    quantization_aware: QuantizationAwareSpec | None = Field(
+        None, description="When to begin to round as the static int8 forms will, if at all."
+    )
