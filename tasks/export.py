@@ -1,23 +1,26 @@
 """Step: from trained weights to measured candidates and a certificate."""
 
+import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from export.candidate import Candidate, choose, fallback
-from export.certificate import Certificate
+from export.certificate import Certificate, Stage
 from models import snapshots
 from models.arrays import Array
 from models.errors import WorkError
 from models.features import Encoding
 from models.machine import this_machine
+from models.package import Package
 from models.pipeline import Pipeline
 from models.pipeline_file import resolved_yaml
 from tasks.compared import split_rows
 from tasks.progress import bar, log
+from tasks.reference import in_words
 from tasks.retry import step
 from tasks.train import Trained
 
@@ -89,7 +92,10 @@ def export_candidates(
         reasons = "; ".join(f"{c.name}: {c.reason}" for c in candidates)
         raise WorkError("no form of the model can be used", seen=reasons)
     _warn_if_useless(objective, evidence)
-    certificate = _certificate(pipeline, snapshot, objective, evidence, candidates, chosen)
+    certificate = replace(
+        _certificate(pipeline, snapshot, objective, evidence, candidates, chosen),
+        reference=_reference(trained.reference, exporter, evidence),
+    )
     files = _write_files(folder, pipeline, trained.encoding, certificate, evidence)
     answers = _answers(chosen.path, evidence)
     return Exported(
@@ -181,11 +187,32 @@ def _certificate(
         golden_rows=len(evidence.golden),
         metric_name=objective.metric,
         max_metric_loss=pipeline.export.max_metric_loss,
-        stages=(evidence.stage, *(c.stage for c in candidates if c.stage)),
+        stages=(evidence.stage, *(s for c in candidates if (s := _sized(c)))),
         passed=chosen.passed,
         machine=str(machine),
         machine_kind=machine.kind,
     )
+
+
+def _sized(candidate: Candidate) -> Stage | None:
+    return candidate.stage and replace(candidate.stage, size_bytes=candidate.size_bytes)
+
+
+def _reference(package: Package | None, exporter: "Exporter", evidence: "Evidence") -> Stage | None:
+    """Measure the version that the model is shown beside, as its forms are; None without one."""
+    if package is None:
+        return None
+    form = package.version.tags.get("millrace.candidate", "onnx")
+    file = exporter.folder / "reference.onnx"
+    shutil.copyfile(package.model, file)
+    try:
+        name = f"{in_words(package.version)}, {form}"
+        return _sized(exporter.measured(name, file, evidence))
+    except WorkError as error:  # no fault of the model that was trained
+        log.warning("%s could not be measured: %s", in_words(package.version), error.what)
+        return None
+    finally:
+        file.unlink()
 
 
 def _write_files(

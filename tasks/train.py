@@ -6,14 +6,16 @@ from pathlib import Path
 from models import snapshots
 from models.errors import InputError
 from models.features import Encoding, fit_encoding
+from models.package import Package
 from models.pipeline import Pipeline
 from models.places import Places
 from models.progress import Recovered, TrainEvent, WorkersFailed
+from models.registry import registry_of
 from models.tracking import TrackedRun
 from tasks import progress
 from tasks.progress import log
+from tasks.reference import reference_of, teacher_of
 from tasks.retry import step
-from tasks.teacher import teacher_of
 
 
 @dataclass(frozen=True)
@@ -25,12 +27,14 @@ class Trained:
         checkpoint: folder with the weights.
         history: metrics of every epoch.
         recoveries: the epochs that were done at each recovery from a failure.
+        reference: the registered version that the certificate shows beside this one.
     """
 
     encoding: Encoding
     checkpoint: Path
     history: tuple[dict[str, float], ...]
     recoveries: tuple[int, ...]
+    reference: Package | None = None
 
 
 @step(timeout_seconds=7 * 24 * 3600, retries=0)
@@ -59,7 +63,9 @@ def train_workers(
     unused = spec.find_unused_parameters
     if unused is None:
         unused = leaves_parameters_unused(network, encoding.raw_width)
-    teacher = teacher_of(spec.distillation, places, encoding) if spec.distillation else None
+    registry = registry_of(places)
+    reference = reference_of(spec, registry, encoding)
+    teacher = teacher_of(spec.distillation, registry, encoding) if spec.distillation else None
     if teacher is not None:
         run.set_tags({"millrace.teacher": teacher.name})
         log.info("train: learns from %s too", teacher.name)
@@ -71,7 +77,7 @@ def train_workers(
     if result.recoveries:
         told = "; ".join(recovery(epoch) for epoch in result.recoveries)
         run.set_tags({"millrace.recoveries": told})
-    return Trained(encoding, result.checkpoint, result.history, result.recoveries)
+    return Trained(encoding, result.checkpoint, result.history, result.recoveries, reference)
 
 
 def _require_rows(pipeline: Pipeline, snapshot: snapshots.Snapshot, train_rows: int) -> None:

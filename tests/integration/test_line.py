@@ -88,13 +88,18 @@ def test_a_student_learns_from_the_champion(line: Line, examples: Path) -> None:
     assert run.data.tags["millrace.teacher"] == "digits version 1"
     (fp32,) = done.json["candidates"]
     assert fp32["size_bytes"] < line.outcome["candidates"][0]["size_bytes"] / 4
+    reference, teacher = done.json["certificate"]["reference"], line.outcome["certificate"]
+    assert reference["name"] == f"digits version 1, {teacher['candidate']}"
+    (chosen,) = (s for s in teacher["stages"] if s["name"] == teacher["candidate"])
+    assert reference["metric"] == pytest.approx(chosen["metric"])
+    assert reference["size_bytes"] == chosen["size_bytes"] > fp32["size_bytes"]
 
 
 def test_a_teacher_of_other_columns_is_refused(line: Line, examples: Path) -> None:
     changes = ("--set", "training.distillation.teacher=digits/1")
     done = line.home.run("run", examples / "tabular.yaml", *changes)
     assert done.code == 2
-    assert "digits version 1 cannot teach this model" in done.err
+    assert "digits version 1 answers another question than this model" in done.err
     assert "same columns and classes" in done.err
 
 
