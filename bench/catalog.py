@@ -16,6 +16,7 @@ from bench.row import Row, failed
 MODULES: dict[str, tuple[str, ...]] = {
     "serving": ("P1", "P2", "P3"),
     "forms": ("P4", "F1"),
+    "compression": ("D1", "D2", "D3"),
     "training": ("P5",),
     "overhead": ("P10",),
     "promotion": ("R1", "R2", "R3", "R4"),
