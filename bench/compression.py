@@ -15,7 +15,6 @@ from pathlib import Path
 import onnx
 import torch
 from onnx import numpy_helper
-from torch import nn
 
 from bench.catalog import attempt
 from bench.forms import BATCH, LABELS, ROUNDS, SECONDS, Data, enlarge
@@ -35,6 +34,8 @@ from models.specs.training import TrainingSpec
 from tasks.report import table
 
 SEEDS = (0, 1, 2)
+EPOCHS = (20, 40, 100)
+"""Of a student; with a teacher it takes the last."""
 
 
 def rows(wanted: Collection[str]) -> Iterator[Row]:
@@ -55,36 +56,46 @@ def rows(wanted: Collection[str]) -> Iterator[Row]:
 def distillation(folder: Path) -> Row:
     """D1: a perceptron that learns from a ResNet, against the same one alone, over three seeds.
 
-    Two labels of five that both learn from were drawn at random; those measured on are right.
+    Two labels of five that both learn from were drawn at random; those measured on are right. The
+    one alone overfits them when it learns for long, so the best of its numbers of epochs counts.
     """
     data = with_wrong_labels(halves(), share=0.4)
     torch.manual_seed(0)
     large = ResNet(64, len(LABELS), [1, 8, 8], channels=(16, 32), shift=1)
-    teacher, _ = trained(large, data, TrainingSpec(epochs=20))
-    graph = exported(teacher, folder / "teacher.onnx")
-    lesson = Teacher("teacher", graph.read_bytes(), temperature=1.0, weight=0.9)
-    spec = TrainingSpec(epochs=100)
-    alone, taught, lines, size = [], [], [], 1.0
-    for seed in SEEDS:
-        for found, whom in ((alone, None), (taught, lesson)):
-            student, _ = trained(student_of(seed), data, spec, teacher=whom, seed=seed)
-            found.append(metric_of(exported(student, folder / "student.onnx"), data))
-        size = (folder / "student.onnx").stat().st_size / graph.stat().st_size
-        gain = taught[-1] - alone[-1]
-        lines.append((seed, f"{alone[-1]:.4f}", f"{taught[-1]:.4f}", f"{gain:+.4f}"))
-    gain = statistics.mean(taught) - statistics.mean(alone)
-    known = metric_of(graph, data)
-    head = ("seed", "alone", "with the teacher", "gain")
+    graph = exported(trained(large, data, TrainingSpec(epochs=20))[0], folder / "teacher.onnx")
+    teacher = Teacher("teacher", graph.read_bytes(), temperature=1.0, weight=0.9)
+    alone = {epochs: [student(data, seed, epochs)[1] for seed in SEEDS] for epochs in EPOCHS}
+    students = [student(data, seed, EPOCHS[-1], teacher) for seed in SEEDS]
+    taught = [accuracy for _, accuracy in students]
+    best = [max(figures) for figures in zip(*alone.values(), strict=True)]
+    small = exported(students[0][0], folder / "student.onnx")
+    size, known = small.stat().st_size / graph.stat().st_size, metric_of(graph, data)
+    lines = [
+        (seed, *(f"{figure:.4f}" for figure in figures))
+        for seed, *figures in zip(SEEDS, *alone.values(), taught, strict=True)
+    ]
+    head = ("seed", *(f"alone, {epochs} epochs" for epochs in EPOCHS), "with the teacher")
     return Row(
         name="D1",
         what=f"accuracy that a student of {size:.2f} of the size gains from its teacher "
-        f"({known:.4f}), two labels of five drawn at random, mean of {len(SEEDS)} seeds",
-        value=gain,
+        f"({known:.4f}) over its best alone, two labels of five drawn at random, mean of "
+        f"{len(SEEDS)} seeds",
+        value=statistics.mean(taught) - statistics.mean(best),
         goal="> 0 for each seed, size ≤ 0.25",
-        holds=size <= 0.25 and all(b > a for a, b in zip(alone, taught, strict=True)),
-        samples={"alone": alone, "taught": taught, "teacher": [known]},
+        holds=size <= 0.25 and all(b > a for a, b in zip(best, taught, strict=True)),
+        samples={"alone": best, "taught": taught, "teacher": [known]},
         details=table(head, lines),
     )
+
+
+def student(
+    data: Data, seed: int, epochs: int, teacher: Teacher | None = None
+) -> tuple[Served, float]:
+    """Train a perceptron of one hidden layer, and return it and its accuracy."""
+    torch.manual_seed(seed)
+    net = Perceptron(64, len(LABELS), hidden=(32,))
+    served, curve = trained(net, data, TrainingSpec(epochs=epochs), teacher=teacher, seed=seed)
+    return served, curve[-1]["accuracy"]
 
 
 def pruning(folder: Path) -> Row:
@@ -208,9 +219,3 @@ def curves_table(curves: Mapping[str, Curve]) -> str:
         told = (f"{known[name]:.2f}" for name in logged)
         lines.append((int(known["epoch"]), *(f"{e['accuracy']:.4f}" for e in entries), *told))
     return table(("epoch", *curves, *logged), lines)
-
-
-def student_of(seed: int) -> nn.Module:
-    """Return a perceptron of one hidden layer, its weights by the seed."""
-    torch.manual_seed(seed)
-    return Perceptron(64, len(LABELS), hidden=(32,))
