@@ -12,12 +12,14 @@ from typing import Any
 
 import deltalake
 import numpy as np
+import onnx
 import psutil
 import pytest
 from sklearn.datasets import load_breast_cancer
 from tritonclient import grpc, http
 
 from models.places import Endpoint, Places
+from models.registry import registry_of
 from models.tracking import client
 from serving.triton import running
 
@@ -75,10 +77,11 @@ def test_the_first_version_becomes_champion_and_is_released(line: Line) -> None:
     assert [(o["model"], o["version"], o["error"]) for o in line.released] == [("digits", 1, None)]
 
 
-def test_a_student_learns_from_the_champion(line: Line, examples: Path) -> None:
+def test_a_student_learns_from_the_champion_and_loses_channels(line: Line, examples: Path) -> None:
     changes = (
         *("--set", "name=student", "--set", "model.params.channels=[4, 8]"),
         *("--set", "training.epochs=2", "--set", "training.distillation.teacher=digits"),
+        *("--set", "training.pruning={kind: structured, sparsity: 0.5}"),
         *("--set", "export.candidates=[onnx-fp32]", "--set", "promotion=manual"),
     )
     done = line.home.run("run", examples / "digits.yaml", *changes, "--json")
@@ -93,6 +96,12 @@ def test_a_student_learns_from_the_champion(line: Line, examples: Path) -> None:
     (chosen,) = (s for s in teacher["stages"] if s["name"] == teacher["candidate"])
     assert reference["metric"] == pytest.approx(chosen["metric"])
     assert reference["size_bytes"] == chosen["size_bytes"] > fp32["size_bytes"]
+    assert run.data.metrics["sparsity"] == 0.5
+    registry = registry_of(line.places)
+    graph = onnx.load(registry.fetch(registry.version("student", 1)).model).graph
+    shapes = {each.name: tuple(each.dims) for each in graph.initializer}
+    inner = [s for n, s in sorted(shapes.items()) if n.endswith("residual.0.weight")]
+    assert inner == [(2, 4, 3, 3), (4, 4, 3, 3)]
 
 
 def test_a_teacher_of_other_columns_is_refused(line: Line, examples: Path) -> None:

@@ -15,6 +15,7 @@ from models.errors import InputError
 from models.features import Encoding, Feature
 from models.mlp import Perceptron
 from models.network import Network
+from models.pipeline_file import load_pipeline
 from models.pruning import Pruner, kept_of, sparsity_at
 from models.specs.compression import PruningSpec
 from models.specs.training import TrainingSpec
@@ -234,3 +235,23 @@ def test_the_families_can_be_pruned(kind: Any) -> None:
 def test_a_spec_that_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         PruningSpec(**wrong)
+
+
+@pytest.mark.parametrize(
+    ("pruning", "told"),
+    [
+        ("{sparsity: 1.5}", "training.pruning.sparsity: input should be less than 1; seen 1.5"),
+        ("{sparsty: 0.5}", "did you mean 'sparsity'?"),
+        ("{start: 0.9}", "start 0.9 must be before end 0.8"),
+    ],
+)
+def test_a_pipeline_file_that_prunes_wrongly_is_told(
+    pruning: str, told: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "p.yaml"
+    file.write_text(
+        f"name: m\ndataset: {{source: a.csv, target: y}}\ntraining: {{pruning: {pruning}}}\n"
+    )
+    with pytest.raises(InputError) as caught:
+        load_pipeline(file)
+    assert told in str(caught.value)
