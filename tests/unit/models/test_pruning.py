@@ -87,6 +87,21 @@ def test_weights_become_zero_and_stay_zero_while_the_rest_goes_on_learning(scope
         assert max(share) - min(share) > 0.05
 
 
+def test_pruning_goes_on_within_an_epoch_and_no_step_brings_a_weight_back() -> None:
+    net = network()
+    spec = PruningSpec(sparsity=0.5, start=0.0, end=0.2, frequency=2)
+    compression, optimizer = trainer(net, spec)
+    compression.begin_epoch(0)
+    found = []
+    for _ in range(STEPS):
+        net(torch.randn(32, 64)).square().sum().backward()
+        optimizer.step()
+        compression.after_step()
+        found.append(zeros(net)[0])
+    assert found[0] == 0 < found[1] == found[2] < found[3] == found[4] < found[5] == found[6]
+    assert found[-1] == pytest.approx(0.5, abs=0.01)
+
+
 @pytest.mark.parametrize("kind", ["magnitude", "structured"])
 def test_a_run_that_goes_on_from_a_checkpoint_ends_as_one_that_was_not_stopped(
     kind: Any, tmp_path: Path
