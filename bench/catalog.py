@@ -17,6 +17,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "serving": ("P1", "P2", "P3"),
     "forms": ("P4", "F1"),
     "pretrained": ("P4T",),
+    "compression": ("D1", "D2", "D3"),
     "training": ("P5",),
     "overhead": ("P10",),
     "promotion": ("R1", "R2", "R3", "R4"),

@@ -26,6 +26,7 @@ class Stage:
         worst_class: the class with the lowest metric on its own rows; empty for a number.
         worst_metric: that metric.
         ties: GPU, driver, TensorRT and CUDA that it was measured with; empty without TensorRT.
+        size_bytes: size of its file; None where there is none, or it was not told.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Stage:
     worst_class: str = ""
     worst_metric: float | None = None
     ties: str = ""
+    size_bytes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,8 @@ class Certificate:
         passed: whether the chosen candidate held the gate.
         machine: what the forms were measured on, in words.
         machine_kind: what machines share on which that choice holds.
+        reference: the registered version that this one is shown beside, measured as the stages
+            are: its teacher, or the model before it was compressed.
     """
 
     model: str
@@ -75,6 +79,7 @@ class Certificate:
     passed: bool
     machine: str = ""
     machine_kind: str = ""
+    reference: Stage | None = None
 
     def stage(self, name: str) -> Stage | None:
         """Return the stage of that name."""
@@ -94,7 +99,8 @@ class Certificate:
         """Read what `to_json` wrote."""
         values = json.loads(text)
         stages = tuple(Stage(**stage) for stage in values.pop("stages"))
-        return cls(**values, stages=stages)
+        reference = values.pop("reference", None)
+        return cls(**values, stages=stages, reference=Stage(**reference) if reference else None)
 
 
 def largest_difference(answers: Array, reference: Array) -> float:

@@ -55,6 +55,7 @@ def export_onnx(served: nn.Module, read: ModelInput, output: str, path: Path) ->
                 external_data=False,
                 verbose=False,
             )
+        _strip(path)
         onnx.checker.check_model(str(path), full_check=True)
     except (torch.onnx.OnnxExporterError, onnx.checker.ValidationError) as error:
         _log.debug("torch printed:\n%s", printed.getvalue())
@@ -64,6 +65,17 @@ def export_onnx(served: nn.Module, read: ModelInput, output: str, path: Path) ->
             valid="a forward without data-dependent control flow",
             hint="try torch.onnx.export on the module alone",
         ) from error
+
+
+def _strip(path: Path) -> None:
+    """Take out what torch notes of itself at every node: its stack, with this machine's paths.
+
+    For a small model these notes are more than the weights.
+    """
+    model = onnx.load(path)
+    for node in model.graph.node:
+        del node.metadata_props[:]
+    onnx.save_model(model, path)
 
 
 def _last_cause(error: BaseException) -> BaseException:

@@ -7,10 +7,12 @@ average, one linear layer. Shortcuts that change shape are 1 × 1 projections (o
 
 import math
 from collections.abc import Sequence
+from typing import Any, cast
 
 from torch import Tensor, nn
 
 from models.augment import Augment
+from models.units import Units
 
 
 class ResNet(nn.Module):
@@ -75,6 +77,10 @@ class ResNet(nn.Module):
         logits: Tensor = self.head(self.blocks(self.stem(images)))
         return logits
 
+    def removable_units(self) -> list[Units]:
+        """Return the channels inside every block; its outputs are added to its inputs."""
+        return [each.units for each in self.blocks if isinstance(each, BasicBlock)]
+
 
 class BasicBlock(nn.Module):
     """Two convolutions, and the input added to what they give.
@@ -99,6 +105,12 @@ class BasicBlock(nn.Module):
         """Map `[rows, depth, height, width]` to `[rows, width, …]`, its size divided by stride."""
         summed: Tensor = self.relu(self.residual(images) + self.shortcut(images))
         return summed
+
+    @property
+    def units(self) -> Units:
+        """The channels between the two convolutions."""
+        first, norm, _, second, _ = cast(Any, self.residual)
+        return Units(first, second, norm)
 
 
 def _convolution(

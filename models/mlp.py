@@ -4,6 +4,8 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
+from models.units import Units
+
 
 class Perceptron(nn.Module):
     """Linear layers with ReLU, and dropout where asked for.
@@ -35,3 +37,8 @@ class Perceptron(nn.Module):
         """Map `[rows, in_features]` to logits `[rows, num_classes]`."""
         logits: Tensor = self.layers(rows)
         return logits
+
+    def removable_units(self) -> list[Units]:
+        """Return the neurons of every hidden layer."""
+        linear = [each for each in self.layers if isinstance(each, nn.Linear)]
+        return [Units(*pair) for pair in zip(linear, linear[1:], strict=False)]

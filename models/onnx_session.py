@@ -30,12 +30,12 @@ class OnnxSession:
     """A model file, ready to answer. It can be opened again in another process by its path."""
 
     def __init__(
-        self, path: Path, threads: int = 1, tensorrt: Mapping[str, str] | None = None
+        self, path: Path | bytes, threads: int = 1, tensorrt: Mapping[str, str] | None = None
     ) -> None:
         """Open a model.
 
         Args:
-            path: the `.onnx` file, weights inside.
+            path: the `.onnx` file, weights inside; or what is in it.
             threads: threads for one operator; there is one operator at a time.
             tensorrt: options of the TensorRT provider, which is to run what it can; None for
                 without it.
@@ -44,6 +44,8 @@ class OnnxSession:
             InputError: the file is not a model that can be run.
             WorkError: ONNX Runtime has no kernel for it here, or TensorRT cannot be had.
         """
+        given = isinstance(path, bytes)
+        model, name = (path, "what was given") if given else (str(path), str(path))
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
@@ -52,17 +54,18 @@ class OnnxSession:
         options.log_severity_level = 3
         try:
             self._session: Any = onnxruntime.InferenceSession(
-                str(path), options, providers=_providers(tensorrt)
+                model, options, providers=_providers(tensorrt)
             )
         except RUNTIME_ERRORS as error:
             if (operator := _without_kernel(str(error))) is not None:
+                form = name if isinstance(path, bytes) else path.stem
                 raise WorkError(
-                    f"ONNX Runtime has no kernel on this machine for {operator} in {path.stem}",
+                    f"ONNX Runtime has no kernel on this machine for {operator} in {form}",
                     seen=str(error).splitlines()[0],
                     hint="choose another form",
                 ) from error
             raise InputError(
-                f"{path} is not a model that ONNX Runtime can run",
+                f"{name} is not a model that ONNX Runtime can run",
                 seen=str(error).splitlines()[0],
                 hint="export or fetch it again",
             ) from error

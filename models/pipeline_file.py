@@ -189,7 +189,7 @@ def _explained(found: Any, place: Location) -> str:
         known = _known_keys(place[:-1])
         hint = nearest(str(place[-1]), known)
         return f"there is no such key; {hint or 'valid: ' + ', '.join(known)}"
-    if kind == "string_pattern_mismatch":  # only the name has a pattern
+    if kind == "string_pattern_mismatch" and place == ("name",):
         why = "; Millrace keeps names with a dot for itself" if "." in str(seen) else ""
         return f"must be {NAME}; seen {seen!r}{why}; choose another name"
     message = found["msg"].removeprefix("Value error, ")

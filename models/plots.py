@@ -13,8 +13,10 @@ from models.arrays import Array
 def learning_curves(history: Sequence[dict[str, float]], metric: str) -> Figure:
     """Draw loss and metric by epoch, train and validation beside each other.
 
+    Where pruning or rounding began there is a line.
+
     Args:
-        history: metrics of every epoch.
+        history: metrics of every epoch, with `sparsity` and `quantized` where there was either.
         metric: name of the task metric.
     """
     figure = Figure(figsize=(9, 3.6), layout="constrained")
@@ -23,12 +25,24 @@ def learning_curves(history: Sequence[dict[str, float]], metric: str) -> Figure:
         for split, style in (("train", "--"), ("validation", "-")):
             values = [entry[f"{split}_{name}"] for entry in history]
             axes.plot(epochs, values, style, label=split, linewidth=1.8)
+        for number, (what, epoch) in enumerate(_beginnings(history).items()):
+            axes.axvline(epoch, color=f"C{2 + number}", linestyle=":", label=f"{what} begins")
         axes.set_xlabel("epoch")
         axes.set_title(name)
         axes.grid(alpha=0.3)
         axes.legend(frameon=False)
         axes.xaxis.get_major_locator().set_params(integer=True)
     return figure
+
+
+def _beginnings(history: Sequence[dict[str, float]]) -> dict[str, float]:
+    """Return the first epoch with pruning, and with rounding, where there was one."""
+    names = {"sparsity": "pruning", "quantized": "rounding"}
+    epochs = {
+        what: [entry["epoch"] for entry in history if entry.get(name, 0.0) > 0]
+        for name, what in names.items()
+    }
+    return {what: found[0] for what, found in epochs.items() if found}
 
 
 def confusion_matrix(predicted: Array, target: Array, labels: Sequence[str | int | bool]) -> Figure:

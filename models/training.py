@@ -21,6 +21,8 @@ from torch.optim.lr_scheduler import OneCycleLR
 
 from models.batches import Batch, ShardBatches
 from models.checkpoint import TrainState, load_progress, load_weights, save_checkpoint
+from models.compression import Compression
+from models.distillation import Teacher, Tutor
 from models.families import build_network
 from models.features import Encoding
 from models.objective import Objective, objective_of
@@ -44,6 +46,7 @@ class TrainJob:
         train_rows: rows of the train split, over all workers.
         find_unused_parameters: whether a step may leave parameters without a gradient; the same
             for all ranks, or their collectives would not match.
+        teacher: whom to learn from; None for the true answers alone.
     """
 
     model: ModelSpec
@@ -52,6 +55,7 @@ class TrainJob:
     folder: Path
     train_rows: int
     find_unused_parameters: bool = False
+    teacher: Teacher | None = None
 
 
 class _Learner:
@@ -81,6 +85,8 @@ class _Learner:
         self.dtype = _autocast_type(spec.precision, device)
         # fp16 gradients underflow without scaling; bf16 and fp32 have the range.
         self.scaler = torch.amp.GradScaler(device.type, enabled=self.dtype is torch.float16)
+        self.tutor = Tutor(job.teacher, objective) if job.teacher else None
+        self.compression = Compression(spec, self.network, steps)
 
     def autocast(self) -> Any:
         if self.dtype is None:
@@ -90,15 +96,18 @@ class _Learner:
     def step(self, features: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
         """Learn from one batch; return its mean loss and the metric's sums, both detached."""
         self.optimizer.zero_grad(set_to_none=True)
-        with self.autocast():
+        with self.autocast(), self.compression.forward():
             logits = self.wrapped(features)
         loss = self.objective.loss(logits.float(), target)
+        if self.tutor is not None:
+            loss = self.tutor.blended(loss, features, logits.float())
         self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
         if self.max_grad_norm is not None:
             self.scaler.unscale_(self.optimizer)
             torch.nn.utils.clip_grad_norm_(self.network.parameters(), self.max_grad_norm)
         self.scaler.step(self.optimizer)
         self.scaler.update()
+        self.compression.after_step()
         if self.schedule.last_epoch < self.schedule.total_steps - 1:
             self.schedule.step()
         return loss.detach(), self.objective.sums(logits.detach().float(), target)
@@ -114,6 +123,7 @@ class _Learner:
             "optimizer": self.optimizer.state_dict(),
             "schedule": self.schedule.state_dict(),
             "scaler": self.scaler.state_dict(),
+            "compression": self.compression.state_dict(),
         }
 
     def restore(self, folder: Path) -> TrainState:
@@ -122,6 +132,7 @@ class _Learner:
         self.optimizer.load_state_dict(states["optimizer"])
         self.schedule.load_state_dict(states["schedule"])
         self.scaler.load_state_dict(states["scaler"])
+        self.compression.load_state_dict(states["compression"])
         return state
 
 
@@ -146,7 +157,9 @@ def train_loop(config: dict[str, Any]) -> None:
     validation = _rows_of_rank(job.encoding, rank, context.get_world_size())
     for epoch in range(state.epoch, spec.epochs):
         started = time.perf_counter()
+        learner.compression.begin_epoch(epoch)
         learned = _learn(learner, _on(device, batches.epoch(epoch)))
+        compressed = learner.compression.end_epoch()
         seconds = time.perf_counter() - started
         checked = _check(learner, _on(device, iter(validation)))
         state = TrainState(epoch + 1)
@@ -157,6 +170,7 @@ def train_loop(config: dict[str, Any]) -> None:
             "learning_rate": learner.schedule.get_last_lr()[0],
             "samples_per_second": float(learned[1]) / seconds,
             "epoch_seconds": seconds,
+            **compressed,
         }
         if not math.isfinite(metrics["train_loss"]):
             # The same on every rank, and the same again from any checkpoint: told, not raised, so
@@ -183,7 +197,7 @@ def _check(learner: _Learner, batches: Iterator[Batch]) -> Tensor:
     learner.share_buffers()
     sums = _Sums(learner)
     for features, target in batches:
-        with learner.autocast():
+        with learner.autocast(), learner.compression.forward():
             logits = learner.network(features).float()
         sums.add(learner.objective.loss(logits, target), learner.objective.sums(logits, target))
     return sums.over_workers()

@@ -1,6 +1,7 @@
 """Step: from trained weights to measured candidates and a certificate."""
 
 import json
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,19 +11,21 @@ import numpy as np
 import pyarrow as pa
 
 from export.candidate import Candidate, choose, fallback
-from export.certificate import Certificate
+from export.certificate import Certificate, Stage
 from models import snapshots
 from models.arrays import Array
 from models.errors import WorkError
 from models.features import TEXT, Encoding
 from models.gpu import this_gpu
 from models.machine import this_machine
+from models.package import Package
 from models.pieces import answered
 from models.pipeline import Pipeline
 from models.pipeline_file import resolved_yaml
 from models.tensorrt_options import provider_options
 from tasks.compared import first_rows, split_rows
 from tasks.progress import bar, log
+from tasks.reference import in_words
 from tasks.retry import step
 from tasks.train import Trained
 
@@ -105,7 +108,10 @@ def export_candidates(
         reasons = "; ".join(f"{c.name}: {c.reason}" for c in candidates)
         raise WorkError("no form of the model can be used", seen=reasons)
     _warn_if_useless(objective, evidence)
-    certificate = _certificate(pipeline, snapshot, objective, evidence, candidates, chosen)
+    certificate = replace(
+        _certificate(pipeline, snapshot, objective, evidence, candidates, chosen),
+        reference=_reference(trained.reference, exporter, evidence),
+    )
     files = _write_files(folder, pipeline, trained.encoding, certificate)
     files["golden.npz"] = _write_golden(folder, trained.encoding, evidence, first)
     answers = _answers(chosen.path, evidence)
@@ -155,12 +161,14 @@ def _exporter(
     from export.exporter import Exporter
     from export.measure import gather_evidence
     from models.checkpoint import load_weights
+    from models.compression import remove_pruned
     from models.families import build_network
     from models.network import Served
 
     encoding = trained.encoding
     network = build_network(pipeline.model, pipeline.folder, encoding, objective)
     load_weights(trained.checkpoint, network)
+    remove_pruned(pipeline.training, network)
 
     def calibration() -> Iterator[Array]:
         left, columns = pipeline.export.calibration_rows, snapshot.schema.features
@@ -215,11 +223,32 @@ def _certificate(
         golden_rows=len(evidence.golden),
         metric_name=objective.metric,
         max_metric_loss=pipeline.export.max_metric_loss,
-        stages=(evidence.stage, *(c.stage for c in candidates if c.stage)),
+        stages=(evidence.stage, *(s for c in candidates if (s := _sized(c)))),
         passed=chosen.passed,
         machine=str(machine),
         machine_kind=machine.kind,
     )
+
+
+def _sized(candidate: Candidate) -> Stage | None:
+    return candidate.stage and replace(candidate.stage, size_bytes=candidate.size_bytes)
+
+
+def _reference(package: Package | None, exporter: "Exporter", evidence: "Evidence") -> Stage | None:
+    """Measure the version that the model is shown beside, as its forms are; None without one."""
+    if package is None:
+        return None
+    form = package.version.tags.get("millrace.candidate", "onnx")
+    file = exporter.folder / "reference.onnx"
+    shutil.copyfile(package.model, file)
+    try:
+        name = f"{in_words(package.version)}, {form}"
+        return _sized(exporter.measured(name, file, evidence))
+    except WorkError as error:  # no fault of the model that was trained
+        log.warning("%s could not be measured: %s", in_words(package.version), error.what)
+        return None
+    finally:
+        file.unlink()
 
 
 def _write_files(

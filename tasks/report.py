@@ -11,7 +11,7 @@ from models.places import Places
 
 if TYPE_CHECKING:
     from export.candidate import Candidate
-    from export.certificate import Certificate
+    from export.certificate import Certificate, Stage
     from models.package import ModelVersion
     from models.promotion import Promotion
     from models.snapshots import Snapshot
@@ -104,18 +104,28 @@ def publish_batch(pipeline: Pipeline, report: "BatchReport") -> None:
 
 
 def certificate_table(certificate: "Certificate") -> str:
-    """Return the stages of a certificate as a Markdown table."""
+    """Return the stages of a certificate, and what it is shown beside, as a Markdown table."""
     rows = [
         (
             stage.name + (" (chosen)" if stage.name == certificate.candidate else ""),
             f"{stage.golden_difference:.2e}",
-            "" if stage.metric is None else f"{stage.metric:.4f}",
-            "" if stage.metric_loss is None else f"{stage.metric_loss:+.2%}",
+            *_stage_cells(stage),
         )
         for stage in certificate.stages
     ]
+    if (reference := certificate.reference) is not None:
+        # A difference from another model's answers would say nothing.
+        rows.append((f"beside it: {reference.name}", "", *_stage_cells(reference)))
     metric = f"{certificate.metric_name} on {certificate.test_rows:,} test rows"
-    return table(("stage", "largest golden difference", metric, "loss"), rows)
+    return table(("stage", "largest golden difference", metric, "loss", "size"), rows)
+
+
+def _stage_cells(stage: "Stage") -> tuple[str, str, str]:
+    return (
+        _measured(stage.metric),
+        "" if stage.metric_loss is None else f"{stage.metric_loss:+.2%}",
+        "" if stage.size_bytes is None else f"{stage.size_bytes / 1024:,.0f} KiB",
+    )
 
 
 def release_table(release: "Release") -> str:

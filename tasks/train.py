@@ -6,13 +6,16 @@ from pathlib import Path
 from models import snapshots
 from models.errors import InputError
 from models.features import Encoding, fit_encoding, text_column
+from models.package import Package
 from models.pipeline import Pipeline
 from models.places import Places
 from models.progress import Recovered, TrainEvent, WorkersFailed
+from models.registry import registry_of
 from models.tokenizer import TextTokenizer
 from models.tracking import TrackedRun
 from tasks import progress
 from tasks.progress import log
+from tasks.reference import reference_of, teacher_of
 from tasks.retry import step
 
 
@@ -25,12 +28,14 @@ class Trained:
         checkpoint: folder with the weights.
         history: metrics of every epoch.
         recoveries: the epochs that were done at each recovery from a failure.
+        reference: the registered version that the certificate shows beside this one.
     """
 
     encoding: Encoding
     checkpoint: Path
     history: tuple[dict[str, float], ...]
     recoveries: tuple[int, ...]
+    reference: Package | None = None
 
 
 @step(timeout_seconds=7 * 24 * 3600, retries=0)
@@ -38,6 +43,7 @@ def train_workers(
     pipeline: Pipeline, places: Places, snapshot: snapshots.Snapshot, run: TrackedRun
 ) -> Trained:
     """Train on Ray and log every epoch to the run while it happens."""
+    from models.compression import require_compressible
     from models.families import build_network
     from models.objective import objective_of
     from models.trainer import fit
@@ -51,12 +57,19 @@ def train_workers(
     _require_rows(pipeline, snapshot, rows)
     rows_to_fit = snapshots.scan(snapshot, "train", shares, columns=columns)
     encoding = fit_encoding(snapshot.schema, rows_to_fit, _tokenizer(pipeline, snapshot))
-    # A misfit of family and data is told here, before any worker is started.
+    # A misfit of family, data and compression is told here, before any worker is started.
     network = build_network(pipeline.model, pipeline.folder, encoding, objective_of(encoding))
+    require_compressible(spec, network, encoding.input)
     unused = spec.find_unused_parameters
     if unused is None:
         unused = leaves_parameters_unused(network, encoding.input.example(2))
-    job = TrainJob(pipeline.model, spec, encoding, pipeline.folder, rows, unused)
+    registry = registry_of(places)
+    reference = reference_of(spec, registry, encoding)
+    teacher = teacher_of(spec.distillation, registry, encoding) if spec.distillation else None
+    if teacher is not None:
+        run.set_tags({"millrace.teacher": teacher.name})
+        log.info("train: learns from %s too", teacher.name)
+    job = TrainJob(pipeline.model, spec, encoding, pipeline.folder, rows, unused, teacher)
     storage = places.home / "training"
     log.info("train: starting %s workers on Ray, %s rows", spec.num_workers, f"{rows:,}")
     with progress.bar("train", spec.epochs, "epochs") as bar:
@@ -64,7 +77,7 @@ def train_workers(
     if result.recoveries:
         told = "; ".join(recovery(epoch) for epoch in result.recoveries)
         run.set_tags({"millrace.recoveries": told})
-    return Trained(encoding, result.checkpoint, result.history, result.recoveries)
+    return Trained(encoding, result.checkpoint, result.history, result.recoveries, reference)
 
 
 def _tokenizer(pipeline: Pipeline, snapshot: snapshots.Snapshot) -> TextTokenizer | None:

@@ -5,6 +5,12 @@ from typing import Any, Literal
 from pydantic import Field
 
 from models.specs.base import Spec
+from models.specs.compression import (
+    DistillationSpec,
+    PruningSpec,
+    QuantizationAwareSpec,
+    VersionName,
+)
 
 
 class TokenizerSpec(Spec):
@@ -74,4 +80,17 @@ class TrainingSpec(Spec):
         None,
         description="Whether steps may leave parameters without a gradient. Left out, one step "
         "tells; say true for a module whose branches depend on the data.",
+    )
+    distillation: DistillationSpec | None = Field(
+        None, description="Whom to learn from, if from anyone."
+    )
+    pruning: PruningSpec | None = Field(None, description="What to do without, if with less.")
+    quantization_aware: QuantizationAwareSpec | None = Field(
+        None, description="When to begin to round as the static int8 forms will, if at all."
+    )
+    compare: VersionName | None = Field(
+        None,
+        description="A registered version that the certificate shows beside this one, measured on "
+        "the same rows: NAME for its champion, NAME@ALIAS or NAME/VERSION. The teacher, if there "
+        "is one, when left out.",
     )

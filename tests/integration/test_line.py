@@ -12,12 +12,15 @@ from typing import Any
 
 import deltalake
 import numpy as np
+import onnx
 import psutil
 import pytest
 from sklearn.datasets import load_breast_cancer
 from tritonclient import grpc, http
 
 from models.places import Endpoint, Places
+from models.registry import registry_of
+from models.tracking import client
 from serving.triton import running
 
 pytestmark = pytest.mark.timeout(600)
@@ -72,6 +75,41 @@ def test_every_candidate_was_measured_and_certified(line: Line) -> None:
 def test_the_first_version_becomes_champion_and_is_released(line: Line) -> None:
     assert line.outcome["promotion"]["champion"] is True
     assert [(o["model"], o["version"], o["error"]) for o in line.released] == [("digits", 1, None)]
+
+
+def test_a_student_learns_from_the_champion_and_loses_channels(line: Line, examples: Path) -> None:
+    changes = (
+        *("--set", "name=student", "--set", "model.params.channels=[4, 8]"),
+        *("--set", "training.epochs=2", "--set", "training.distillation.teacher=digits"),
+        *("--set", "training.pruning={kind: structured, sparsity: 0.5}"),
+        *("--set", "export.candidates=[onnx-fp32]", "--set", "promotion=manual"),
+    )
+    done = line.home.run("run", examples / "digits.yaml", *changes, "--json")
+    assert done.code == 0, done.err
+    assert "learns from digits version 1 too" in done.err
+    run = client(line.places.tracking_uri).get_run(done.json["run"]["run_id"])
+    assert run.data.tags["millrace.teacher"] == "digits version 1"
+    (fp32,) = done.json["candidates"]
+    assert fp32["size_bytes"] < line.outcome["candidates"][0]["size_bytes"] / 4
+    reference, teacher = done.json["certificate"]["reference"], line.outcome["certificate"]
+    assert reference["name"] == f"digits version 1, {teacher['candidate']}"
+    (chosen,) = (s for s in teacher["stages"] if s["name"] == teacher["candidate"])
+    assert reference["metric"] == pytest.approx(chosen["metric"])
+    assert reference["size_bytes"] == chosen["size_bytes"] > fp32["size_bytes"]
+    assert run.data.metrics["sparsity"] == 0.5
+    registry = registry_of(line.places)
+    graph = onnx.load(registry.fetch(registry.version("student", 1)).model).graph
+    shapes = {each.name: tuple(each.dims) for each in graph.initializer}
+    inner = [s for n, s in sorted(shapes.items()) if n.endswith("residual.0.weight")]
+    assert inner == [(2, 4, 3, 3), (4, 4, 3, 3)]
+
+
+def test_a_teacher_of_other_columns_is_refused(line: Line, examples: Path) -> None:
+    changes = ("--set", "training.distillation.teacher=digits/1")
+    done = line.home.run("run", examples / "tabular.yaml", *changes)
+    assert done.code == 2
+    assert "digits version 1 answers another question than this model" in done.err
+    assert "same columns and classes" in done.err
 
 
 def test_tritonclient_alone_gets_the_answer_over_grpc_and_http(line: Line) -> None:

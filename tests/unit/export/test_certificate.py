@@ -1,3 +1,6 @@
+import json
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -79,3 +82,18 @@ def test_a_stage_that_was_there_is_replaced() -> None:
 def test_a_certificate_survives_json() -> None:
     certificate = CERTIFICATE.with_stage(Stage("triton", float("inf")))
     assert Certificate.from_json(certificate.to_json()) == certificate
+
+
+def test_the_version_that_a_model_is_shown_beside_is_kept() -> None:
+    beside = Stage("m version 3, onnx-fp32", 0.4, 0.5, 0.92, -0.02, size_bytes=4096)
+    kept = Certificate.from_json(replace(CERTIFICATE, reference=beside).to_json())
+    assert kept.reference == beside
+    assert [stage.name for stage in kept.stages] == ["pytorch", "onnx-fp32"]
+
+
+def test_a_certificate_of_before_there_were_references_and_sizes_can_be_read() -> None:
+    values = json.loads(CERTIFICATE.to_json())
+    del values["reference"]
+    for stage in values["stages"]:
+        del stage["size_bytes"]
+    assert Certificate.from_json(json.dumps(values)) == CERTIFICATE

@@ -38,6 +38,12 @@ def test_the_graph_takes_features_and_gives_the_objectives_output(exported: Any)
     assert shapes == {"features": ["rows", 8], "probabilities": ["rows", 3]}
 
 
+def test_the_file_tells_nothing_of_the_machine_that_made_it(exported: Any) -> None:
+    content = exported.path.read_bytes()
+    assert b"site-packages" not in content
+    assert str(Path.cwd()).encode() not in content
+
+
 def test_the_graph_is_of_the_pinned_opset(exported: Any) -> None:
     assert {o.domain: o.version for o in onnx.load(exported.path).opset_import}[""] == OPSET
 

@@ -5,7 +5,7 @@ import pytest
 from export.candidate import Candidate
 from export.certificate import Certificate, Stage
 from export.speed import Speed
-from tasks.report import candidate_row, candidates_table, table
+from tasks.report import candidate_row, candidates_table, certificate_table, table
 
 CERTIFICATE = Certificate("m", "fast", "d", "rows", 0, "e", 10, 2, "accuracy", 0.01, (), True)
 STAGE = Stage("fast", 0.0, 0.0, 0.98765, 0.0123, 0.98, 0.995, "no", 0.9)
@@ -64,3 +64,12 @@ def test_what_engines_are_tied_to_is_told_once() -> None:
 def test_a_candidate_that_was_not_made_is_told_with_the_reason() -> None:
     row = candidate_row(Candidate("int8", reason="nothing to quantize"), CERTIFICATE)
     assert row == ("int8", *[""] * 9, "nothing to quantize")
+
+
+def test_a_compressed_model_is_shown_beside_another_with_their_sizes() -> None:
+    small = replace(STAGE, size_bytes=2048)
+    beside = replace(STAGE, name="m version 3, onnx-fp32", metric=0.99, size_bytes=8192)
+    told = certificate_table(replace(CERTIFICATE, stages=(small,), reference=beside))
+    *_, compressed, reference = told.splitlines()
+    assert compressed.endswith("| 0.9877 | +1.23% | 2 KiB |")
+    assert reference == "| beside it: m version 3, onnx-fp32 |  | 0.9900 | +1.23% | 8 KiB |"

@@ -1,0 +1,125 @@
+"""Neurons and channels that can be taken out of a network.
+
+A family, or a class of the user's own, says which by a method `removable_units()`. A unit whose
+weights, bias and norm are zero gives zero, so taking it out changes no answer.
+"""
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, cast, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+
+Layer = nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d
+LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+Norm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d
+
+
+@dataclass(frozen=True)
+class Units:
+    """The outputs of one layer that one other layer alone reads.
+
+    Between them there may be what maps zero to zero, value by value: ReLU, dropout.
+
+    Attributes:
+        producer: the layer; its groups are 1.
+        consumer: the layer that reads them, each as one input; likewise.
+        norm: the batch norm after the producer, if there is one.
+    """
+
+    producer: Layer
+    consumer: Layer
+    norm: Norm | None = None
+
+    def scores(self) -> Tensor:
+        """Return the L1 norm of each unit's weights, float32 `[units]`.
+
+        Li, Kadav, Durdanovic, Samet, Graf 2017, "Pruning Filters for Efficient ConvNets".
+        """
+        return self.producer.weight.detach().float().abs().flatten(1).sum(dim=1)
+
+    def keep(self, mask: Tensor) -> None:
+        """Set to zero what is not kept; `mask` is bool `[units]`."""
+        for parameter in self._by_unit():
+            parameter[~mask] = 0
+
+    def live(self) -> Tensor:
+        """Return which units can give anything but zero, bool `[units]`."""
+        values = [each.flatten(1) if each.dim() > 1 else each[:, None] for each in self._by_unit()]
+        return torch.cat(values, dim=1).ne(0).any(dim=1)
+
+    def remove(self, kept: Tensor) -> None:
+        """Take out all units but those of `kept`, bool `[units]`, from both layers and the norm."""
+        self.producer.weight = nn.Parameter(self.producer.weight.detach()[kept])
+        if self.producer.bias is not None:
+            self.producer.bias = nn.Parameter(self.producer.bias.detach()[kept])
+        self.consumer.weight = nn.Parameter(self.consumer.weight.detach()[:, kept])
+        count = int(kept.sum())
+        _set_width(self.producer, "out", count)
+        _set_width(self.consumer, "in", count)
+        if self.norm is not None:
+            self._remove_from(self.norm, kept, count)
+
+    @staticmethod
+    def _remove_from(norm: Norm, kept: Tensor, count: int) -> None:
+        norm.num_features = count
+        for name, parameter in list(norm.named_parameters(recurse=False)):
+            setattr(norm, name, nn.Parameter(parameter.detach()[kept]))
+        for name, buffer in list(norm.named_buffers(recurse=False)):
+            if buffer.dim() == 1:  # not the count of batches
+                setattr(norm, name, buffer[kept])
+
+    def _by_unit(self) -> list[Tensor]:
+        """Return what makes a unit, each `[units, …]`; without gradient."""
+        found = [self.producer.weight, self.producer.bias]
+        if self.norm is not None:
+            found += [self.norm.weight, self.norm.bias]
+        return [each.detach() for each in found if each is not None]
+
+
+def _set_width(layer: Layer, side: str, count: int) -> None:
+    setattr(
+        layer, f"{side}_features" if isinstance(layer, nn.Linear) else f"{side}_channels", count
+    )
+
+
+@runtime_checkable
+class HasUnits(Protocol):
+    """A module that says what can be taken out of it."""
+
+    def removable_units(self) -> Sequence[Units]:
+        """Return its units, layer by layer."""
+        ...
+
+
+@torch.no_grad()
+def shrink(net: HasUnits) -> None:
+    """Take out every unit that gives zero whatever the row; each layer keeps one at least."""
+    for units in net.removable_units():
+        kept = units.live()
+        kept[0] |= not kept.any()
+        units.remove(kept)
+
+
+@torch.no_grad()
+def can_shrink(net: nn.Module, rows: Tensor) -> bool:
+    """Return whether taking out units that are zero leaves the answers to `rows` as they are.
+
+    A copy is tried, with every second unit set to zero. One that cannot be tried cannot shrink.
+
+    Args:
+        net: a module with units, on the CPU.
+        rows: what it takes, `[rows, in_features]`.
+    """
+    trial = copy.deepcopy(net).eval()
+    try:
+        has_units = cast(HasUnits, trial)
+        for units in has_units.removable_units():
+            units.keep(torch.arange(len(units.scores())) % 2 == 0)
+        before = trial(rows)
+        shrink(has_units)
+        return torch.allclose(before, trial(rows), rtol=1e-4, atol=1e-5)
+    except Exception:  # whatever a module of the user's raises
+        return False

@@ -1,0 +1,99 @@
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from models.errors import InputError
+from models.features import Encoding, Feature
+from models.package import ModelVersion, Package
+from models.specs.compression import DistillationSpec
+from models.specs.training import TrainingSpec
+from tasks.reference import reference_of, registered, teacher_of
+
+ENCODING = Encoding((Feature("x", "number", mean=1.0),), "y", ("no", "yes"))
+
+
+@dataclass
+class FakeRegistry:
+    """Versions 1 and 2 of `digits`; 2 is the champion, 1 is called old."""
+
+    file: Path
+    encoding: Encoding = ENCODING
+    aliases: dict[str, int] = field(default_factory=lambda: {"champion": 2, "old": 1})
+
+    def by_alias(self, model: str, alias: str) -> ModelVersion | None:
+        number = self.aliases.get(alias) if model == "digits" else None
+        return self.version(model, number) if number else None
+
+    def version(self, model: str, number: int) -> ModelVersion:
+        return ModelVersion(model, number, "d", "r")
+
+    def fetch(self, version: ModelVersion) -> Package:
+        return Package(version, self.file, self.encoding, self.file.parent)
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> Any:
+    file = tmp_path / "model.onnx"
+    file.write_bytes(b"graph")
+    return FakeRegistry(file)
+
+
+@pytest.mark.parametrize(
+    ("name", "version"), [("digits", 2), ("digits@old", 1), ("digits/1", 1), ("digits/7", 7)]
+)
+def test_a_version_is_found_by_name_alias_or_number(registry: Any, name: str, version: int) -> None:
+    assert registered(name, registry, ENCODING).version.version == version
+
+
+@pytest.mark.parametrize("name", ["other", "digits@challenger"])
+def test_a_version_that_is_not_there_is_told(registry: Any, name: str) -> None:
+    with pytest.raises(InputError, match="there is no registered version") as caught:
+        registered(name, registry, ENCODING)
+    assert name in caught.value.what
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        replace(ENCODING, features=(Feature("z", "number"),)),
+        replace(ENCODING, features=(Feature("x", "vector", width=2),)),
+        replace(ENCODING, labels=("no", "yes", "maybe")),
+        replace(ENCODING, labels=("yes", "no")),
+        replace(ENCODING, labels=()),
+        replace(ENCODING, target="z"),
+    ],
+)
+def test_a_version_that_answers_another_question_is_refused(registry: Any, other: Encoding) -> None:
+    registry.encoding = other
+    with pytest.raises(InputError, match="digits version 2 answers another question"):
+        registered("digits", registry, ENCODING)
+
+
+def test_other_means_of_the_same_columns_are_no_other_question(registry: Any) -> None:
+    registry.encoding = replace(ENCODING, features=(Feature("x", "number", mean=9.0, std=3.0),))
+    assert registered("digits", registry, ENCODING).version.version == 2
+
+
+@pytest.mark.parametrize(
+    ("spec", "version"),
+    [
+        (TrainingSpec(), None),
+        (TrainingSpec(compare="digits@old"), 1),
+        (TrainingSpec(distillation=DistillationSpec(teacher="digits")), 2),
+        (TrainingSpec(distillation=DistillationSpec(teacher="digits"), compare="digits/1"), 1),
+    ],
+)
+def test_a_model_is_shown_beside_what_is_named_else_its_teacher(
+    registry: Any, spec: TrainingSpec, version: int | None
+) -> None:
+    found = reference_of(spec, registry, ENCODING)
+    assert (found and found.version.version) == version
+
+
+def test_a_teacher_travels_as_its_graph(registry: Any) -> None:
+    spec = DistillationSpec(teacher="digits", temperature=3.0, weight=0.9)
+    teacher = teacher_of(spec, registry, ENCODING)
+    assert (teacher.name, teacher.model) == ("digits version 2", b"graph")
+    assert (teacher.temperature, teacher.weight) == (3.0, 0.9)
