@@ -122,8 +122,8 @@ def functions() -> pa.Table:
 
 
 def parts_of(table: pa.Table) -> tuple[pa.Table, pa.Table, pa.Table]:
-    """Return rows to learn from, 300 to search on, and 1,000 to measure on."""
-    return table.slice(1300), table.slice(1000, 300), table.slice(0, 1000)
+    """Return 1,600 rows to learn from, 200 to search on, and 800 to measure on."""
+    return table.slice(1000, 1600), table.slice(800, 200), table.slice(0, 800)
 
 
 class _Whole:
