@@ -1,5 +1,6 @@
 """The forms of a small model that reads text, and what they are measured on."""
 
+from collections import Counter
 from pathlib import Path
 from typing import get_args
 
@@ -7,8 +8,9 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from onnx import numpy_helper
+from onnx import helper, numpy_helper
 
+from export.conversions import attention
 from export.conversions.embeddings import LEAST, quantize_tables
 from export.exporter import Exporter
 from export.forms import FORMS, FP32
@@ -146,3 +148,25 @@ def test_the_tables_are_in_int8_in_every_int8_form(exporter: Exporter) -> None:
     for name in ("onnx-int8-dynamic", "onnx-int8-static", "onnx-int8-weights", "onnx-int8-smooth"):
         graph = onnx.load(exporter.make(name)).graph
         assert [each for each in graph.initializer if each.name.endswith(".int8")], name
+
+
+def test_attention_layer_norm_and_gelu_are_one_node_each(exporter: Exporter) -> None:
+    graph = onnx.load(exporter.make("onnx-optimized")).graph
+    kinds = Counter(node.op_type for node in graph.node)
+    assert (kinds["Attention"], kinds["SkipLayerNormalization"], kinds["BiasGelu"]) == (2, 4, 2)
+    assert exporter.make("onnx-optimized") != exporter.make(FP32)
+
+
+def test_a_mask_that_is_another_one_is_left_alone(exporter: Exporter) -> None:
+    model = onnx.load(exporter.make(FP32))
+    assert attention.plain(model) is not None
+    softmax = next(node for node in model.graph.node if node.op_type == "Softmax")
+    add = next(node for node in model.graph.node if softmax.input[0] in node.output)
+    mask = add.input[1]
+    for node in model.graph.node:  # what was masked is seen a little
+        node.input[:] = [f"{mask}.half" if each == mask else each for each in node.input]
+    model.graph.initializer.append(numpy_helper.from_array(np.float32(1e-38), "tiny"))
+    place = 1 + next(n for n, node in enumerate(model.graph.node) if mask in node.output)
+    half = helper.make_node("Mul", [mask, "tiny"], [f"{mask}.half"])
+    model.graph.node.insert(place, half)
+    assert attention.plain(model) is None
