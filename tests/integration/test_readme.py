@@ -20,7 +20,7 @@ def _blocks(language: str) -> list[str]:
 
 
 def _commands(program: str) -> list[list[str]]:
-    lines = [line for block in _blocks("bash") for line in block.splitlines()]
+    lines = [line for block in _blocks("bash") for line in block.replace("\\\n", " ").splitlines()]
     words = [shlex.split(line, comments=True) for line in lines]
     return [each for each in words if each and each[0] == program]
 
