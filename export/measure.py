@@ -23,12 +23,7 @@ from models.errors import TransientError, WorkError
 from models.gpu import these_ties
 from models.model_input import ModelInput
 from models.objective import Objective
-from models.pieces import answered
-
-GOLDEN_SIZES = (1, 3)
-"""First rows of the golden batch that are asked for too: an answer must not depend on its batch."""
-ALONE = 8
-"""First rows of it that are asked for one by one; of a text that is another filling up for each."""
+from models.pieces import answered, golden_requests, pieces
 
 
 @dataclass(frozen=True)
@@ -63,16 +58,18 @@ class Evidence:
     def asked(self) -> Iterator[tuple[Array, Array]]:
         """Yield the golden batch in several ways, each with PyTorch's answers to its rows.
 
-        It comes whole, its first rows together, and one by one; texts filled up as far as they can
-        be, and only to the longest of the batch.
+        It comes in full batches, in small ones and alone, as a release will ask for it. Texts are
+        filled up to the longest of each; once all of them as far as they can be, and once as
+        serving puts them together, by length.
         """
-        trimmed = self.read.trimmed
-        yield self.golden, self.golden_answers
-        if (short := trimmed(self.golden)).shape != self.golden.shape:
-            yield short, self.golden_answers
-        rows = [slice(size) for size in GOLDEN_SIZES]
-        rows += [slice(row, row + 1) for row in range(1, min(ALONE, len(self.golden)))]
-        yield from ((trimmed(self.golden[part]), self.golden_answers[part]) for part in rows)
+        parts = [
+            np.arange(len(self.golden))[p]
+            for p in golden_requests(len(self.golden), self.batch_rows)
+        ]
+        if self.read.padding is not None:
+            yield self.golden, self.golden_answers
+            parts += pieces(self.golden, self.read)
+        yield from ((self.read.trimmed(self.golden[p]), self.golden_answers[p]) for p in parts)
 
     def full(self) -> Iterator[Array]:
         """Yield the test split in full batches, texts filled up to the longest of theirs."""
@@ -100,7 +97,8 @@ def gather_evidence(
     golden = test[:golden_rows]
     test_answers = answered(answer, test, read)
     metric = objective.metric_of_answers(test_answers, target)
-    return Evidence(read, golden, test, target, answer(golden), test_answers, metric, batch_rows)
+    golden_answers = answered(answer, golden, read)
+    return Evidence(read, golden, test, target, golden_answers, test_answers, metric, batch_rows)
 
 
 def measure(

@@ -33,7 +33,8 @@ def mixed_form(exporter: "Exporter") -> Form:
             exporter.convert(f"{MIXED}: a try", draft, _keeping(kept))
             limits, threads = exporter.limits, exporter.threads
             known[tuple(kept)] = measure(
-                MIXED, draft, evidence, exporter.objective, threads, limits
+                *(MIXED, draft, evidence, exporter.objective, threads, limits),
+                tensorrt=exporter.tensorrt,
             )
         return known[tuple(kept)]
 

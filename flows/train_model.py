@@ -15,6 +15,7 @@ from models.package import ModelVersion
 from models.pipeline import Pipeline
 from models.pipeline_file import load_pipeline, resolved_yaml
 from models.places import Places
+from models.pretrained import pinned
 from models.promotion import Promotion
 from models.snapshots import Snapshot
 from models.tracking import TrackedRun, check_reachable, tracked_run
@@ -96,6 +97,7 @@ def train_model(pipeline_file: str, overrides: list[str] | None = None) -> Train
 def _train_and_register(
     pipeline: Pipeline, places: Places, snapshot: Snapshot, run: TrackedRun
 ) -> TrainOutcome:
+    pipeline = pipeline.with_model(pinned(pipeline.model, pipeline.folder))
     run.log_params(pipeline.model_dump(mode="json"))
     run.log_text(resolved_yaml(pipeline), "pipeline.yaml")
     run.log_dataset(snapshot.name, snapshot.uri, snapshot.version, snapshot.digest)

@@ -122,6 +122,8 @@ def _arguments(spec: ModelSpec, folder: Path, encoding: Encoding) -> dict[str, A
         given = {name: getattr(tokenizer, name) for name in ("vocab_size", "padding", "max_tokens")}
     if spec.pretrained is not None:
         given["pretrained"] = located(spec.pretrained, folder)
+        if spec.revision is not None:
+            given["revision"] = spec.revision
     return given
 
 

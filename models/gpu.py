@@ -1,5 +1,6 @@
 """The NVIDIA GPU of this machine, and what a TensorRT engine that is built here is tied to."""
 
+import re
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -66,7 +67,8 @@ class Ties:
 def gpu_of(listed: str) -> Gpu | None:
     """Return the first GPU that nvidia-smi listed, one line each; None for none."""
     fields = [field.strip() for field in listed.strip().partition("\n")[0].split(",")]
-    return Gpu(*fields) if len(fields) == 3 and all(fields) else None
+    known = len(fields) == 3 and all(fields) and re.fullmatch(r"[0-9]+\.[0-9]+", fields[1])
+    return Gpu(*fields) if known else None
 
 
 @cache

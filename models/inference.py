@@ -316,6 +316,8 @@ def _require_fitting_limits(column: Column, declared: ColumnSpec) -> None:
         problem = f"min and max are for numbers, and it is a {column.type}"
     elif low is not None and high is not None and low > high:
         problem = f"min {low:g} is above max {high:g}"
+    elif column.type == "text" and declared.nullable:
+        problem = "there is nothing to learn from a text that is missing, so it cannot be nullable"
     elif declared.categories is not None and column.type != "category":
         problem = f"categories are for the type category, and it is a {column.type}"
     else:

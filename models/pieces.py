@@ -1,6 +1,6 @@
 """Many rows through a model in pieces of bounded size, whatever they are many of."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -8,8 +8,12 @@ from models.arrays import Array
 from models.model_input import ModelInput
 
 ROWS = 1024
-TEXTS = 64
-"""Rows of a piece where they are texts: each has as many places as its longest has tokens."""
+PLACES = 8192
+"""Tokens of a piece of texts at most, all filled up to the longest; Triton's step has the same."""
+SMALL = 3
+"""Rows of a small request: neither alone nor a full batch."""
+ASKED = 32
+"""Golden rows, at most, that are asked for alone and in small requests."""
 
 
 def answered(answer: Callable[[Array], Array], rows: Array, read: ModelInput) -> Array:
@@ -22,13 +26,48 @@ def answered(answer: Callable[[Array], Array], rows: Array, read: ModelInput) ->
         rows: at least one, `[rows, width]`.
         read: what the model reads.
     """
+    places = list(pieces(rows, read))
+    found = np.concatenate([answer(read.trimmed(rows[each])) for each in places])
+    return found[np.argsort(np.concatenate(places), kind="stable")]
+
+
+def pieces(rows: Array, read: ModelInput) -> Iterator[Array]:
+    """Yield the places of the rows of each piece, texts of about a length together."""
     if read.padding is None:
-        return np.concatenate(
-            [answer(rows[at : at + ROWS]) for at in range(0, max(len(rows), 1), ROWS)]
-        )
-    order = np.argsort(read.lengths(rows), kind="stable")
-    places = [order[at : at + TEXTS] for at in range(0, max(len(rows), 1), TEXTS)]
-    pieces = [answer(read.trimmed(rows[each])) for each in places]
-    back = np.empty_like(order)
-    back[order] = np.arange(len(order))
-    return np.concatenate(pieces)[back]
+        yield from np.split(np.arange(len(rows)), range(ROWS, len(rows), ROWS))
+        return
+    lengths = np.maximum(read.lengths(rows), 1)
+    order = np.argsort(lengths, kind="stable")
+    yield from (np.array(piece) for piece in by_length(order.tolist(), lengths.tolist()))
+
+
+def by_length(order: Sequence[int], lengths: Sequence[int]) -> Iterator[list[int]]:
+    """Cut places, by rising length, into pieces of `PLACES` when filled up to their longest."""
+    piece: list[int] = []
+    for place in order:
+        if piece and (len(piece) + 1) * lengths[place] > PLACES:
+            yield piece
+            piece = []
+        piece.append(place)
+    if piece:
+        yield piece
+
+
+def golden_requests(rows: int, largest: int) -> list[slice]:
+    """Return the requests in which a golden batch is asked for: full, small and alone.
+
+    An answer may depend on what else is in its batch: int8 with dynamic ranges does. So a release
+    asks for what was certified, and for nothing else.
+
+    Args:
+        rows: rows of the golden batch.
+        largest: rows of a full batch in serving.
+    """
+    few = min(rows, ASKED)
+    sizes = [(rows, largest), (few, SMALL), (few, 1)]
+    return [
+        slice(start, min(start + size, upto))
+        for upto, size in sizes
+        for start in range(0, upto, size)
+        if size <= largest
+    ]

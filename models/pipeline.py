@@ -55,6 +55,10 @@ class Pipeline(Spec):
         """Folder of the pipeline file: relative paths and user modules are found from here."""
         return self._folder
 
+    def with_model(self, model: ModelSpec) -> "Pipeline":
+        """Return this pipeline with another model."""
+        return self.model_copy(update={"model": model}).located(self.folder)
+
     def located(self, folder: Path) -> "Pipeline":
         """Return this pipeline as read from `folder`."""
         twin = self.model_copy()

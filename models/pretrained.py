@@ -15,8 +15,33 @@ def located(name: str, folder: Path) -> str:
         name: as the pipeline file has it.
         folder: of that file.
     """
-    path = (folder / name).expanduser()
+    path = folder / Path(name).expanduser()
     return str(path.resolve()) if path.is_dir() else name
+
+
+def pinned(spec: ModelSpec, folder: Path) -> ModelSpec:
+    """Return the model with the hub's newest commit, where it is the hub's and names none.
+
+    So all workers read the same files, and the version keeps which they were.
+
+    Raises:
+        InputError: the hub does not know the model, or cannot be reached.
+    """
+    name = spec.pretrained
+    if name is None or spec.revision is not None or located(name, folder) != name:
+        return spec
+    from huggingface_hub import HfApi
+
+    try:
+        revision = HfApi().model_info(name).sha
+    except Exception as error:  # whatever the network does
+        raise InputError(
+            f"model.pretrained {name!r} cannot be read",
+            seen=(str(error) or type(error).__name__).splitlines()[0],
+            valid="a folder beside the pipeline file, or a name on the Hugging Face hub",
+            hint="check the path, or the network for a name on the hub",
+        ) from error
+    return spec.model_copy(update={"revision": revision})
 
 
 def tokenizer_of(spec: ModelSpec, folder: Path, texts: Iterable[str]) -> TextTokenizer:
@@ -36,12 +61,14 @@ def tokenizer_of(spec: ModelSpec, folder: Path, texts: Iterable[str]) -> TextTok
     from transformers import AutoTokenizer
 
     try:
-        read = AutoTokenizer.from_pretrained(located(source, folder))
+        read = AutoTokenizer.from_pretrained(
+            located(source, folder), revision=spec.revision, trust_remote_code=False
+        )
         backend = read.backend_tokenizer
-    except (OSError, ValueError, ImportError, AttributeError) as error:
+    except Exception as error:  # whatever tokenizers makes of a file
         raise InputError(
             f"the tokenizer {source!r} cannot be read",
-            seen=str(error).splitlines()[0],
+            seen=(str(error) or type(error).__name__).splitlines()[0],
             valid="a folder beside the pipeline file, or a name on the Hugging Face hub, with "
             "tokenizer.json",
             hint="check model.tokenizer.source and model.pretrained",

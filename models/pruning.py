@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from models.errors import InputError
 from models.network import Network
 from models.specs.compression import PruningSpec
-from models.units import LAYERS, HasUnits
+from models.units import LAYERS, HasUnits, Units
 
 
 class Prunable(Protocol):
@@ -145,7 +145,7 @@ def _prunable(spec: PruningSpec, network: Network) -> list[Prunable]:
         tensors = {id(each.weight): each.weight.detach() for each in layers}  # tied ones once
         found: list[Prunable] = [Weights(each) for each in tensors.values()]
     else:
-        found = list(_require_units(network.net).removable_units())
+        found = list(_units(network.net))
     if not found:
         raise InputError(
             f"{type(network.net).__name__} has nothing that {spec.kind} pruning can prune",
@@ -153,6 +153,19 @@ def _prunable(spec: PruningSpec, network: Network) -> list[Prunable]:
             hint="leave training.pruning out, or choose another family",
         )
     return found
+
+
+def _units(net: nn.Module) -> Sequence[Units]:
+    named = _require_units(net)
+    try:
+        return named.removable_units()
+    except Exception as error:  # whatever a user's own method raises
+        raise InputError(
+            f"{type(net).__name__}.removable_units() failed",
+            seen=f"{type(error).__name__}: {error}",
+            valid="a list of models.units.Units",
+            hint="mend that method, or set training.pruning.kind: magnitude",
+        ) from error
 
 
 def _require_units(net: nn.Module) -> HasUnits:

@@ -27,6 +27,7 @@ class TextClassifier(nn.Module):
         padding: the token that is none.
         max_tokens: tokens of a row at most.
         pretrained: folder or hub name of an encoder; None for one from scratch.
+        revision: commit of the hub.
         hidden_size: width of that one; so the next three.
         num_hidden_layers: layers.
         num_attention_heads: heads of each layer.
@@ -44,6 +45,7 @@ class TextClassifier(nn.Module):
         padding: int,
         max_tokens: int,
         pretrained: str | None = None,
+        revision: str | None = None,
         hidden_size: int = 128,
         num_hidden_layers: int = 2,
         num_attention_heads: int = 4,
@@ -55,7 +57,7 @@ class TextClassifier(nn.Module):
             shape = (hidden_size, num_hidden_layers, num_attention_heads)
             self.encoder = _small(shape, vocab_size, padding, max_tokens, dropout)
         else:
-            self.encoder = _read(pretrained)
+            self.encoder = _read(pretrained, revision)
             _require_fit(self.encoder.config, pretrained, vocab_size, max_tokens)
         self.dropout = nn.Dropout(dropout)
         self.head = nn.Linear(self.encoder.config.hidden_size, num_classes)
@@ -91,18 +93,22 @@ def _small(
     return made
 
 
-def _read(pretrained: str) -> "PreTrainedModel":
+def _read(pretrained: str, revision: str | None) -> "PreTrainedModel":
     from transformers import AutoModel
 
     try:
         with _quiet():
             encoder = AutoModel.from_pretrained(
-                pretrained, attn_implementation=_attention(), use_safetensors=True
+                pretrained,
+                revision=revision,
+                attn_implementation=_attention(),
+                use_safetensors=True,
+                trust_remote_code=False,
             )
-    except (OSError, ValueError, ImportError) as error:
+    except Exception as error:  # whatever transformers makes of a folder
         raise InputError(
             f"model.pretrained {pretrained!r} cannot be read",
-            seen=str(error).splitlines()[0],
+            seen=(str(error) or type(error).__name__).splitlines()[0],
             valid="a folder beside the pipeline file, or a name on the Hugging Face hub, with "
             "config.json and model.safetensors of an encoder",
             hint="check the path, or the network for a name on the hub",

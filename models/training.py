@@ -26,12 +26,13 @@ from models.distillation import Teacher, Tutor
 from models.families import build_network
 from models.features import Encoding
 from models.objective import Objective, objective_of
-from models.pieces import TEXTS
 from models.specs.dataset import Split
 from models.specs.training import ModelSpec, TrainingSpec
 
 TRAIN: Split = "train"
 VALIDATION: Split = "validation"
+TEXT_ROWS = 64
+"""Texts that are validated at a time."""
 
 
 @dataclass(frozen=True)
@@ -254,7 +255,7 @@ def parameter_groups(network: nn.Module, weight_decay: float) -> list[dict[str, 
 def _rows_of_rank(encoding: Encoding, rank: int, world_size: int) -> list[Batch]:
     """Return every `world_size`-th batch of the validation split, so that no row is left out."""
     shard = ray.train.get_dataset_shard(VALIDATION)
-    trimmed, rows = encoding.input.trimmed, 256 if encoding.tokenizer is None else TEXTS
+    trimmed, rows = encoding.input.trimmed, 256 if encoding.tokenizer is None else TEXT_ROWS
     return [
         (torch.from_numpy(trimmed(encoding.encode(t))), torch.from_numpy(encoding.encode_target(t)))
         for number, t in enumerate(shard.iter_batches(batch_size=rows, batch_format="pyarrow"))

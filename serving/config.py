@@ -16,6 +16,7 @@ from models.errors import InputError, WorkError
 from models.specs.serving import ServingSpec
 from serving.accelerator import accelerators_of
 from serving.onnx_graph import DYNAMIC, Signature, TensorSpec
+from serving.text_signature import BACKEND as TEXT_BACKEND
 
 LABELS = "labels.txt"
 TYPES: Mapping[int, int] = {
@@ -168,7 +169,7 @@ def _require_fixed_rows(signature: Signature, size: int) -> None:
     They would be built in traffic, again at each size outside those that were seen.
     """
     for spec in signature.inputs:
-        if DYNAMIC in _dims(spec, size):
+        if signature.backend == TEXT_BACKEND or DYNAMIC in _dims(spec, size):
             raise InputError(
                 "serving.accelerator cannot serve this model",
                 seen=f"{spec.name} {list(spec.shape)}",

@@ -21,6 +21,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from tritonclient.grpc import model_config_pb2 as pb
 
@@ -96,7 +97,7 @@ class Repository:
             found[name] = {}
             for version in versions:
                 with suppress(WorkError):
-                    found[name][version] = self.artifact(name, version).sha256
+                    found[name][version] = str(self._read_card(name, version)["sha256"])
         return found
 
     def onnx(self, model: str, version: int) -> Path:
@@ -116,24 +117,15 @@ class Repository:
         Raises:
             WorkError: the version is not staged, or its folder is damaged.
         """
-        path = self._version(model, version) / "version.json"
+        card, folder = self._read_card(model, version), self._version(model, version)
         try:
-            card = json.loads(path.read_text())
-            tokenizer = path.with_name(TOKENIZER).read_text() if card.get("tokenizer") else None
-            return Artifact(
-                onnx=self.onnx(model, version),
-                sha256=card["sha256"],
-                labels=tuple(card["labels"]),
-                serving=ServingSpec.model_validate(card["serving"]),
-                tokenizer=tokenizer,
-            )
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise WorkError(
-                f"version {version} of {model} is not whole in the model repository",
-                seen=error,
-                valid=f"the folder that staging made, {path.parent}",
-                hint="remove the folder; the next release stages the version again",
-            ) from error
+            tokenizer = (folder / TOKENIZER).read_text() if card.get("tokenizer") else None
+            serving = ServingSpec.model_validate(card["serving"])
+        except (OSError, ValueError) as error:
+            raise self._damaged(model, version, error) from error
+        return Artifact(
+            self.onnx(model, version), card["sha256"], tuple(card["labels"]), serving, tokenizer
+        )
 
     def stage(self, model: str, version: int, artifact: Artifact) -> bool:
         """Publish a version folder by one rename; return False if it was there already.
@@ -171,8 +163,7 @@ class Repository:
         """Return whether a version's files are those that were staged: reads all of them."""
         try:
             artifact = self.artifact(model, version)
-            card = json.loads((self._version(model, version) / "version.json").read_text())
-            same = card.get("tokenizer") == _tokenizer_digest(artifact)
+            same = self._read_card(model, version).get("tokenizer") == _tokenizer_digest(artifact)
             return same and digest_of(artifact.onnx) == artifact.sha256
         except (WorkError, OSError):
             return False
@@ -211,7 +202,7 @@ class Repository:
 
     def write_config(self, config: pb.ModelConfig, labels: Sequence[str] = ()) -> None:
         """Write a model's `config.pbtxt` and `labels.txt`, each replaced as a whole."""
-        text = "".join(f"{label}\n" for label in labels)
+        text = "".join(f"{' '.join(label.splitlines())}\n" for label in labels)
         self.restore(
             config.name, SavedConfig(to_text(config).encode(), text.encode() if labels else None)
         )
@@ -285,6 +276,25 @@ class Repository:
                 f"a version of {model} cannot be served", seen=version, valid="1, 2, 3, …"
             )
         return self._model(model) / str(version)
+
+    def _read_card(self, model: str, version: int) -> dict[str, Any]:
+        """Return `version.json`; WorkError if it is not there, or is none."""
+        try:
+            card = json.loads((self._version(model, version) / "version.json").read_text())
+            missing = {"sha256", "labels", "serving"} - set(card)
+        except (OSError, ValueError, TypeError) as error:
+            raise self._damaged(model, version, error) from error
+        if missing:
+            raise self._damaged(model, version, f"no {min(missing)} in version.json")
+        return dict(card)
+
+    def _damaged(self, model: str, version: int, seen: object) -> WorkError:
+        return WorkError(
+            f"version {version} of {model} is not whole in the model repository",
+            seen=seen,
+            valid=f"the folder that staging made, {self._version(model, version)}",
+            hint="remove the folder; the next release stages the version again",
+        )
 
     def _must_equal(self, model: str, version: int, artifact: Artifact) -> None:
         path = self.onnx(model, version)

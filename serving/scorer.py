@@ -12,7 +12,7 @@ from models.answers import answers_of
 from models.arrays import Array
 from models.casts import cast
 from models.columns import KEY, Column
-from models.features import Encoding, Feature
+from models.features import TEXT, Encoding, Feature
 from models.keys import hash_keys, hash_rows, joined_keys
 from models.model_input import FEATURES
 from models.onnx_session import OnnxSession
@@ -155,9 +155,11 @@ def _keys(rows: pa.RecordBatch | pa.Table, job: ScoreJob, features: Array) -> pa
     if job.key:
         texts = {name: _key_cells(_cells(rows, name), name, job) for name in job.key}
         return joined_keys(pa.record_batch(texts), job.key)
-    cells = features
-    if job.encoding.tokenizer is None:  # every missing value has the same bits
-        cells = np.where(np.isnan(features), np.float32("nan"), features)
+    if job.encoding.tokenizer is not None:  # all of the text, not what is left where it is cut
+        texts = cast(_cells(rows, job.encoding.features[0].name), Column("", "string")).values
+        return hash_keys(hash_rows(pa.record_batch({TEXT: texts})))
+    # Every missing value has the same bits.
+    cells = np.where(np.isnan(features), np.float32("nan"), features)
     starts = np.arange(0, cells.size + 1, cells.shape[1], dtype=np.int32)
     lists = pa.ListArray.from_arrays(starts, cells.ravel())
     return hash_keys(hash_rows(pa.record_batch({FEATURES: lists})))

@@ -19,6 +19,7 @@ import numpy as np
 from models.apart import Limits, run_apart
 from models.arrays import Array
 from models.errors import MillraceError, TransientError, WorkError
+from models.pieces import golden_requests
 from models.specs.serving import ServingSpec
 from serving.client import TritonClient
 from serving.config import latest, model_config
@@ -33,7 +34,6 @@ PROBE_SECONDS = 2.0
 PROBE_REQUESTS = 200
 PROBES = 3
 """A probe that is too slow is done again: the moment may have been busy, and a refusal stays."""
-SINGLE_ROWS = 8
 TOLERANCE = 1e-4
 """Of the largest answer, and of 1 where all answers are smaller: float32 rounds relatively."""
 
@@ -153,7 +153,8 @@ def compare(
         TransientError: the replica went away.
     """
     largest = 0.0
-    for part in _parts(expected.rows, batch):
+    parts = [slice(None)] if batch is None else golden_requests(expected.rows, batch)
+    for part in parts:
         got = _answer(client, name, expected.part(part), version)
         for output, answers in expected.answers.items():
             largest = max(largest, _difference(output, got.get(output), answers[part]))
@@ -177,15 +178,6 @@ def batch_of(repository: Repository, model: str, version: int) -> int | None:
     if not repository.signature(model, version).batches:
         return None
     return repository.artifact(model, version).serving.max_batch_size
-
-
-def _parts(rows: int, batch: int | None) -> Iterator[slice]:
-    """Yield the batches that cover all rows, and then the first rows one by one."""
-    if batch is None:
-        yield slice(None)
-        return
-    yield from (slice(start, start + batch) for start in range(0, rows, batch))
-    yield from (slice(row, row + 1) for row in range(min(rows, SINGLE_ROWS)))
 
 
 def _difference(output: str, got: Array | None, answers: Array) -> float:

@@ -10,6 +10,7 @@ from models.answers import answers_of
 from models.arrays import Array
 from models.errors import InputError
 from models.features import Encoding
+from models.machine import this_machine
 from models.onnx_session import OnnxSession
 from models.package import Package
 from models.pieces import answered
@@ -56,7 +57,7 @@ def metric_of(
     if meaning.metric != metric_name:
         return None
     features, target = split_rows(pipeline, snapshot, package.encoding)
-    session = OnnxSession(package.model)
+    session = OnnxSession(package.model, threads=this_machine().cores)
     answers = answered(session.answer, features, package.encoding.input)
     return meaning.metric_of_answers(answers, target)
 

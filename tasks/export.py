@@ -58,7 +58,7 @@ class Exported:
     reproduction: tuple[Path, ...] = ()
 
 
-@step(timeout_seconds=3600, retries=0)
+@step(timeout_seconds=24 * 3600, retries=0)
 def export_candidates(
     pipeline: Pipeline,
     snapshot: snapshots.Snapshot,
@@ -279,4 +279,5 @@ def _write_golden(folder: Path, encoding: Encoding, evidence: "Evidence", first:
 def _answers(path: Path, evidence: "Evidence") -> Array:
     from models.onnx_session import OnnxSession
 
-    return answered(OnnxSession(path).answer, evidence.test, evidence.read)
+    session = OnnxSession(path, threads=this_machine().cores)
+    return answered(session.answer, evidence.test, evidence.read)

@@ -13,7 +13,7 @@ from tasks.progress import log
 from tasks.retry import step
 
 
-@step(timeout_seconds=900)
+@step(timeout_seconds=4 * 3600)
 def promote_version(
     pipeline: Pipeline,
     places: Places,

@@ -8,6 +8,7 @@ from models.package import ModelVersion, Package
 from models.registry import CHAMPION, Registry
 from models.specs.compression import DistillationSpec
 from models.specs.training import TrainingSpec
+from tasks.progress import log
 
 if TYPE_CHECKING:
     from models.distillation import Teacher
@@ -17,11 +18,16 @@ def reference_of(spec: TrainingSpec, registry: Registry, encoding: Encoding) -> 
     """Return the version that the model is shown beside: `compare`, else its teacher, else None.
 
     Raises:
-        InputError: there is no such version, or it takes other columns or has other classes.
+        InputError: there is no such version to compare with, or none to learn from that takes the
+            same columns and has the same classes.
         TransientError: MLflow cannot be reached.
     """
     if spec.compare is not None:
-        return registered(spec.compare, registry, encoding)
+        package = registry.fetch(_version(spec.compare, registry))
+        if (difference := _difference(package, encoding)) is None:
+            return package
+        log.warning("nothing to compare with: %s", difference)  # the data may just have grown
+        return None
     if spec.distillation is not None:
         return registered(spec.distillation.teacher, registry, encoding)
     return None
@@ -54,9 +60,9 @@ def registered(name: str, registry: Registry, encoding: Encoding) -> Package:
         TransientError: MLflow cannot be reached.
     """
     package = registry.fetch(_version(name, registry))
-    if _meaning(package.encoding) != _meaning(encoding):
+    if (difference := _difference(package, encoding)) is not None:
         raise InputError(
-            f"{in_words(package.version)} answers another question than this model",
+            difference,
             seen=_encoding_in_words(package.encoding),
             valid=_encoding_in_words(encoding),
             hint="name a version that was trained on the same columns and classes, and of a text "
@@ -83,6 +89,13 @@ def _version(name: str, registry: Registry) -> ModelVersion:
             hint="see the registered models in the MLflow UI",
         )
     return found
+
+
+def _difference(package: Package, encoding: Encoding) -> str | None:
+    """Return that a version means something else by a row or an answer, in words, or None."""
+    if _meaning(package.encoding) == _meaning(encoding):
+        return None
+    return f"{in_words(package.version)} answers another question than this model"
 
 
 def _meaning(encoding: Encoding) -> tuple[object, ...]:

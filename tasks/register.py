@@ -50,7 +50,6 @@ def log_evidence(trained: Trained, exported: Exported, run: TrackedRun) -> None:
     certificate, labels = exported.certificate, trained.encoding.labels
     run.log_text(certificate.to_json(), "certificate.json")
     run.log_text(trained.encoding.to_json(), "encoding.json")
-    run.log_file(trained.checkpoint / "model.safetensors", "weights")
     run.log_figure(
         learning_curves(trained.history, certificate.metric_name), "plots/learning_curves.png"
     )

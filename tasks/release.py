@@ -163,7 +163,7 @@ class RegistryDesk:
         chosen = certificate.stage(certificate.candidate)
         return Expected(
             inputs=package.golden_request(),
-            graph_inputs={package.encoding.input.name: features},
+            graph_inputs={package.encoding.input.name: package.encoding.input.trimmed(features)},
             answers={answers_of(package.encoding).output: answers},
             difference=chosen.golden_difference if chosen else 0.0,
             latency_slo_ms=pipeline_of(package).serving.latency_slo_ms,

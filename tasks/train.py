@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from models import snapshots
+from models.checkpoint import WEIGHTS
 from models.errors import InputError
 from models.features import Encoding, fit_encoding, text_column
 from models.package import Package
@@ -74,6 +75,8 @@ def train_workers(
     log.info("train: starting %s workers on Ray, %s rows", spec.num_workers, f"{rows:,}")
     with progress.bar("train", spec.epochs, "epochs") as bar:
         result = fit(job, snapshot, shares, storage, run.run_id, Teller(run, bar))
+    # At once: what the export may take is not known, and training took longer.
+    run.log_file(result.checkpoint / WEIGHTS, "weights")
     if result.recoveries:
         told = "; ".join(recovery(epoch) for epoch in result.recoveries)
         run.set_tags({"millrace.recoveries": told})

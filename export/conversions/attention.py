@@ -14,7 +14,8 @@ import onnxruntime
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 NEAR = 1e-4
-ROWS, TOKENS = 4, 7
+ROWS, TOKENS = 4, 4
+"""Of what both are tried on: as short as any text may have to be."""
 
 
 @dataclass(frozen=True)
@@ -77,15 +78,12 @@ class _Graph:
             shape = self.made_by.get(node.input[1]) if node.op_type == "Reshape" else None
             if shape is None or shape.op_type != "Concat" or len(shape.input) != 4:
                 continue
-            width, bias = self.constants.get(shape.input[3]), self.made_by.get(node.input[0])
-            known = (
-                [self.constants[each] for each in bias.input if each in self.constants]
-                if bias
-                else []
-            )
-            if width is None or not known:
+            width, summed = self.constants.get(shape.input[3]), self.made_by.get(node.input[0])
+            added = [name for name in summed.input if name in self.constants] if summed else []
+            if width is None or not added or len(self.constants[added[0]].dims) != 1:
                 continue
-            size, hidden = int(numpy_helper.to_array(width).item()), int(known[0].dims[-1])
+            size = int(numpy_helper.to_array(width).item())
+            hidden = int(self.constants[added[0]].dims[0])
             return Heads(hidden // size, hidden)
         return None
 

@@ -31,7 +31,7 @@ def main() -> None:
         quantize_static(
             str(prepared),
             str(given.target),
-            Rows(given.calibration, "minmax"),
+            Rows(given.calibration, "distribution"),
             quant_format=QuantFormat.QDQ,
             op_types_to_quantize=HEAVY,
             activation_type=QuantType.QFLOAT8E4M3FN,

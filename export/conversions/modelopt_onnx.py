@@ -25,7 +25,7 @@ BLOCK_SIZE = 32
 def rows_of(calibration: Path) -> dict[str, Any]:
     """Return the calibration batches as one array for each input, `[rows, …]`."""
     parts: dict[str, list[Any]] = {}
-    for batch in batches.read(calibration):
+    for batch in batches.of_one_shape(calibration):
         for name, array in batch.items():
             parts.setdefault(name, []).append(array)
     return {name: np.concatenate(arrays) for name, arrays in parts.items()}

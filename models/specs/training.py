@@ -50,6 +50,11 @@ class ModelSpec(Spec):
         description="A transformers model whose weights training starts from: a folder beside the "
         "pipeline file, or a name on the Hugging Face hub.",
     )
+    revision: str | None = Field(
+        None,
+        description="Commit of the Hugging Face hub; the newest, which a run then keeps to, when "
+        "left out.",
+    )
     tokenizer: TokenizerSpec = Field(
         default_factory=TokenizerSpec, description="How a text becomes tokens."
     )

@@ -119,10 +119,11 @@ def test_the_cpu_that_multiplies_no_fp8_is_told_by_the_operator_too(exporter: Ex
 
 
 def test_batches_become_one_array_for_each_input(tmp_path: Path) -> None:
-    written = [{"x": np.ones((2, 3)), "m": np.ones((2, 1))}, {"x": np.ones((1, 3)), "m": [[2.0]]}]
+    full = {"x": np.ones((2, 3)), "m": np.ones((2, 1))}
+    written = [full, full, {"x": np.ones((1, 3)), "m": np.array([[2.0]])}]
     batches.write(tmp_path / "b.npz", written)
     found = rows_of(tmp_path / "b.npz")
-    assert {name: array.shape for name, array in found.items()} == {"x": (3, 3), "m": (3, 1)}
+    assert {name: array.shape for name, array in found.items()} == {"x": (4, 3), "m": (4, 1)}
 
 
 def products(**dims: tuple[int, int]) -> Any:

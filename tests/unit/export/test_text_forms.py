@@ -96,11 +96,14 @@ def test_what_is_asked_is_padded_and_unpadded_together_and_alone(evidence: Evide
     assert shapes[0] == (10, 24)
     assert shapes[1][0] == 10
     assert shapes[1][1] < 24
-    assert [rows for rows, _ in shapes[2:]] == [1, 3, *[1] * 7]
+    assert [rows for rows, _ in shapes[2:]] == [3, 3, 3, 1, *[1] * 10, 10]
     for rows, answers in asked:
         assert len(rows) == len(answers)
-    for position in range(4, 11):
-        np.testing.assert_array_equal(asked[position][1][0], evidence.golden_answers[position - 3])
+    for row in range(10):
+        np.testing.assert_array_equal(asked[6 + row][1][0], evidence.golden_answers[row])
+    last, _ = asked[-1]
+    lengths = (last != TOKENIZER.padding).sum(axis=1)
+    assert lengths.tolist() == sorted(lengths)
 
 
 def test_a_form_that_reads_the_padding_is_found_out(

@@ -209,3 +209,11 @@ def test_a_schema_is_described_in_one_line() -> None:
         "age int, plan category of 2, image vector of 2; kept, not learnt from: id, signup; "
         "target churn category of 3"
     )
+
+
+def test_a_text_cannot_be_nullable() -> None:
+    columns = {"a": ColumnSpec(type="text", nullable=True)}
+    with pytest.raises(InputError, match="nothing to learn from a text that is missing"):
+        resolve({"a": ["x"], "t": ["y"]}, columns=columns)
+    declared = {"a": ColumnSpec(type="text")}
+    assert resolve({"a": ["x"], "t": ["y"]}, columns=declared).column("a") == Column("a", "text")

@@ -1,9 +1,10 @@
 import numpy as np
 import pytest
 
+from models import pieces
 from models.arrays import Array
 from models.model_input import ModelInput
-from models.pieces import ROWS, TEXTS, answered
+from models.pieces import ASKED, ROWS, answered, golden_requests
 
 NUMBERS, TOKENS = ModelInput("features", 1), ModelInput("input_ids", 9, padding=7)
 
@@ -21,8 +22,11 @@ def test_numbers_are_answered_in_pieces_of_bounded_size(rows: int) -> None:
     assert max(sizes) <= ROWS
 
 
-@pytest.mark.parametrize("rows", [1, TEXTS, 150])
-def test_texts_are_answered_by_length_and_come_back_in_order(rows: int) -> None:
+@pytest.mark.parametrize("rows", [1, 20, 150])
+def test_texts_are_answered_by_length_and_come_back_in_order(
+    rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pieces, "PLACES", 90)
     lengths = np.random.default_rng(rows).integers(1, 10, rows)
     values = TOKENS.blank(rows)
     for row, length in enumerate(lengths):
@@ -37,4 +41,21 @@ def test_texts_are_answered_by_length_and_come_back_in_order(rows: int) -> None:
     widths = [width for _, width in shapes]
     assert widths == sorted(widths)
     assert widths[-1] == lengths.max()
-    assert max(size for size, _ in shapes) <= TEXTS
+    assert max(size * width for size, width in shapes) <= 90
+
+
+def test_a_golden_batch_is_asked_for_full_small_and_alone() -> None:
+    sizes = [(part.start, part.stop) for part in golden_requests(5, 4)]
+    full, small, alone = [(0, 4), (4, 5)], [(0, 3), (3, 5)], [(n, n + 1) for n in range(5)]
+    assert sizes == full + small + alone
+
+
+def test_of_many_golden_rows_few_are_asked_for_alone() -> None:
+    parts = golden_requests(4096, 64)
+    assert sum(part.stop - part.start == 1 for part in parts) == ASKED
+    assert sum(part.stop - part.start == 64 for part in parts) == 64
+
+
+@pytest.mark.parametrize("largest", [1, 2, 3])
+def test_no_golden_request_is_larger_than_serving_takes(largest: int) -> None:
+    assert max(part.stop - part.start for part in golden_requests(10, largest)) == largest

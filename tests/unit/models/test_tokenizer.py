@@ -1,10 +1,12 @@
 import json
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from tokenizers import Tokenizer
 
 from models.errors import InputError
-from models.pretrained import tokenizer_of
+from models.pretrained import located, pinned, tokenizer_of
 from models.specs.training import ModelSpec, TokenizerSpec
 from models.tokenizer import MISSING, TextTokenizer, learnt
 
@@ -82,6 +84,55 @@ def test_a_tokenizer_that_is_not_there_is_told(tmp_path_factory: pytest.TempPath
     spec = ModelSpec(family="text_classifier", pretrained="nothing")
     with pytest.raises(InputError, match="the tokenizer 'nothing' cannot be read"):
         tokenizer_of(spec, folder, [])
+    (folder / "nothing" / "tokenizer.json").write_text('{"version": "1.0", "strange": true}')
+    with pytest.raises(InputError, match="the tokenizer 'nothing' cannot be read"):
+        tokenizer_of(spec, folder, [])
+
+
+def test_a_folder_is_beside_the_pipeline_file_or_at_home(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b" / "c").mkdir(parents=True)
+    monkeypatch.setenv("HOME", str(tmp_path / "b"))
+    assert located("a", tmp_path) == str(tmp_path / "a")
+    assert located("~/c", tmp_path) == str(tmp_path / "b" / "c")
+    assert located("someone/encoder", tmp_path) == "someone/encoder"
+
+
+def test_a_model_of_the_hub_is_pinned_to_a_commit_and_a_folder_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def model_info(_: object, name: str) -> SimpleNamespace:
+        asked.append(name)
+        return SimpleNamespace(sha="abc123")
+
+    monkeypatch.setattr("huggingface_hub.HfApi.model_info", model_info)
+    hub = ModelSpec(family="text_classifier", pretrained="someone/encoder")
+    assert pinned(hub, tmp_path).revision == "abc123"
+    assert asked == ["someone/encoder"]
+    (tmp_path / "encoder").mkdir()
+    for same in (
+        ModelSpec(family="mlp"),
+        ModelSpec(family="text_classifier", pretrained="encoder"),
+        ModelSpec(family="text_classifier", pretrained="someone/encoder", revision="def"),
+    ):
+        assert pinned(same, tmp_path) == same
+    assert asked == ["someone/encoder"]
+
+
+def test_a_hub_that_cannot_be_reached_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(_: object, name: str) -> None:
+        raise OSError("no route")
+
+    monkeypatch.setattr("huggingface_hub.HfApi.model_info", away)
+    with pytest.raises(InputError, match="'someone/encoder' cannot be read") as error:
+        pinned(ModelSpec(family="text_classifier", pretrained="someone/encoder"), tmp_path)
+    assert error.value.seen == "no route"
 
 
 def test_a_tokenizer_without_padding_is_refused(

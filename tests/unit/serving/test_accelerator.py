@@ -12,11 +12,13 @@ from google.protobuf import json_format
 from onnx import TensorProto
 from tritonclient.grpc import model_config_pb2 as pb
 
+from models.errors import InputError
 from models.specs.serving import AcceleratorSpec, ServingSpec
 from models.tensorrt_options import provider_options
 from serving.backends.onnxruntime.execution_accelerator import tensorrt_options
 from serving.config import latest, model_config
 from serving.onnx_graph import Signature, TensorSpec
+from serving.text_signature import of_text
 from serving.trial import load_seconds
 
 SIGNATURE = Signature(
@@ -160,3 +162,16 @@ def test_a_session_that_goes_on_without_tensorrt_is_refused(backend: ModuleType)
     backend.check_tensorrt("GPU", config, ["TensorrtExecutionProvider", *cuda])
     backend.check_tensorrt("GPU", config_of(), cuda)
     backend.check_tensorrt("CPU", config, ["CPUExecutionProvider"])
+
+
+def test_a_model_of_text_is_refused_with_an_accelerator() -> None:
+    read = TensorSpec("input_ids", TensorProto.INT64, (-1, -1), "rows")
+    given = TensorSpec("probabilities", TensorProto.FLOAT, (-1, 3), "rows")
+    signature = of_text(Signature((read,), (given,)), labelled=True)
+    spec = ServingSpec.model_validate({"device": "gpu", "accelerator": "tensorrt"})
+    with pytest.raises(InputError, match=r"serving\.accelerator cannot serve this model"):
+        model_config("m", signature, spec, version_policy=latest())
+    plain = ServingSpec.model_validate({"device": "gpu"})
+    config = model_config("m", signature, plain, version_policy=latest())
+    assert config.backend == "text_onnxruntime"
+    assert [tensor.name for tensor in config.output] == ["label", "probabilities"]

@@ -14,6 +14,7 @@ from models.features import FEATURES as ENCODED
 from models.features import Encoding, Feature
 from models.keys import hash_rows, with_keys
 from models.source import Unreadable
+from models.tokenizer import learnt
 from serving.scorer import ScoreJob, Scorer, encoded, output_schema, unreadable
 
 WriteModel = Callable[[Path, int], Path]
@@ -276,3 +277,15 @@ def test_lines_that_are_no_rows_are_kept_with_the_reason(model: Path) -> None:
     assert [row["prediction"] for row in answers] == ["no", "yes", "no", None]
     assert answers[3]["error"] == "line has 1 cells, not 3: " + "x" * 200
     assert answers[3]["_key"] is None
+
+
+def test_a_text_without_key_columns_is_known_by_all_of_it() -> None:
+    tokenizer = learnt(["one two three"], vocab_size=270, max_tokens=4)
+    encoding = Encoding((Feature("body", "text", 4),), "t", LABELS, tokenizer=tokenizer)
+    job = ScoreJob("m", 1, "digest", Path(), encoding)
+    texts = pa.table({"body": ["one two three four five", "one two three four six", None]})
+    table = encoded(texts, job)
+    assert len(set(table["_key"].to_pylist())) == 3
+    again = encoded(texts.slice(1, 1), job)
+    assert again["_key"][0] == table["_key"][1]
+    assert table["error"].to_pylist() == [None, None, "body is missing"]

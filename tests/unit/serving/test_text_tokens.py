@@ -5,6 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import models.pieces
+from models.model_input import ModelInput
 from models.tokenizer import learnt
 from serving.backends.text_onnxruntime import text_tokens
 from serving.backends.text_onnxruntime.text_tokens import Tokens, pieces
@@ -42,3 +44,13 @@ def test_a_piece_holds_so_many_places_and_a_longer_text_goes_alone(
     monkeypatch.setattr(text_tokens, "TOKENS", 10)
     assert list(pieces([0, 1, 2, 3], [2, 3, 5, 99])) == [[0, 1], [2], [3]]
     assert list(pieces([], [])) == []
+
+
+def test_texts_are_put_together_as_the_certificate_does(tokens: Tokens) -> None:
+    assert text_tokens.TOKENS == models.pieces.PLACES
+    random = np.random.default_rng(0)
+    texts = ["three " * random.integers(0, 9) for _ in range(3000)]
+    read = ModelInput("input_ids", 12, TOKENIZER.padding)
+    wanted = [places.tolist() for places in models.pieces.pieces(TOKENIZER.ids(texts), read)]
+    assert [places.tolist() for places, _ in tokens.runs(texts)] == wanted
+    assert len(wanted) > 1
