@@ -24,11 +24,13 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
 
 
 def test_a_click_in_mlflow_changes_what_clients_get(up: Up) -> None:
-    for version in (2, 1, 2, 1):
+    # The schedule or the watch may have come first, but not always.
+    for version in (2, 1, 2, 1, 2, 1, 2, 1):
         up.move(version)
         up.seconds_until(version, 30)
-    # The schedule or the watch may have come first, but not always.
-    assert any(f"webhook: champion of {NAME}" in asked for asked in up.asked_by()[-4:])
+        if f"webhook: champion of {NAME}" in up.asked_by()[-1]:
+            return
+    pytest.fail("the webhook never came first")
 
 
 def test_twelve_moves_in_a_row_end_in_the_last_one(up: Up) -> None:

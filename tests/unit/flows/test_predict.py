@@ -20,7 +20,7 @@ GOOD = '{"a": 1, "n": null, "plan": "p01"}'
 
 def rows(folder: Path, *lines: str) -> list[list[float]]:
     (folder / "r.jsonl").write_text("\n".join(lines))
-    return _rows(ENCODING, str(folder / "r.jsonl")).tolist()  # type: ignore[no-any-return]
+    return _rows(ENCODING, str(folder / "r.jsonl"))["features"].tolist()  # type: ignore[no-any-return]
 
 
 def test_rows_are_encoded(tmp_path: Path) -> None:
