@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.rounds import in_turn, ratio, timed
+from bench.row import Row
 from export.candidate import Candidate
 from export.certificate import Certificate
 from export.exporter import Exporter
@@ -71,3 +72,24 @@ def loss_of(form: Candidate) -> float:
     """Return the relative loss of the metric; NaN where it is not known."""
     loss = form.stage.metric_loss if form.stage else None
     return float("nan") if loss is None else loss
+
+
+def p4(name: str, what: str, found: Compared) -> Row:
+    """Return the row of a model whose best int8 form is to be faster, smaller and as good.
+
+    Args:
+        name: of the row.
+        what: the model and its data, in words.
+        found: its forms.
+    """
+    size, loss = found.best.size_bytes / found.fp32.size_bytes, loss_of(found.best)
+    form = found.best.name.removeprefix("onnx-")
+    return Row(
+        name=name,
+        what=f"{what}, {form} ÷ fp32 rows/s, {size:.2f} of the size, loss {loss:.2%}",
+        value=found.ratio,
+        goal="≥ 1.6, loss ≤ 1%, size ≤ 0.35",
+        holds=found.ratio >= 1.6 and size <= 0.35 and loss <= 0.01,
+        samples=found.samples,
+        details=found.table,
+    )

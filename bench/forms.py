@@ -19,7 +19,7 @@ from torch import nn
 from torch.nn import functional
 
 from bench.catalog import attempt
-from bench.compared import compared, loss_of
+from bench.compared import compared, loss_of, p4
 from bench.row import Row
 from export.exporter import Exporter
 from export.measure import Evidence, gather_evidence
@@ -69,18 +69,7 @@ def resnet_on_digits(folder: Path) -> Row:
     data = digits()
     net = ResNet(64, len(LABELS), [1, 8, 8], channels=(64, 128), blocks=2)
     found = compared(*exporter_of(trained(net, data, epochs=8), data, folder), "digits")
-    size, loss = found.best.size_bytes / found.fp32.size_bytes, loss_of(found.best)
-    form = found.best.name.removeprefix("onnx-")
-    what = f"ResNet on digits, {form} ÷ fp32 rows/s, {size:.2f} of the size, loss {loss:.2%}"
-    return Row(
-        name="P4",
-        what=what,
-        value=found.ratio,
-        goal="≥ 1.6, loss ≤ 1%, size ≤ 0.35",
-        holds=found.ratio >= 1.6 and size <= 0.35 and loss <= 0.01,
-        samples=found.samples,
-        details=found.table,
-    )
+    return p4("P4", "ResNet on digits", found)
 
 
 def with_outliers(folder: Path) -> Row:

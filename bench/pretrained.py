@@ -16,7 +16,7 @@ import torch
 from torch.nn import functional
 
 from bench.catalog import attempt
-from bench.compared import Compared, compared, loss_of
+from bench.compared import compared, p4
 from bench.row import Row
 from export.exporter import Exporter
 from export.measure import Evidence, gather_evidence
@@ -82,23 +82,7 @@ def encoder_on_functions(folder: Path) -> Row:
             candidates=get_args(FormName), objective="throughput", limits=ExportLimits(seconds=900)
         ),
     )
-    return row_of(compared(exporter, evidence(test), "functions"))
-
-
-def row_of(found: Compared) -> Row:
-    """Return what was found as a row."""
-    size, loss = found.best.size_bytes / found.fp32.size_bytes, loss_of(found.best)
-    form = found.best.name.removeprefix("onnx-")
-    what = f"MiniLM on functions, {form} ÷ fp32 rows/s, {size:.2f} of the size, loss {loss:.2%}"
-    return Row(
-        name="P4T",
-        what=what,
-        value=found.ratio,
-        goal="≥ 1.6, loss ≤ 1%, size ≤ 0.35",
-        holds=found.ratio >= 1.6 and size <= 0.35 and loss <= 0.01,
-        samples=found.samples,
-        details=found.table,
-    )
+    return p4("P4T", "MiniLM on functions", compared(exporter, evidence(test), "functions"))
 
 
 def encoder() -> Path:

@@ -62,7 +62,10 @@ def tokenizer_of(spec: ModelSpec, folder: Path, texts: Iterable[str]) -> TextTok
 
     try:
         read = AutoTokenizer.from_pretrained(
-            located(source, folder), revision=spec.revision, trust_remote_code=False
+            located(source, folder),
+            # a commit of the model's repository is none of another one's
+            revision=spec.revision if source == spec.pretrained else None,
+            trust_remote_code=False,
         )
         backend = read.backend_tokenizer
     except Exception as error:  # whatever tokenizers makes of a file

@@ -148,3 +148,25 @@ def test_a_tokenizer_without_padding_is_refused(
     spec = ModelSpec(family="text_classifier", tokenizer=TokenizerSpec(source="."))
     with pytest.raises(InputError, match="no token that fills a batch up"):
         tokenizer_of(spec, folder, [])
+
+
+def test_a_commit_is_the_model_s_and_not_another_tokenizer_s(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def read(name: str, **options: object) -> None:
+        asked.append((name, options["revision"], options["trust_remote_code"]))
+        raise OSError("away")
+
+    monkeypatch.setattr("transformers.AutoTokenizer.from_pretrained", read)
+    for source in (None, "someone/else"):
+        spec = ModelSpec(
+            family="text_classifier",
+            pretrained="someone/encoder",
+            revision="abc",
+            tokenizer=TokenizerSpec(source=source),
+        )
+        with pytest.raises(InputError, match="cannot be read"):
+            tokenizer_of(spec, tmp_path, [])
+    assert asked == [("someone/encoder", "abc", False), ("someone/else", None, False)]
