@@ -10,6 +10,9 @@ from pathlib import Path
 from models.errors import TransientError, WorkError
 
 LAST_WORDS = 500
+ROOT = Path(__file__).resolve().parents[1]
+ELSEWHERE = "import sys; sys.path.append(sys.argv.pop(1)); from models.limited import main; main()"
+"""For a Python that has none of our packages: they are found here, behind its own."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,7 @@ def run_apart(
     what: str = "it",
     stdin: bytes = b"",
     environment: Mapping[str, str] | None = None,
+    python: Path | None = None,
 ) -> bytes:
     """Run a Python program and return what it wrote on stdout.
 
@@ -43,14 +47,18 @@ def run_apart(
         what: what it does, for the error of one that takes too long.
         stdin: what it reads.
         environment: its whole environment; None for this process's.
+        python: the interpreter, which may lack all that Millrace installs; None for this one.
 
     Raises:
         WorkError: it took too long, crashed or failed; the reason is its last words.
         TransientError: it was killed.
     """
     words = (str(limits.memory), program, *map(str, arguments))
+    limited = [sys.executable, "-m", "models.limited"]
+    if python is not None:
+        limited = [str(python), "-c", ELSEWHERE, str(ROOT)]
     process = subprocess.Popen(
-        [sys.executable, "-m", "models.limited", *words],
+        [*limited, *words],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -68,13 +76,13 @@ def run_apart(
         # the kernel, short of memory, or a person: nothing that the program did
         raise TransientError(f"{what} was killed", hint="try it again")
     if process.returncode:
-        raise WorkError(ending(process.returncode, errors.decode(errors="replace")))
+        raise WorkError(ending(process.returncode, errors.decode(errors="replace"), what))
     return out
 
 
-def ending(status: int, errors: str) -> str:
+def ending(status: int, errors: str, what: str = "it") -> str:
     """Return why a process ended, in a line: its signal, its last words or its status."""
     if status < 0:
-        return f"its process crashed: {signal.Signals(-status).name}"
+        return f"{what} crashed: {signal.Signals(-status).name}"
     told = [line for line in errors.strip().splitlines() if line.strip()]
-    return told[-1][:LAST_WORDS] if told else f"its process ended with status {status}"
+    return told[-1][:LAST_WORDS] if told else f"{what} ended with status {status}"

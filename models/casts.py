@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from models import messages
 from models.columns import Column
 
 Mask = npt.NDArray[np.bool_]
@@ -120,10 +121,36 @@ def _to_bool(array: pa.Array) -> Cast:
 
 def _to_string(array: pa.Array) -> Cast:
     if pa.types.is_string(array.type):
-        return Cast(array, _none(array))
+        return _text(array)
     if pa.types.is_nested(array.type):
         return _nothing(array, pa.string())
     return _safe(array, pa.string())
+
+
+def _text(array: pa.Array) -> Cast:
+    """Look for cells that are not UTF-8: Parquet written by others may hold some."""
+    try:
+        array.validate(full=True)
+    except pa.ArrowInvalid:
+        cells = [_decoded(cell) for cell in array.cast(pa.binary()).to_pylist()]
+        values = pa.array(cells, pa.string())
+        return Cast(values, mask(array.is_valid()) & mask(values.is_null()))
+    return Cast(array, _none(array))
+
+
+def _decoded(cell: bytes | None) -> str | None:
+    try:
+        return None if cell is None else cell.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def _to_messages(array: pa.Array) -> Cast:
+    """Read chats: lists of messages, or JSON of such a list; values are canonical JSON."""
+    if not pa.types.is_string(array.type) and not messages.is_list_of_structs(array.type):
+        return _nothing(array, pa.string())
+    values = pa.array([messages.canonical(cell) for cell in array], pa.string())
+    return Cast(values, mask(array.is_valid()) & mask(values.is_null()))
 
 
 def _to_vector(array: pa.Array) -> Cast:
@@ -173,5 +200,6 @@ _CASTS: dict[str, Callable[[pa.Array], Cast]] = {
     "bool": _to_bool,
     "string": _to_string,
     "text": _to_string,
+    "messages": _to_messages,
     "vector": _to_vector,
 }

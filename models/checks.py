@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from models import messages
 from models.casts import Cast, Mask, cast, mask
 from models.columns import Column, TableSchema
 
@@ -27,6 +28,7 @@ _WORDS = {
     "bool": "not true or false",
     "string": "not text",
     "text": "not text",
+    "messages": "not a list of messages, {role, content} each",
     "category": "not a category of the held type",
     "vector": "not a list of numbers",
 }
@@ -67,7 +69,7 @@ def check(batch: pa.RecordBatch, schema: TableSchema, max_texts: int | None = No
     if not failed.any():
         return Checked(good, bad_rows([], []))
     bad = np.flatnonzero(failed)
-    texts = [as_json(row) for row in batch.take(pa.array(bad[:max_texts])).to_pylist()]
+    texts = [as_json(row) for row in _rows(batch.take(pa.array(bad[:max_texts])))]
     unwritten = [None] * (len(bad) - len(texts))
     return Checked(
         good.filter(pa.array(failed == 0)),
@@ -86,6 +88,23 @@ def as_json(row: object) -> str:
     return json.dumps(row, default=str, ensure_ascii=False)[:MAX_ROW_TEXT]
 
 
+def _rows(batch: pa.RecordBatch) -> list[dict[str, object]]:
+    """Return rows as they were seen; text that is not UTF-8 as near as can be."""
+    columns = {field.name: _values(batch[field.name]) for field in batch.schema}
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+def _values(array: pa.Array) -> list[object]:
+    try:
+        values: list[object] = array.to_pylist()
+    except UnicodeDecodeError:
+        if not pa.types.is_string(array.type):
+            return ["text that is not UTF-8"] * len(array)
+        cells = array.cast(pa.binary()).to_pylist()
+        values = [cell and cell.decode(errors="replace") for cell in cells]
+    return values
+
+
 def _cells(batch: pa.RecordBatch, name: str) -> pa.Array:
     return batch.column(name) if name in batch.schema.names else pa.nulls(batch.num_rows)
 
@@ -101,6 +120,8 @@ def _problems(seen: Cast, column: Column) -> Iterator[tuple[Mask, str]]:
     elif column.type in ("float", "int"):
         numbers = seen.values.to_numpy(zero_copy_only=False).astype(np.float64, copy=False)
         yield from _number_problems(numbers, column)
+    elif column.type == "messages":
+        yield from messages.problems(seen.values)
     elif column.type == "category" and column.categories is not None:
         known = pa.array(column.categories).cast(seen.values.type)
         yield ~mask(pc.is_in(seen.values, known)) & mask(seen.values.is_valid()), "unknown category"

@@ -24,6 +24,7 @@ _ARROW: dict[str, pa.DataType] = {
     "bool": pa.bool_(),
     "string": pa.string(),
     "text": pa.string(),
+    "messages": pa.string(),
     "vector": pa.list_(pa.float32()),
 }
 
@@ -34,8 +35,8 @@ class Column:
 
     Attributes:
         name: name in the source and in the table.
-        type: float (float64), int (int64), bool, string, text, category or vector (list of
-            float32).
+        type: float (float64), int (int64), bool, string, text, messages (canonical JSON),
+            category or vector (list of float32).
         min: smallest value allowed, of each element for a vector.
         max: largest value allowed.
         nullable: whether null and NaN are accepted; both are stored as null.

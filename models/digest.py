@@ -4,6 +4,9 @@ import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 
+GRAPH = "model.onnx"
+"""The file of a model that is one graph."""
+
 
 def digest_of(file: Path) -> str:
     """Return the SHA-256 of a file, in hexadecimal."""
@@ -13,5 +16,19 @@ def digest_of(file: Path) -> str:
 
 def digest_of_all(files: Mapping[str, Path]) -> str:
     """Return the SHA-256 of the names and digests of several files, in hexadecimal."""
-    lines = [f"{name} {digest_of(files[name])}\n" for name in sorted(files)]
+    return digest_of_digests({name: digest_of(file) for name, file in files.items()})
+
+
+def digest_of_model(digests: Mapping[str, str]) -> str:
+    """Return what a model is known by: the SHA-256 of its one graph, or of names and digests.
+
+    Args:
+        digests: the SHA-256 of each of its files, by name.
+    """
+    return digests[GRAPH] if set(digests) == {GRAPH} else digest_of_digests(digests)
+
+
+def digest_of_digests(digests: Mapping[str, str]) -> str:
+    """Return the SHA-256 of names and the digests of what they name, in hexadecimal."""
+    lines = [f"{name} {digests[name]}\n" for name in sorted(digests)]
     return hashlib.sha256("".join(lines).encode()).hexdigest()

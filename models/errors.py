@@ -13,6 +13,9 @@ between Ray and Prefect processes.
 from difflib import get_close_matches
 from typing import ClassVar
 
+MAX_NAMED = 5
+"""Words of a hint."""
+
 
 class MillraceError(Exception):
     """Base of every error that a user is meant to read.
@@ -79,7 +82,13 @@ def _rebuild(
     return kind(what, seen=seen, valid=valid, hint=hint)
 
 
+def closest(word: str, known: list[str] | tuple[str, ...]) -> str | None:
+    """Return the known word nearest to `word`, or None."""
+    return next(iter(get_close_matches(word, known, n=1, cutoff=0.5)), None)
+
+
 def nearest(word: str, known: list[str] | tuple[str, ...]) -> str | None:
-    """Return a hint that names the known word nearest to `word`, or None."""
-    close = get_close_matches(word, known, n=1, cutoff=0.5)
-    return f"did you mean {close[0]!r}?" if close else None
+    """Return a hint that names the known word nearest to `word`, or those it begins; or None."""
+    begun = [each for each in known if word and each.startswith(word)][:MAX_NAMED]
+    close = begun if len(begun) > 1 else [each for each in [closest(word, known)] if each]
+    return f"did you mean {' or '.join(map(repr, close))}?" if close else None

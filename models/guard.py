@@ -13,6 +13,7 @@ class Credentials:
         passed: whether its certificate says that it held its gates.
         metric: its metric on its test split; None if it could not be measured.
         metric_name: what that is.
+        smaller_is_better: of two metrics.
         author: the user who ran the training; empty if nobody is known.
         approved_by: who approved it; empty if nobody did.
     """
@@ -22,6 +23,7 @@ class Credentials:
     metric_name: str
     author: str
     approved_by: str
+    smaller_is_better: bool = False
 
 
 @dataclass(frozen=True)
@@ -65,9 +67,11 @@ def _drop(allowed: float, credentials: Credentials, incumbent: Incumbent) -> str
     if mine is None or other is None:
         which = "it" if mine is None else f"version {incumbent.version}, which is live,"
         return f"{which} cannot be measured on its test split, so they cannot be compared"
-    drop = (other - mine) / abs(other) if other else other - mine
+    loss = mine - other if credentials.smaller_is_better else other - mine
+    drop = loss / abs(other) if other else loss
     # A NaN fails every comparison, so this is written such that NaN is refused.
     if not drop <= allowed:
         live = f"{other:.4f} of version {incumbent.version}"
-        return f"its {name} of {mine:.4f} is {drop:.1%} below {live}; allowed is {allowed:.1%}"
+        where = "above" if credentials.smaller_is_better else "below"
+        return f"its {name} of {mine:.4f} is {drop:.1%} {where} {live}; allowed is {allowed:.1%}"
     return None

@@ -2,7 +2,8 @@
 
 Inference looks at the first rows only. Whole numbers and fractions become int and float, text and
 truth values become category and bool; a target of text, whole numbers or truth values is a
-category (classification), one of fractions a float (regression).
+category (classification), one of fractions a float (regression). Where there is a text to continue,
+text stays text.
 """
 
 from collections.abc import Sequence
@@ -15,9 +16,10 @@ import pyarrow.compute as pc
 from models.casts import NULL_WORDS, mask, plain
 from models.columns import RESERVED, Category, Column, TableSchema, ValueType
 from models.errors import InputError
+from models.messages import is_list_of_structs
 from models.sample import NUMBER_SHARE, sampled, seen_type, vector_width
 from models.source import TEXT, require_columns
-from models.specs.dataset import ColumnSpec, ColumnType, DatasetSpec
+from models.specs.dataset import TEXTS, ColumnSpec, ColumnType, DatasetSpec
 
 MAX_CATEGORIES = 1000
 MAX_DESCRIBED = 30
@@ -34,6 +36,7 @@ class Role:
     target: bool = False
     feature: bool = False
     key: bool = False
+    continued: bool = False
 
 
 def resolve_schema(
@@ -114,7 +117,7 @@ def _without_dates(
             hint="derive numbers from it in the data, e.g. days since a day, the month or the "
             f"weekday; and leave {dates[0]!r} out of dataset.features",
         )
-    if not left:
+    if not left and features:
         raise InputError(
             f"no column of {spec.source} is left to learn from: dates and plain text are not "
             "features",
@@ -180,7 +183,7 @@ def feature_names(spec: DatasetSpec, names: Sequence[str]) -> tuple[str, ...]:
             seen=spec.target,
             hint="take it out of dataset.features and dataset.key",
         )
-    if not features:
+    if not features and spec.features != ():
         raise InputError(
             f"no column of {spec.source} is left to learn from",
             seen=", ".join(names),
@@ -201,7 +204,7 @@ def _resolve_column(
     stored: TableSchema | None,
 ) -> Column:
     declared = spec.columns.get(name, ColumnSpec())
-    role = Role(name == spec.target, name in features, name in spec.key)
+    role = Role(name == spec.target, name in features, name in spec.key, spec.continued)
     held = _held(name, declared, stored)
     column = held or _inferred(name, declared, role, sample)
     _require_usable(column, role)
@@ -243,6 +246,17 @@ def _inferred(
     type_ = _declared_type(declared)
     if declared.categories is not None and type_ == "category":
         return Column(name, "category", values=_value_type(declared.categories))
+    if type_ is None and role.target and role.continued and _holds_chats(name, sample):
+        type_ = "messages"
+    if type_ is not None and type_ in TEXTS:
+        return Column(name, type_)
+    return _seen(name, type_, role, sample)
+
+
+def _seen(
+    name: str, type_: ColumnType | None, role: Role, sample: Sequence[pa.RecordBatch]
+) -> Column:
+    """Return the column as its first values have it; `type_` is the declared type, if one is."""
     array = sampled(name, sample)
     seen = seen_type(array)
     if seen == "string" and not role.target and type_ is None and _is_truth(name, sample, array):
@@ -259,6 +273,11 @@ def _inferred(
     if type_ == "vector":
         return Column(name, "vector", width=vector_width(name, array))
     return Column(name, type_)
+
+
+def _holds_chats(name: str, sample: Sequence[pa.RecordBatch]) -> bool:
+    kinds = [batch.schema.field(name).type for batch in sample if name in batch.schema.names]
+    return any(is_list_of_structs(kind) for kind in kinds)
 
 
 def _is_truth(name: str, sample: Sequence[pa.RecordBatch], array: pa.Array) -> bool:
@@ -280,6 +299,8 @@ def _declared_type(declared: ColumnSpec) -> ColumnType | None:
 
 def _type_for(seen: str, role: Role) -> ColumnType:
     """Return the type that a column of the seen type is held to in its role."""
+    if role.continued and (role.target or role.feature) and seen == "string":
+        return "text"
     if role.target and seen in ("int", "string", "bool"):
         return "category"
     if role.feature and seen == "string":
@@ -295,13 +316,19 @@ def _type_for(seen: str, role: Role) -> ColumnType:
 
 
 def _require_usable(column: Column, role: Role) -> None:
-    if role.target and column.type in ("vector", "string", "text", "bool"):
+    if role.target and role.continued and column.type not in TEXTS:
+        raise InputError(
+            f"the target {column.name!r} cannot be continued: it holds a {column.type}",
+            valid=", ".join(TEXTS),
+            hint="choose another dataset.target, or declare it in dataset.columns as {type: text}",
+        )
+    if role.target and column.type in ("vector", "string", "bool"):
         raise InputError(
             f"the target {column.name!r} cannot be predicted: it holds a {column.type}",
             valid="text or whole numbers (classes), or numbers",
             hint="choose another dataset.target, or declare it as a category in dataset.columns",
         )
-    if role.feature and column.type == "string":
+    if role.feature and column.type in ("string", "messages"):
         raise InputError(
             f"column {column.name!r} is text or a type that cannot be learnt from",
             valid="float, int, bool, category, vector, text",
@@ -316,7 +343,7 @@ def _require_fitting_limits(column: Column, declared: ColumnSpec) -> None:
         problem = f"min and max are for numbers, and it is a {column.type}"
     elif low is not None and high is not None and low > high:
         problem = f"min {low:g} is above max {high:g}"
-    elif column.type == "text" and declared.nullable:
+    elif column.type in TEXTS and declared.nullable:
         problem = "there is nothing to learn from a text that is missing, so it cannot be nullable"
     elif declared.categories is not None and column.type != "category":
         problem = f"categories are for the type category, and it is a {column.type}"
@@ -325,7 +352,7 @@ def _require_fitting_limits(column: Column, declared: ColumnSpec) -> None:
     raise InputError(
         f"dataset.columns.{column.name} does not fit: {problem}",
         seen=declared.model_dump_json(exclude_none=True),
-        hint="mend the declaration, or leave the limits out",
+        hint="mend the declaration, or leave it out",
     )
 
 

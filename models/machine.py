@@ -2,8 +2,12 @@
 
 import os
 import platform
+import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+import psutil
 
 FEATURES = (
     *("avx2", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_int8", "amx_bf16"),
@@ -50,6 +54,39 @@ def this_machine() -> Machine:
         flags=tuple(flag for flag in FEATURES if flag in known),
         gpu=_gpu(),
     )
+
+
+def cores_used(seconds: float = 1.0) -> float:
+    """Return the share of all cores in use over the next seconds, 0 to 1."""
+    return psutil.cpu_percent(interval=seconds) / 100
+
+
+def others_use(seconds: float = 1.0) -> float:
+    """Return the share of all cores that others use over the next seconds, 0 to 1.
+
+    Others are all processes but this one and those that it started, itself or through another.
+    """
+    before = (_busy(), _own())
+    time.sleep(seconds)
+    busy, own = _busy() - before[0], _own() - before[1]
+    return min(max(0.0, busy - max(own, 0.0)) / (seconds * (psutil.cpu_count() or 1)), 1.0)
+
+
+def _busy() -> float:
+    """Return the seconds that all cores have worked."""
+    times = psutil.cpu_times()
+    return float(sum(times) - times.idle - getattr(times, "iowait", 0.0))
+
+
+def _own() -> float:
+    """Return the seconds that this process and those below it have worked."""
+    this = psutil.Process()
+    spent = 0.0
+    for process in (this, *this.children(recursive=True)):
+        with suppress(psutil.Error):  # it ended meanwhile
+            times = process.cpu_times()
+            spent += times.user + times.system
+    return spent
 
 
 def _cores() -> int:

@@ -1,16 +1,23 @@
-"""The files of a registered version: what they are, and how they come from MLflow, checked."""
+"""The files of a registered version: what they are, and how they come from MLflow, checked.
+
+A version of one graph is a folder with `model.onnx`; one of a language model has the files of its
+form in `form/`. Beside them is the evidence.
+"""
 
 import json
+import re
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 
 from models.arrays import Array
-from models.digest import digest_of, digest_of_all
+from models.digest import GRAPH, digest_of, digest_of_all, digest_of_model
 from models.errors import InputError, MillraceError, TransientError
 from models.features import TEXT, Encoding, text_request
 from models.model_input import FEATURES
@@ -18,8 +25,23 @@ from models.tracking import client
 
 DIGEST_TAG = "millrace.digest"
 EVIDENCE_TAG = "millrace.evidence"
-"""Digest of `EXTRA_FILES`, the certificate among them."""
+"""Digest of the evidence, the certificate among it."""
+KIND_TAG = "millrace.kind"
+FORM = "form"
+"""Folder of a language model's files."""
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+"""Of such a file."""
+
+KindName = Literal["graph", "language"]
+"""graph: one ONNX file, tensors in and out. language: the files of one form of a decoder, text in
+and out.
+"""
 EXTRA_FILES = ("encoding.json", "certificate.json", "golden.npz", "pipeline.yaml")
+EVIDENCE: Mapping[KindName, tuple[str, ...]] = {
+    "graph": EXTRA_FILES,
+    "language": ("certificate.json", "golden.json", "pipeline.yaml"),
+}
+"""What lies beside a model, by its kind."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +51,7 @@ class ModelVersion:
     Attributes:
         model: registered model.
         version: its number; Triton serves it under the same one.
-        digest: sha256 of `model.onnx`; empty if it was not registered by Millrace.
+        digest: of its files, see `digest_of_model`; empty if it was not registered by Millrace.
         run_id: run that made it.
         aliases: aliases that point at it.
         tags: its tags.
@@ -42,6 +64,11 @@ class ModelVersion:
     aliases: tuple[str, ...] = ()
     tags: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def kind(self) -> KindName:
+        """What kind of model it is; one that an earlier Millrace registered is a graph."""
+        return "language" if self.tags.get(KIND_TAG) == "language" else "graph"
+
 
 @dataclass(frozen=True)
 class Package:
@@ -49,19 +76,47 @@ class Package:
 
     Attributes:
         version: which version it is.
-        model: the ONNX file.
-        encoding: rows to tensors.
+        files: the model's files, by name.
         folder: where the other files are.
     """
 
     version: ModelVersion
-    model: Path
-    encoding: Encoding
+    files: Mapping[str, Path]
     folder: Path
 
     def text(self, name: str) -> str:
-        """Return one of `EXTRA_FILES` as text."""
+        """Return a file of the evidence as text."""
         return (self.folder / name).read_text()
+
+    @property
+    def graph(self) -> "GraphPackage":
+        """This version as what it is, a graph.
+
+        Raises:
+            InputError: it is none.
+        """
+        if isinstance(self, GraphPackage):
+            return self
+        raise InputError(
+            f"{self.version.model} version {self.version.version} is a language model",
+            valid="a version that takes rows and gives a class or a number",
+            hint="name another model",
+        )
+
+
+@dataclass(frozen=True)
+class GraphPackage(Package):
+    """A version that is one ONNX file."""
+
+    @property
+    def model(self) -> Path:
+        """The ONNX file."""
+        return self.files[GRAPH]
+
+    @cached_property
+    def encoding(self) -> Encoding:
+        """Rows to tensors."""
+        return Encoding.from_json(self.text("encoding.json"))
 
     def golden(self) -> tuple[Array, Array]:
         """Return the golden batch and PyTorch's answers to it."""
@@ -74,6 +129,15 @@ class Package:
             if self.encoding.tokenizer is None:
                 return {FEATURES: arrays[FEATURES]}
             return text_request(json.loads(arrays[TEXT].item()))
+
+
+@dataclass(frozen=True)
+class LanguagePackage(Package):
+    """A version that continues texts."""
+
+    def golden(self) -> Mapping[str, Any]:
+        """Return what it was asked and answered when it was certified."""
+        return dict(json.loads(self.text("golden.json")))
 
 
 def fetched(version: ModelVersion, tracking_uri: str, cache: Path) -> Package:
@@ -98,12 +162,11 @@ def fetched(version: ModelVersion, tracking_uri: str, cache: Path) -> Package:
     folder = cache / version.model / f"{version.version}-{version.digest[:16]}"
     if not folder.exists():
         _download(version, tracking_uri, folder)
-    model = folder / "model.onnx"
     if not _is_whole(folder, version):  # damaged since it was kept
         shutil.rmtree(folder)
         _download(version, tracking_uri, folder)
-    encoding = Encoding.from_json((folder / "encoding.json").read_text())
-    return Package(version, model, encoding, folder)
+    kind = LanguagePackage if version.kind == "language" else GraphPackage
+    return kind(version, _model_files(folder, version), folder)
 
 
 def _download(version: ModelVersion, tracking_uri: str, folder: Path) -> None:
@@ -130,15 +193,32 @@ def _download(version: ModelVersion, tracking_uri: str, folder: Path) -> None:
             raise _unfetched(version, error) from error
         kept = Path(staging) / "package"
         kept.mkdir()
-        files = {"model.onnx": got / "model.onnx"}
-        files |= {name: got / "extra_files" / name for name in EXTRA_FILES}
-        for name, file in files.items():
+        for name, file in _downloaded(got, version):
+            (kept / name).parent.mkdir(exist_ok=True)
             _copy(file, kept / name, version)
         # Before it gets its name: a download that went wrong is not kept, and tried again.
         _check_digests(kept, version)
         folder.parent.mkdir(parents=True, exist_ok=True)
         if not folder.exists():
             kept.rename(folder)
+
+
+def _downloaded(got: Path, version: ModelVersion) -> Iterator[tuple[str, Path]]:
+    """Yield each file that a version consists of, with its path in the package."""
+    if version.kind == "language":
+        for file in sorted((got / FORM).glob("*")):
+            if NAME.fullmatch(file.name):
+                yield f"{FORM}/{file.name}", file
+    else:
+        yield GRAPH, got / GRAPH
+    for name in EVIDENCE[version.kind]:
+        yield name, got / "extra_files" / name
+
+
+def _model_files(folder: Path, version: ModelVersion) -> dict[str, Path]:
+    if version.kind == "language":
+        return {file.name: file for file in sorted((folder / FORM).glob("*"))}
+    return {GRAPH: folder / GRAPH}
 
 
 def _unfetched(version: ModelVersion, error: Exception) -> MillraceError:
@@ -160,10 +240,13 @@ def _check_digests(folder: Path, version: ModelVersion) -> None:
     A version that an earlier Millrace registered has no digest of its evidence.
     """
     evidence = version.tags.get(EVIDENCE_TAG)
-    found = {"model.onnx": digest_of(folder / "model.onnx")}
-    wanted = {"model.onnx": version.digest}
+    files = _model_files(folder, version)
+    what = GRAPH if version.kind == "graph" else "its model"
+    found = {what: digest_of_model({name: digest_of(file) for name, file in files.items()})}
+    wanted = {what: version.digest}
     if evidence is not None:
-        found["its evidence"] = digest_of_all(evidence_of(_paths(folder)))
+        beside = {name: folder / name for name in EVIDENCE[version.kind]}
+        found["its evidence"] = digest_of_all(beside)
         wanted["its evidence"] = evidence
     if found != wanted:
         what = next(name for name in wanted if found[name] != wanted[name])
@@ -183,20 +266,11 @@ def _is_whole(folder: Path, version: ModelVersion) -> bool:
     return True
 
 
-def _paths(folder: Path) -> dict[str, Path]:
-    return {name: folder / name for name in EXTRA_FILES}
-
-
-def evidence_of(files: Mapping[str, Path]) -> dict[str, Path]:
-    """Return the files that are the evidence of a version, by name."""
-    return {name: files[name] for name in EXTRA_FILES}
-
-
 def _copy(file: Path, to: Path, version: ModelVersion) -> None:
     if not file.is_file() or file.is_symlink():
         raise InputError(
             f"{version.model} version {version.version} has no {to.name}",
-            valid=f"a version registered by Millrace: model.onnx, {', '.join(EXTRA_FILES)}",
+            valid=f"a version registered by Millrace, with {', '.join(EVIDENCE[version.kind])}",
             hint="point the alias at another version",
         )
     shutil.copyfile(file, to)

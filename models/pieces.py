@@ -53,8 +53,10 @@ def by_length(order: Sequence[int], lengths: Sequence[int]) -> Iterator[list[int
         yield piece
 
 
-def golden_requests(rows: int, largest: int) -> list[slice]:
+def golden_requests(rows: int, largest: int) -> list[Array]:
     """Return the requests in which a golden batch is asked for: full, small and alone.
+
+    Fewer rows than a full batch are repeated until it is full.
 
     An answer may depend on what else is in its batch: int8 with dynamic ranges does. So a release
     asks for what was certified, and for nothing else.
@@ -62,12 +64,14 @@ def golden_requests(rows: int, largest: int) -> list[slice]:
     Args:
         rows: rows of the golden batch.
         largest: rows of a full batch in serving.
+
+    Returns:
+        The places of the golden rows of each request.
     """
-    few = min(rows, ASKED)
-    sizes = [(rows, largest), (few, SMALL), (few, 1)]
+    full, few = np.resize(np.arange(rows), max(rows, largest)), np.arange(min(rows, ASKED))
     return [
-        slice(start, min(start + size, upto))
-        for upto, size in sizes
-        for start in range(0, upto, size)
+        places[start : start + size]
+        for places, size in ((full, largest), (few, SMALL), (few, 1))
+        for start in range(0, len(places), size)
         if size <= largest
     ]

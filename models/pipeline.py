@@ -5,14 +5,17 @@ editor. Unknown keys are refused; `models.pipeline_file` turns pydantic's errors
 """
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Self
 
-from pydantic import BeforeValidator, Field, PrivateAttr
+from pydantic import BeforeValidator, Field, PrivateAttr, model_validator
 
 from models.specs.base import Spec
 from models.specs.batch import BatchSpec, ScheduleSpec
+from models.specs.compression import model_of
 from models.specs.dataset import DatasetSpec
 from models.specs.export import ExportSpec
+from models.specs.fit import misfits, with_forms
+from models.specs.language import GenerationSpec
 from models.specs.rollout import RolloutSpec
 from models.specs.serving import PromotionSpec, ServingSpec
 from models.specs.training import ModelSpec, TrainingSpec
@@ -48,6 +51,28 @@ class Pipeline(Spec):
     batch: BatchSpec = Field(default_factory=BatchSpec, description="How rows are scored.")
     schedule: ScheduleSpec = Field(default_factory=ScheduleSpec, description="When.")
 
+    @model_validator(mode="before")
+    @classmethod
+    def _own_forms(cls, values: Any) -> Any:
+        return with_forms(values) if isinstance(values, dict) else values
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        names = ("model", "training", "export", "serving", "rollout")
+        parts = {name: getattr(self, name) for name in names}
+        if found := next(misfits(self.model.family, parts), None):
+            raise ValueError(found)
+        return self
+
+    @model_validator(mode="after")
+    def _drafted_by_another(self) -> Self:
+        draft = self.serving.generation.draft
+        if draft is not None and model_of(draft) == self.name:
+            raise ValueError(
+                f"serving.generation.draft: {draft} is this model itself; a draft is a smaller one"
+            )
+        return self
+
     _folder: Path = PrivateAttr(default_factory=Path.cwd)
 
     @property
@@ -58,6 +83,11 @@ class Pipeline(Spec):
     def with_model(self, model: ModelSpec) -> "Pipeline":
         """Return this pipeline with another model."""
         return self.model_copy(update={"model": model}).located(self.folder)
+
+    def with_generation(self, generation: GenerationSpec) -> "Pipeline":
+        """Return this pipeline with another way to generate."""
+        serving = self.serving.model_copy(update={"generation": generation})
+        return self.model_copy(update={"serving": serving}).located(self.folder)
 
     def located(self, folder: Path) -> "Pipeline":
         """Return this pipeline as read from `folder`."""

@@ -10,8 +10,8 @@ from pydantic import BaseModel, ValidationError
 from models.errors import InputError, nearest
 from models.pipeline import NAME, Pipeline
 from models.source import missing_file
+from models.specs.fit import FAMILIES
 
-FAMILIES = ("mlp", "cnn", "text_classifier")
 SET = "--set"
 
 Location = tuple[str | int, ...]
@@ -145,7 +145,7 @@ def _override(values: dict[str, Any], override: str) -> Location:
 
 
 def _invalid(path: Path, error: ValidationError, lines: dict[Location, str]) -> InputError:
-    found = error.errors()
+    found = [each for each in error.errors() if not _follows(each, error.errors())]
     origins = [_origin(each["loc"], lines) for each in found]
     listed = "".join(f"\n  {_problem(*each)}" for each in zip(found, origins, strict=True))
     count = f"{len(found)} problems" if len(found) > 1 else "a problem"
@@ -154,6 +154,13 @@ def _invalid(path: Path, error: ValidationError, lines: dict[Location, str]) -> 
         f"{count} in {_blamed(path, origins)}{listed}",
         hint=f"mend that; `millrace check {path}{again}` tells when it is right",
     )
+
+
+def _follows(problem: Any, others: Sequence[Any]) -> bool:
+    """Return whether a list is too short only for the items in it that are wrong."""
+    place = problem["loc"]
+    within = (each["loc"] for each in others if len(each["loc"]) > len(place))
+    return problem["type"] == "too_short" and any(each[: len(place)] == place for each in within)
 
 
 def _blamed(path: Path, origins: Sequence[str]) -> str:
@@ -178,7 +185,8 @@ def _problem(found: Any, origin: str) -> str:
     """Return one problem as a line: where, what, the value seen and the nearest right name."""
     place: Location = found["loc"]
     dotted = ".".join(str(part) for part in place) or "the file"
-    return f"{origin + ': ' if origin else ''}{dotted}: {_explained(found, place)}"
+    where = origin if origin.endswith(f" {dotted}") else ": ".join(filter(None, (origin, dotted)))
+    return f"{where}: {_explained(found, place)}"
 
 
 def _explained(found: Any, place: Location) -> str:

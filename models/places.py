@@ -6,6 +6,7 @@ so that no other module reads the environment.
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryFile
 
 from models.errors import WorkError
 
@@ -57,6 +58,7 @@ class Places:
         tables_uri: root of the Delta tables, a path or `s3://…`.
         ray_address: `local` when embedded.
         triton: the endpoints to reconcile; the first is where requests are sent.
+        vllm_python: the Python of an environment that has vLLM; None for this one.
     """
 
     home: Path
@@ -64,6 +66,7 @@ class Places:
     tables_uri: str
     ray_address: str = "local"
     triton: tuple[Endpoint, ...] = (Endpoint(),)
+    vllm_python: Path | None = None
 
     @property
     def artifacts(self) -> Path:
@@ -111,9 +114,8 @@ class Places:
             parts = (self.artifacts, self.model_repository, self.logs, self.run, self.staging)
             for folder in parts:
                 folder.mkdir(exist_ok=True)
-            probe = self.run / ".writable"
-            probe.write_text("")
-            probe.unlink()
+            with TemporaryFile(dir=self.run):  # can be written; a name of its own for every process
+                pass
         except OSError as error:
             raise WorkError(
                 f"the home folder {self.home} cannot be written",

@@ -89,27 +89,30 @@ class FormPoint:
 
     Attributes:
         name: of the form.
-        latency_ms: median of one row.
+        cost_ms: what speed is chosen by: the median of one row, or a row's share of a full batch.
         metric: on the test split.
         size_bytes: of its file.
         in_front: whether no other form is better in all of these.
         refused: whether it missed a gate.
+        chosen: whether it is the one that was registered.
     """
 
     name: str
-    latency_ms: float
+    cost_ms: float
     metric: float
     size_bytes: int
     in_front: bool
     refused: bool
+    chosen: bool = False
 
 
-def pareto_front(forms: Sequence[FormPoint], metric: str) -> Figure:
-    """Draw metric against latency, the area of a point by its size; the front is filled.
+def pareto_front(forms: Sequence[FormPoint], metric: str, cost: str) -> Figure:
+    """Draw metric against speed, the area of a point by its size; the front is filled.
 
     Args:
         forms: every form that was measured.
         metric: its name.
+        cost: what the milliseconds are of.
     """
     figure = Figure(figsize=(9, 5), layout="constrained")
     axes = figure.subplots()
@@ -124,11 +127,11 @@ def pareto_front(forms: Sequence[FormPoint], metric: str) -> Figure:
             "alpha": 0.75,
         }
         area = 60 + 500 * form.size_bytes / largest
-        axes.scatter(form.latency_ms, form.metric, s=area, **style)
+        axes.scatter(form.cost_ms, form.metric, s=area, **style)
         size = f"{form.size_bytes / 1024:,.0f} KiB"
-        label = f"{form.name.removeprefix('onnx-')}, {size}"
+        label = f"{form.name.removeprefix('onnx-')}, {size}{' ← chosen' * form.chosen}"
         axes.scatter([], [], s=60, label=label, **style)  # in the legend all have one size
-    axes.set(xlabel="p50 of one row, ms", ylabel=metric, title="filled: Pareto front; ✕: refused")
+    axes.set(xlabel=f"{cost}, ms", ylabel=metric, title="filled: Pareto front; ✕: refused")
     axes.margins(0.15)
     axes.grid(alpha=0.3)
     figure.legend(loc="outside right upper", frameon=False, labelspacing=1.2)

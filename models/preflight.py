@@ -8,18 +8,21 @@ from contextlib import suppress
 
 from models.errors import InputError, TransientError
 from models.inference import feature_names
+from models.model_uri import is_model_uri
 from models.pipeline import Pipeline
-from models.pipeline_file import FAMILIES
+from models.pretrained import located
 from models.source import Source, broken_off, require_columns
 from models.source_jsonl import JsonlSource
 from models.source_python import FunctionSource
 from models.sources import open_source
 from models.specs.dataset import DatasetSpec
+from models.specs.fit import FAMILIES
+from models.text_target import require_fitting
 from models.user_code import load
 
 
 def preflight(pipeline: Pipeline) -> None:
-    """Check that the source, the columns that the file names and the family are there.
+    """Check that the source, the columns that the file names, the family and the encoder are there.
 
     A store that cannot be reached is no mistake in the file: the run tries that again.
 
@@ -35,11 +38,18 @@ def preflight(pipeline: Pipeline) -> None:
         from models.families import family_of
 
         family_of(pipeline.model, pipeline.folder)
+    pretrained = pipeline.model.pretrained
+    registered = is_model_uri(pretrained)
+    for name in (None if registered else pretrained, pipeline.model.tokenizer.source):
+        if name is not None:
+            located(name, pipeline.folder)
 
 
 def _check_source(pipeline: Pipeline) -> None:
     spec = pipeline.dataset
     source = open_source(spec, pipeline.folder)
+    spec = source.spec
+    require_fitting(spec, pipeline.model.family)
     if isinstance(source, FunctionSource):
         _require_function(source)
         return

@@ -1,11 +1,14 @@
 """Where a pretrained model or a tokenizer is, and the tokenizer that a text is learnt with."""
 
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
 from models.errors import InputError
 from models.specs.training import ModelSpec
 from models.tokenizer import TextTokenizer, learnt
+
+HUB_NAME = re.compile(r"(\w[\w.-]*/)?\w[\w.-]*")
 
 
 def located(name: str, folder: Path) -> str:
@@ -14,9 +17,21 @@ def located(name: str, folder: Path) -> str:
     Args:
         name: as the pipeline file has it.
         folder: of that file.
+
+    Raises:
+        InputError: it is no folder, and nothing that the hub could have.
     """
     path = folder / Path(name).expanduser()
-    return str(path.resolve()) if path.is_dir() else name
+    if path.is_dir():
+        return str(path.resolve())
+    if not HUB_NAME.fullmatch(name):
+        raise InputError(
+            f"there is no folder {path.resolve() if folder.is_absolute() else path}",
+            seen=name,
+            valid="a folder beside the pipeline file, or a name on the Hugging Face hub",
+            hint="check model.pretrained and model.tokenizer.source",
+        )
+    return name
 
 
 def pinned(spec: ModelSpec, folder: Path) -> ModelSpec:

@@ -6,7 +6,7 @@ driver takes them; so workers need neither MLflow nor its credentials.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from dataclasses import dataclass, field
 from threading import Event, Thread
@@ -15,7 +15,7 @@ from typing import Any
 import ray
 import ray.train
 
-_POLL_SECONDS = 0.2
+_POLL_SECONDS, _TOLD_SECONDS = 0.2, 10.0
 
 
 @dataclass(frozen=True)
@@ -59,14 +59,18 @@ class EventLog:
 
 
 class TellDriver(ray.train.UserCallback):
-    """Sends every report and failure to the event log."""
+    """Sends every report and failure to the event log.
+
+    Until the log has it, nothing goes on: once training is over nobody looks there any more, and
+    the last report would be lost.
+    """
 
     def __init__(self, log: Any) -> None:
         self.log = log
 
     def after_report(self, run_context: Any, metrics: list[Any], checkpoint: Any) -> None:
         """Tell that an epoch ended."""
-        self.log.add.remote(EpochEnded(dict(metrics[0])))
+        self._tell(EpochEnded(dict(metrics[0])))
 
     def after_exception(self, run_context: Any, worker_exceptions: dict[int, Exception]) -> None:
         """Tell which workers failed, and of what."""
@@ -74,7 +78,11 @@ class TellDriver(ray.train.UserCallback):
             rank: f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"
             for rank, error in worker_exceptions.items()
         }
-        self.log.add.remote(WorkersFailed(causes))
+        self._tell(WorkersFailed(causes))
+
+    def _tell(self, event: TrainEvent) -> None:
+        with suppress(ray.exceptions.RayError, TimeoutError):  # the driver hears of it by itself
+            self.log.add.remote(event).future().result(_TOLD_SECONDS)
 
 
 @contextmanager

@@ -23,23 +23,25 @@ class Promotion:
 def decide(
     *,
     mode: Literal["auto", "manual"],
-    passed: bool,
+    refusal: str | None,
     metric: float,
     champion: int | None,
     champion_metric: float | None,
+    smaller_is_better: bool = False,
 ) -> Promotion:
     """Decide on a new version.
 
     Args:
         mode: the pipeline's `promotion.mode`.
-        passed: whether the version held its gates.
-        metric: its metric on the test split; higher is better.
+        refusal: why the version did not hold its gates; None if it did.
+        metric: its metric on the test split.
         champion: the champion's version, None if there is none.
         champion_metric: the champion's metric on the same test split; None if it could not be
             measured there, which is never a reason to replace it.
+        smaller_is_better: of two metrics, as of two perplexities.
     """
-    if not passed:
-        return Promotion(False, False, "it did not hold its gates")
+    if refusal is not None:
+        return Promotion(False, False, f"it did not hold its gates: {refusal}")
     if not math.isfinite(metric):
         return Promotion(False, False, f"its metric is {metric}")
     if mode == "manual":
@@ -51,6 +53,7 @@ def decide(
     if champion_metric is None:
         return Promotion(True, False, f"champion {champion} cannot be measured on this test split")
     compared = f"{metric:.4f} against {champion_metric:.4f} of champion {champion}"
-    if metric >= champion_metric:
+    no_worse = metric <= champion_metric if smaller_is_better else metric >= champion_metric
+    if no_worse:
         return Promotion(True, True, f"no worse: {compared}")
     return Promotion(True, False, f"worse: {compared}")

@@ -2,6 +2,7 @@
 
 import socket
 import sqlite3
+import time
 import urllib.request
 from contextlib import closing
 from http.client import HTTPException
@@ -10,6 +11,8 @@ from urllib.parse import urlsplit
 from models.errors import TransientError, WorkError
 
 TIMEOUT_S = 5.0
+PATIENCE_S = 30.0
+"""For one that takes the connection and does not answer: it may have much to do, or just begin."""
 
 
 def require_http(url: str, *, service: str, setting: str) -> None:
@@ -23,11 +26,15 @@ def require_http(url: str, *, service: str, setting: str) -> None:
     Raises:
         TransientError: nothing answers.
     """
-    try:
-        with urllib.request.urlopen(url, timeout=TIMEOUT_S):
-            return
-    except (OSError, ValueError, HTTPException) as error:
-        raise _missing(service, url, setting, getattr(error, "reason", error)) from error
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            with urllib.request.urlopen(url, timeout=TIMEOUT_S):
+                return
+        except (OSError, ValueError, HTTPException) as error:
+            # urllib wraps what goes wrong before the request was taken, and not a late answer
+            if not isinstance(error, TimeoutError) or time.monotonic() > deadline:
+                raise _missing(service, url, setting, getattr(error, "reason", error)) from error
 
 
 def require_tcp(address: str, *, service: str, setting: str) -> None:
@@ -77,5 +84,6 @@ def _missing(service: str, address: str, setting: str, error: object) -> Transie
         f"{service} cannot be reached at {address}",
         seen=error,
         valid=f"the address of a running {service}",
-        hint=f"check {setting}, or unset it to use the embedded {service}",
+        hint=f"if `millrace up` runs it, see: millrace status; otherwise check {setting}, or unset "
+        f"it to use the embedded {service}",
     )

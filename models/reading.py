@@ -17,6 +17,9 @@ from models.spool import Spool
 from models.statistics import ColumnStatistics, merge, statistics_of
 from models.verdict import Tally
 
+SAMPLE_BYTES = 64 * 1024 * 1024
+"""Of documents that types are inferred from: a row may be a book."""
+
 Progress = Callable[[int], None]
 
 
@@ -78,7 +81,7 @@ def read_source(
     """
     chunks = source.chunks()
     try:
-        first = _first_chunks(chunks)
+        first = _first_chunks(chunks, SAMPLE_BYTES if spec.continued else None)
         names = source.schema.names if source.schema else _names(first)
     except OSError as error:
         raise broken_off(spec.source, error) from error
@@ -100,13 +103,17 @@ def read_source(
     return reading
 
 
-def _first_chunks(chunks: Iterator[Chunk]) -> deque[Chunk]:
-    """Take the chunks that types are inferred from: about `CHUNK_ROWS` rows."""
+def _first_chunks(chunks: Iterator[Chunk], most_bytes: int | None) -> deque[Chunk]:
+    """Take the chunks that types are inferred from: about `CHUNK_ROWS` rows, fewer large ones."""
     first: deque[Chunk] = deque()
-    rows = 0
-    while rows < CHUNK_ROWS and (chunk := next(chunks, None)) is not None:
+    rows = size = 0
+    while rows < CHUNK_ROWS and (most_bytes is None or size < most_bytes):
+        chunk = next(chunks, None)
+        if chunk is None:
+            break
         first.append(chunk)
         rows += chunk.rows.num_rows
+        size += chunk.rows.nbytes
     return first
 
 

@@ -1,30 +1,29 @@
 """MLflow's model registry: versions, their evidence and their aliases.
 
-A version's folder in MLflow is an `onnx` model with its weights inside `model.onnx`, and beside it
-what is needed to use it: `encoding.json`, `certificate.json`, `golden.npz` and `pipeline.yaml`.
+A version's folder in MLflow is an `onnx` model with its weights inside `model.onnx`, or the files
+of a language model's form, and beside it what is needed to use it: see `models/package.py`.
 Its sha256 is a tag of the version, checked when it is registered and whenever it is fetched.
 """
 
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from models.digest import digest_of, digest_of_all
+from models.digest import GRAPH, digest_of, digest_of_all, digest_of_model
 from models.errors import InputError, TransientError, WorkError
-from models.model_input import FEATURES, INPUT_IDS
-from models.onnx_session import execution_providers
+from models.logged_model import log_form, log_graph
 from models.package import (
     DIGEST_TAG,
+    EVIDENCE,
     EVIDENCE_TAG,
-    EXTRA_FILES,
+    FORM,
+    KIND_TAG,
+    KindName,
     ModelVersion,
     Package,
-    evidence_of,
     fetched,
 )
 from models.places import Places
@@ -59,47 +58,75 @@ class Registry:
         extra: Mapping[str, Path],
         tags: Mapping[str, str],
     ) -> ModelVersion:
-        """Log a model with its evidence to a run and register it as a new version.
+        """Log a graph with its evidence to a run and register it as a new version.
 
         Args:
             run: the open run.
             model: registered model, made if it is not there.
             onnx_file: the model, weights inside.
-            extra: the files named in `EXTRA_FILES`.
+            extra: the files of `EVIDENCE["graph"]`.
             tags: tags of the version.
 
         Raises:
             WorkError: what MLflow keeps is not what was given.
         """
-        import mlflow.onnx
-        import onnx
+        self._set_tracking_uri()
+        info = log_graph(run, onnx_file, extra)
+        return self._registered(run, model, info, {GRAPH: onnx_file}, extra, tags, "graph")
+
+    def register_form(
+        self,
+        run: TrackedRun,
+        model: str,
+        backend: str,
+        files: Mapping[str, Path],
+        extra: Mapping[str, Path],
+        tags: Mapping[str, str],
+    ) -> ModelVersion:
+        """Log a language model's form with its evidence, and register it as a new version.
+
+        Args:
+            run: the open run.
+            model: registered model, made if it is not there.
+            backend: the engine that reads the files.
+            files: the form's files, by name.
+            extra: the files of `EVIDENCE["language"]`.
+            tags: tags of the version.
+
+        Raises:
+            WorkError: what MLflow keeps is not what was given.
+        """
+        self._set_tracking_uri()
+        info = log_form(run, backend, files, extra)
+        return self._registered(run, model, info, files, extra, tags, "language")
+
+    def _set_tracking_uri(self) -> None:
+        import mlflow
 
         # `log_model` takes no address: MLflow keeps one for the whole process.
         mlflow.set_tracking_uri(self.tracking_uri)
-        digest = digest_of(onnx_file)
-        with np.load(extra["golden.npz"], allow_pickle=False) as golden:
-            name = next(each for each in (FEATURES, INPUT_IDS) if each in golden.files)
-            features, answers = golden[name], golden["answers"]
-        info = mlflow.onnx.log_model(
-            onnx.load(onnx_file),
-            name="model",
-            signature=mlflow.models.infer_signature(features, answers),
-            input_example=features[:2],
-            save_as_external_data=False,
-            extra_files=[str(extra[name]) for name in EXTRA_FILES],
-            pip_requirements=["onnx", "onnxruntime"],
-            onnx_execution_providers=execution_providers(),
-            # Else MLflow takes the run that is active in this thread, if there is one.
-            run_id=run.run_id,
-        )
-        self._check_logged(info.model_uri, digest)
+
+    def _registered(
+        self,
+        run: TrackedRun,
+        model: str,
+        info: Any,
+        files: Mapping[str, Path],
+        extra: Mapping[str, Path],
+        tags: Mapping[str, str],
+        kind: KindName,
+    ) -> ModelVersion:
+        digest = digest_of_model({name: digest_of(file) for name, file in files.items()})
+        self._check_logged(info.model_uri, kind, list(files), digest)
+        evidence = {name: extra[name] for name in EVIDENCE[kind]}
+        own = {DIGEST_TAG: digest, EVIDENCE_TAG: digest_of_all(evidence), KIND_TAG: kind}
         store = client(self.tracking_uri)
         _ensure_model(store, model)
         made = store.create_model_version(
             model,
             info.model_uri,
             run_id=run.run_id,
-            tags={**tags, DIGEST_TAG: digest, EVIDENCE_TAG: digest_of_all(evidence_of(extra))},
+            tags={**tags, **own},
             model_id=info.model_id,
         )
         return _version_of(made, ())
@@ -201,21 +228,22 @@ class Registry:
         """
         return fetched(version, self.tracking_uri, self.cache)
 
-    def _check_logged(self, model_uri: str, digest: str) -> None:
+    def _check_logged(
+        self, model_uri: str, kind: KindName, names: Sequence[str], digest: str
+    ) -> None:
         from mlflow.artifacts import download_artifacts
 
         with tempfile.TemporaryDirectory() as folder:
-            got = Path(
-                download_artifacts(model_uri, dst_path=folder, tracking_uri=self.tracking_uri),
-                "model.onnx",
+            download_artifacts(model_uri, dst_path=folder, tracking_uri=self.tracking_uri)
+            got = Path(folder, FORM) if kind == "language" else Path(folder)
+            found = digest_of_model({name: digest_of(got / name) for name in names})
+        if found != digest:
+            raise WorkError(
+                "MLflow keeps another file than the one that was certified",
+                seen=f"sha256 {found}",
+                valid=f"sha256 {digest}",
+                hint="check the artifact store",
             )
-            if digest_of(got) != digest:
-                raise WorkError(
-                    "MLflow keeps another file than the one that was certified",
-                    seen=f"sha256 {digest_of(got)}",
-                    valid=f"sha256 {digest}",
-                    hint="check the artifact store",
-                )
 
 
 def registry_of(places: Places) -> Registry:

@@ -141,6 +141,12 @@ def files(snapshot: Snapshot) -> list[str]:
     return file_paths(DeltaTable(snapshot.uri, version=snapshot.version))
 
 
+def stored_bytes(snapshot: Snapshot) -> int:
+    """Return how large the Parquet files of a snapshot are."""
+    actions = DeltaTable(snapshot.uri, version=snapshot.version).get_add_actions()
+    return int(sum(pa.table(actions)["size_bytes"].to_pylist()))
+
+
 def split_filter(split: Split, split_spec: SplitSpec) -> ds.Expression:
     """Return the split as a pyarrow expression.
 

@@ -40,6 +40,11 @@ class Source(Protocol):
     """Rows from somewhere, read once and in order."""
 
     @property
+    def spec(self) -> DatasetSpec:
+        """What it was opened with, and what it adds to that by itself."""
+        ...
+
+    @property
     def schema(self) -> pa.Schema | None:
         """Every column of the source, or None where only reading tells."""
         ...

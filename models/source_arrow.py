@@ -15,6 +15,9 @@ from models.source import CHUNK_ROWS, Batched, Chunk, projection, refuse_extensi
 from models.source_files import File
 from models.specs.dataset import DatasetSpec
 
+DOCUMENTS = 1024
+"""Rows of a batch of documents: each may have many pages."""
+
 
 def scan_batches(
     dataset: ds.Dataset,
@@ -54,7 +57,7 @@ class ParquetSource(Batched):
             dataset = _parquet(file)
             refuse_extension_types(_used(dataset.schema, self.spec), file.path)
             present = [name for name in wanted if name in dataset.schema.names]
-            yield from sliced(scan_batches(dataset, present))
+            yield from sliced(scan_batches(dataset, present, batch_rows=_rows_of(self.spec)))
 
     def describe(self) -> dict[str, Any]:
         """Return the files with sizes and digests."""
@@ -89,7 +92,8 @@ class DeltaSource(Batched):
 
     def chunks(self) -> Iterator[Chunk]:
         """Read the rows of the version."""
-        return sliced(scan_batches(self._dataset, projection(self.spec, self.schema.names)))
+        wanted = projection(self.spec, self.schema.names)
+        return sliced(scan_batches(self._dataset, wanted, batch_rows=_rows_of(self.spec)))
 
     def describe(self) -> dict[str, Any]:
         """Return the table's URI and version."""
@@ -115,6 +119,10 @@ def open_delta(spec: DatasetSpec, uri: str) -> DeltaSource:
             valid="a folder with a _delta_log",
             hint="paths are relative to the pipeline file's folder",
         ) from error
+
+
+def _rows_of(spec: DatasetSpec) -> int:
+    return DOCUMENTS if spec.continued else CHUNK_ROWS
 
 
 def _parquet(file: File) -> ds.Dataset:

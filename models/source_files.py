@@ -1,9 +1,11 @@
 """Finds the files of a source: a path, a glob or a URI, on this machine or an object store."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import file_digest
 from pathlib import Path
+from posixpath import dirname
 from typing import Any
 
 import fsspec
@@ -19,7 +21,14 @@ ENDINGS = {
     "csv": (".csv", ".tsv"),
     "jsonl": (".jsonl", ".ndjson", ".json"),
 }
+TEXT_ENDINGS = (
+    *(".txt", ".text", ".md", ".rst", ".tex", ".py", ".pyi", ".c", ".h", ".cc", ".cpp", ".hpp"),
+    *(".cs", ".go", ".java", ".js", ".ts", ".jsx", ".tsx", ".kt", ".rs", ".rb", ".php", ".swift"),
+    *(".scala", ".sh", ".sql", ".html", ".css", ".toml", ".yaml", ".yml"),
+)
+"""Files that are one row each."""
 COMPRESSED = (".gz", ".bz2", ".zst", ".lz4")
+_WILDCARD = re.compile(r"[*?[]")
 
 
 @dataclass(frozen=True)
@@ -79,7 +88,7 @@ def find_files(source: str, folder: Path) -> tuple[File, ...]:
         folder: folder of the pipeline file.
 
     Raises:
-        InputError: nothing is there, or a file is empty.
+        InputError: nothing is there.
         TransientError: the store cannot be reached.
     """
     filesystem, path = resolve(source, folder)
@@ -91,10 +100,18 @@ def find_files(source: str, folder: Path) -> tuple[File, ...]:
     files = [_file(filesystem, info) for info in infos if info.type == fs.FileType.File]
     if not files:
         raise _nothing(source, path, infos)
+    return tuple(files)
+
+
+def require_content(files: Sequence[File]) -> None:
+    """Refuse files without a byte, where rows are expected.
+
+    Raises:
+        InputError: a file is empty.
+    """
     for file in files:
         if file.size == 0:
             raise InputError("the source file is empty", seen=file.path, valid="a file with rows")
-    return tuple(files)
 
 
 def resolve(source: str, folder: Path) -> tuple[fs.FileSystem, str]:
@@ -120,15 +137,35 @@ def resolve(source: str, folder: Path) -> tuple[fs.FileSystem, str]:
     return filesystem, path
 
 
+def root_of(source: str, folder: Path) -> str:
+    """Return the folder that a glob starts in, or that a file is in, as a path on its file system.
+
+    It depends on the glob alone: a file's path from there stays when others come and go.
+    """
+    fixed = _WILDCARD.split(resolve(source, folder)[1], maxsplit=1)[0]
+    return dirname(fixed)
+
+
 def format_of(path: str) -> str | None:
     """Return parquet, csv or jsonl by the file's ending, None where it tells nothing."""
-    name = path.lower()
-    for ending in COMPRESSED:
-        name = name.removesuffix(ending)
+    name = _decompressed(path)
     for kind, endings in ENDINGS.items():
         if name.endswith(endings):
             return kind
     return None
+
+
+def is_text(path: str) -> bool:
+    """Return whether a file is plain text by its ending."""
+    return _decompressed(path).endswith(TEXT_ENDINGS)
+
+
+def _decompressed(path: str) -> str:
+    """Return the name, in small letters, that a compressed file's contents have."""
+    name = path.lower()
+    for ending in COMPRESSED:
+        name = name.removesuffix(ending)
+    return name
 
 
 def _file(filesystem: fs.FileSystem, info: fs.FileInfo) -> File:
@@ -136,7 +173,7 @@ def _file(filesystem: fs.FileSystem, info: fs.FileInfo) -> File:
 
 
 def _is_glob(path: str) -> bool:
-    return any(letter in path for letter in "*?[")
+    return _WILDCARD.search(path) is not None
 
 
 def _nothing(source: str, path: str, infos: Sequence[fs.FileInfo]) -> InputError:

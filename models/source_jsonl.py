@@ -6,6 +6,7 @@ objects are put aside, and a column of mixed types becomes text to be cast later
 
 import io
 import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,8 @@ from models.source_files import File
 from models.specs.dataset import DatasetSpec
 
 BLOCK_BYTES = 8 * 1024 * 1024
+_SURROGATE = re.compile(rb"\\[uU][dD][89a-fA-F]|\xed[\xa0-\xbf]")
+"""Where half of a pair of UTF-16 may be, which is no text by itself."""
 
 
 @dataclass(frozen=True)
@@ -51,9 +54,11 @@ class JsonlSource(Batched):
 def read_block(block: bytes) -> Chunk:
     """Read whole lines of JSON."""
     try:
-        return Chunk(_as_batch(_read_by_arrow(block)))
+        table = _read_by_arrow(block)
+        table.validate(full=True)  # it does not look whether text is UTF-8
     except pa.ArrowInvalid:
         return _read_by_line(block)
+    return Chunk(_as_batch(table))
 
 
 def _read_by_arrow(block: bytes) -> pa.Table:
@@ -82,16 +87,11 @@ def _read_by_line(block: bytes) -> Chunk:
     for line in block.splitlines():
         if not line.strip():
             continue
-        try:
-            row = json.loads(line)
-        except ValueError:
-            row = None
-        if isinstance(row, dict):
-            rows.append(row)
+        row = _object(line)
+        if isinstance(row, Unreadable):
+            unreadable.append(row)
         else:
-            unreadable.append(
-                Unreadable("line is not a JSON object", line.decode(errors="replace"))
-            )
+            rows.append(row)
     names = list(dict.fromkeys(name for row in rows for name in row))
     arrays, fields = [], []
     for name in names:
@@ -100,6 +100,20 @@ def _read_by_line(block: bytes) -> Chunk:
         fields.append(pa.field(name, array.type, metadata=metadata))
     batch = pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
     return Chunk(batch, tuple(unreadable))
+
+
+def _object(line: bytes) -> dict[str, Any] | Unreadable:
+    """Return the object that a line holds; text in it has to be UTF-8 when it is written."""
+    shown = line.decode(errors="replace")
+    try:
+        row = json.loads(line)
+        if _SURROGATE.search(line):
+            json.dumps(row, ensure_ascii=False).encode()
+    except UnicodeError:
+        return Unreadable("line holds text that is not UTF-8", shown)
+    except (ValueError, RecursionError):
+        return Unreadable("line is not a JSON object", shown)
+    return row if isinstance(row, dict) else Unreadable("line is not a JSON object", shown)
 
 
 def _column(values: Sequence[Any]) -> tuple[pa.Array, dict[bytes, bytes] | None]:

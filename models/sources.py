@@ -1,8 +1,8 @@
 """Opens the source that a pipeline file names.
 
 `batches()` streams; nothing is read before, but headers and schemas. The kinds are in
-`source_csv`, `source_jsonl`, `source_arrow` (Parquet, Delta) and `source_python` (scikit-learn,
-the user's function).
+`source_csv`, `source_jsonl`, `source_arrow` (Parquet, Delta), `source_text` (plain text, one row to
+a file) and `source_python` (scikit-learn, the user's function).
 """
 
 import re
@@ -12,9 +12,19 @@ from models.errors import InputError
 from models.source import Source
 from models.source_arrow import ParquetSource, open_delta
 from models.source_csv import CsvSource
-from models.source_files import ENDINGS, File, find_files, format_of, resolve
+from models.source_files import (
+    ENDINGS,
+    File,
+    find_files,
+    format_of,
+    is_text,
+    require_content,
+    resolve,
+    root_of,
+)
 from models.source_jsonl import JsonlSource
 from models.source_python import SKLEARN_PREFIX, FunctionSource, open_sklearn
+from models.source_text import TextSource, with_defaults
 from models.specs.dataset import DatasetSpec
 
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
@@ -39,7 +49,11 @@ def open_source(spec: DatasetSpec, folder: Path) -> Source:
     if spec.format == "delta" or (spec.format == "auto" and _is_delta(source, folder)):
         return open_delta(spec, source if "://" in source else str(resolve(source, folder)[1]))
     files = find_files(source, folder)
-    return _file_source(spec, files)
+    return _file_source(spec, files, root_of(source, folder))
+
+
+def _kind(path: str) -> str | None:
+    return "text" if is_text(path) else format_of(path)
 
 
 def _is_delta(source: str, folder: Path) -> bool:
@@ -47,8 +61,11 @@ def _is_delta(source: str, folder: Path) -> bool:
     return "://" not in source and Path(resolve(source, folder)[1], "_delta_log").is_dir()
 
 
-def _file_source(spec: DatasetSpec, files: tuple[File, ...]) -> Source:
-    kinds = {format_of(file.path) for file in files} if spec.format == "auto" else {spec.format}
+def _file_source(spec: DatasetSpec, files: tuple[File, ...], root: str) -> Source:
+    kinds = {_kind(file.path) for file in files} if spec.format == "auto" else {spec.format}
+    if kinds == {"text"}:
+        return TextSource(with_defaults(spec), files, root)
+    require_content(files)
     if kinds == {"csv"}:
         return CsvSource(spec, files)
     if kinds == {"jsonl"}:
@@ -59,6 +76,6 @@ def _file_source(spec: DatasetSpec, files: tuple[File, ...]) -> Source:
     raise InputError(
         f"the format of {spec.source} cannot be told from its ending",
         seen=", ".join(sorted(Path(file.path).name for file in files)[:5]),
-        valid=f"files of one kind: {endings}, compressed or not",
-        hint="set dataset.format to parquet, csv or jsonl",
+        valid=f"files of one kind: {endings} or plain text, compressed or not",
+        hint="set dataset.format to parquet, csv, jsonl or text",
     )

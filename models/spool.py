@@ -12,6 +12,11 @@ from pyarrow import ipc
 
 from models.errors import WorkError
 
+IN_ORDER_BYTES = 256 * 1024 * 1024
+"""In memory. Rows of fewer come back as one batch: Delta hands several out to writers that race, so
+the order of the rows in its table would be another one each time.
+"""
+
 
 @contextmanager
 def staging_folder(staging: Path, name: str) -> Iterator[Path]:
@@ -33,11 +38,19 @@ def staging_folder(staging: Path, name: str) -> Iterator[Path]:
 
 @dataclass
 class Spool:
-    """Record batches in one compressed Arrow file: written first, then read back once closed."""
+    """Record batches in one compressed Arrow file: written first, then read back once closed.
+
+    Attributes:
+        path: the file.
+        schema: of the batches.
+        rows: how many have been written.
+        bytes: how large they were in memory.
+    """
 
     path: Path
     schema: pa.Schema
     rows: int = 0
+    bytes: int = 0
     _writer: ipc.RecordBatchFileWriter | None = field(default=None, repr=False)
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -56,6 +69,7 @@ class Spool:
                 hint="make room on the disk of MILLRACE_HOME, or move it",
             ) from error
         self.rows += batch.num_rows
+        self.bytes += batch.nbytes
 
     def close(self) -> None:
         """Finish writing; harmless when nothing was written, or twice."""
@@ -64,8 +78,11 @@ class Spool:
             self._writer = None
 
     def reader(self) -> pa.RecordBatchReader:
-        """Return the rows as a stream that holds one batch at a time."""
-        return pa.RecordBatchReader.from_batches(self.schema, self._batches())
+        """Return the rows as a stream: in one batch if they are few, else batch by batch."""
+        if self.bytes > IN_ORDER_BYTES:
+            return pa.RecordBatchReader.from_batches(self.schema, self._batches())
+        rows = pa.Table.from_batches(self._batches(), self.schema).combine_chunks()
+        return rows.to_reader()
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
         if not self.rows:

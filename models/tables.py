@@ -32,11 +32,14 @@ from models.snapshots import (
 )
 from models.sources import open_source
 from models.spool import Spool, staging_folder
+from models.text_target import require_fitting
 from models.verdict import Tally, decide
 
 ROW_GROUP_ROWS = 16_384
+ROW_GROUP_BYTES = 64 * 1024 * 1024
+"""Before compression: a row group is read whole."""
 FILE_BYTES = 32 * 1024 * 1024
-_FOR_EVER = {
+FOR_EVER = {
     "delta.logRetentionDuration": "interval 36500 days",
     "delta.enableExpiredLogCleanup": "false",
 }
@@ -54,14 +57,15 @@ def ingest(pipeline: Pipeline, places: Places, on_progress: Progress | None = No
         on_progress: called after each batch with the number of rows read so far.
 
     Raises:
-        InputError: the source is missing, does not fit, or too many of its rows are bad.
+        InputError: the source is missing, fits neither file nor family, or has too many bad rows.
         TransientError: another ingestion of the same dataset published first.
     """
-    spec = pipeline.dataset
     uri, bad_uri = places.table(DATASETS, pipeline.name), places.table(QUARANTINE, pipeline.name)
     table = _open(uri)
     stored = newest_snapshot(pipeline.name, table, uri) if table else None
-    source = open_source(spec, pipeline.folder)
+    source = open_source(pipeline.dataset, pipeline.folder)
+    spec = source.spec
+    require_fitting(spec, pipeline.model.family)
     with staging_folder(places.staging, f"ingest-{pipeline.name}") as folder:
         held = stored.schema if stored else None
         reading = read_source(source, spec, held, folder, on_progress)
@@ -108,9 +112,9 @@ def _publish(table: DeltaTable | None, snapshot: Snapshot, spool: Spool) -> Snap
             spool.reader(),
             mode="overwrite" if table else "error",
             schema_mode="overwrite" if table else None,
-            configuration=None if table else _FOR_EVER,
+            configuration=None if table else FOR_EVER,
             target_file_size=FILE_BYTES,
-            writer_properties=_writer_properties(snapshot.schema),
+            writer_properties=_writer_properties(snapshot.schema, spool),
             # No retries: Delta would then overwrite what another ingestion has just published.
             commit_properties=CommitProperties(metadata_of(snapshot), max_commit_retries=0),
         )
@@ -133,15 +137,21 @@ def _unpublished(snapshot: Snapshot, error: Exception) -> WorkError:
     )
 
 
-def _writer_properties(schema: TableSchema) -> WriterProperties:
+def _writer_properties(schema: TableSchema, spool: Spool) -> WriterProperties:
     """Dictionaries are for categories only: numbers and keys hardly repeat, and take 4 times."""
     repeats = [column.name for column in schema.columns if column.type == "category"]
     return WriterProperties(
-        max_row_group_size=ROW_GROUP_ROWS,
+        max_row_group_size=row_group_rows(spool),
         compression="SNAPPY",
         default_column_properties=ColumnProperties(dictionary_enabled=False),
         column_properties=dict.fromkeys(repeats, ColumnProperties(dictionary_enabled=True)),
     )
+
+
+def row_group_rows(spool: Spool) -> int:
+    """Return how many rows of a spool make a row group: fewer where they are large."""
+    fitting = ROW_GROUP_BYTES * spool.rows // max(1, spool.bytes)
+    return max(1, min(ROW_GROUP_ROWS, fitting))
 
 
 def _overtaken(snapshot: Snapshot, error: Exception) -> TransientError:

@@ -5,14 +5,13 @@ over tokens as in Reimers and Gurevych 2019, "Sentence-BERT". Only safetensors a
 that comes with a model is run.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor, nn
 
 from models.errors import InputError
+from models.language.quiet import quiet
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
@@ -97,7 +96,7 @@ def _read(pretrained: str, revision: str | None) -> "PreTrainedModel":
     from transformers import AutoModel
 
     try:
-        with _quiet():
+        with quiet():
             encoder = AutoModel.from_pretrained(
                 pretrained,
                 revision=revision,
@@ -151,18 +150,3 @@ def _positions(config: "PretrainedConfig") -> int:
 def _attention() -> str:
     """Return the kind of attention: eager exports to the plainest graph, sdpa is a GPU's kernel."""
     return "sdpa" if torch.cuda.is_available() else "eager"
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep transformers' progress bar and its report of what was loaded from the terminal."""
-    from transformers.utils import logging
-
-    before = logging.get_verbosity()
-    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    try:
-        yield
-    finally:
-        logging.set_verbosity(before)
-        logging.enable_progress_bar()  # type: ignore[no-untyped-call]

@@ -5,7 +5,7 @@ MLflow takes seconds to import, so it is imported inside the functions here.
 
 import logging
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 _PARAM_LENGTH = 500
+MAX_TAG = 1000
 
 
 @dataclass(frozen=True)
@@ -83,6 +84,10 @@ class TrackedRun:
         for name, value in tags.items():
             self.client.set_tag(self.run_id, name, str(value))
 
+    def rename(self, name: str) -> None:
+        """Give the run a name, in place of the one that MLflow makes up."""
+        self.client.update_run(self.run_id, name=name)
+
     def log_dataset(self, name: str, uri: str, version: int, digest: str) -> None:
         """Log the snapshot as the input of the run."""
         from mlflow.entities import Dataset, DatasetInput, InputTag
@@ -145,7 +150,9 @@ def tracked_run(
     ) as run:
         try:
             yield TrackedRun(places.tracking_uri, experiment_id, run.info.run_id)
-        except Exception:
+        except Exception as error:
+            with suppress(Exception):  # the error that is under way is the one to tell
+                mlflow.set_tag("millrace.error", str(error)[:MAX_TAG])
             raise
         except BaseException:  # Ctrl-C, a signal or a cancelled task; MLflow would say FAILED
             mlflow.end_run("KILLED")

@@ -4,8 +4,9 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import ray
 import ray.data
@@ -15,14 +16,16 @@ from ray.data.expressions import col
 from ray.train.torch import TorchTrainer
 
 from models import snapshots
+from models.batches import CACHE_BYTES
 from models.columns import BUCKET
 from models.errors import WorkError
 from models.history import History, failure_of
 from models.keys import split_bounds
 from models.progress import TrainEvent, told
+from models.shards import is_small
 from models.specs.dataset import Split, SplitSpec
 from models.specs.training import TrainingSpec
-from models.training import TRAIN, VALIDATION, TrainJob, train_loop
+from models.training import TRAIN, VALIDATION, Table, TrainJob, train_loop
 
 _BLOCK_ROWS = 65_536
 
@@ -65,6 +68,15 @@ def fit(
         WorkError: the workers failed more often than `training.max_failures`.
     """
     history = History()
+    workers = job.training.num_workers
+    datasets: dict[str, Any] = {}
+    if is_small(snapshot, job.encoding, -(-job.train_rows // workers), CACHE_BYTES):
+        job = replace(job, table=Table(snapshot, shares))
+    else:
+        datasets = {
+            TRAIN: _rows(snapshot, TRAIN, shares, workers),
+            VALIDATION: _rows(snapshot, VALIDATION, shares, 1),
+        }
 
     def keep(event: TrainEvent) -> None:
         for known in history.add(event):
@@ -75,10 +87,7 @@ def fit(
             train_loop,
             train_loop_config={"job": job},
             scaling_config=_scaling(job.training),
-            datasets={
-                TRAIN: _rows(snapshot, TRAIN, shares, job.training.num_workers),
-                VALIDATION: _rows(snapshot, VALIDATION, shares, 1),
-            },
+            datasets=datasets,
             dataset_config=_data_config(),
             run_config=ray.train.RunConfig(
                 name=name,
@@ -89,7 +98,7 @@ def fit(
             ),
         )
         try:
-            with _interruptible():
+            with interruptible():
                 result = trainer.fit()
         except ray.train.TrainingFailedError as error:
             causes = getattr(error, "worker_failures", {}).values()
@@ -106,7 +115,7 @@ def fit(
 
 
 @contextmanager
-def _interruptible() -> Iterator[None]:
+def interruptible() -> Iterator[None]:
     """Make Ctrl-C a KeyboardInterrupt again.
 
     Ray Train takes SIGINT, stops the workers in order, calls `sys.exit(0)`, and leaves its handler

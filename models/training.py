@@ -19,20 +19,35 @@ from torch import Tensor, nn
 from torch.optim import AdamW
 from torch.optim.lr_scheduler import OneCycleLR
 
-from models.batches import Batch, ShardBatches
+from models.batches import Batch, Shard, ShardBatches
 from models.checkpoint import TrainState, load_progress, load_weights, save_checkpoint
 from models.compression import Compression
 from models.distillation import Teacher, Tutor
 from models.families import build_network
 from models.features import Encoding
 from models.objective import Objective, objective_of
-from models.specs.dataset import Split
+from models.shards import SnapshotShard
+from models.snapshots import Snapshot
+from models.specs.dataset import Split, SplitSpec
 from models.specs.training import ModelSpec, TrainingSpec
 
 TRAIN: Split = "train"
 VALIDATION: Split = "validation"
 TEXT_ROWS = 64
 """Texts that are validated at a time."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A small table, which every worker reads for itself.
+
+    Attributes:
+        snapshot: where the rows come from; a place that every worker can read.
+        shares: shares of the splits.
+    """
+
+    snapshot: Snapshot
+    shares: SplitSpec
 
 
 @dataclass(frozen=True)
@@ -48,6 +63,7 @@ class TrainJob:
         find_unused_parameters: whether a step may leave parameters without a gradient; the same
             for all ranks, or their collectives would not match.
         teacher: whom to learn from; None for the true answers alone.
+        table: where to read the rows; None where they are streamed by Ray Data.
     """
 
     model: ModelSpec
@@ -57,6 +73,7 @@ class TrainJob:
     train_rows: int
     find_unused_parameters: bool = False
     teacher: Teacher | None = None
+    table: Table | None = None
 
 
 class _Learner:
@@ -83,7 +100,7 @@ class _Learner:
             total_steps=steps * spec.epochs + 1,
             pct_start=0.1,
         )
-        self.dtype = _autocast_type(spec.precision, device)
+        self.dtype = autocast_type(spec.precision, device)
         # fp16 gradients underflow without scaling; bf16 and fp32 have the range.
         self.scaler = torch.amp.GradScaler(device.type, enabled=self.dtype is torch.float16)
         self.tutor = Tutor(job.teacher, objective) if job.teacher else None
@@ -153,9 +170,9 @@ def train_loop(config: dict[str, Any]) -> None:
     if (checkpoint := ray.train.get_checkpoint()) is not None:
         with checkpoint.as_directory() as folder:
             state = learner.restore(Path(folder))
-    shard = ray.train.get_dataset_shard(TRAIN)
+    shard = _shard(job, TRAIN, rank, context.get_world_size())
     batches = ShardBatches(shard, job.encoding, spec.batch_size, spec.seed, rank)
-    validation = _rows_of_rank(job.encoding, rank, context.get_world_size())
+    validation = _rows_of_rank(job, rank, context.get_world_size())
     for epoch in range(state.epoch, spec.epochs):
         started = time.perf_counter()
         learner.compression.begin_epoch(epoch)
@@ -252,9 +269,17 @@ def parameter_groups(network: nn.Module, weight_decay: float) -> list[dict[str, 
     ]
 
 
-def _rows_of_rank(encoding: Encoding, rank: int, world_size: int) -> list[Batch]:
+def _shard(job: TrainJob, split: Split, rank: int = 0, world_size: int = 1) -> Shard:
+    """Return one worker's part of the rows; Ray Data has split them already where it streams."""
+    if job.table is None:
+        shard: Shard = ray.train.get_dataset_shard(split)
+        return shard
+    return SnapshotShard(job.table.snapshot, job.table.shares, split, rank, world_size)
+
+
+def _rows_of_rank(job: TrainJob, rank: int, world_size: int) -> list[Batch]:
     """Return every `world_size`-th batch of the validation split, so that no row is left out."""
-    shard = ray.train.get_dataset_shard(VALIDATION)
+    encoding, shard = job.encoding, _shard(job, VALIDATION)
     trimmed, rows = encoding.input.trimmed, 256 if encoding.tokenizer is None else TEXT_ROWS
     return [
         (torch.from_numpy(trimmed(encoding.encode(t))), torch.from_numpy(encoding.encode_target(t)))
@@ -268,7 +293,7 @@ def _on(device: torch.device, batches: Iterator[Batch]) -> Iterator[Batch]:
         yield features.to(device, non_blocking=True), target.to(device, non_blocking=True)
 
 
-def _autocast_type(precision: str, device: torch.device) -> torch.dtype | None:
+def autocast_type(precision: str, device: torch.device) -> torch.dtype | None:
     """Return the autocast type, None for full precision."""
     if precision == "auto":
         has_bf16 = device.type == "cuda" and torch.cuda.is_bf16_supported()

@@ -76,6 +76,12 @@ def nulls_hint(found: Tally | Snapshot) -> str | None:
         The declaration to add to the pipeline file, or None where no such row was seen.
     """
     nulls = [name for name in found.schema.features if _had_nulls(name, found.reasons)]
+    texts = [name for name in nulls if found.schema.column(name).type == "text"]
+    if texts:  # there is nothing to learn from a text that is missing
+        return (
+            f"leave out the rows without {', '.join(texts[:MAX_NAMED])}, or fill them with a word "
+            "of your own; dataset.max_quarantine accepts a larger share of such rows"
+        )
     if not nulls:
         return None
     declared = ", ".join(f"{name}: {{nullable: true}}" for name in nulls[:MAX_NAMED])

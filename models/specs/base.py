@@ -4,6 +4,6 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Spec(BaseModel):
-    """Base of every part of a pipeline file: frozen, and unknown keys are refused."""
+    """Base of every part of a pipeline file: frozen; what is unknown or infinite is refused."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)

@@ -10,6 +10,11 @@ VersionName = Annotated[str, Field(pattern=r"^[^@/]+(@[^@/]+|/[1-9][0-9]*)?$")]
 """A registered model: NAME for its champion, NAME@ALIAS or NAME/VERSION."""
 
 
+def model_of(name: str) -> str:
+    """Return the registered model of a version's name."""
+    return name.partition("/")[0].partition("@")[0]
+
+
 class DistillationSpec(Spec):
     """A registered version whose answers are learnt beside the true ones."""
 

@@ -6,8 +6,11 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from models.specs.base import Spec
 
-ColumnType = Literal["float", "int", "bool", "string", "category", "vector", "text"]
+ColumnType = Literal["float", "int", "bool", "string", "category", "vector", "text", "messages"]
 
+
+TEXTS: tuple[ColumnType, ...] = ("text", "messages")
+"""Types of a target that is continued, token by token, and not chosen or measured."""
 
 Split = Literal["train", "validation", "test"]
 
@@ -18,8 +21,9 @@ class ColumnSpec(Spec):
     type: ColumnType | None = Field(
         None,
         description="float, int, bool, string (kept, not learnt from), category (string or integer "
-        "codes with a known set of values), vector (a list of floats of one length) or text (for "
-        "text_classifier). Inferred when left out, text never.",
+        "codes with a known set of values), vector (a list of floats of one length), text (for "
+        "text_classifier and causal_lm) or messages (of a chat, a list of {role, content}, for "
+        "causal_lm). Inferred when left out, text and messages only where features is [].",
     )
     min: float | None = Field(None, description="Smallest value allowed.")
     max: float | None = Field(None, description="Largest value allowed.")
@@ -29,6 +33,15 @@ class ColumnSpec(Spec):
     categories: tuple[str | int | bool, ...] | None = Field(
         None, description="The values allowed; taken from the data when left out."
     )
+
+    @model_validator(mode="after")
+    def _is_learnable(self) -> "ColumnSpec":
+        if self.type in TEXTS and self.nullable:
+            raise ValueError(
+                "a text cannot be nullable: there is nothing to learn from one that is missing; "
+                "leave such rows out, or raise dataset.max_quarantine"
+            )
+        return self
 
 
 class SplitSpec(Spec):
@@ -61,19 +74,23 @@ class DatasetSpec(Spec):
     """Where the rows come from, and what they must look like."""
 
     source: str = Field(
-        description="A file, a glob or a URI of Parquet, CSV or JSON Lines; a Delta table; "
-        "sklearn:NAME; or module:function that yields pyarrow record batches, from a folder "
-        "beside the pipeline file."
+        description="A file, a glob or a URI of Parquet, CSV, JSON Lines or plain text (one row to "
+        "a file: path and text); a Delta table; sklearn:NAME; or module:function that yields "
+        "pyarrow record batches, from a folder beside the pipeline file."
     )
-    format: Literal["auto", "parquet", "csv", "jsonl", "delta"] = Field(
+    format: Literal["auto", "parquet", "csv", "jsonl", "text", "delta"] = Field(
         "auto", description="Format of the source; by its ending when auto."
     )
-    target: str = Field(description="The column to predict.")
+    target: str = Field(
+        description="The column to predict; for causal_lm the text, the answer or the messages."
+    )
     key: Names = Field(
         (), description="Columns that identify a row; a hash of the whole row when left out."
     )
     features: Names | None = Field(
-        None, description="Columns to learn from; all but the key and the target when left out."
+        None,
+        description="Columns to learn from; all but the key and the target when left out. For "
+        "causal_lm [], or the prompt that the target answers.",
     )
     columns: dict[str, ColumnSpec] = Field(
         default_factory=dict, description="Declared columns; the others are inferred and then held."
@@ -82,3 +99,9 @@ class DatasetSpec(Spec):
     max_quarantine: float = Field(
         0.05, ge=0, le=1, description="Share of bad rows above which ingestion fails."
     )
+
+    @property
+    def continued(self) -> bool:
+        """Whether the target is a text to continue: the data of a language model."""
+        declared = self.columns.get(self.target, ColumnSpec()).type
+        return self.features == () or declared in TEXTS

@@ -4,9 +4,11 @@ from typing import Literal
 
 from pydantic import Field
 
+from models.apart import Limits
 from models.specs.base import Spec
+from models.specs.language import LanguageForm
 
-FormName = Literal[
+GraphForm = Literal[
     "onnx-fp32",
     "onnx-optimized",
     "onnx-fp16",
@@ -35,13 +37,21 @@ FormName = Literal[
     "tensorrt-int4-modelopt",
 ]
 """The forms of `export.forms`."""
+FormName = Literal[GraphForm, LanguageForm]
+GroupSize = Literal[-1, 16, 32, 64, 128, 256]
+"""Of weights of 4 bits, as nncf counts them."""
 
 
 class ExportLimits(Spec):
     """What the process of one conversion, or of one measurement, may take."""
 
-    seconds: float = Field(600.0, gt=0, description="Wall time.")
-    memory_gib: float = Field(16.0, gt=0, description="Memory of the host, in GiB.")
+    seconds: float = Field(600.0, gt=0, le=1e6, description="Wall time.")
+    memory_gib: float = Field(16.0, gt=0, le=1e6, description="Memory of the host, in GiB.")
+
+    @property
+    def of_process(self) -> Limits:
+        """The same for a process."""
+        return Limits(self.seconds, int(self.memory_gib * 2**30))
 
 
 class ExportSpec(Spec):
@@ -51,7 +61,8 @@ class ExportSpec(Spec):
         ("onnx-fp32", "onnx-optimized", "onnx-int8-dynamic", "onnx-int8-static"),
         min_length=1,
         description="Forms to export and measure, the preferred ones first: of two that are as "
-        "good, the first is chosen.",
+        "good, the first is chosen. A causal_lm has forms of its own, openvino-fp32, openvino-int8 "
+        "and openvino-int4 when left out.",
     )
     objective: Literal["latency", "throughput", "size", "metric"] = Field(
         "latency",
@@ -60,6 +71,24 @@ class ExportSpec(Spec):
     )
     max_metric_loss: float = Field(
         0.01, ge=0, le=1, description="Largest loss of the metric against PyTorch, relative."
+    )
+    max_perplexity_increase: float = Field(
+        0.01,
+        ge=0,
+        description="Largest increase of the perplexity against PyTorch, relative; causal_lm only.",
+    )
+    group_size: GroupSize = Field(
+        64,
+        description="Weights of 4 bits that share a scale, or -1 for all of a row; a layer whose "
+        "width it does not divide gets groups of the largest power of two that does, of 16 at "
+        "least, or 8 bits; causal_lm only.",
+    )
+    ratio: float = Field(
+        1.0,
+        gt=0,
+        le=1,
+        description="Share of the layers' weights that get 4 bits in a form of 4 bits; the others, "
+        "the more sensitive, get 8; causal_lm only.",
     )
     max_size_mib: float | None = Field(
         None, gt=0, description="Largest file, in MiB; null for any."

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from models.specs.base import Spec
+from models.specs.language import GenerationSpec
 
 
 class RequireSpec(Spec):
@@ -86,6 +87,9 @@ class ServingSpec(Spec):
         gt=0,
         description="p99 of one row, in milliseconds, that a version must hold before it takes "
         "traffic; measured but not judged when left out.",
+    )
+    generation: GenerationSpec = Field(
+        default_factory=GenerationSpec, description="How a causal_lm generates."
     )
     keep_versions: int = Field(
         3, ge=2, description="Versions that stay in the model repository of Triton."

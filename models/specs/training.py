@@ -2,8 +2,9 @@
 
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
+from models.model_uri import VALID, is_model_uri, version_name
 from models.specs.base import Spec
 from models.specs.compression import (
     DistillationSpec,
@@ -11,6 +12,7 @@ from models.specs.compression import (
     QuantizationAwareSpec,
     VersionName,
 )
+from models.specs.language import LoraSpec
 
 
 class TokenizerSpec(Spec):
@@ -48,16 +50,27 @@ class ModelSpec(Spec):
     pretrained: str | None = Field(
         None,
         description="A transformers model whose weights training starts from: a folder beside the "
-        "pipeline file, or a name on the Hugging Face hub.",
+        "pipeline file, a name on the Hugging Face hub, or for causal_lm a registered version: "
+        "models:/NAME@ALIAS or models:/NAME/VERSION.",
     )
     revision: str | None = Field(
         None,
-        description="Commit of the Hugging Face hub; the newest, which a run then keeps to, when "
-        "left out.",
+        description="Commit of the Hugging Face hub, or SHA-256 of the checkpoint of a registered "
+        "version; the newest, which a run then keeps to, when left out.",
     )
     tokenizer: TokenizerSpec = Field(
         default_factory=TokenizerSpec, description="How a text becomes tokens."
     )
+    lora: LoraSpec | None = Field(
+        None, description="Adapters to train in place of all weights; causal_lm only."
+    )
+
+    @field_validator("pretrained")
+    @classmethod
+    def _names_a_version(cls, value: str | None) -> str | None:
+        if value is not None and is_model_uri(value) and version_name(value) is None:
+            raise ValueError(f"a registered version is written {VALID}")
+        return value
 
 
 class TrainingSpec(Spec):
@@ -65,9 +78,14 @@ class TrainingSpec(Spec):
 
     epochs: int = Field(20, ge=1, description="Passes over the train split.")
     batch_size: int = Field(64, ge=1, description="Rows per worker and step.")
-    learning_rate: float = Field(3e-3, gt=0, description="Peak learning rate of AdamW.")
+    learning_rate: float = Field(3e-3, gt=0, description="Peak learning rate.")
     weight_decay: float = Field(
-        1e-4, ge=0, description="Weight decay of AdamW; biases and norms are left out."
+        1e-4, ge=0, description="Decoupled weight decay; biases and norms are left out."
+    )
+    optimizer: Literal["adamw", "muon"] = Field(
+        "adamw",
+        description="adamw, or muon for the matrices inside a decoder, whose steps are made "
+        "orthogonal: fewer of them do on a small budget; causal_lm with parallel ddp only.",
     )
     max_grad_norm: float | None = Field(
         None, gt=0, description="Norm above which a step's gradients are scaled down; null for any."
@@ -81,6 +99,31 @@ class TrainingSpec(Spec):
         3, ge=0, description="Failures of workers to recover from by the last checkpoint."
     )
     checkpoint_every: int = Field(1, ge=1, description="Epochs between two checkpoints.")
+    max_steps: int | None = Field(
+        None, ge=1, description="Steps to end after, before the last epoch; causal_lm only."
+    )
+    gradient_accumulation_steps: int = Field(
+        1, ge=1, description="Batches of each worker in a step; causal_lm only."
+    )
+    gradient_checkpointing: bool = Field(
+        False,
+        description="Whether activations are computed again in the backward pass instead of kept; "
+        "causal_lm only.",
+    )
+    warmup_ratio: float = Field(
+        0.05, ge=0, lt=1, description="Share of the steps in which the rate rises; causal_lm only."
+    )
+    parallel: Literal["ddp", "fsdp", "tp"] = Field(
+        "ddp",
+        description="ddp: every worker has all weights. fsdp: they share parameters, gradients and "
+        "optimizer (FSDP2). tp: they share each layer, by the model's own plan; causal_lm only.",
+    )
+    checkpoint_steps: int = Field(
+        200, ge=1, description="Steps between two checkpoints; causal_lm only."
+    )
+    log_steps: int = Field(
+        10, ge=1, description="Steps between two reports of loss and tokens/s; causal_lm only."
+    )
     find_unused_parameters: bool | None = Field(
         None,
         description="Whether steps may leave parameters without a gradient. Left out, one step "

@@ -1,0 +1,69 @@
+"""A trained decoder as the folder that everything downstream reads."""
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from models.errors import WorkError
+from models.language.lora import merged
+from models.language.quiet import quiet
+from models.language.recipe import DecoderSpec
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "chat_template.jinja",
+)
+
+
+def save_decoder(
+    folder: Path, decoder: "PreTrainedModel", spec: DecoderSpec, tokenizer: Path | None
+) -> None:
+    """Write `config.json`, `generation_config.json`, `model.safetensors` and the tokenizer's files.
+
+    With LoRA the weights are the merged ones, and the adapter is kept in `adapter/`; the decoder
+    that was given has lost it.
+
+    Args:
+        folder: where to write; made if need be.
+        decoder: on the CPU, whole.
+        spec: what it was made of.
+        tokenizer: folder of the tokenizer's files; None for none.
+
+    Raises:
+        WorkError: the tokenizer's folder has no tokenizer.json.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    whole = decoder if spec.lora is None else merged(decoder, folder)
+    _set_special_tokens(whole, spec)
+    with quiet():
+        # One file: what is read downstream knows no index of several.
+        whole.save_pretrained(folder, max_shard_size="1TB")
+    if tokenizer is not None:
+        _copy_tokenizer(tokenizer, folder)
+
+
+def _set_special_tokens(decoder: "PreTrainedModel", spec: DecoderSpec) -> None:
+    """Let generation end where the tokenizer's documents end."""
+    for holder in (decoder.config, decoder.generation_config):
+        for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
+            value = getattr(spec, name)
+            if holder is not None and value is not None:
+                setattr(holder, name, value)
+
+
+def _copy_tokenizer(source: Path, folder: Path) -> None:
+    if not (source / TOKENIZER_FILES[0]).is_file():
+        raise WorkError(
+            "the tokenizer of the decoder is gone",
+            seen=source,
+            valid="a folder with tokenizer.json",
+            hint="run again; do not delete files of a run while it trains",
+        )
+    for name in TOKENIZER_FILES:
+        if (source / name).is_file():
+            shutil.copyfile(source / name, folder / name)

@@ -1,0 +1,113 @@
+"""Floating-point operations of training, and the share of a device's peak that they make."""
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+PEAKS = {
+    "B200": 2250e12,
+    "H200": 989e12,
+    "H100 PCIe": 756e12,
+    "H100 NVL": 835e12,
+    "H100": 989e12,
+    "GH200": 989e12,
+    "A100": 312e12,
+    "A40": 149.7e12,
+    "A30": 165e12,
+    "A10G": 70e12,
+    "A10": 125e12,
+    "L40S": 362e12,
+    "L40": 181e12,
+    "L4": 121e12,
+}
+"""Operations per second that NVIDIA's data sheets state for bfloat16 on tensor cores, dense (half
+of a figure "with sparsity"). A10G's is AWS's variant of the A10."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What decides what a token costs.
+
+    Attributes:
+        trained: parameters in matrix products that are trained; of experts the active share.
+        frozen: those that are not.
+        layers: with attention.
+        heads: query heads of a layer.
+        head_width: width of a head.
+    """
+
+    trained: float
+    frozen: float
+    layers: int
+    heads: int
+    head_width: int
+
+
+def flops_per_token(cost: Cost, context: int) -> float:
+    """Return the operations that learning from one token takes.
+
+    6 to a trained parameter (forward 2, backward 4: Kaplan et al. 2020), 4 to a frozen one, whose
+    own gradient is not computed, and 12 × layers × heads × head width × context for attention
+    (Chowdhery et al. 2022, "PaLM", appendix B). As there, attention is counted without a discount
+    for what the causal mask or the ends of pieces leave out, and what is computed again by gradient
+    checkpointing is not counted.
+    """
+    attention = 12.0 * cost.layers * cost.heads * cost.head_width * context
+    return 6.0 * cost.trained + 4.0 * cost.frozen + attention
+
+
+def cost_of(decoder: "PreTrainedModel") -> Cost:
+    """Return the cost of a decoder that is whole, before it is spread."""
+    config = decoder.config.get_text_config(decoder=True)
+    share = _active_share(config)
+    looked_up = _looked_up(decoder)
+    sums = {True: 0.0, False: 0.0}
+    for name, each in decoder.named_parameters():
+        if each.ndim > 1 and id(each) not in looked_up:
+            sums[each.requires_grad] += each.numel() * (share if ".experts." in name else 1.0)
+    heads = int(config.num_attention_heads)
+    width = getattr(config, "head_dim", None) or int(config.hidden_size) // heads
+    return Cost(sums[True], sums[False], int(config.num_hidden_layers), heads, int(width))
+
+
+def mfu(flops: float, tokens_per_second: float, device: str, devices: int) -> float | None:
+    """Return the model FLOPs utilization (PaLM, appendix B), 0 to 1; None without a stated peak.
+
+    Args:
+        flops: for each token.
+        tokens_per_second: over all devices.
+        device: name, as torch has it; of a CPU empty, for whose peak nothing is claimed.
+        devices: how many there are.
+    """
+    peak = peak_of(device)
+    return None if peak is None else flops * tokens_per_second / (peak * devices)
+
+
+def peak_of(device: str) -> float | None:
+    """Return the stated bfloat16 peak of a device in operations per second; None if not known."""
+    for name, peak in PEAKS.items():
+        words = r"[ -]".join(re.escape(word) for word in name.split())
+        if re.search(rf"(?<![A-Za-z0-9]){words}(?![A-Za-z0-9])", device, re.IGNORECASE):
+            return peak
+    return None
+
+
+def _looked_up(decoder: "PreTrainedModel") -> set[int]:
+    """Return the tables that are looked up, not multiplied with; a tied one is the head's too."""
+    head = decoder.get_output_embeddings()  # type: ignore[no-untyped-call]
+    multiplied = id(head.weight) if head is not None else 0
+    tables = (id(module.weight) for module in decoder.modules() if isinstance(module, nn.Embedding))
+    return {table for table in tables if table != multiplied}
+
+
+def _active_share(config: Any) -> float:
+    """Return the share of the experts that a token goes through; 1 without experts."""
+    names = ("num_local_experts", "num_experts", "n_routed_experts")
+    there = next((getattr(config, name) for name in names if getattr(config, name, None)), None)
+    taken = getattr(config, "num_experts_per_tok", None)
+    return float(taken) / float(there) if there and taken else 1.0
