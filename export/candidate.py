@@ -70,7 +70,8 @@ def _refusal(candidate: Candidate, spec: ExportSpec, latency_slo_ms: float | Non
         loss = "unknown" if stage.metric_loss is None else f"{stage.metric_loss:.2%}"
         return f"metric loss {loss} is more than {spec.max_metric_loss:.2%}"
     if spec.max_size_mib is not None and not size <= spec.max_size_mib:
-        return f"its {size:.2f} MiB are more than {spec.max_size_mib:g} MiB"
+        has = f"{size * 1024:,.0f} KiB" if size < 1 else f"{size:,.2f} MiB"
+        return f"its {has} are more than export.max_size_mib, {spec.max_size_mib:g} MiB"
     if latency_slo_ms is not None and (speed is None or not speed.p99_ms <= latency_slo_ms):
         p99 = "unknown" if speed is None else f"{speed.p99_ms:.2f} ms"
         return f"p99 {p99} is more than serving.latency_slo_ms, {latency_slo_ms:g} ms"
@@ -104,8 +105,8 @@ def _cost(candidate: Candidate, objective: str) -> float:
 
 
 def pareto(candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
-    """Return the measured forms that no other one beats in metric, latency and size at once."""
-    kinds = ("metric", "latency", "size")
+    """Return the measured forms that no other one beats in all that an objective can be at once."""
+    kinds = ("metric", "latency", "throughput", "size")
     costs = {c.name: [_cost(c, kind) for kind in kinds] for c in candidates if c.speed and c.stage}
 
     def beaten(name: str) -> bool:
@@ -117,13 +118,16 @@ def pareto(candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
     return tuple(c for c in candidates if c.name in costs and not beaten(c.name))
 
 
-def fallback(candidates: tuple[Candidate, ...]) -> Candidate | None:
-    """Return the form that lost least, where none held the gate.
+def fallback(candidates: tuple[Candidate, ...], spec: ExportSpec) -> Candidate | None:
+    """Return the form to show where none held its gates: as good as is allowed, else the best.
 
     None if there is none whose answers and loss are finite.
     """
     forms = [c for c in candidates if not c.is_engine]
     known = [c for c in forms if c.stage and _finite(c.stage) and math.isfinite(_loss(c))]
+    good = [c for c in known if _loss(c) <= spec.max_metric_loss]
+    if good:
+        return min(good, key=lambda each: _cost(each, spec.objective))
     return min(known, key=_loss, default=None)
 
 

@@ -63,6 +63,7 @@ class Certificate:
         machine_kind: what machines share on which that choice holds.
         reference: the registered version that this one is shown beside, measured as the stages
             are: its teacher, or the model before it was compressed.
+        batch_sizes: rows of the requests that the golden batch was asked in, ascending.
     """
 
     model: str
@@ -80,6 +81,7 @@ class Certificate:
     machine: str = ""
     machine_kind: str = ""
     reference: Stage | None = None
+    batch_sizes: tuple[int, ...] = ()
 
     def stage(self, name: str) -> Stage | None:
         """Return the stage of that name."""
@@ -100,6 +102,7 @@ class Certificate:
         values = json.loads(text)
         stages = tuple(Stage(**stage) for stage in values.pop("stages"))
         reference = values.pop("reference", None)
+        values["batch_sizes"] = tuple(values.get("batch_sizes", ()))
         return cls(**values, stages=stages, reference=Stage(**reference) if reference else None)
 
 

@@ -19,9 +19,9 @@ from export.candidate import Candidate, judged
 from export.conversions import batches
 from export.engine import Axes, file_of, options_of, timing_cache
 from export.forms import ENGINES, FORMS, FP32, MIXED, Form
+from export.from_torch import export_apart
 from export.measure import Evidence, measure
 from export.needs import installed_packages, lacking
-from export.onnx import export_onnx
 from export.search import mixed_form
 from models.apart import Limits, run_apart
 from models.arrays import Array
@@ -32,6 +32,8 @@ from models.objective import Objective
 from models.specs.export import ExportSpec
 
 COMMANDS = "commands.sh"
+RESCUES = ("onnx-int8-smooth", MIXED)
+"""What is tried where a static form loses too much."""
 CALIBRATION = "calibration.npz"
 DRAFT = ".draft"
 PROGRAMS = Path(conversions.__file__).parent
@@ -71,28 +73,39 @@ class Exporter:
     @property
     def limits(self) -> Limits:
         """What one conversion or one measurement may take."""
-        given = self.spec.limits
-        return Limits(given.seconds, int(given.memory_gib * 2**30))
+        return self.spec.limits.of_process
 
     def candidates(
         self, evidence: Evidence, latency_slo_ms: float | None = None
     ) -> Iterator[Candidate]:
         """Make and measure every form that is asked for, one at a time.
 
-        A form that cannot be made is a candidate with the reason, not a failed run.
+        A form that cannot be made is a candidate with the reason, not a failed run. Where a static
+        form lost too much, those that may hold are tried whether they are asked for or not.
 
         Raises:
             TransientError: the calibration rows cannot be read.
         """
+        lost_too_much = False
         for name in self.spec.candidates:
-            try:
-                path = self.make(name)
-                measured = self.measured(name, path, evidence)
-                yield judged(measured, self.spec, latency_slo_ms)
-            except MillraceError as error:
-                if error.transient:  # the rows' source, say: no fault of the form
-                    raise
-                yield Candidate(name, reason=error.what, notes=self._notes(name))
+            candidate = self._candidate(name, evidence, latency_slo_ms)
+            loss = candidate.stage.metric_loss if candidate.stage else None
+            static = name in FORMS and FORMS[name].calibrated
+            lost_too_much |= static and loss is not None and not loss <= self.spec.max_metric_loss
+            yield candidate
+        if lost_too_much:
+            for rescue in RESCUES:
+                if rescue not in self.spec.candidates:
+                    yield self._candidate(rescue, evidence, latency_slo_ms)
+
+    def _candidate(self, name: str, evidence: Evidence, latency_slo_ms: float | None) -> Candidate:
+        try:
+            measured = self.measured(name, self.make(name), evidence)
+            return judged(measured, self.spec, latency_slo_ms)
+        except MillraceError as error:
+            if error.transient:  # the rows' source, say: no fault of the form
+                raise
+            return Candidate(name, reason=error.what, notes=self._notes(name))
 
     def measured(self, name: str, path: Path, evidence: Evidence) -> Candidate:
         """Measure a file as the form of that name."""
@@ -117,7 +130,7 @@ class Exporter:
             _require(FORMS[name])
         draft = _draft(path)
         if name == FP32:
-            export_onnx(self.served, self.read, self.objective.output, draft)
+            export_apart(self.served, self.read, self.objective.output, draft, self.limits)
         elif name == MIXED:
             self.convert(name, draft, mixed_form(self))
         else:
@@ -192,6 +205,11 @@ class Exporter:
         local = [word.removeprefix(f"{self.folder}/") for word in words]
         command = ["python", "-m", form.program.removeprefix("export."), *local]
         with (self.folder / COMMANDS).open("a") as file:
+            if not file.tell():
+                file.write(
+                    "# in this folder, the run's export/, with onnx and onnxruntime alone;\n"
+                    f"# {FP32} is what PyTorch exported\n"
+                )
             file.write(f"# {name}\n{shlex.join(command)}\n".replace(DRAFT, ""))
 
 

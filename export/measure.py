@@ -62,14 +62,16 @@ class Evidence:
         filled up to the longest of each; once all of them as far as they can be, and once as
         serving puts them together, by length.
         """
-        parts = [
-            np.arange(len(self.golden))[p]
-            for p in golden_requests(len(self.golden), self.batch_rows)
-        ]
+        parts = golden_requests(len(self.golden), self.batch_rows)
         if self.read.padding is not None:
             yield self.golden, self.golden_answers
             parts += pieces(self.golden, self.read)
         yield from ((self.read.trimmed(self.golden[p]), self.golden_answers[p]) for p in parts)
+
+    @property
+    def batch_sizes(self) -> tuple[int, ...]:
+        """Rows of the requests that the golden batch is asked in, ascending."""
+        return tuple(sorted({len(rows) for rows, _ in self.asked()}))
 
     def full(self) -> Iterator[Array]:
         """Yield the test split in full batches, texts filled up to the longest of theirs."""

@@ -5,7 +5,6 @@ What it measured is one line of JSON on stdout; the answers go into the npz ANSW
 """
 
 import json
-import resource
 import sys
 import time
 from argparse import ArgumentParser
@@ -18,6 +17,7 @@ import numpy as np
 from export.conversions import batches
 from export.engine import SUFFIX
 from export.engine_session import EngineSession
+from export.peak_memory import peak_memory
 from export.speed import Speed
 from models.machine import this_machine
 from models.onnx_session import OnnxSession
@@ -29,7 +29,6 @@ REQUESTS = 300
 SECONDS = 2.0
 """Time for each of both measurements, at most; ten requests are always made."""
 LEAST = 10
-STATUS = Path("/proc/self/status")
 
 
 def speed_of(session: Session, row: batches.Batch, batch: batches.Batch) -> Speed:
@@ -44,19 +43,6 @@ def speed_of(session: Session, row: batches.Batch, batch: batches.Batch) -> Spee
     single, full = _seconds(session, row), _seconds(session, batch)
     p50, p99 = (float(np.quantile(single, share)) * 1000 for share in (0.5, 0.99))
     return Speed(p50, p99, rows / float(np.median(full)), peak_memory())
-
-
-def peak_memory() -> int:
-    """Return the most bytes of memory that this process held at a time; a GPU's do not count.
-
-    `getrusage` is no use where there is another way: Linux counts in what the parent held at the
-    moment of the fork.
-    """
-    if STATUS.is_file():
-        lines = STATUS.read_text().splitlines()
-        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
 
 
 def _seconds(session: Session, inputs: batches.Batch) -> list[float]:

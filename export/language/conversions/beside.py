@@ -1,0 +1,16 @@
+"""What a form takes from the checkpoint as it is."""
+
+import shutil
+from pathlib import Path
+
+TOKENIZER = (
+    *("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"),
+    *("special_tokens_map.json", "added_tokens.json"),
+)
+
+
+def copy_tokenizer(source: Path, target: Path) -> None:
+    """Copy the files of the tokenizer that are there."""
+    for name in TOKENIZER:
+        if (file := source / name).is_file():
+            shutil.copyfile(file, target / name)
