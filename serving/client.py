@@ -15,15 +15,14 @@ from models.errors import InputError, MillraceError, TransientError, WorkError, 
 from models.places import Endpoint
 from serving import index as repository_index
 from serving.backends.traffic_split.split_key import PROBE
-from serving.index import LoadedModel
+from serving.index import UNHEALTHY, LoadedModel
+from serving.language.client import LanguageClient
 
 Array = npt.NDArray[Any]
 
 CALL_SECONDS = 10.0
 PREDICT_SECONDS = 60.0
 LOAD_SECONDS = 600.0
-UNHEALTHY = "is not healthy"
-"""What Triton says of a Python-based backend whose process is gone."""
 NO_ID = "[request id: <id_unknown>] "
 
 TOKEN_HEADER = "millrace-token"
@@ -65,6 +64,7 @@ class TritonClient:
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
         self._grpc = connection(endpoint)
+        self._streams: LanguageClient | None = None
 
     def __enter__(self) -> "TritonClient":
         return self
@@ -83,6 +83,15 @@ class TritonClient:
     def close(self) -> None:
         """Close the connection."""
         self._grpc.close()
+        if self._streams is not None:
+            self._streams.close()
+
+    @property
+    def streams(self) -> LanguageClient:
+        """The same server, asked for answers that come in pieces; one thread begins to use it."""
+        if self._streams is None:
+            self._streams = LanguageClient(self.endpoint)
+        return self._streams
 
     def is_ready(self) -> bool:
         """Tell whether the server answers and is ready; a server that is not there is not."""
@@ -122,6 +131,16 @@ class TritonClient:
         """
         with self._errors(f"Triton refused to load {name}", refused=WorkError):
             self._grpc.load_model(name, client_timeout=timeout)
+
+    def load_without_files(self, name: str, config: str) -> None:
+        """Load a model that is in no repository and has a configuration alone, JSON.
+
+        Raises:
+            As `load`.
+        """
+        nothing = {"file:1/nothing": b""}
+        with self._errors(f"Triton refused to load {name}", refused=WorkError):
+            self._grpc.load_model(name, config=config, files=nothing, client_timeout=LOAD_SECONDS)
 
     def unload(self, name: str) -> None:
         """Unload all versions of a model; requests in flight are answered."""
@@ -164,6 +183,37 @@ class TritonClient:
         return {
             output.name: answer.as_numpy(output.name) for output in answer.get_response().outputs
         }
+
+    def labels(
+        self, name: str, inputs: Mapping[str, Array], output: str, count: int, *, version: int
+    ) -> dict[int, str]:
+        """Return the labels that Triton gives the columns of an output, by column.
+
+        Args:
+            name: the model.
+            inputs: one row.
+            output: a tensor of numbers; of strings, Triton 2.51 would not survive the question.
+            count: columns to ask for.
+            version: of the model.
+
+        Raises:
+            As `predict`.
+        """
+        tensors = [to_input(key, array) for key, array in inputs.items()]
+        wanted = [grpc.InferRequestedOutput(output, class_count=count)]
+        try:
+            answer = self._grpc.infer(
+                name,
+                tensors,
+                model_version=str(version),
+                outputs=wanted,
+                client_timeout=PREDICT_SECONDS,
+            )
+        except InferenceServerException as error:
+            raise self._explained(error, name, version) from error
+        found = answer.as_numpy(output).ravel()
+        rows = [each.decode(errors="replace").split(":", 2) for each in found]
+        return {int(row[1]): row[2] for row in rows if len(row) == 3}
 
     def statistics(self, name: str) -> tuple[VersionStatistics, ...]:
         """Return the counts of a model's loaded versions, by ascending version.

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from models.specs.rollout import RolloutSpec
-from serving.repository import Artifact
+from serving.expected import Expected
 from serving.standing import Release, Wish
 from serving.status import Tags
-from serving.trial import Expected
+from serving.version_folder import Artifact
 
 
 class Desk(Protocol):

@@ -4,6 +4,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 READY = "READY"
+UNHEALTHY = "is not healthy"
+"""What Triton says of a Python-based backend whose process is gone."""
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,10 @@ from contextlib import contextmanager
 from models.errors import MillraceError, TransientError, WorkError
 from serving.actions import Switch, Unload
 from serving.client import TritonClient
-from serving.config import loaded_anew, model_config, specific
+from serving.config import loaded_anew, specific
 from serving.index import live_version, ready_versions
 from serving.repository import Repository
+from serving.version_config import config_of, one_config_for
 
 UNLOAD_SECONDS = 60.0
 POLL_SECONDS = 0.02
@@ -23,17 +24,15 @@ def load(action: Switch, repository: Repository, client: TritonClient) -> None:
             again and the versions that were loaded still serve.
     """
     model, version = action.model, action.version
-    artifact, signature = repository.artifact(model, version), repository.signature(model, version)
+    artifact = repository.artifact(model, version)
     # one config.pbtxt describes all loaded versions, so an older one that differs cannot stay
     keep = [
-        each for each in action.keep if repository.signature(model, each).served == signature.served
+        each for each in action.keep if one_config_for(repository.artifact(model, each), artifact)
     ]
-    config = model_config(
+    config = config_of(
         model,
-        signature,
-        artifact.serving,
+        artifact,
         version_policy=specific([*keep, version]),
-        labels=artifact.labels,
         parameters=loaded_anew() if action.anew else None,
     )
     with _config_restored_on_failure(repository, model):

@@ -31,6 +31,7 @@ from serving.actions import (
     Verify,
     in_words,
 )
+from serving.backend_check import require_backend
 from serving.client import TritonClient
 from serving.index import live_version
 from serving.observe import Observer
@@ -167,6 +168,9 @@ class ModelRelease:
     @_do.register
     def _(self, action: Stage) -> None:
         artifact = self._desk.fetch(action.model, action.version)
+        for replica in self.world.reachable:
+            with TritonClient(replica.endpoint) as client:
+                require_backend(artifact, client)
         self._repository.stage(action.model, action.version, artifact)
 
     @_do.register
@@ -195,7 +199,8 @@ class ModelRelease:
     @_do.register
     def _(self, action: Prove) -> None:
         expected = self._desk.expected(action.model, action.version)
-        trial.try_alone(self._repository.onnx(action.model, action.version), expected)
+        artifact = self._repository.artifact(action.model, action.version)
+        expected.try_alone(artifact)
         # two trials at a time would slow each other down
         with self._repository.probing(), TritonClient(action.endpoint) as client:
             evidence = trial.try_on_replica(
@@ -205,8 +210,10 @@ class ModelRelease:
                 client,
                 expected,
             )
-        caution = {"caution": expected.caution} if expected.caution else {}
-        self._measured[action.version] = asdict(evidence) | caution
+        draft = str(artifact.draft) if artifact.draft else ""
+        told = {"draft": draft, "caution": expected.caution}
+        known = {name: value for name, value in told.items() if value}
+        self._measured[action.version] = asdict(evidence) | known
 
     @_do.register
     def _(self, action: Switch) -> None:
@@ -252,11 +259,11 @@ class ModelRelease:
 
     def _check_live(self, model: str, version: int) -> None:
         expected = self._desk.expected(model, version)
-        batch = trial.batch_of(self._repository, model, version)
+        artifact = self._repository.artifact(model, version)
         for replica in self.world.reachable:
             if live_version(replica.index or (), model) == version:
                 with TritonClient(replica.endpoint) as client:
-                    trial.compare(client, model, expected, batch, version)
+                    expected.compare(client, model, artifact, version)
 
     def _append(self, kind: Kind, wish: Wish, reason: str, previous: int | None = None) -> None:
         live = self.world.standing(self.model).live

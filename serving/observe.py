@@ -10,7 +10,7 @@ from datetime import datetime
 from models.errors import MillraceError, TransientError
 from models.places import Endpoint
 from models.specs.rollout import RolloutSpec
-from serving import splitting, trial
+from serving import splitting
 from serving.client import TritonClient
 from serving.desk import Desk
 from serving.index import live_version
@@ -109,12 +109,12 @@ class Observer:
 
     def _answers(self, client: TritonClient, model: str, version: int) -> bool:
         try:
-            batch = trial.batch_of(self.repository, model, version)
-            row = self.desk.expected(model, version).part(slice(None if batch is None else 1))
+            artifact = self.repository.artifact(model, version)
+            expected = self.desk.expected(model, version)
         except MillraceError:
             return True  # its files are gone: there is nothing to ask it
         try:
-            client.predict(model, row, version=version, timeout=ANSWER_SECONDS, probe=True)
+            expected.ping(client, model, artifact, version, ANSWER_SECONDS)
         except MillraceError as error:
             log.warning("%s version %s does not answer: %s", model, version, error.seen)
             return False

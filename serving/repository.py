@@ -2,9 +2,7 @@
 
     MODEL/config.pbtxt
     MODEL/labels.txt
-    MODEL/<version>/model.onnx
-    MODEL/<version>/tokenizer.json   of a model that reads text
-    MODEL/<version>/version.json     what this version is; Triton does not read it
+    MODEL/<version>/         see `serving/version_folder.py`
 
 MLflow version N is Triton version N. A version folder appears by one rename and never changes: a
 folder that is touched while Triton loads it gives half a model.
@@ -12,49 +10,33 @@ folder that is touched while Triton loads it gives half a model.
 
 import fcntl
 import hashlib
-import json
 import os
 import re
-import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from tritonclient.grpc import model_config_pb2 as pb
 
-from models.digest import digest_of
 from models.errors import InputError, TransientError, WorkError
-from models.specs.serving import ServingSpec
 from serving.config import LABELS, to_text
 from serving.names import owner_of
-from serving.onnx_graph import Signature, read_signature
-from serving.text_signature import of_text
+from serving.onnx_graph import Signature
+from serving.signature import signature_of
+from serving.version_config import files_of_the_backend, require_servable
+from serving.version_folder import (
+    Artifact,
+    copy_version,
+    digest_in,
+    found_in,
+    is_whole,
+    read_version,
+    write_version,
+)
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-CHUNK = 1 << 20
-TOKENIZER = "tokenizer.json"
-
-
-@dataclass(frozen=True)
-class Artifact:
-    """What a version consists of.
-
-    Attributes:
-        onnx: the model file, anywhere on this machine.
-        sha256: the digest that the registry holds for it, 64 hexadecimal digits.
-        labels: class names, in the order of the output.
-        serving: how Triton is to serve it.
-        tokenizer: contents of `tokenizer.json`, for a model that reads text.
-    """
-
-    onnx: Path
-    sha256: str
-    labels: tuple[str, ...] = ()
-    serving: ServingSpec = field(default_factory=ServingSpec)
-    tokenizer: str | None = None
 
 
 @dataclass(frozen=True)
@@ -97,19 +79,12 @@ class Repository:
             found[name] = {}
             for version in versions:
                 with suppress(WorkError):
-                    found[name][version] = str(self._read_card(name, version)["sha256"])
+                    found[name][version] = digest_in(self._version(name, version))
         return found
-
-    def onnx(self, model: str, version: int) -> Path:
-        """Return the path of a version's model file."""
-        return self._version(model, version) / "model.onnx"
 
     def signature(self, model: str, version: int) -> Signature:
         """Read what a client sees of a staged version: its inputs and outputs."""
-        found, artifact = read_signature(self.onnx(model, version)), self.artifact(model, version)
-        if artifact.tokenizer is None:
-            return found
-        return of_text(found, labelled=bool(artifact.labels))
+        return signature_of(self.artifact(model, version))
 
     def artifact(self, model: str, version: int) -> Artifact:
         """Return what was staged as a version.
@@ -117,21 +92,13 @@ class Repository:
         Raises:
             WorkError: the version is not staged, or its folder is damaged.
         """
-        card, folder = self._read_card(model, version), self._version(model, version)
-        try:
-            tokenizer = (folder / TOKENIZER).read_text() if card.get("tokenizer") else None
-            serving = ServingSpec.model_validate(card["serving"])
-        except (OSError, ValueError) as error:
-            raise self._damaged(model, version, error) from error
-        return Artifact(
-            self.onnx(model, version), card["sha256"], tuple(card["labels"]), serving, tokenizer
-        )
+        return read_version(self._version(model, version))
 
     def stage(self, model: str, version: int, artifact: Artifact) -> bool:
         """Publish a version folder by one rename; return False if it was there already.
 
         Raises:
-            InputError: the file is not an ONNX model that Triton can serve from one file.
+            InputError, TransientError: the files cannot be served or copied.
             WorkError: the digest is not the expected one, or the version exists with another.
         """
         target = self._version(model, version)
@@ -143,12 +110,12 @@ class Repository:
         with self.workspace() as work:
             folder = work / str(version)
             folder.mkdir()
-            _copy_verified(artifact, folder / "model.onnx")
-            read_signature(folder / "model.onnx")
-            (folder / "version.json").write_text(_card(artifact))
-            if artifact.tokenizer is not None:
-                (folder / TOKENIZER).write_text(artifact.tokenizer)
-            _share_with_group(folder)
+            write_version(folder, artifact)
+            staged = read_version(folder)
+            require_servable(staged)
+            for name, text in files_of_the_backend(staged, target).items():
+                (folder / name).write_text(text)
+                (folder / name).chmod(0o440)
             target.parent.mkdir(mode=0o750, exist_ok=True)
             try:
                 folder.rename(target)
@@ -161,12 +128,11 @@ class Repository:
 
     def is_whole(self, model: str, version: int) -> bool:
         """Return whether a version's files are those that were staged: reads all of them."""
-        try:
-            artifact = self.artifact(model, version)
-            same = self._read_card(model, version).get("tokenizer") == _tokenizer_digest(artifact)
-            return same and digest_of(artifact.onnx) == artifact.sha256
-        except (WorkError, OSError):
+        folder = self._version(model, version)
+        if not is_whole(folder):
             return False
+        beside = files_of_the_backend(read_version(folder), folder)
+        return all(_text_or_none(folder / name) == text for name, text in beside.items())
 
     def remove(self, model: str, version: int) -> bool:
         """Take a version folder away by one rename; return False if there was none.
@@ -187,7 +153,7 @@ class Repository:
             return
         with self.workspace() as work:
             folder = work / str(number)
-            shutil.copytree(source, folder, copy_function=_link_or_copy)
+            copy_version(source, folder)
             target.parent.mkdir(mode=0o750, exist_ok=True)
             folder.rename(target)
 
@@ -202,7 +168,7 @@ class Repository:
 
     def write_config(self, config: pb.ModelConfig, labels: Sequence[str] = ()) -> None:
         """Write a model's `config.pbtxt` and `labels.txt`, each replaced as a whole."""
-        text = "".join(f"{' '.join(label.splitlines())}\n" for label in labels)
+        text = "".join(f"{one_line(label)}\n" for label in labels)
         self.restore(
             config.name, SavedConfig(to_text(config).encode(), text.encode() if labels else None)
         )
@@ -277,90 +243,21 @@ class Repository:
             )
         return self._model(model) / str(version)
 
-    def _read_card(self, model: str, version: int) -> dict[str, Any]:
-        """Return `version.json`; WorkError if it is not there, or is none."""
-        try:
-            card = json.loads((self._version(model, version) / "version.json").read_text())
-            missing = {"sha256", "labels", "serving"} - set(card)
-        except (OSError, ValueError, TypeError) as error:
-            raise self._damaged(model, version, error) from error
-        if missing:
-            raise self._damaged(model, version, f"no {min(missing)} in version.json")
-        return dict(card)
-
-    def _damaged(self, model: str, version: int, seen: object) -> WorkError:
-        return WorkError(
-            f"version {version} of {model} is not whole in the model repository",
-            seen=seen,
-            valid=f"the folder that staging made, {self._version(model, version)}",
-            hint="remove the folder; the next release stages the version again",
-        )
-
     def _must_equal(self, model: str, version: int, artifact: Artifact) -> None:
-        path = self.onnx(model, version)
-        found = digest_of(path) if path.is_file() else "no model.onnx"
-        if found != artifact.sha256:
+        folder = self._version(model, version)
+        if (found := found_in(folder)) != artifact.contents:
             raise WorkError(
                 f"version {version} of {model} is in the model repository with other contents",
                 seen=found,
-                valid=artifact.sha256,
+                valid=artifact.contents,
                 hint="a version never changes: register the new file as a new version, or remove "
-                f"{path.parent} if it was put there by hand",
+                f"{folder} if it was put there by hand",
             )
 
 
-def _copy_verified(artifact: Artifact, target: Path) -> None:
-    """Copy and hash in one pass, so that the bytes that were checked are those that are served."""
-    digest = hashlib.sha256()
-    try:
-        with artifact.onnx.open("rb") as source, target.open("wb") as copy:
-            while chunk := source.read(CHUNK):
-                digest.update(chunk)
-                copy.write(chunk)
-            copy.flush()
-            os.fsync(copy.fileno())
-    except OSError as error:
-        raise TransientError(
-            f"{artifact.onnx} cannot be copied into the model repository",
-            seen=error.strerror or error,
-            hint="check the free space and the permissions of MILLRACE_HOME, and release again",
-        ) from error
-    if digest.hexdigest() != artifact.sha256:
-        raise WorkError(
-            f"{artifact.onnx.name} is not the file that was registered",
-            seen=digest.hexdigest(),
-            valid=artifact.sha256,
-            hint="download it again; if it stays so, the artifact store was changed",
-        )
-
-
-def _link_or_copy(file: str, target: str) -> None:
-    try:
-        os.link(file, target)
-    except OSError:  # a filesystem without hard links
-        shutil.copy2(file, target)
-
-
-def _card(artifact: Artifact) -> str:
-    values = {
-        "sha256": artifact.sha256,
-        "labels": artifact.labels,
-        "serving": artifact.serving.model_dump(),
-        "tokenizer": _tokenizer_digest(artifact),
-    }
-    return json.dumps(values, indent=1)
-
-
-def _tokenizer_digest(artifact: Artifact) -> str | None:
-    text = artifact.tokenizer
-    return None if text is None else hashlib.sha256(text.encode()).hexdigest()
-
-
-def _share_with_group(folder: Path) -> None:
-    """Let a server that runs as another user of the group read the version, and nobody write it."""
-    for file in folder.iterdir():
-        file.chmod(0o440)
-    folder.chmod(0o750)
+def one_line(label: str) -> str:
+    """Return a label as Triton gives it to clients: a line of `labels.txt`."""
+    return " ".join(label.splitlines())
 
 
 def _versions_in(folder: Path) -> Iterator[int]:
@@ -374,6 +271,11 @@ def _bytes_or_none(path: Path) -> bytes | None:
         return path.read_bytes()
     except FileNotFoundError:
         return None
+
+
+def _text_or_none(path: Path) -> str | None:
+    found = _bytes_or_none(path)
+    return None if found is None else found.decode(errors="replace")
 
 
 def _private(path: str, flags: int) -> int:

@@ -28,6 +28,8 @@ from serving.index import ready_versions
 from serving.onnx_graph import Signature
 from serving.repository import Repository
 from serving.rollout import ARMS, Split, arms_config, split_of, splitter_config
+from serving.signature import signature_of
+from serving.version_config import one_config_for
 
 DRAIN_SECONDS = 60.0
 POLL_SECONDS = 0.05
@@ -99,20 +101,19 @@ def _common_signature(split: Split, repository: Repository) -> Signature:
     """Return what both versions take and give.
 
     Raises:
-        WorkError: they differ in it, or in their labels.
+        WorkError: they differ in it, or in their labels; or they answer in streams.
     """
-    champion, candidate = (
-        (repository.signature(split.model, version), repository.artifact(split.model, version))
-        for version in (split.champion, split.candidate)
-    )
-    alike = champion[0].served == candidate[0].served and champion[1].labels == candidate[1].labels
-    if not alike:
+    champion = repository.artifact(split.model, split.champion)
+    candidate = repository.artifact(split.model, split.candidate)
+    both = f"versions {split.champion} and {split.candidate} of {split.model}"
+    hint = "set rollout.kind to direct for this version"
+    if candidate.kind == "language":
+        raise WorkError(f"{both} cannot share requests: they answer in streams", hint=hint)
+    if not one_config_for(champion, candidate) or champion.labels != candidate.labels:
         raise WorkError(
-            f"versions {split.champion} and {split.candidate} of {split.model} cannot share "
-            "requests: their inputs, outputs or labels differ",
-            hint="set rollout.kind to direct for this version",
+            f"{both} cannot share requests: their inputs, outputs or labels differ", hint=hint
         )
-    return candidate[0]
+    return signature_of(candidate)
 
 
 class _Drained:

@@ -1,8 +1,11 @@
 """What a client sees of a model that reads text: the step that makes tokens comes before its graph.
 
-text      string  [rows, 1]    in
-label     string  [rows, 1]    out, the most probable class; not where a number is predicted
-and the graph's own output
+text   string  [rows, 1]    in
+and the graph's own output, whose classes a client gets by name as Triton gives them: it asks for
+the `classification` of the output.
+
+An output of strings would be plainer for clients, but Triton 2.51 divides by the size of an element
+when somebody asks for its classification, and a string has none: the whole server ends.
 """
 
 from dataclasses import replace
@@ -12,18 +15,10 @@ from onnx import TensorProto
 from serving.onnx_graph import DYNAMIC, Signature, TensorSpec
 
 BACKEND = "text_onnxruntime"
-TEXT, LABEL = "text", "label"
+TEXT = "text"
 
 
-def of_text(graph: Signature, *, labelled: bool) -> Signature:
-    """Return the inputs and outputs of a graph of tokens with the tokenizer before it.
-
-    Args:
-        graph: the graph's own.
-        labelled: whether it tells classes.
-    """
-    batch = graph.inputs[0].batch_symbol
-    text = TensorSpec(TEXT, TensorProto.STRING, (DYNAMIC, 1), batch)
-    label = TensorSpec(LABEL, TensorProto.STRING, (DYNAMIC, 1), batch)
-    outputs = (label, *graph.outputs) if labelled else graph.outputs
-    return replace(graph, inputs=(text,), outputs=outputs, backend=BACKEND)
+def of_text(graph: Signature) -> Signature:
+    """Return the inputs and outputs of a graph of tokens with the tokenizer before it."""
+    text = TensorSpec(TEXT, TensorProto.STRING, (DYNAMIC, 1), graph.inputs[0].batch_symbol)
+    return replace(graph, inputs=(text,), backend=BACKEND)

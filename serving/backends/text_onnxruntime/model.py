@@ -1,13 +1,11 @@
 """A Triton Python-based backend for models that classify text: tokenizer and graph in one step.
 
-A version's folder holds `tokenizer.json` beside `model.onnx`, and its classes in `version.json`.
-The input is `text`, one string a row; the outputs are the graph's, and `label`, the most probable
-class. It runs where Triton's python backend does, with `onnxruntime` and `tokenizers`, on a laptop
-as in NVIDIA's container, and imports nothing of Millrace; `text_session` is the model of the
-backend `onnxruntime`, a copy of which is put beside it.
+A version's folder holds `tokenizer.json` beside `model.onnx`. The input is `text`, one string a
+row; the output is the graph's. It runs where Triton's python backend does, with `onnxruntime` and
+`tokenizers`, on a laptop as in NVIDIA's container, and imports nothing of Millrace; `text_session`
+is the model of the backend `onnxruntime`, a copy of which is put beside it.
 """
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,11 +14,11 @@ import numpy as np
 import numpy.typing as npt
 import triton_python_backend_utils as pb_utils
 from text_session import TritonPythonModel as OnnxModel  # type: ignore[import-not-found]
-from text_session import check_names, encoded
+from text_session import check_names
 from text_tokens import Tokens  # type: ignore[import-not-found]
 
 Array = npt.NDArray[Any]
-TEXT, LABEL = "text", "label"
+TEXT = "text"
 
 
 class TritonPythonModel(OnnxModel):  # type: ignore[misc]
@@ -29,7 +27,6 @@ class TritonPythonModel(OnnxModel):  # type: ignore[misc]
     def initialize(self, args: Mapping[str, str]) -> None:
         """Open both; an exception here makes Triton refuse the version."""
         version = Path(args["model_repository"]) / args["model_version"]
-        self.labels = json.loads((version / "version.json").read_text())["labels"]
         self.tokens = Tokens(version / "tokenizer.json")
         super().initialize(args)
 
@@ -37,35 +34,21 @@ class TritonPythonModel(OnnxModel):  # type: ignore[misc]
         """Raise if config.pbtxt names a tensor that there is not."""
         answers = [node.name for node in self.session.get_outputs()]
         check_names("input", self.inputs, [TEXT])
-        check_names("output", self.outputs, [*answers, *([LABEL] if self.labels else [])])
+        check_names("output", self.outputs, answers)
         self.text_inputs = {TEXT}
         self.reads, self.answers = self.session.get_inputs()[0].name, answers[0]
 
     def _run(self, requests: list[Any], feeds: list[dict[str, Array]]) -> list[Any]:
         texts = np.concatenate([feed[TEXT].ravel() for feed in feeds]).tolist()
-        whole = self._answers(texts)
         ends = np.cumsum([len(feed[TEXT]) for feed in feeds])[:-1]
-        pieces = {name: np.split(array, ends) for name, array in whole.items()}
-        return [
-            pb_utils.InferenceResponse(
-                [
-                    pb_utils.Tensor(name, encoded(pieces[name][position]))
-                    for name in self.outputs
-                    if name in request.requested_output_names()
-                ]
-            )
-            for position, request in enumerate(requests)
-        ]
+        pieces = np.split(self._answered(texts), ends)
+        return [pb_utils.InferenceResponse([pb_utils.Tensor(self.answers, p)]) for p in pieces]
 
-    def _answers(self, texts: list[str]) -> dict[str, Array]:
-        """Return the outputs of all texts, in their order."""
+    def _answered(self, texts: list[str]) -> Array:
+        """Return the output for all texts, in their order."""
         places, answers = [], []
         for rows, ids in self.tokens.runs(texts):
             places.append(rows)
             answers.append(self.session.run([self.answers], {self.reads: ids})[0])
-        found = np.concatenate(answers)[np.argsort(np.concatenate(places))]
-        outputs = {self.answers: found}
-        if self.labels:
-            best = found.argmax(axis=1)
-            outputs[LABEL] = np.array([self.labels[at] for at in best], dtype=object)[:, None]
-        return outputs
+        found: Array = np.concatenate(answers)[np.argsort(np.concatenate(places))]
+        return found

@@ -14,6 +14,8 @@ from tokenizers import Tokenizer
 
 Array = npt.NDArray[Any]
 
+CHARACTERS = 64
+"""Of a text for each token that it may have; training and batch cut there too."""
 TOKENS = 8192
 """Places of one run of the graph at most, unless one text alone has more."""
 
@@ -25,11 +27,13 @@ class Tokens:
         """Open `tokenizer.json`, which says where a text is cut and what a batch is filled with."""
         self.tokenizer = Tokenizer.from_file(str(path))
         self.padding = int((self.tokenizer.padding or {})["pad_id"])
+        self.characters = CHARACTERS * int((self.tokenizer.truncation or {})["max_length"])
         self.tokenizer.no_padding()
 
     def runs(self, texts: Sequence[str]) -> Iterator[tuple[Array, Array]]:
         """Yield `(places [rows], ids int64 [rows, tokens])`, texts of about a length together."""
-        ids = [encoding.ids for encoding in self.tokenizer.encode_batch_fast(list(texts))]
+        cut = [text[: self.characters] for text in texts]
+        ids = [encoding.ids for encoding in self.tokenizer.encode_batch_fast(cut)]
         order = sorted(range(len(ids)), key=lambda row: len(ids[row]))
         for places in pieces(order, [max(len(each), 1) for each in ids]):
             longest = max(len(ids[places[-1]]), 1)

@@ -1,0 +1,94 @@
+"""What the backend counts, as Prometheus series of Triton's metrics endpoint.
+
+Each call is a round trip to the server, so the engine's thread only notes numbers here, and
+another hands them over. The label `instance` differs in every load of a model: while one replaces
+another both are there, and Triton would delete the newer one's series with the older one's.
+"""
+
+import threading
+from collections.abc import Mapping
+from secrets import token_hex
+from typing import Any
+
+import triton_python_backend_utils as pb_utils
+from lm_stream import Stream  # type: ignore[import-not-found]
+
+FIRST, EACH = "time_to_first_token_us", "time_per_output_token_us"
+INPUT, OUTPUT = "input_tokens_total", "output_tokens_total"
+RUNNING, WAITING, CACHE = "running_sequences", "waiting_sequences", "cache_usage"
+HISTOGRAM, COUNTER, GAUGE = "HISTOGRAM", "COUNTER", "GAUGE"
+FAMILIES = {
+    FIRST: (HISTOGRAM, "From a request's arrival to its first token, in microseconds."),
+    EACH: (HISTOGRAM, "From one token of an answer to its next, on average, in microseconds."),
+    INPUT: (COUNTER, "Tokens of the prompts of requests that ended."),
+    OUTPUT: (COUNTER, "Tokens of their answers."),
+    RUNNING: (GAUGE, "Answers that the engine works on."),
+    WAITING: (GAUGE, "Requests that it has not begun."),
+    CACHE: (GAUGE, "Share of the cache of keys and values that is in use, from 0 to 1."),
+}
+BUCKETS = [step * 10.0**power for power in range(2, 8) for step in (1, 2, 5)]
+
+
+class Metrics:
+    """The series of one instance.
+
+    Args:
+        labels: labels of every series.
+    """
+
+    def __init__(self, labels: Mapping[str, str]) -> None:
+        self._lock = threading.Lock()
+        self._sums: dict[str, float] = {}
+        self._times: list[tuple[str, float]] = []
+        self._gauges: dict[str, float] = {}
+        self._families = {
+            name: pb_utils.MetricFamily(
+                name=f"millrace_lm_{name}",
+                description=text,
+                kind=getattr(pb_utils.MetricFamily, kind),
+            )
+            for name, (kind, text) in FAMILIES.items()
+        }
+        labels = {**labels, "instance": token_hex(4)}
+        self._metrics = {
+            name: self._families[name].Metric(labels=labels, **_options(kind))
+            for name, (kind, _) in FAMILIES.items()
+        }
+
+    def finished(self, stream: Stream) -> None:
+        """Count a request that ended."""
+        tokens, answers = stream.output_tokens, len(stream.answers)
+        with self._lock:
+            self._add(INPUT, stream.asked.input_tokens)
+            self._add(OUTPUT, tokens)
+            if stream.first_at:
+                self._times.append((FIRST, (stream.first_at - stream.began) * 1e6))
+            if tokens > answers:
+                seconds = stream.last_at - stream.first_at
+                self._times.append((EACH, seconds * 1e6 * answers / (tokens - answers)))
+
+    def flush(self, gauges: Mapping[str, float]) -> None:
+        """Hand over what was counted, and how things stand; by one thread at a time."""
+        with self._lock:
+            sums, self._sums = self._sums, {}
+            times, self._times = self._times, []
+        for name, amount in sums.items():
+            self._metrics[name].increment(amount)
+        for name, value in times:
+            self._metrics[name].observe(value)
+        for name, value in gauges.items():
+            if self._gauges.get(name) != value:
+                self._metrics[name].set(value)
+        self._gauges = dict(gauges)
+
+    def close(self) -> None:
+        """Delete the series: metrics before their families."""
+        self._metrics.clear()
+        self._families.clear()
+
+    def _add(self, name: str, amount: float) -> None:
+        self._sums[name] = self._sums.get(name, 0.0) + amount
+
+
+def _options(kind: str) -> dict[str, Any]:
+    return {"buckets": BUCKETS} if kind == HISTOGRAM else {}

@@ -1,0 +1,151 @@
+"""What a language model is asked, as a message of Triton's gRPC protocol, and what it says."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from tritonclient.grpc import service_pb2 as pb
+from tritonclient.utils import deserialize_bytes_tensor, serialize_byte_tensor
+
+Messages = Sequence[Mapping[str, str]]
+FINAL = "triton_final_response"
+GOES_ON = ("", "None")
+"""What the backends say for the reason why an answer ended that has not; the second is vLLM's."""
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How an answer is made; None leaves a value to the server.
+
+    Attributes:
+        temperature: 0 always takes the likeliest token.
+        top_p: keep the likeliest tokens whose probabilities sum up to this, in (0, 1].
+        top_k: keep so many of the likeliest tokens.
+        repetition_penalty: above 1 makes tokens of prompt and answer less likely.
+        presence_penalty: from -2 to 2; so frequency_penalty. `openvino_genai` takes 0 only.
+        seed: the same seed gives the same answer again.
+        stop: texts that end an answer; they are not part of it.
+        max_tokens: of one answer.
+        min_tokens: before which the end of text is not chosen.
+        n: answers to the prompt.
+        ignore_eos: go on past the end of text.
+    """
+
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    repetition_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    seed: int | None = None
+    stop: str | Sequence[str] | None = None
+    max_tokens: int | None = None
+    min_tokens: int | None = None
+    n: int | None = None
+    ignore_eos: bool | None = None
+
+    def as_json(self) -> str:
+        """Return the values that are set."""
+        return json.dumps({key: value for key, value in asdict(self).items() if value is not None})
+
+
+@dataclass(frozen=True)
+class Piece:
+    """What one response says, one element for each answer.
+
+    Attributes:
+        texts: the new text.
+        finish_reasons: why the answer ended: stop, length or cancelled; "" while it goes on.
+        input_tokens: of the prompt.
+        output_tokens: new since the piece before.
+        is_last: whether no piece follows.
+    """
+
+    texts: tuple[str, ...]
+    finish_reasons: tuple[str, ...]
+    input_tokens: int
+    output_tokens: tuple[int, ...]
+    is_last: bool
+
+
+def joined(pieces: Sequence[Piece]) -> Piece:
+    """Return the pieces of a whole answer as one."""
+    reasons = zip(*(piece.finish_reasons for piece in pieces), strict=True)
+    return Piece(
+        texts=tuple(map("".join, zip(*(piece.texts for piece in pieces), strict=True))),
+        finish_reasons=tuple(next(filter(None, each), "") for each in reasons),
+        input_tokens=pieces[0].input_tokens,
+        output_tokens=tuple(map(sum, zip(*(p.output_tokens for p in pieces), strict=True))),
+        is_last=pieces[-1].is_last,
+    )
+
+
+def request_of(
+    model: str,
+    prompt: str | Messages,
+    sampling: Sampling | str,
+    *,
+    version: int | None,
+    request_id: str = "",
+) -> pb.ModelInferRequest:
+    """Return a request for a stream.
+
+    Args:
+        model: its name.
+        prompt: a text to go on with, or the messages of a chat.
+        sampling: how the answer is made, also as JSON.
+        version: of the model; None for the one that serves.
+        request_id: shows in Triton's log.
+    """
+    request = pb.ModelInferRequest(
+        model_name=model, model_version="" if version is None else str(version), id=request_id
+    )
+    name, text = "text_input", prompt
+    if not isinstance(prompt, str):
+        name, text = "messages", json.dumps([dict(message) for message in prompt])
+    parameters = sampling if isinstance(sampling, str) else sampling.as_json()
+    _add(request, name, "BYTES", text)
+    _add(request, "sampling_parameters", "BYTES", parameters)
+    _add(request, "stream", "BOOL", True)
+    for flag in ("return_finish_reason", "return_num_input_tokens", "return_num_output_tokens"):
+        _add(request, flag, "BOOL", True)
+    return request
+
+
+def _add(request: pb.ModelInferRequest, name: str, datatype: str, value: Any) -> None:
+    request.inputs.add(name=name, datatype=datatype, shape=[1])
+    if datatype == "BOOL":
+        raw = np.array([value]).tobytes()
+    else:
+        text = np.array([value.encode("utf-8", "surrogatepass")], dtype=object)
+        raw = serialize_byte_tensor(text).item()
+    request.raw_input_contents.append(raw)
+
+
+def piece_of(response: pb.ModelInferResponse) -> Piece | None:
+    """Return what a response says; None for one that only says that it is the last."""
+    if not response.outputs:
+        return None
+    raw = dict(zip((o.name for o in response.outputs), response.raw_output_contents, strict=True))
+    return Piece(
+        texts=_texts(raw["text_output"]),
+        finish_reasons=tuple("" if w in GOES_ON else w for w in _texts(raw["finish_reason"])),
+        input_tokens=int(np.frombuffer(raw["num_input_tokens"], np.uint32)[0]),
+        output_tokens=tuple(np.frombuffer(raw["num_output_tokens"], np.uint32).tolist()),
+        is_last=_is_final(response),
+    )
+
+
+def is_last(response: pb.ModelStreamInferResponse) -> bool:
+    """Tell whether no response follows: after an error, none does."""
+    return bool(response.error_message) or _is_final(response.infer_response)
+
+
+def _is_final(response: pb.ModelInferResponse) -> bool:
+    return bool(response.parameters[FINAL].bool_param)
+
+
+def _texts(raw: bytes) -> tuple[str, ...]:
+    return tuple(item.decode() for item in deserialize_bytes_tensor(raw))

@@ -1,0 +1,1 @@
+"""The OpenAI-compatible door: language models behind Triton, by HTTP."""

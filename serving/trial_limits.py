@@ -1,0 +1,34 @@
+"""What a version may take to be tried: more for a larger one."""
+
+from models.apart import Limits
+from models.language_engine import EngineName
+from models.specs.serving import ServingSpec
+
+ALONE = Limits(seconds=60.0, memory=16 << 30)
+"""Of the smallest model; a larger one has more of both."""
+BYTES_PER_SECOND = 16 << 20
+"""What a model is given time for beyond that: a slow disk, and as many operations as weights."""
+COPIES = 4
+"""Of the weights in memory: the file, the graph, its optimized form, what is unpacked."""
+LOAD_SECONDS = 120.0
+ENGINE_SECONDS = 400.0
+"""With an accelerator, which builds its engines while the version loads and warms up; vLLM compiles
+too.
+"""
+
+
+def alone_limits(size: int) -> Limits:
+    """Return what a model of so many bytes may take to be opened and to answer once."""
+    return Limits(ALONE.seconds + size / BYTES_PER_SECOND, ALONE.memory + COPIES * size)
+
+
+def load_seconds(serving: ServingSpec, size: int, engine: EngineName | None = None) -> float:
+    """Return how long a version, a model of so many bytes, may take to load.
+
+    Args:
+        serving: how it is served.
+        size: bytes of the model.
+        engine: of a language model.
+    """
+    builds = serving.accelerator is not None or engine == "vllm"
+    return (ENGINE_SECONDS if builds else LOAD_SECONDS) + size / BYTES_PER_SECOND
