@@ -6,15 +6,19 @@ needs them, after the settings were put into the environment that they read.
 
 import sys
 import traceback
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from flows import console, environment, run_state, settings
-from models.errors import MillraceError
+from models.errors import MillraceError, TransientError
 from models.reachable import require_http
+
+if TYPE_CHECKING:
+    from models.pipeline import Pipeline
 
 INTERRUPTED = 130
 
@@ -25,6 +29,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
+
+keys = typer.Typer(
+    help="API keys of the door in OpenAI's form: add, list, revoke.", no_args_is_help=True
+)
+app.add_typer(keys, name="keys")
 
 PipelineFile = Annotated[Path, typer.Argument(metavar="FILE", help="The pipeline file.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")]
@@ -42,6 +51,7 @@ def check(file: PipelineFile, set_: Overrides = None, as_json: AsJson = False) -
 
     pipeline = load_pipeline(file, set_ or ())
     preflight(pipeline)
+    _require_named(pipeline)
     if as_json:
         console.print_json(pipeline.model_dump(mode="json"))
         return
@@ -122,6 +132,10 @@ def predict(
         str | None,
         typer.Option(help="JSON Lines file of rows, or - for stdin; a golden row if left out."),
     ] = None,
+    text: Annotated[
+        str | None,
+        typer.Option(help="For a language model: what to go on with, or - for stdin."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Send one request to the live model."""
@@ -129,8 +143,47 @@ def predict(
     from flows.predict import predict_live
     from flows.show import show_prediction
 
-    answer = predict_live(settings.load().places(), model, rows)
+    say = (lambda piece: None) if as_json else console.print_piece
+    answer = predict_live(settings.load().places(), model, rows, text, say)
     console.print_json(answer) if as_json else show_prediction(answer)
+
+
+@keys.command("add")
+def add_key(
+    name: Annotated[str, typer.Argument(help="Of a person or a program.")],
+    tokens_per_minute: Annotated[
+        int, typer.Option(min=1, help="Tokens of prompts and answers together.")
+    ] = 60_000,
+    as_json: AsJson = False,
+) -> None:
+    """Make a key, and print its secret, this once."""
+    from flows.keys import add_key as add
+    from flows.show_language import show_new_key
+
+    made = add(settings.load(), name, tokens_per_minute)
+    console.print_json(made) if as_json else show_new_key(made)
+
+
+@keys.command("list")
+def list_keys(as_json: AsJson = False) -> None:
+    """Print the names and the limits of the keys."""
+    from flows.keys import known_keys
+    from flows.show_language import show_keys
+
+    known = known_keys(settings.load())
+    console.print_json(known) if as_json else show_keys(known)
+
+
+@keys.command("revoke")
+def revoke_key(
+    name: Annotated[str, typer.Argument(help="Of the key.")], as_json: AsJson = False
+) -> None:
+    """Take a key away; the door knows within a second."""
+    from flows.keys import revoke_key as revoke
+    from flows.show_language import show_keys
+
+    left = revoke(settings.load(), name)
+    console.print_json(left) if as_json else show_keys(left)
 
 
 @app.command()
@@ -138,7 +191,7 @@ def certify(
     model: Annotated[str, typer.Argument(help="A model that Triton serves.")],
     as_json: AsJson = False,
 ) -> None:
-    """Certify the live version: its golden batch and the test split, through Triton."""
+    """Certify the live version: what it was certified to answer, and the test split."""
     _ready()
     from flows.show import show_certified
     from tasks.certify import certify_live
@@ -248,6 +301,18 @@ def _ready(
         require_http(f"{prefect_api}/health", service="Prefect", setting="PREFECT_API_URL")
     console.native_stderr_to(places.logs / "native.log")
     console.set_up_logging()
+
+
+def _require_named(pipeline: "Pipeline") -> None:
+    """Look for the registered versions that a file names; an MLflow that is away tells nothing."""
+    from tasks.reference import names_versions, pinned_versions
+
+    if names_versions(pipeline):
+        from models.registry import registry_of
+
+        with suppress(TransientError):
+            found = environment.apply(settings.load())
+            pinned_versions(pipeline, registry_of(found.places()))
 
 
 def _say(line: str) -> None:

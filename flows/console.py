@@ -72,6 +72,12 @@ def print_hint(text: str, label: str = "next") -> None:
     Console(stderr=True, highlight=False).print(Text(f"{label}: {text}", style="dim"))
 
 
+def print_piece(text: str) -> None:
+    """Print a piece of a text that is not over yet."""
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
 def print_json(value: object) -> None:
     """Print a value as JSON."""
     sys.stdout.write(json.dumps(plain(value), indent=2, default=str) + "\n")

@@ -158,8 +158,8 @@ def _stay(settings: Settings, supervisor: "subprocess.Popen[bytes]", say: Say) -
     Raises:
         WorkError: nobody told the supervisor to end.
     """
-    say("running; Ctrl-C stops it")
     try:
+        say("running; Ctrl-C stops it")
         ended = supervisor.wait()
     except KeyboardInterrupt:
         return

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 from flows import settings
 from flows.release_model import release_model
@@ -46,7 +47,7 @@ def run_demo(file: Path) -> DemoSummary:
     pipeline = load_pipeline(file)
     # Ray first: it forks, and a fork while a gRPC client's threads run may never reach its exec.
     with connected(places.ray_address, pipeline.training.num_workers), triton_for(places):
-        training = train_model(str(file))
+        training = cast(TrainOutcome, train_model(str(file)))
         release_model()
         model = training.version.model
         with TritonClient(places.triton[0]) as client:
@@ -77,5 +78,5 @@ def triton_for(places: Places) -> Iterator[None]:
 
 
 def _golden_row(places: Places, training: TrainOutcome) -> dict[str, Array]:
-    golden = registry_of(places).fetch(training.version).golden_request()
+    golden = registry_of(places).fetch(training.version).graph.golden_request()
     return {name: rows[:1] for name, rows in golden.items()}

@@ -2,17 +2,19 @@
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from flows.predict_text import LiveText, predict_text
 from models.answers import answers_of
 from models.arrays import Array
-from models.errors import InputError, TransientError, nearest
+from models.errors import InputError, TransientError, closest
 from models.features import Encoding, Feature
+from models.package import LanguagePackage
 from models.places import Places
 from serving.client import TritonClient
 
@@ -44,16 +46,25 @@ class LiveAnswer:
     milliseconds: float
 
 
-def predict_live(places: Places, model: str, rows: str | None) -> LiveAnswer:
-    """Send rows, or one golden row, to the version of a model that is live.
+def predict_live(
+    places: Places,
+    model: str,
+    rows: str | None = None,
+    text: str | None = None,
+    say: Callable[[str], None] = lambda piece: None,
+) -> LiveAnswer | LiveText:
+    """Send a request to the version of a model that is live: rows, or a text to go on with.
 
     Args:
         places: where Triton and the registry are.
         model: the model.
-        rows: JSON Lines file, `-` for stdin, or None.
+        rows: JSON Lines file, `-` for stdin; None for a golden row.
+        text: for a language model, `-` for stdin; None for a golden prompt.
+        say: takes the pieces of a language model's answer as they come.
 
     Raises:
-        InputError: the model is not served, or a row cannot be encoded.
+        InputError: the model is not served, takes the other of rows and text, or a row cannot be
+            encoded.
         TransientError: Triton cannot be reached, or has not loaded the champion yet.
     """
     import time
@@ -67,6 +78,11 @@ def predict_live(places: Places, model: str, rows: str | None) -> LiveAnswer:
         if version is None:
             raise _not_served(client, model, registry.by_alias(model, CHAMPION))
         package = registry.fetch(registry.version(model, version))
+        if isinstance(package, LanguagePackage):
+            _refuse(rows, model, "rows", "a text to go on with: --text TEXT, or --text - for stdin")
+            return predict_text(client, package, text, say)
+        _refuse(text, model, "a text", "rows: --rows FILE, or --rows - for stdin")
+        package = package.graph
         golden = package.golden_request()
         request = (
             _rows(package.encoding, rows) if rows else {name: a[:1] for name, a in golden.items()}
@@ -84,6 +100,11 @@ def predict_live(places: Places, model: str, rows: str | None) -> LiveAnswer:
         tuple(float(score) for score in meaning.score(values)),
         seconds * 1000,
     )
+
+
+def _refuse(given: str | None, model: str, what: str, valid: str) -> None:
+    if given is not None:
+        raise InputError(f"{model} does not take {what}", seen=given, valid=valid)
 
 
 def _not_served(
@@ -150,9 +171,14 @@ def _require_fields(encoding: Encoding, rows: Sequence[Mapping[str, Any]]) -> No
                     f"row {number} has no field {feature.name!r}",
                     seen=", ".join(row) or "no fields",
                     valid=", ".join(f.name for f in encoding.features),
-                    hint=nearest(feature.name, list(row))
-                    or ("write null where it is not known" if feature.nullable else "add it"),
+                    hint=_remedy(feature, row),
                 )
+
+
+def _remedy(feature: Feature, row: Mapping[str, Any]) -> str:
+    if meant := closest(feature.name, list(row)):
+        return f"did you mean {feature.name!r} by {meant!r}?"
+    return "write null where it is not known" if feature.nullable else "add it"
 
 
 def _column(name: str, cells: list[Any]) -> pa.Array:
@@ -178,6 +204,7 @@ def _unanswerable(
         f"row {number} cannot be answered: {fault}",
         seen=_shown(row[feature.name]),
         valid=_valid(feature),
+        hint="mend the row, or leave it out",
     )
 
 

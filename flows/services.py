@@ -75,6 +75,7 @@ def local(settings: Settings) -> tuple[Service, ...]:
         *(() if settings.triton else (triton_server(settings),)),
         deployments(settings),
         webhook(settings),
+        openai(settings),
     )
 
 
@@ -188,6 +189,24 @@ def webhook(settings: Settings) -> Service:
 def webhook_address(settings: Settings) -> str:
     """Return where MLflow reaches the receiver of its webhook."""
     return f"http://{LOOPBACK}:{settings.webhook_port}"
+
+
+def openai(settings: Settings) -> Service:
+    """Return the door in OpenAI's form to the language models of the first Triton."""
+    port, endpoint = settings.openai_port, settings.places().triton[0]
+    address = f"http://{LOOPBACK}:{port}"
+    return Service(
+        name="openai",
+        log=_log(settings, "openai"),
+        argv=(
+            *(sys.executable, "-m", "serving.openai_api"),
+            *("--home", str(settings.home), "--port", str(port)),
+            *("--triton-host", endpoint.host, "--triton-grpc-port", str(endpoint.grpc_port)),
+        ),
+        address=address,
+        health=f"{address}/health",
+        ports=(Port(port, "MILLRACE_OPENAI_PORT"),),
+    )
 
 
 def deployments(settings: Settings) -> Service:

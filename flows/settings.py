@@ -25,7 +25,7 @@ DEFAULT_PIPELINES = ("examples/digits.yaml",)
 MARK = "MILLRACE_SUPERVISED"
 
 PORTS = (
-    *("mlflow_port", "prefect_port", "webhook_port"),
+    *("mlflow_port", "prefect_port", "webhook_port", "openai_port"),
     *("triton_http_port", "triton_grpc_port", "triton_metrics_port"),
 )
 
@@ -64,6 +64,11 @@ def absolute(path: Path) -> Path:
 def _located(tables: str | None) -> str | None:
     """Make a path absolute: services run in another folder than commands."""
     return tables if tables is None or "://" in tables else str(absolute(Path(tables)))
+
+
+def _python_located(python: Path | None) -> Path | None:
+    """Make the path of a Python absolute, for the same reason."""
+    return None if python is None else absolute(python)
 
 
 def _database_located(uri: str | None) -> str | None:
@@ -105,9 +110,13 @@ class Settings(BaseSettings):
     triton: Annotated[tuple[Endpoint, ...] | None, NoDecode, BeforeValidator(_endpoints)] = Field(
         None, min_length=1, description="Triton servers: host:http:grpc[:metrics],…."
     )
+    vllm_python: Annotated[Path | None, AfterValidator(_python_located)] = Field(
+        None, description="Python of an environment that has vLLM, to measure its forms."
+    )
     mlflow_port: Port = Field(5000, description="Port of the MLflow server.")
     prefect_port: Port = Field(4200, description="Port of the Prefect server.")
     webhook_port: Port = Field(8010, description="Port of the receiver of MLflow's webhook.")
+    openai_port: Port = Field(8020, description="Port of the door in OpenAI's form.")
     triton_http_port: Port = Field(8000, description="HTTP port of Triton.")
     triton_grpc_port: Port = Field(8001, description="gRPC port of Triton.")
     triton_metrics_port: Port = Field(8002, description="Metrics port of Triton.")
@@ -172,6 +181,7 @@ class Settings(BaseSettings):
             tables_uri=self.tables or str(self.home / "tables"),
             ray_address=self.ray_address,
             triton=self.triton or (self.local_triton,),
+            vllm_python=self.vllm_python,
         )
 
     def pipeline_files(self) -> tuple[Path, ...]:
@@ -239,7 +249,7 @@ def _valid(name: str, message: str) -> str:
         return "a port, 1 to 65535"
     if name == "MILLRACE_TRITON":
         return "host:http:grpc or host:http:grpc:metrics, comma separated"
-    return message.removeprefix("Value error, ") if name != "the ports" else "six different ports"
+    return message.removeprefix("Value error, ") if name != "the ports" else "seven different ports"
 
 
 def _refuse_typos() -> None:

@@ -4,30 +4,40 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from flows.console import print_hint, print_table
-from tasks.train import recovery
+from flows.show_language import language_rows, show_certified_language, show_text
+from tasks.recovery import recovery
 
 if TYPE_CHECKING:
     from flows.control import ServiceStatus, Status
     from flows.demo import DemoSummary
     from flows.predict import LiveAnswer
+    from flows.predict_text import LiveText
+    from flows.train_language import LanguageOutcome
     from flows.train_model import TrainOutcome
     from serving.batch import BatchReport
     from serving.live import Served
     from serving.outcome import Outcome
     from serving.standing import Release
-    from tasks.certify import LiveCertificate
+    from tasks.graph_certify import LiveGraph
+    from tasks.language.certify import LiveLanguage
 
 Row = tuple[object, object]
 
 
-def show_training(outcome: "TrainOutcome", *, is_up: bool) -> None:
+def show_training(outcome: "TrainOutcome | LanguageOutcome", *, is_up: bool) -> None:
     """Print what a training run came to, and the next step.
 
     Args:
         outcome: what it came to.
         is_up: whether the services of this home run.
     """
-    print_table(outcome.version.model, ("what", "value"), _training_rows(outcome))
+    from flows.train_language import LanguageOutcome
+
+    if is_language := isinstance(outcome, LanguageOutcome):
+        rows = language_rows(outcome)
+    else:
+        rows = _training_rows(outcome)
+    print_table(outcome.version.model, ("what", "value"), rows)
     version = f"{outcome.version.model} version {outcome.version.version}"
     if outcome.promotion.champion and is_up:
         print_hint(f"`millrace status` tells when {version} is live; its release has begun")
@@ -37,10 +47,32 @@ def show_training(outcome: "TrainOutcome", *, is_up: bool) -> None:
         start = "" if is_up else "`millrace up`, then "
         place = _page(outcome) or "in the MLflow UI"
         print_hint(f"{start}make {version} live by the alias champion: {place}")
+    else:
+        print_hint(
+            f"{version} cannot be promoted; loosen {_gates(is_language)}, name other "
+            "export.candidates, or train it otherwise"
+        )
 
 
-def show_certified(found: "LiveCertificate") -> None:
+def _gates(is_language: bool) -> str:
+    if is_language:
+        return "export.max_perplexity_increase or export.max_size_mib"
+    return "export.max_metric_loss, export.max_size_mib or serving.latency_slo_ms"
+
+
+def show_certified(found: "LiveGraph | LiveLanguage") -> None:
     """Print the stages of a certificate from PyTorch to the live server, and what does not hold."""
+    from tasks.language.certify import LiveLanguage
+
+    if isinstance(found, LiveLanguage):
+        show_certified_language(found)
+    else:
+        _show_certified_graph(found)
+    for fault in found.faults:
+        print_hint(fault, label="fault")
+
+
+def _show_certified_graph(found: "LiveGraph") -> None:
     certificate = found.certificate
     rows = [
         (
@@ -57,8 +89,6 @@ def show_certified(found: "LiveCertificate") -> None:
     sizes = ", ".join(map(str, found.sizes))
     what = f"{certificate.golden_rows} golden rows in requests of {sizes}"
     print_hint(f"{what}, and {certificate.test_rows:,} test rows", label="asked")
-    for fault in found.faults:
-        print_hint(fault, label="fault")
 
 
 def show_demo(summary: "DemoSummary") -> None:
@@ -119,8 +149,13 @@ def show_batch(report: "BatchReport") -> None:
     print_table("batch", ("what", "value"), rows)
 
 
-def show_prediction(answer: "LiveAnswer") -> None:
-    """Print the answers of the live model."""
+def show_prediction(answer: "LiveAnswer | LiveText") -> None:
+    """Print the answers of the live model; of a text, which was printed as it came, the figures."""
+    from flows.predict_text import LiveText
+
+    if isinstance(answer, LiveText):
+        show_text(answer)
+        return
     pairs = zip(answer.predictions, answer.scores, strict=True)
     rows = [(label, f"{score:.4f}") for label, score in pairs]
     title = f"{answer.model} version {answer.version} at {answer.endpoint}"
@@ -200,27 +235,33 @@ def _training_rows(outcome: "TrainOutcome") -> list[Row]:
     ]
     if snapshot.quarantined:
         rows.append(("quarantined", f"{snapshot.quarantined:,} rows: {dict(snapshot.reasons)}"))
-    rows += [("workers failed", recovery(epoch)) for epoch in outcome.recoveries]
+    rows += [("workers failed", recovery(epoch, "epoch")) for epoch in outcome.recoveries]
     for candidate in outcome.candidates:
         if candidate.stage is None or candidate.speed is None:
             rows.append((candidate.name, candidate.reason))
             continue
-        mark = "  ← chosen" if candidate.name == certificate.candidate else ""
+        of_it = "chosen" if certificate.passed else "the nearest"
+        mark = f"  ← {of_it}" if candidate.name == certificate.candidate else ""
         rows.append(
             (
                 candidate.name,
                 f"{candidate.size_bytes / 1024:,.0f} KiB, {candidate.speed.p50_ms:.3f} ms, "
+                f"{candidate.speed.rows_per_second:,.0f} rows/s, "
                 f"{certificate.metric_name} {_number(candidate.stage.metric)}"
                 f"{', ' + candidate.reason if candidate.reason else ''}{mark}",
             )
         )
+    if (reference := certificate.reference) is not None:
+        size = "" if reference.size_bytes is None else f"{reference.size_bytes / 1024:,.0f} KiB, "
+        metric = f"{certificate.metric_name} {_number(reference.metric)}"
+        rows.append((f"beside it: {reference.name}", size + metric))
     champion = "champion" if outcome.promotion.champion else "not champion"
     version = f"{outcome.version.model} version {outcome.version.version}"
     rows.append(("registered", f"{version}, {champion}: {outcome.promotion.reason}"))
     return rows
 
 
-def _page(outcome: "TrainOutcome") -> str:
+def _page(outcome: "TrainOutcome | LanguageOutcome") -> str:
     """Return the version's page in the MLflow UI; empty where no server shows one."""
     address, version = outcome.run.tracking_uri.rstrip("/"), outcome.version
     if not address.startswith(("http://", "https://")):

@@ -10,6 +10,7 @@ from prefect import flow
 from export.candidate import Candidate
 from export.certificate import Certificate
 from flows import environment, settings
+from flows.train_language import LanguageOutcome, train_language
 from models.cluster import connected
 from models.package import ModelVersion
 from models.pipeline import Pipeline
@@ -17,11 +18,14 @@ from models.pipeline_file import load_pipeline, resolved_yaml
 from models.places import Places
 from models.pretrained import pinned
 from models.promotion import Promotion
+from models.registry import registry_of
 from models.snapshots import Snapshot
+from models.specs.fit import CAUSAL_LM
 from models.tracking import TrackedRun, check_reachable, tracked_run
 from tasks.export import export_candidates
 from tasks.ingest import ingest_dataset
 from tasks.promote import promote_version
+from tasks.reference import names_versions, pinned_versions
 from tasks.register import log_evidence, register_version
 from tasks.report import publish_training
 from tasks.source_control import code_version
@@ -65,7 +69,9 @@ class TrainOutcome:
 
 
 @flow(name="train_model", retries=0, persist_result=False, validate_parameters=False)
-def train_model(pipeline_file: str, overrides: list[str] | None = None) -> TrainOutcome:
+def train_model(
+    pipeline_file: str, overrides: list[str] | None = None
+) -> TrainOutcome | LanguageOutcome:
     """Ingest, train, export, certify, register and decide on the aliases.
 
     Args:
@@ -75,11 +81,19 @@ def train_model(pipeline_file: str, overrides: list[str] | None = None) -> Train
     pipeline = load_pipeline(Path(pipeline_file), overrides or ())
     places = environment.apply(settings.load()).places()
     check_reachable(places.tracking_uri)
+    if names_versions(pipeline):
+        pipeline = pinned_versions(pipeline, registry_of(places))
     snapshot = ingest_dataset(pipeline, places)
     with (
         tracked_run(places, pipeline.name, code_version(pipeline.folder)) as run,
         connected(places.ray_address, pipeline.training.num_workers),
     ):
+        pipeline = pipeline.with_model(pinned(pipeline.model, pipeline.folder))
+        run.log_params(pipeline.model_dump(mode="json"))
+        run.log_text(resolved_yaml(pipeline), "pipeline.yaml")
+        run.log_dataset(snapshot.name, snapshot.uri, snapshot.version, snapshot.digest)
+        if pipeline.model.family == CAUSAL_LM:
+            return train_language(pipeline, places, snapshot, run)
         outcome = _train_and_register(pipeline, places, snapshot, run)
     publish_training(
         pipeline,
@@ -97,16 +111,12 @@ def train_model(pipeline_file: str, overrides: list[str] | None = None) -> Train
 def _train_and_register(
     pipeline: Pipeline, places: Places, snapshot: Snapshot, run: TrackedRun
 ) -> TrainOutcome:
-    pipeline = pipeline.with_model(pinned(pipeline.model, pipeline.folder))
-    run.log_params(pipeline.model_dump(mode="json"))
-    run.log_text(resolved_yaml(pipeline), "pipeline.yaml")
-    run.log_dataset(snapshot.name, snapshot.uri, snapshot.version, snapshot.digest)
     trained = train_workers(pipeline, places, snapshot, run)
     with tempfile.TemporaryDirectory(dir=places.staging) as folder:
         exported = export_candidates(
             pipeline, snapshot, trained, Path(folder), places.timing_caches
         )
-        log_evidence(trained, exported, run)
+        log_evidence(pipeline, trained, exported, run)
         version = register_version(pipeline, places, snapshot, exported, run)
         promotion = promote_version(pipeline, places, snapshot, exported, version)
     return TrainOutcome(

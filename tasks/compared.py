@@ -12,7 +12,7 @@ from models.errors import InputError
 from models.features import Encoding
 from models.machine import this_machine
 from models.onnx_session import OnnxSession
-from models.package import Package
+from models.package import GraphPackage
 from models.pieces import answered
 from models.pipeline import Pipeline
 
@@ -45,7 +45,7 @@ def split_rows(
 
 
 def metric_of(
-    package: Package, pipeline: Pipeline, snapshot: snapshots.Snapshot, metric_name: str
+    package: GraphPackage, pipeline: Pipeline, snapshot: snapshots.Snapshot, metric_name: str
 ) -> float | None:
     """Return a registered version's metric on a test split; None if it has another metric.
 

@@ -1,31 +1,26 @@
 """Step: from trained weights to measured candidates and a certificate."""
 
-import json
 import shutil
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow as pa
 
 from export.candidate import Candidate, choose, fallback
 from export.certificate import Certificate, Stage
 from models import snapshots
 from models.arrays import Array
 from models.errors import WorkError
-from models.features import TEXT, Encoding
-from models.gpu import this_gpu
-from models.machine import this_machine
-from models.package import Package
+from models.machine import others_use, this_machine
+from models.named_version import in_words
+from models.package import GraphPackage
 from models.pieces import answered
 from models.pipeline import Pipeline
-from models.pipeline_file import resolved_yaml
-from models.tensorrt_options import provider_options
 from tasks.compared import first_rows, split_rows
+from tasks.export_files import write_files, write_golden
+from tasks.exporter import evidence_of, exporter_of
 from tasks.progress import bar, log
-from tasks.reference import in_words
 from tasks.retry import step
 from tasks.train import Trained
 
@@ -33,6 +28,10 @@ if TYPE_CHECKING:
     from export.exporter import Exporter
     from export.measure import Evidence
     from models.objective import Objective
+
+
+BUSY = 0.3
+"""Share of the cores above which others are told of: a measurement takes one or all of them."""
 
 
 @dataclass(frozen=True)
@@ -79,59 +78,52 @@ def export_candidates(
         WorkError: no form could be made that gives finite answers.
         InputError: the test split has no rows.
     """
-    from export.measure import gather_evidence
-    from models.objective import objective_of
-
-    objective = objective_of(trained.encoding)
     test, target = split_rows(pipeline, snapshot, trained.encoding)
     first = first_rows(pipeline, snapshot, pipeline.export.golden_rows)
-    exporter = _exporter(pipeline, snapshot, trained, objective, folder)
-    exporter = replace(exporter, timing_caches=timing_caches, tensorrt=_tensorrt(pipeline))
-    rows, full = pipeline.export.golden_rows, pipeline.serving.max_batch_size
-    evidence = gather_evidence(
-        *(exporter.served, objective, exporter.read, test, target),
-        golden_rows=rows,
-        batch_rows=full,
-    )
-    candidates: list[Candidate] = []
-    with bar("export", len(pipeline.export.candidates), "candidates") as shown:
-        slo = pipeline.serving.latency_slo_ms
-        for candidate in exporter.candidates(evidence, slo):
-            candidates.append(candidate)
-            shown.update(len(candidates), candidate.name)
-            for note in candidate.notes:
-                log.info("%s: %s", candidate.name, note)
-            if candidate.reason:
-                log.warning("%s is refused: %s", candidate.name, candidate.reason)
-    chosen = choose(tuple(candidates), pipeline.export) or fallback(tuple(candidates))
+    exporter = exporter_of(pipeline, snapshot, trained, folder, timing_caches)
+    evidence = evidence_of(pipeline, exporter, test, target)
+    candidates = _measured(pipeline, exporter, evidence)
+    chosen = choose(candidates, pipeline.export) or fallback(candidates, pipeline.export)
     if chosen is None or chosen.path is None:
         reasons = "; ".join(f"{c.name}: {c.reason}" for c in candidates)
         raise WorkError("no form of the model can be used", seen=reasons)
+    objective = exporter.objective
+    if not chosen.passed:
+        log.warning("no form holds its limits; %s is the nearest: %s", chosen.name, chosen.reason)
     _warn_if_useless(objective, evidence)
     certificate = replace(
         _certificate(pipeline, snapshot, objective, evidence, candidates, chosen),
         reference=_reference(trained.reference, exporter, evidence),
     )
-    files = _write_files(folder, pipeline, trained.encoding, certificate)
-    files["golden.npz"] = _write_golden(folder, trained.encoding, evidence, first)
+    files = write_files(folder, pipeline, trained.encoding, certificate)
+    files["golden.npz"] = write_golden(folder, trained.encoding, evidence, first)
     answers = _answers(chosen.path, evidence)
     return Exported(
-        tuple(candidates), chosen, certificate, files, answers, target, exporter.reproduction()
+        candidates, chosen, certificate, files, answers, target, exporter.reproduction()
     )
 
 
-def _tensorrt(pipeline: Pipeline) -> dict[str, str] | None:
-    """Return the options of TensorRT where serving accelerates with it, if it can be had here."""
-    accelerator = pipeline.serving.accelerator
-    if accelerator is None:
-        return None
-    if this_gpu() is None:
+def _measured(
+    pipeline: Pipeline, exporter: "Exporter", evidence: "Evidence"
+) -> tuple[Candidate, ...]:
+    """Make and measure every form, and tell of each as it is done."""
+    candidates: list[Candidate] = []
+    if (used := others_use()) > BUSY:
         log.warning(
-            "there is no NVIDIA GPU here: the forms are measured without serving.accelerator, and "
-            "a release may refuse answers that differ from those"
+            "others are using this machine (%.0f%% of its cores): speeds, and the choice by them, "
+            "are less certain than on a quiet one",
+            100 * used,
         )
-        return None
-    return provider_options(accelerator)
+    with bar("export", len(pipeline.export.candidates), "candidates") as shown:
+        for candidate in exporter.candidates(evidence, pipeline.serving.latency_slo_ms):
+            candidates.append(candidate)
+            # a rescue that was not asked for is beyond the count
+            shown.update(min(len(candidates), len(pipeline.export.candidates)), candidate.name)
+            for note in candidate.notes:
+                log.info("%s: %s", candidate.name, note)
+            if candidate.reason:
+                log.warning("%s is refused: %s", candidate.name, candidate.reason)
+    return tuple(candidates)
 
 
 def _warn_if_useless(objective: "Objective", evidence: "Evidence") -> None:
@@ -150,65 +142,12 @@ def _warn_if_useless(objective: "Objective", evidence: "Evidence") -> None:
         )
 
 
-def _exporter(
-    pipeline: Pipeline,
-    snapshot: snapshots.Snapshot,
-    trained: Trained,
-    objective: "Objective",
-    folder: Path,
-) -> "Exporter":
-    from export.engine import axes_of
-    from export.exporter import Exporter
-    from export.measure import gather_evidence
-    from models.checkpoint import load_weights
-    from models.compression import remove_pruned
-    from models.families import build_network
-    from models.network import Served
-
-    encoding = trained.encoding
-    network = build_network(pipeline.model, pipeline.folder, encoding, objective)
-    load_weights(trained.checkpoint, network)
-    remove_pruned(pipeline.training, network)
-
-    def calibration() -> Iterator[Array]:
-        left, columns = pipeline.export.calibration_rows, snapshot.schema.features
-        shares = pipeline.dataset.split
-        for batch in snapshots.scan(snapshot, "train", shares, columns=columns):
-            rows = encoding.encode(batch)[:left]
-            left -= len(rows)
-            trimmed = encoding.input.trimmed
-            yield from (trimmed(rows[start : start + 64]) for start in range(0, len(rows), 64))
-            if left <= 0:
-                return
-
-    served = Served(network, objective)
-
-    def validation() -> "Evidence":
-        rows, target = split_rows(pipeline, snapshot, encoding, "validation")
-        golden, full = pipeline.export.golden_rows, pipeline.serving.max_batch_size
-        return gather_evidence(
-            *(served, objective, encoding.input, rows, target), golden_rows=golden, batch_rows=full
-        )
-
-    return Exporter(
-        served=served,
-        objective=objective,
-        read=encoding.input,
-        calibration=calibration,
-        validation=validation,
-        folder=folder,
-        threads=pipeline.serving.intra_op_thread_count,
-        spec=pipeline.export,
-        axes=axes_of(encoding.input, pipeline.serving.max_batch_size, pipeline.export.golden_rows),
-    )
-
-
 def _certificate(
     pipeline: Pipeline,
     snapshot: snapshots.Snapshot,
     objective: "Objective",
     evidence: "Evidence",
-    candidates: list[Candidate],
+    candidates: tuple[Candidate, ...],
     chosen: Candidate,
 ) -> Certificate:
     machine = this_machine()
@@ -227,6 +166,7 @@ def _certificate(
         passed=chosen.passed,
         machine=str(machine),
         machine_kind=machine.kind,
+        batch_sizes=evidence.batch_sizes,
     )
 
 
@@ -234,7 +174,9 @@ def _sized(candidate: Candidate) -> Stage | None:
     return candidate.stage and replace(candidate.stage, size_bytes=candidate.size_bytes)
 
 
-def _reference(package: Package | None, exporter: "Exporter", evidence: "Evidence") -> Stage | None:
+def _reference(
+    package: GraphPackage | None, exporter: "Exporter", evidence: "Evidence"
+) -> Stage | None:
     """Measure the version that the model is shown beside, as its forms are; None without one."""
     if package is None:
         return None
@@ -249,31 +191,6 @@ def _reference(package: Package | None, exporter: "Exporter", evidence: "Evidenc
         return None
     finally:
         file.unlink()
-
-
-def _write_files(
-    folder: Path, pipeline: Pipeline, encoding: Encoding, certificate: Certificate
-) -> dict[str, Path]:
-    texts = {
-        "encoding.json": encoding.to_json(),
-        "certificate.json": certificate.to_json(),
-        "pipeline.yaml": resolved_yaml(pipeline),
-    }
-    for name, text in texts.items():
-        (folder / name).write_text(text)
-    return {name: folder / name for name in texts}
-
-
-def _write_golden(folder: Path, encoding: Encoding, evidence: "Evidence", first: pa.Table) -> Path:
-    """Write the golden batch as the graph reads it, of a text also as a client sends it."""
-    arrays = {evidence.read.name: evidence.golden, "answers": evidence.golden_answers}
-    if encoding.tokenizer is not None:
-        sent = encoding.request(first)[TEXT].ravel().tolist()
-        # as JSON: NumPy's own text loses a NUL at the end
-        arrays[TEXT] = np.array(json.dumps(sent))
-    path = folder / "golden.npz"
-    np.savez(path, **arrays)
-    return path
 
 
 def _answers(path: Path, evidence: "Evidence") -> Array:

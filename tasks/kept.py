@@ -3,9 +3,12 @@
 import yaml
 
 from export.certificate import Certificate
+from export.language.language_certificate import LanguageCertificate
 from models.errors import InputError
 from models.package import Package
 from models.pipeline import Pipeline
+from models.places import Places
+from models.snapshots import Snapshot, open_snapshot
 
 
 def certificate_of(package: Package) -> Certificate:
@@ -20,6 +23,18 @@ def certificate_of(package: Package) -> Certificate:
         raise _unreadable(package, "certificate", error) from error
 
 
+def language_certificate_of(package: Package) -> LanguageCertificate:
+    """Return the certificate of a language model's version.
+
+    Raises:
+        InputError: it cannot be read.
+    """
+    try:
+        return LanguageCertificate.from_json(package.text("certificate.json"))
+    except (ValueError, TypeError, KeyError, OSError) as error:
+        raise _unreadable(package, "certificate", error) from error
+
+
 def pipeline_of(package: Package) -> Pipeline:
     """Return the pipeline file that made a version.
 
@@ -30,6 +45,24 @@ def pipeline_of(package: Package) -> Pipeline:
         return Pipeline.model_validate(yaml.safe_load(package.text("pipeline.yaml")))
     except (ValueError, yaml.YAMLError) as error:
         raise _unreadable(package, "pipeline file", error) from error
+
+
+def certified_snapshot(places: Places, certificate: Certificate | LanguageCertificate) -> Snapshot:
+    """Return the snapshot that a version was certified on.
+
+    Raises:
+        InputError: there is none, or it is another one now.
+    """
+    name, version = certificate.dataset, certificate.dataset_version
+    snapshot = open_snapshot(places, name, version)
+    if snapshot.digest != certificate.dataset_digest:
+        raise InputError(
+            f"version {version} of the dataset {name} is not the one that was certified",
+            seen=snapshot.digest,
+            valid=certificate.dataset_digest,
+            hint="run the pipeline again",
+        )
+    return snapshot
 
 
 def _unreadable(package: Package, what: str, error: Exception) -> InputError:

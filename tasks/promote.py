@@ -27,7 +27,7 @@ def promote_version(
     compared: float | None = None
     if champion is not None and pipeline.promotion.mode == "auto" and exported.chosen.passed:
         try:
-            package = registry.fetch(champion)
+            package = registry.fetch(champion).graph
             name = exported.certificate.metric_name
             compared = metric_of(package, pipeline, snapshot, name)
         except (MillraceError, KeyError) as error:
@@ -35,7 +35,7 @@ def promote_version(
     stage = exported.chosen.stage
     promotion = decide(
         mode=pipeline.promotion.mode,
-        passed=exported.chosen.passed,
+        refusal=exported.chosen.reason,
         metric=stage.metric if stage and stage.metric is not None else float("nan"),
         champion=champion.version if champion else None,
         champion_metric=compared,

@@ -4,17 +4,22 @@ from typing import TYPE_CHECKING
 
 from models.errors import InputError
 from models.features import Encoding
-from models.package import ModelVersion, Package
-from models.registry import CHAMPION, Registry
+from models.language.base import pinned_base
+from models.model_uri import is_model_uri
+from models.named_version import in_words, version_named
+from models.package import GraphPackage
+from models.pipeline import Pipeline
+from models.registry import Registry
 from models.specs.compression import DistillationSpec
 from models.specs.training import TrainingSpec
+from tasks.language.draft import with_pinned_draft
 from tasks.progress import log
 
 if TYPE_CHECKING:
     from models.distillation import Teacher
 
 
-def reference_of(spec: TrainingSpec, registry: Registry, encoding: Encoding) -> Package | None:
+def reference_of(spec: TrainingSpec, registry: Registry, encoding: Encoding) -> GraphPackage | None:
     """Return the version that the model is shown beside: `compare`, else its teacher, else None.
 
     Raises:
@@ -23,7 +28,7 @@ def reference_of(spec: TrainingSpec, registry: Registry, encoding: Encoding) -> 
         TransientError: MLflow cannot be reached.
     """
     if spec.compare is not None:
-        package = registry.fetch(_version(spec.compare, registry))
+        package = registry.fetch(version_named(spec.compare, registry)).graph
         if (difference := _difference(package, encoding)) is None:
             return package
         log.warning("nothing to compare with: %s", difference)  # the data may just have grown
@@ -31,6 +36,35 @@ def reference_of(spec: TrainingSpec, registry: Registry, encoding: Encoding) -> 
     if spec.distillation is not None:
         return registered(spec.distillation.teacher, registry, encoding)
     return None
+
+
+def pinned_versions(pipeline: Pipeline, registry: Registry) -> Pipeline:
+    """Look for the versions that a pipeline names, before time is spent on anything else.
+
+    Returns:
+        The pipeline, with the version that training starts from and the one that drafts pinned,
+        where it names them.
+
+    Raises:
+        InputError: one is not there, or cannot be what it is named as.
+        TransientError: MLflow cannot be reached.
+    """
+    for name in _beside(pipeline.training):
+        version_named(name, registry)
+    based = pipeline.with_model(pinned_base(pipeline.model, registry))
+    return with_pinned_draft(based, registry)
+
+
+def names_versions(pipeline: Pipeline) -> bool:
+    """Return whether a pipeline names a registered version."""
+    named = (*_beside(pipeline.training), pipeline.serving.generation.draft)
+    return any(named) or is_model_uri(pipeline.model.pretrained)
+
+
+def _beside(spec: TrainingSpec) -> tuple[str, ...]:
+    """Return the registered versions of a training, as its pipeline names them."""
+    teacher = spec.distillation.teacher if spec.distillation is not None else None
+    return tuple(name for name in (teacher, spec.compare) if name is not None)
 
 
 def teacher_of(spec: DistillationSpec, registry: Registry, encoding: Encoding) -> "Teacher":
@@ -47,7 +81,7 @@ def teacher_of(spec: DistillationSpec, registry: Registry, encoding: Encoding) -
     return Teacher(in_words(package.version), model, spec.temperature, spec.weight)
 
 
-def registered(name: str, registry: Registry, encoding: Encoding) -> Package:
+def registered(name: str, registry: Registry, encoding: Encoding) -> GraphPackage:
     """Return the version of that name, its digests checked.
 
     Args:
@@ -59,7 +93,7 @@ def registered(name: str, registry: Registry, encoding: Encoding) -> Package:
         InputError: there is no such version, or it takes other columns or has other classes.
         TransientError: MLflow cannot be reached.
     """
-    package = registry.fetch(_version(name, registry))
+    package = registry.fetch(version_named(name, registry)).graph
     if (difference := _difference(package, encoding)) is not None:
         raise InputError(
             difference,
@@ -71,27 +105,7 @@ def registered(name: str, registry: Registry, encoding: Encoding) -> Package:
     return package
 
 
-def in_words(version: ModelVersion) -> str:
-    """Return which version it is, for people."""
-    return f"{version.model} version {version.version}"
-
-
-def _version(name: str, registry: Registry) -> ModelVersion:
-    model, slash, number = name.partition("/")
-    if slash:
-        return registry.version(model, int(number))
-    model, _, alias = name.partition("@")
-    found = registry.by_alias(model, alias or CHAMPION)
-    if found is None:
-        raise InputError(
-            f"there is no registered version {name!r}",
-            valid="a registered model: NAME for its champion, NAME@ALIAS or NAME/VERSION",
-            hint="see the registered models in the MLflow UI",
-        )
-    return found
-
-
-def _difference(package: Package, encoding: Encoding) -> str | None:
+def _difference(package: GraphPackage, encoding: Encoding) -> str | None:
     """Return that a version means something else by a row or an answer, in words, or None."""
     if _meaning(package.encoding) == _meaning(encoding):
         return None

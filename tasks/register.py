@@ -38,12 +38,13 @@ def register_version(
     registry = registry_of(places)
     version = registry.register(run, pipeline.name, chosen.path, exported.files, tags)
     registry.describe(version, certificate_table(certificate))
+    run.rename(f"{version.model} version {version.version}")
     log.info("registered %s version %s (%s)", version.model, version.version, chosen.name)
     return version
 
 
 @step(timeout_seconds=300)
-def log_evidence(trained: Trained, exported: Exported, run: TrackedRun) -> None:
+def log_evidence(pipeline: Pipeline, trained: Trained, exported: Exported, run: TrackedRun) -> None:
     """Log certificate, candidates, curves and pictures to the run."""
     from models.plots import confusion_matrix, learning_curves, predicted_against_true
 
@@ -60,10 +61,10 @@ def log_evidence(trained: Trained, exported: Exported, run: TrackedRun) -> None:
     else:
         figure = predicted_against_true(answers[:, 0], target)
         run.log_figure(figure, "plots/predicted_against_true.png")
-    log_candidates(exported, run)
+    log_candidates(exported, run, pipeline.export.objective)
 
 
-def log_candidates(exported: Exported, run: TrackedRun) -> None:
+def log_candidates(exported: Exported, run: TrackedRun, objective: str) -> None:
     """Log every form that was measured, and what makes it again."""
     from export.candidate import pareto
     from models.plots import FormPoint, pareto_front
@@ -83,10 +84,14 @@ def log_candidates(exported: Exported, run: TrackedRun) -> None:
         run.log_metrics({f"test.{candidate.name}.{k}": float(v) for k, v in values.items()})
         in_front, refused = candidate.name in front, candidate.reason is not None
         size, metric = candidate.size_bytes, stage.metric
-        points.append(FormPoint(candidate.name, speed.p50_ms, metric, size, in_front, refused))
+        cost = 1e3 / speed.rows_per_second if objective == "throughput" else speed.p50_ms
+        chosen = candidate.name == certificate.candidate
+        points.append(FormPoint(candidate.name, cost, metric, size, in_front, refused, chosen))
     run.log_text(candidates_table(exported.candidates, certificate), "export/candidates.md")
     if points:
-        run.log_figure(pareto_front(points, certificate.metric_name), "plots/candidates.png")
+        cost_of = "a row of a full batch" if objective == "throughput" else "p50 of one row"
+        figure = pareto_front(points, certificate.metric_name, cost_of)
+        run.log_figure(figure, "plots/candidates.png")
     engines = [c.path for c in exported.candidates if c.is_engine and c.path is not None]
     for path in (*exported.reproduction, *engines):
         run.log_file(path, f"export/{path.name}" if path.is_dir() else "export")

@@ -6,33 +6,29 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from export.certificate import Certificate, Stage
-from models.answers import answers_of
 from models.errors import InputError, MillraceError, WorkError
-from models.gpu import these_ties
 from models.guard import Credentials, Incumbent, refusal
-from models.machine import this_machine
 from models.package import ModelVersion, Package
 from models.places import Places
 from models.registry import Registry, registry_of
-from models.snapshots import open_snapshot
 from models.specs.rollout import RolloutSpec
 from models.tracking import TrackedRun
 from serving.actions import in_words
+from serving.expected import Expected
 from serving.ledger import ledger_of
 from serving.model_release import Request
 from serving.observe import Observer
 from serving.outcome import Outcome
 from serving.plan import plan
 from serving.reconcile import reconcile
-from serving.repository import Artifact, Repository
+from serving.repository import Repository
 from serving.standing import Release, Wish
 from serving.status import Tags
-from serving.trial import Expected
-from tasks.compared import metric_of
-from tasks.kept import certificate_of, pipeline_of
+from serving.version_folder import Artifact
+from tasks.dossier import Dossier, dossier_of
+from tasks.kept import pipeline_of
 from tasks.progress import log
-from tasks.report import certificate_table, release_table
+from tasks.report import release_table
 from tasks.retry import step
 
 
@@ -127,28 +123,22 @@ class RegistryDesk:
 
     def fetch(self, model: str, version: int) -> Artifact:
         """Bring a version to this machine, its digest checked."""
-        package = self._package(model, version)
-        labels = tuple(str(label) for label in package.encoding.labels)
-        serving = pipeline_of(package).serving
-        tokenizer = package.encoding.tokenizer
-        return Artifact(
-            *(package.model, package.version.digest, labels, serving),
-            tokenizer.json if tokenizer else None,
-        )
+        return self._dossier(model, version).artifact()
 
     def verify(self, model: str, version: int, previous: int | None) -> None:
         """Raise unless the version is what its pipeline requires of a champion."""
         package = self._package(model, version)
-        require, certificate = pipeline_of(package).promotion.require, certificate_of(package)
+        require = pipeline_of(package).promotion.require
+        measured = self._dossier(model, version).measured()
         incumbent = None
         compared = previous not in (None, version) and require.max_metric_drop is not None
         if compared and previous is not None and self.tags(model, previous) is not None:
-            incumbent = Incumbent(previous, self._metric(package, model, previous))
-        chosen = certificate.stage(certificate.candidate)
+            incumbent = Incumbent(previous, self._metric(model, version, previous))
         credentials = Credentials(
-            passed=certificate.passed and certificate.digest == package.version.digest,
-            metric=chosen.metric if chosen else None,
-            metric_name=certificate.metric_name,
+            passed=measured.passed,
+            metric=measured.metric,
+            metric_name=measured.name,
+            smaller_is_better=measured.smaller_is_better,
             author=self.registry.author(package.version),
             approved_by=package.version.tags.get("millrace.approved_by", "").strip(),
         )
@@ -156,19 +146,8 @@ class RegistryDesk:
             raise WorkError(reason)
 
     def expected(self, model: str, version: int) -> Expected:
-        """Return what the version must answer: its golden batch, and what was certified of it."""
-        package = self._package(model, version)
-        features, answers = package.golden()
-        certificate = certificate_of(package)
-        chosen = certificate.stage(certificate.candidate)
-        return Expected(
-            inputs=package.golden_request(),
-            graph_inputs={package.encoding.input.name: package.encoding.input.trimmed(features)},
-            answers={answers_of(package.encoding).output: answers},
-            difference=chosen.golden_difference if chosen else 0.0,
-            latency_slo_ms=pipeline_of(package).serving.latency_slo_ms,
-            caution=_caution(certificate),
-        )
+        """Return what the version must answer, and what was certified of it."""
+        return self._dossier(model, version).expected()
 
     def rollout(self, model: str, version: int) -> RolloutSpec:
         """Return how the version comes to all traffic: at once where its files say nothing."""
@@ -202,27 +181,27 @@ class RegistryDesk:
         run = TrackedRun(self.places.tracking_uri, "", version.run_id)
         texts = [release_table(release)]
         with suppress(InputError):  # it may have been refused for having no certificate
-            certificate = certificate_of(self._package(release.model, release.version))
-            if (difference := release.evidence.get("difference")) is not None:
-                certificate = certificate.with_stage(Stage("triton", float(difference)))
-                run.log_text(certificate.to_json(), "certificate.json")
-            texts.insert(0, certificate_table(certificate))
+            difference = release.evidence.get("difference")
+            live = None if difference is None else float(str(difference))
+            evidence, certificate = self._dossier(release.model, release.version).told(live)
+            if live is not None:
+                run.log_text(certificate, "certificate.json")
+            texts.insert(0, evidence)
         self.registry.describe(version, "\n\n".join(texts))
         run.log_text(json.dumps(_plain(release), indent=1), f"releases/{release.id}.json")
 
-    def _metric(self, package: Package, model: str, live: int) -> float | None:
+    def _metric(self, model: str, version: int, live: int) -> float | None:
         """Return the live version's metric on the test split that the new one was certified on."""
-        certificate = certificate_of(package)
         try:
-            dataset, version = certificate.dataset, certificate.dataset_version
-            snapshot = open_snapshot(self.places, dataset, version)
-            incumbent = self._package(model, live)
-            return metric_of(incumbent, pipeline_of(package), snapshot, certificate.metric_name)
+            return self._dossier(model, version).metric_of(self._package(model, live))
         except (MillraceError, KeyError) as error:
             if isinstance(error, MillraceError) and error.transient:
                 raise
             log.warning("version %s cannot be compared: %s", live, error)
             return None
+
+    def _dossier(self, model: str, version: int) -> Dossier:
+        return dossier_of(self._package(model, version), self.places)
 
     def _package(self, model: str, version: int) -> Package:
         """Return a version's files; their digest is checked once in a release."""
@@ -240,13 +219,3 @@ class RegistryDesk:
 
 def _plain(release: Release) -> dict[str, object]:
     return {**vars(release), "at": release.at.isoformat(), "evidence": dict(release.evidence)}
-
-
-def _caution(certificate: Certificate) -> str:
-    """Say so where the form was chosen on another kind of machine than serves it."""
-    chosen, here = certificate.stage(certificate.candidate), this_machine().kind
-    if chosen and chosen.ties and chosen.ties != (ties := str(these_ties() or here)):
-        return f"it was certified with {chosen.ties}; this machine has {ties}"
-    if certificate.machine_kind in ("", here):
-        return ""
-    return f"its form was chosen on {certificate.machine}; this machine has {here}"

@@ -51,12 +51,14 @@ def publish_training(
             certificate_table(certificate),
         ]
     )
-    create_markdown_artifact(text, key=_key(pipeline.name, "training"), description="training run")
+    create_markdown_artifact(
+        text, key=key_of(pipeline.name, "training"), description="training run"
+    )
     if places.tracking_uri.startswith("http"):
         link = f"{places.tracking_uri}/{run.path}"
-        create_link_artifact(link, "run in MLflow", key=_key(pipeline.name, "mlflow-run"))
+        create_link_artifact(link, "run in MLflow", key=key_of(pipeline.name, "mlflow-run"))
         link = f"{places.tracking_uri}/#/models/{version.model}/versions/{version.version}"
-        create_link_artifact(link, "version in MLflow", key=_key(pipeline.name, "mlflow-version"))
+        create_link_artifact(link, "version in MLflow", key=key_of(pipeline.name, "mlflow-version"))
 
 
 def run_link() -> str:
@@ -76,7 +78,7 @@ def publish_release(outcomes: "Iterable[Outcome]", served: "Iterable[Served]") -
         row = (outcome.model, changed, outcome.endpoint.grpc, f"{outcome.seconds:.2f} s", state)
         rows.append(row)
         link = f"http://{outcome.endpoint.http}/v2/models/{outcome.model}/config"
-        create_link_artifact(link, "model on Triton", key=_key(outcome.model, "triton"))
+        create_link_artifact(link, "model on Triton", key=key_of(outcome.model, "triton"))
     did = table(("model", "version", "Triton", "took", "state"), rows)
     live = table(("model", "version", "replicas", "since", "note"), map(_served_row, served))
     text = f"# Release\n\n{did}\n\n## What is live\n\n{live}"
@@ -100,7 +102,7 @@ def publish_batch(pipeline: Pipeline, report: "BatchReport") -> None:
         ("rows per day", f"{report.rows_per_day:,.0f}"),
     ]
     text = f"# {pipeline.name}: batch of {report.date}\n\n" + table(("", ""), facts)
-    create_markdown_artifact(text, key=_key(pipeline.name, "batch"), description="batch job")
+    create_markdown_artifact(text, key=key_of(pipeline.name, "batch"), description="batch job")
 
 
 def certificate_table(certificate: "Certificate") -> str:
@@ -117,7 +119,11 @@ def certificate_table(certificate: "Certificate") -> str:
         # A difference from another model's answers would say nothing.
         rows.append((f"beside it: {reference.name}", "", *_stage_cells(reference)))
     metric = f"{certificate.metric_name} on {certificate.test_rows:,} test rows"
-    return table(("stage", "largest golden difference", metric, "loss", "size"), rows)
+    text = table(("stage", "largest golden difference", metric, "loss", "size"), rows)
+    if not certificate.batch_sizes:
+        return text
+    sizes = ", ".join(map(str, certificate.batch_sizes))
+    return f"{text}\n\n{certificate.golden_rows} golden rows in requests of {sizes}."
 
 
 def _stage_cells(stage: "Stage") -> tuple[str, str, str]:
@@ -156,7 +162,7 @@ def candidates_table(candidates: "Sequence[Candidate]", certificate: "Certificat
     front = {candidate.name for candidate in pareto(candidates)}
     rows = [candidate_row(each, certificate, each.name in front) for each in candidates]
     measured = f"Measured on {certificate.machine}." if certificate.machine else ""
-    star = "★ no other form is better in metric, p50 and size at once."
+    star = "★ no other form is better in metric, p50, rows/s and size at once."
     searches = [
         f"{each.name}:\n" + "\n".join(f"- {note}" for note in each.notes)
         for each in candidates
@@ -205,6 +211,6 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     )
 
 
-def _key(*parts: str) -> str:
+def key_of(*parts: str) -> str:
     """Return an artifact key: Prefect takes small letters, digits and dashes."""
     return re.sub(r"[^a-z0-9]+", "-", "-".join(parts)).strip("-")

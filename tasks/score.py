@@ -41,7 +41,7 @@ def score_rows(pipeline: Pipeline, places: Places, source: str | None, date: str
             valid=f"a version of {pipeline.name} with the alias {CHAMPION}",
             hint="run `millrace run FILE`, then set the alias in the MLflow UI",
         )
-    package = registry.fetch(champion)
+    package = registry.fetch(champion).graph
     cores = os.cpu_count() or 1
     found = source or _default_input(pipeline, places)
     job = ScoreJob(

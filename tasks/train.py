@@ -7,7 +7,7 @@ from models import snapshots
 from models.checkpoint import WEIGHTS
 from models.errors import InputError
 from models.features import Encoding, fit_encoding, text_column
-from models.package import Package
+from models.package import GraphPackage
 from models.pipeline import Pipeline
 from models.places import Places
 from models.progress import Recovered, TrainEvent, WorkersFailed
@@ -15,7 +15,9 @@ from models.registry import registry_of
 from models.tokenizer import TextTokenizer
 from models.tracking import TrackedRun
 from tasks import progress
+from tasks.metrics_log import MetricsLog
 from tasks.progress import log
+from tasks.recovery import recovery
 from tasks.reference import reference_of, teacher_of
 from tasks.retry import step
 
@@ -36,7 +38,7 @@ class Trained:
     checkpoint: Path
     history: tuple[dict[str, float], ...]
     recoveries: tuple[int, ...]
-    reference: Package | None = None
+    reference: GraphPackage | None = None
 
 
 @step(timeout_seconds=7 * 24 * 3600, retries=0)
@@ -78,7 +80,7 @@ def train_workers(
     # At once: what the export may take is not known, and training took longer.
     run.log_file(result.checkpoint / WEIGHTS, "weights")
     if result.recoveries:
-        told = "; ".join(recovery(epoch) for epoch in result.recoveries)
+        told = "; ".join(recovery(epoch, "epoch") for epoch in result.recoveries)
         run.set_tags({"millrace.recoveries": told})
     return Trained(encoding, result.checkpoint, result.history, result.recoveries, reference)
 
@@ -123,9 +125,8 @@ class Teller:
     """Tells MLflow and the user what happens in training."""
 
     def __init__(self, run: TrackedRun, bar: progress.Bar) -> None:
-        self.run = run
         self.bar = bar
-        self._unsent: dict[int, dict[str, float]] = {}
+        self._metrics = MetricsLog(run, "epoch")
 
     def __call__(self, event: TrainEvent) -> None:
         """Log an epoch, or say which workers failed and where training went on."""
@@ -133,31 +134,12 @@ class Teller:
             for rank, cause in event.causes.items():
                 log.warning("worker %s failed: %s", rank, cause)
         elif isinstance(event, Recovered):
-            log.warning("%s", recovery(event.epoch))
+            log.warning("%s", recovery(event.epoch, "epoch"))
         else:
             metrics = dict(event.metrics)
             epoch = int(metrics.pop("epoch"))
             self.bar.update(epoch, _note(metrics))
-            self._log(epoch, metrics)
-
-    def _log(self, epoch: int, metrics: dict[str, float]) -> None:
-        """Send the epochs that MLflow has not got; hours of training outlive an outage of it."""
-        from mlflow.exceptions import MlflowException
-
-        self._unsent[epoch] = metrics
-        try:
-            for known in sorted(self._unsent):
-                self.run.log_metrics(self._unsent[known], step=known)
-                del self._unsent[known]
-        except (MlflowException, OSError) as error:
-            log.warning("MLflow did not take epoch %s yet: %s", epoch, str(error).splitlines()[0])
-
-
-def recovery(epoch: int) -> str:
-    """Say from where training went on after a failure."""
-    if epoch == 0:
-        return "restarted from the beginning: there was no checkpoint yet"
-    return f"resumed from the checkpoint of epoch {epoch}"
+            self._metrics.send(epoch, metrics)
 
 
 def _note(metrics: dict[str, float]) -> str:

@@ -1,0 +1,103 @@
+"""The line of a language model, from a snapshot to a registered version."""
+
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from export.language.language_candidate import LanguageCandidate
+from export.language.language_certificate import LanguageCertificate
+from models.language.ngram import Baselines
+from models.language.token_table import TokenTable
+from models.package import ModelVersion
+from models.pipeline import Pipeline
+from models.places import Places
+from models.promotion import Promotion
+from models.snapshots import Snapshot
+from models.tracking import TrackedRun
+from tasks.language.base import fetch_base
+from tasks.language.draft_check import check_draft
+from tasks.language.export import export_forms
+from tasks.language.register import log_forms, promote_form, register_form
+from tasks.language.report import publish_language
+from tasks.language.train import tokenize_documents, train_decoder
+
+
+@dataclass(frozen=True)
+class LanguageOutcome:
+    """What a run of a language model came to.
+
+    Attributes:
+        snapshot: what was learnt from.
+        tokens: its token table.
+        baselines: perplexities on the test split of simpler models, and of the base.
+        candidates: the forms that were measured.
+        certificate: evidence of the chosen one.
+        version: the registered version.
+        promotion: its aliases, and why.
+        run: the MLflow run.
+        recoveries: the steps that were done at each recovery from a failure of workers.
+    """
+
+    snapshot: Snapshot
+    tokens: TokenTable
+    baselines: Baselines
+    candidates: tuple[LanguageCandidate, ...]
+    certificate: LanguageCertificate
+    version: ModelVersion
+    promotion: Promotion
+    run: TrackedRun
+    recoveries: tuple[int, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what `--json` prints: no column statistics, and no paths that are gone by then."""
+        facts = ("name", "uri", "version", "digest", "rows", "created", "quarantined", "reasons")
+        return {
+            "snapshot": {name: getattr(self.snapshot, name) for name in facts},
+            "tokens": {
+                "version": self.tokens.version,
+                "fingerprint": self.tokens.fingerprint,
+                "splits": self.tokens.splits,
+            },
+            "baselines": self.baselines,
+            "candidates": [replace(candidate, path=None) for candidate in self.candidates],
+            "certificate": self.certificate,
+            "version": self.version,
+            "promotion": self.promotion,
+            "run": self.run,
+            "recoveries": self.recoveries,
+        }
+
+
+def train_language(
+    pipeline: Pipeline, places: Places, snapshot: Snapshot, run: TrackedRun
+) -> LanguageOutcome:
+    """Tokenize, train, export, certify, register and decide on the aliases.
+
+    Args:
+        pipeline: of a `causal_lm`, its model pinned.
+        places: where everything is.
+        snapshot: to learn from.
+        run: the open run.
+    """
+    based = fetch_base(pipeline, places)
+    tokens = tokenize_documents(based, places, snapshot)
+    check_draft(pipeline, places, tokens)
+    trained = train_decoder(based, places, tokens, run)
+    with tempfile.TemporaryDirectory(dir=places.staging) as folder:
+        exported = export_forms(pipeline, places, snapshot, trained, Path(folder))
+        log_forms(trained, exported, run)
+        version = register_form(pipeline, places, snapshot, trained, exported, run)
+        promotion = promote_form(pipeline, places, exported, version)
+    publish_language(snapshot, trained, exported, version, promotion, run)
+    return LanguageOutcome(
+        snapshot,
+        tokens,
+        trained.baselines,
+        exported.candidates,
+        exported.certificate,
+        version,
+        promotion,
+        run,
+        trained.recoveries,
+    )

@@ -1,0 +1,88 @@
+"""A graph's files as a release needs them."""
+
+from dataclasses import dataclass
+
+from export.certificate import Certificate, Stage
+from models.answers import answers_of
+from models.gpu import these_ties
+from models.machine import this_machine
+from models.package import GraphPackage, Package
+from models.places import Places
+from models.snapshots import open_snapshot
+from serving.golden import GoldenBatch
+from serving.version_folder import Artifact
+from tasks.compared import metric_of
+from tasks.dossier import Measured
+from tasks.kept import certificate_of, pipeline_of
+from tasks.report import certificate_table
+
+
+@dataclass(frozen=True)
+class GraphDossier:
+    """A version that is one ONNX file; a `Dossier`.
+
+    Attributes:
+        package: its files.
+        places: where snapshots are.
+    """
+
+    package: GraphPackage
+    places: Places
+
+    def artifact(self) -> Artifact:
+        """Return what is staged."""
+        encoding = self.package.encoding
+        labels = tuple(str(label) for label in encoding.labels)
+        tokenizer = encoding.tokenizer.json if encoding.tokenizer else None
+        serving = pipeline_of(self.package).serving
+        digest = self.package.version.digest
+        return Artifact.of_graph(self.package.model, digest, labels, serving, tokenizer)
+
+    def expected(self) -> GoldenBatch:
+        """Return its golden batch, and what was certified of it."""
+        package = self.package
+        features, answers = package.golden()
+        certificate = certificate_of(package)
+        chosen = certificate.stage(certificate.candidate)
+        return GoldenBatch(
+            inputs=package.golden_request(),
+            graph_inputs={package.encoding.input.name: package.encoding.input.trimmed(features)},
+            answers={answers_of(package.encoding).output: answers},
+            difference=chosen.golden_difference if chosen else 0.0,
+            latency_slo_ms=pipeline_of(package).serving.latency_slo_ms,
+            caution=_caution(certificate),
+        )
+
+    def measured(self) -> Measured:
+        """Return what it was certified with."""
+        certificate = certificate_of(self.package)
+        chosen = certificate.stage(certificate.candidate)
+        return Measured(
+            certificate.passed and certificate.digest == self.package.version.digest,
+            chosen.metric if chosen else None,
+            certificate.metric_name,
+        )
+
+    def metric_of(self, other: Package) -> float | None:
+        """Return another version's metric on the test split that this one was certified on."""
+        certificate = certificate_of(self.package)
+        snapshot = open_snapshot(self.places, certificate.dataset, certificate.dataset_version)
+        pipeline = pipeline_of(self.package)
+        return metric_of(other.graph, pipeline, snapshot, certificate.metric_name)
+
+    def told(self, difference: float | None) -> tuple[str, str]:
+        """Return the stages as a table, and the certificate."""
+        certificate = certificate_of(self.package)
+        if difference is not None:
+            certificate = certificate.with_stage(Stage("triton", difference))
+        return certificate_table(certificate), certificate.to_json()
+
+
+def _caution(certificate: Certificate) -> str:
+    """Say so where the form was chosen on another kind of machine than serves it."""
+    chosen, here = certificate.stage(certificate.candidate), this_machine().kind
+    if chosen and chosen.ties and chosen.ties != (ties := str(these_ties() or here)):
+        return f"it was certified with {chosen.ties}; this machine has {ties}"
+    if certificate.machine_kind in ("", here):
+        return ""
+    return f"its form was chosen on {certificate.machine}; this machine has {here}"

@@ -1,0 +1,1 @@
+"""Steps of the line of a language model: tokens, training, forms, registry."""

@@ -1,0 +1,135 @@
+"""Steps: a language model's evidence in its run, and its chosen form in the registry."""
+
+from typing import TYPE_CHECKING
+
+from models.errors import MillraceError, WorkError
+from models.language.kept_checkpoint import CHECKPOINT_TAG, checkpoint_digest
+from models.package import LanguagePackage, ModelVersion
+from models.pipeline import Pipeline
+from models.places import Places
+from models.promotion import Promotion, decide
+from models.registry import CHALLENGER, CHAMPION, registry_of
+from models.snapshots import Snapshot
+from models.tracking import TrackedRun
+from tasks.language.base import base_tags
+from tasks.language.compared import perplexity_beside
+from tasks.language.report import baselines_table, forms_table, pictures_of, samples
+from tasks.progress import log
+from tasks.retry import step
+
+if TYPE_CHECKING:
+    from tasks.language.export import ExportedForms
+    from tasks.language.train import TrainedDecoder
+
+
+@step(timeout_seconds=300)
+def log_forms(trained: "TrainedDecoder", exported: "ExportedForms", run: TrackedRun) -> None:
+    """Log certificate, forms, curve and samples to the run."""
+    certificate = exported.certificate
+    run.log_text(certificate.to_json(), "certificate.json")
+    run.log_text(exported.golden.to_json(), "golden.json")
+    for candidate in exported.candidates:
+        stage, speed = candidate.stage, candidate.speed
+        if stage is None or speed is None:
+            continue
+        values = {
+            "perplexity": stage.perplexity,
+            "mean_kl": stage.mean_kl,
+            "top1_agreement": stage.top1_agreement,
+            "size_bytes": candidate.size_bytes,
+            "time_to_first_token_ms": speed.time_to_first_token_ms,
+            "ms_per_token": speed.ms_per_token,
+            **{f"tokens_per_second_{n}": rate for n, rate in speed.tokens_per_second.items()},
+        }
+        run.log_metrics({f"test.{candidate.name}.{k}": float(v) for k, v in values.items()})
+    simpler = trained.baselines
+    run.log_metrics({"test.unigram": simpler.unigram, "test.trigram": simpler.trigram})
+    if simpler.base is not None:
+        run.log_metrics({"test.base": simpler.base})
+    run.log_text(forms_table(exported.candidates, certificate), "export/forms.md")
+    run.log_text(samples(exported), "samples.md")
+    for caption, figure in pictures_of(trained, exported).items():
+        run.log_figure(figure, f"plots/{caption.lower().replace(' ', '_')}.png")
+    for path in exported.reproduction:
+        run.log_file(path, f"export/{path.name}" if path.is_dir() else "export")
+
+
+@step(timeout_seconds=900)
+def register_form(
+    pipeline: Pipeline,
+    places: Places,
+    snapshot: Snapshot,
+    trained: "TrainedDecoder",
+    exported: "ExportedForms",
+    run: TrackedRun,
+) -> ModelVersion:
+    """Register the chosen form with its evidence."""
+    certificate, chosen = exported.certificate, exported.chosen
+    if chosen.stage is None:
+        raise WorkError(f"{chosen.name} was chosen, but was not measured", seen=chosen.reason)
+    tags = {
+        "millrace.candidate": chosen.name,
+        "millrace.certificate": "passed" if certificate.passed else f"failed: {chosen.reason}",
+        "millrace.perplexity": f"{chosen.stage.perplexity:.4f}",
+        "millrace.perplexity_increase": f"{chosen.stage.perplexity_increase:.4%}",
+        "millrace.dataset": f"{snapshot.name} version {snapshot.version}",
+        "millrace.dataset_digest": snapshot.digest,
+        "millrace.tokenizer_digest": trained.tokens.tokenizer_digest,
+        CHECKPOINT_TAG: checkpoint_digest(trained.checkpoint),
+        **base_tags(pipeline.model),
+    }
+    if (draft := pipeline.serving.generation.draft) is not None:
+        tags["millrace.draft"] = draft
+    registry = registry_of(places)
+    version = registry.register_form(
+        *(run, pipeline.name, exported.form.engine, exported.form.files, exported.files, tags)
+    )
+    told = (
+        baselines_table(trained.baselines, certificate),
+        forms_table(exported.candidates, certificate),
+    )
+    registry.describe(version, "\n\n".join(told))
+    run.rename(f"{version.model} version {version.version}")
+    log.info("registered %s version %s (%s)", version.model, version.version, chosen.name)
+    return version
+
+
+@step(timeout_seconds=3600)
+def promote_form(
+    pipeline: Pipeline, places: Places, exported: "ExportedForms", version: ModelVersion
+) -> Promotion:
+    """Set the aliases that the gates and `promotion.mode` allow, and say why on the version.
+
+    A champion is compared by its perplexity on the same text.
+    """
+    registry = registry_of(places)
+    champion = registry.by_alias(pipeline.name, CHAMPION)
+    compared = None if champion is None else _perplexity(champion, version, places)
+    stage = exported.chosen.stage
+    promotion = decide(
+        mode=pipeline.promotion.mode,
+        refusal=exported.chosen.reason,
+        metric=stage.perplexity if stage else float("nan"),
+        champion=champion.version if champion else None,
+        champion_metric=compared,
+        smaller_is_better=True,
+    )
+    registry.set_tags(version, {"millrace.promotion": promotion.reason})
+    if promotion.challenger:
+        registry.set_alias(version, CHALLENGER)
+    if promotion.champion:
+        registry.set_alias(version, CHAMPION)
+    log.info("%s: %s", "champion" if promotion.champion else "not champion", promotion.reason)
+    return promotion
+
+
+def _perplexity(champion: ModelVersion, version: ModelVersion, places: Places) -> float | None:
+    """Return the champion's perplexity beside the version's; None where it cannot be measured."""
+    registry = registry_of(places)
+    try:
+        mine, other = registry.fetch(version), registry.fetch(champion)
+        if isinstance(mine, LanguagePackage) and isinstance(other, LanguagePackage):
+            return perplexity_beside(mine, other, places)
+    except MillraceError as error:
+        log.warning("version %s cannot be compared: %s", champion.version, error)
+    return None
