@@ -10,8 +10,9 @@ import typer
 from rich.console import Console
 
 from bench import catalog, report
-from bench.machine import Machine, cpu_used, load_average, this_machine
+from bench.machine import Machine, load_average, this_machine
 from bench.report import Result
+from models.machine import cores_used
 
 Names = Annotated[
     list[str] | None, typer.Argument(help="Rows (P1) or modules (serving); all if left out.")
@@ -45,7 +46,7 @@ def _run(module: str, wanted: tuple[str, ...], machine: Machine) -> list[Result]
     """Run a module's rows, and write each as soon as it is there."""
     stderr = Console(stderr=True, highlight=False)
     results = []
-    others = cpu_used()
+    others = cores_used()
     before, started = load_average(), time.monotonic()
     stderr.print(f"{module}: {', '.join(wanted)} (load {before:.1f}, others use {others:.0%})")
     for row in catalog.run_apart(module, wanted):

@@ -22,7 +22,9 @@ MODULES: dict[str, tuple[str, ...]] = {
     "overhead": ("P10",),
     "promotion": ("R1", "R2", "R3", "R4"),
     "splitter": ("S1", "S2", "S3"),
+    "text_step": ("T1", "T2", "T3"),
     "judge": ("J1", "J2"),
+    "language": ("P9", "P9G", "P9C", "P9S"),
 }
 
 

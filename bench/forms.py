@@ -23,16 +23,18 @@ from bench.compared import compared, loss_of, p4
 from bench.row import Row
 from export.exporter import Exporter
 from export.measure import Evidence, gather_evidence
+from models.arrays import Array
 from models.cnn import ResNet
 from models.features import Encoding, Feature
 from models.mlp import Perceptron
-from models.model_input import ModelInput
+from models.model_input import FEATURES, ModelInput
 from models.network import Network, Served
 from models.objective import Classification
-from models.specs.export import ExportSpec, FormName
+from models.specs.export import ExportSpec, GraphForm
 
 BATCH = 64
 LABELS = tuple(range(10))
+READ = ModelInput(FEATURES, 64)
 OUTLIERS, FACTOR = 8, 300.0
 
 
@@ -40,9 +42,9 @@ OUTLIERS, FACTOR = 8, 300.0
 class Data:
     """The digits, in three parts."""
 
-    train: tuple[np.ndarray, np.ndarray]
-    validation: tuple[np.ndarray, np.ndarray]
-    test: tuple[np.ndarray, np.ndarray]
+    train: tuple[Array, Array]
+    validation: tuple[Array, Array]
+    test: tuple[Array, Array]
 
     @property
     def encoding(self) -> Encoding:
@@ -111,9 +113,10 @@ def trained(net: nn.Module, data: Data, epochs: int) -> Served:
     optimizer = torch.optim.AdamW(network.parameters(), lr=3e-3, weight_decay=1e-4)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 3e-3, total_steps=steps + 1)
     for _ in range(epochs):
-        for places in torch.randperm(len(target)).split(BATCH):
+        for places in torch.split(torch.randperm(len(target)), BATCH):
             optimizer.zero_grad()
-            functional.cross_entropy(network(features[places]), target[places]).backward()
+            loss = functional.cross_entropy(network(features[places]), target[places])
+            loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             schedule.step()
     return Served(network.eval(), objective)
@@ -133,9 +136,9 @@ def exporter_of(served: Served, data: Data, folder: Path) -> tuple[Exporter, Evi
     """Return what makes every form there is, and what they are measured on."""
     objective = Classification(LABELS)
 
-    def evidence(part: tuple[np.ndarray, np.ndarray]) -> Evidence:
+    def evidence(part: tuple[Array, Array]) -> Evidence:
         return gather_evidence(
-            *(served, objective, ModelInput("features", 64), *part),
+            *(served, objective, READ, *part),
             golden_rows=32,
             batch_rows=BATCH,
         )
@@ -148,6 +151,6 @@ def exporter_of(served: Served, data: Data, folder: Path) -> tuple[Exporter, Evi
         validation=lambda: evidence(data.validation),
         folder=folder,
         threads=1,
-        spec=ExportSpec(candidates=get_args(FormName), objective="throughput"),
+        spec=ExportSpec(candidates=get_args(GraphForm), objective="throughput"),
     )
     return made, evidence(data.test)

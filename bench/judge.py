@@ -213,7 +213,10 @@ def blocks(requests: int, mean: float, generator: np.random.Generator) -> npt.ND
     """Return the mean ln(latency) of each block of an arm's requests."""
     shocks = generator.normal(0.0, SPREAD * (1 - MEMORY**2) ** 0.5, requests)
     latencies = lfilter([1.0], [1.0, -MEMORY], shocks) + mean
-    return latencies[: requests // BLOCK * BLOCK].reshape(-1, BLOCK).mean(axis=1)
+    means: npt.NDArray[np.float64] = (
+        latencies[: requests // BLOCK * BLOCK].reshape(-1, BLOCK).mean(axis=1)
+    )
+    return means
 
 
 def arm(means: npt.NDArray[np.float64], requests: int) -> Arm:

@@ -7,7 +7,7 @@ import torch
 from sklearn.datasets import load_digits
 from torch import nn
 
-from bench.forms import BATCH, LABELS, Data
+from bench.forms import BATCH, LABELS, READ, Data
 from export.onnx import export_onnx
 from models.compression import Compression, remove_pruned
 from models.distillation import Teacher, Tutor
@@ -67,14 +67,14 @@ def trained(
     for epoch in range(spec.epochs):
         network.train()
         compression.begin_epoch(epoch)
-        for places in torch.randperm(len(target)).split(BATCH):
+        for places in torch.split(torch.randperm(len(target)), BATCH):
             optimizer.zero_grad()
             with compression.forward():
                 logits = network(features[places])
             loss = OBJECTIVE.loss(logits, target[places])
             if tutor is not None:
                 loss = tutor.blended(loss, features[places], logits)
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             compression.after_step()
             schedule.step()
@@ -89,7 +89,7 @@ def trained(
 
 def exported(served: Served, path: Path) -> Path:
     """Write the model as onnx-fp32, and return the file."""
-    export_onnx(served, 64, OBJECTIVE.output, path)
+    export_onnx(served, READ, OBJECTIVE.output, path)
     return path
 
 

@@ -5,8 +5,6 @@ import platform
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
-import psutil
-
 from models import machine
 
 PACKAGES = (
@@ -63,11 +61,6 @@ def this_machine() -> Machine:
 def load_average() -> float:
     """Return the load average of the last minute."""
     return round(os.getloadavg()[0], 2)
-
-
-def cpu_used(seconds: float = 1.0) -> float:
-    """Return the share of all cores in use over the next seconds, 0 to 1."""
-    return psutil.cpu_percent(interval=seconds) / 100
 
 
 def _versions() -> dict[str, str]:

@@ -27,7 +27,7 @@ from models.features import Encoding, Feature
 from models.network import Network, Served
 from models.objective import Classification
 from models.pretrained import tokenizer_of
-from models.specs.export import ExportLimits, ExportSpec, FormName
+from models.specs.export import ExportLimits, ExportSpec, GraphForm
 from models.specs.training import ModelSpec, TokenizerSpec
 from models.training import parameter_groups
 
@@ -79,7 +79,7 @@ def encoder_on_functions(folder: Path) -> Row:
         folder=folder,
         threads=1,
         spec=ExportSpec(
-            candidates=get_args(FormName), objective="throughput", limits=ExportLimits(seconds=900)
+            candidates=get_args(GraphForm), objective="throughput", limits=ExportLimits(seconds=900)
         ),
     )
     return p4("P4T", "MiniLM on functions", compared(exporter, evidence(test), "functions"))

@@ -17,7 +17,8 @@ from models.specs.serving import ServingSpec
 from serving import triton
 from serving.client import TritonClient
 from serving.config import latest, model_config
-from serving.repository import Artifact, Repository
+from serving.repository import Repository
+from serving.version_folder import Artifact
 from tests.integration.ports import free_endpoint
 
 
@@ -30,7 +31,7 @@ class Bench:
 
     def serve(self, model: str, onnx: Path, serving: ServingSpec, *, batching: bool = True) -> None:
         """Serve a file as version 1 of a model."""
-        self.repository.stage(model, 1, Artifact(onnx, digest_of(onnx)))
+        self.repository.stage(model, 1, Artifact.of_graph(onnx, digest_of(onnx)))
         config = model_config(
             model,
             self.repository.signature(model, 1),

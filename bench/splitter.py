@@ -14,9 +14,9 @@ from bench.server import Bench, batch_of, mlp, own_server
 from models.digest import digest_of
 from models.specs.serving import ServingSpec
 from serving.load import measure
-from serving.repository import Artifact
 from serving.rollout import Split
 from serving.splitting import divert
+from serving.version_folder import Artifact
 
 ROUNDS = 9
 SECONDS = 1.0
@@ -33,7 +33,7 @@ def rows(wanted: Collection[str]) -> Iterator[Row]:
         bench.serve("plain", onnx, ServingSpec())
         for split in (CANARY, SHADOW):
             for version in (1, 2):
-                artifact = Artifact(onnx, digest_of(onnx))
+                artifact = Artifact.of_graph(onnx, digest_of(onnx))
                 bench.repository.stage(split.model, version, artifact)
             divert(split, bench.repository, bench.client)
         for name, measure_row in measures.items():

@@ -1,0 +1,180 @@
+"""T1 to T3: text served by one step, tokenizer and graph together, beside an ensemble of two.
+
+Both serve one small BERT with random weights and one tokenizer, in the same server, and take turns.
+The ensemble is what Triton's own documents show: a Python model that makes tokens, then the graph.
+"""
+
+import tempfile
+from collections.abc import Callable, Collection, Iterator
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from tritonclient.grpc import model_config_pb2 as pb
+
+from bench.catalog import attempt
+from bench.pretrained import EXAMPLES, functions
+from bench.rounds import in_turn, quantile, ratio, timed
+from bench.row import Row
+from bench.server import Bench, own_server
+from export.exporter import Exporter
+from export.forms import FP32
+from export.measure import Evidence
+from models.arrays import Array
+from models.digest import digest_of
+from models.families import build_network
+from models.features import Encoding, Feature
+from models.network import Served
+from models.objective import Classification
+from models.specs.export import ExportSpec
+from models.specs.serving import ServingSpec
+from models.specs.training import ModelSpec
+from models.tokenizer import learnt
+from serving.config import latest, model_config, to_text
+from serving.load import measure
+from serving.onnx_graph import read_signature
+from serving.text_signature import TEXT
+from serving.version_folder import Artifact
+
+ROUNDS = 9
+SECONDS = 1.0
+CLIENTS = 8
+ROWS = 32
+TOKENS, LABELS = 64, ("a", "b", "c", "d")
+STEP, ENSEMBLE = "step", "ensemble"
+
+
+def rows(wanted: Collection[str]) -> Iterator[Row]:
+    """Serve the model both ways and measure T1 to T3 where wanted."""
+    measures = {"T1": latency, "T2": throughput, "T3": batches}
+    texts = functions()["code"].slice(0, 2000).to_pylist()
+    with own_server() as bench, tempfile.TemporaryDirectory() as folder:
+        serve_both(bench, Path(folder), texts)
+        for name, measure_row in measures.items():
+            if name in wanted:
+                yield attempt(name, partial(measure_row, bench, _asked(texts)))
+
+
+def latency(bench: Bench, texts: Array) -> Row:
+    """T1: p50 of one client that asks a text at a time."""
+    return _compared("T1", "one client, a text at a time, p50", _p50(bench, texts[:1]), below=True)
+
+
+def throughput(bench: Bench, texts: Array) -> Row:
+    """T2: requests per second of clients that each wait for the answer to one text."""
+
+    def rate(model: str) -> float:
+        return measure(
+            *(bench.client.endpoint, model, {TEXT: texts[:1]}), clients=CLIENTS, seconds=SECONDS
+        ).requests_per_second
+
+    return _compared("T2", f"{CLIENTS} clients, requests/s", rate, below=False)
+
+
+def batches(bench: Bench, texts: Array) -> Row:
+    """T3: p50 of one client that asks many texts of all lengths at a time."""
+    what = f"one client, {ROWS} texts at a time, p50"
+    return _compared("T3", what, _p50(bench, texts[:ROWS]), below=True)
+
+
+def serve_both(bench: Bench, folder: Path, texts: list[str]) -> None:
+    """Put the model on the server as one step, and as an ensemble."""
+    onnx, tokenizer = small_bert(folder, texts)
+    repository, root = bench.repository, bench.repository.root
+    repository.stage(STEP, 1, Artifact.of_graph(onnx, digest_of(onnx), LABELS, tokenizer=tokenizer))
+    graph = read_signature(onnx)
+    serving, policy = ServingSpec(), latest()
+    signature = repository.signature(STEP, 1)
+    repository.write_config(model_config(STEP, signature, serving, version_policy=policy))
+    bench.serve("graph", onnx, serving)
+
+    (root / "tokens" / "1").mkdir(parents=True)
+    program = Path(__file__).with_name("tokenizer_step.py").read_text()
+    (root / "tokens" / "1" / "model.py").write_text(program)
+    (root / "tokens" / "1" / "tokenizer.json").write_text(tokenizer)
+    text = pb.ModelInput(name=TEXT, data_type=pb.TYPE_STRING, dims=[1])
+    config = pb.ModelConfig(
+        name="tokens",
+        backend="python",
+        max_batch_size=serving.max_batch_size,
+        input=[text],
+        output=[pb.ModelOutput(name="input_ids", data_type=pb.TYPE_INT64, dims=[-1])],
+        dynamic_batching=pb.ModelDynamicBatching(),
+        instance_group=[pb.ModelInstanceGroup(count=1, kind=pb.ModelInstanceGroup.KIND_CPU)],
+    )
+    (root / "tokens" / "config.pbtxt").write_text(to_text(config))
+
+    answer = graph.outputs[0].name
+    steps = (
+        ("tokens", {TEXT: TEXT}, {"input_ids": "ids"}),
+        ("graph", {graph.inputs[0].name: "ids"}, {answer: answer}),
+    )
+    (root / ENSEMBLE / "1").mkdir(parents=True)
+    config = pb.ModelConfig(
+        name=ENSEMBLE,
+        platform="ensemble",
+        max_batch_size=serving.max_batch_size,
+        input=[text],
+        output=[pb.ModelOutput(name=answer, data_type=pb.TYPE_FP32, dims=[len(LABELS)])],
+        ensemble_scheduling=pb.ModelEnsembling(
+            step=[
+                pb.ModelEnsembling.Step(
+                    model_name=name, model_version=-1, input_map=given, output_map=got
+                )
+                for name, given, got in steps
+            ]
+        ),
+    )
+    (root / ENSEMBLE / "config.pbtxt").write_text(to_text(config))
+    for name in (STEP, "tokens", ENSEMBLE):
+        bench.client.load(name)
+
+
+def small_bert(folder: Path, texts: list[str]) -> tuple[Path, str]:
+    """Write a graph with random weights; return it, and the tokenizer that goes with it."""
+    tokenizer = learnt(texts, 4096, TOKENS)
+    encoding = Encoding((Feature("code", "text", TOKENS),), "t", LABELS, tokenizer=tokenizer)
+    torch.manual_seed(0)
+    objective = Classification(LABELS)
+    network = build_network(ModelSpec(family="text_classifier"), EXAMPLES, encoding, objective)
+    exporter = Exporter(
+        served=Served(network.eval(), objective),
+        objective=objective,
+        read=encoding.input,
+        calibration=lambda: (),
+        validation=_none,
+        folder=folder,
+        threads=1,
+        spec=ExportSpec(candidates=(FP32,)),
+    )
+    return exporter.make(FP32), tokenizer.json
+
+
+def _none() -> Evidence:
+    raise RuntimeError("fp32 asks for no rows")
+
+
+def _asked(texts: list[str]) -> Array:
+    return np.array(texts[:ROWS], dtype=object)[:, None]
+
+
+def _p50(bench: Bench, texts: Array) -> Callable[[str], float]:
+    def measured(model: str) -> float:
+        times = timed(lambda: bench.client.predict(model, {TEXT: texts}), SECONDS)
+        return 1e3 * quantile(times, 0.5)
+
+    return measured
+
+
+def _compared(name: str, what: str, measured: Callable[[str], float], *, below: bool) -> Row:
+    a, b = in_turn(lambda: measured(STEP), lambda: measured(ENSEMBLE), ROUNDS)
+    value = ratio(a, b)
+    return Row(
+        name=name,
+        what=f"text by one step ÷ by an ensemble, {what}",
+        value=value,
+        goal="≤ 1" if below else "≥ 1",
+        holds=value <= 1 if below else value >= 1,
+        samples={STEP: a, ENSEMBLE: b},
+    )
