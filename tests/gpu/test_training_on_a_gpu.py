@@ -4,14 +4,14 @@ import pytest
 import torch
 
 from models.mlp import Perceptron
-from models.training import _autocast_type
+from models.training import autocast_type
 
 pytestmark = pytest.mark.gpu
 
 
 def test_auto_precision_is_bf16_where_the_gpu_has_it() -> None:
     wanted = torch.bfloat16 if torch.cuda.is_bf16_supported() else None
-    assert _autocast_type("auto", torch.device("cuda")) is wanted
+    assert autocast_type("auto", torch.device("cuda")) is wanted
 
 
 def test_a_forward_on_the_gpu_is_the_one_on_the_cpu() -> None:

@@ -7,14 +7,16 @@ from pathlib import Path
 import numpy as np
 import onnxruntime as ort
 
-from models.digest import digest_of
+from models.digest import digest_of, digest_of_all
 from models.errors import WorkError
 from models.specs.rollout import RolloutSpec
 from models.specs.serving import ServingSpec
-from serving.repository import Artifact
+from serving.expected import Expected
+from serving.golden import GoldenBatch
+from serving.language.draft import Draft
 from serving.standing import Release, Wish
 from serving.status import Tags
-from serving.trial import Expected
+from serving.version_folder import Artifact
 
 ROWS = np.random.default_rng(1).normal(size=(5, 4)).astype(np.float32)
 
@@ -53,11 +55,32 @@ class FileDesk:
         path = self.folder / f"{model}-{version}.onnx"
         path.write_bytes(proto)
         spec = ServingSpec.model_validate(serving)
-        self.artifacts[model, version] = Artifact(path, digest_of(path), serving=spec)
+        self.artifacts[model, version] = Artifact.of_graph(path, digest_of(path), serving=spec)
         given = {"x": ROWS} if inputs is None else dict(inputs)
         answers = answers_of(path, given)
-        self.golden[model, version] = Expected(given, given, answers, 0.0, latency_slo_ms)
+        self.golden[model, version] = GoldenBatch(given, given, answers, 0.0, latency_slo_ms)
         return path
+
+    def register_language(
+        self,
+        model: str,
+        version: int,
+        files: Path,
+        expected: Expected,
+        draft: Path | None = None,
+        **serving: object,
+    ) -> None:
+        """Keep a version of a language model: a folder, what it must answer, and what drafts."""
+        named = {file.name: file for file in files.iterdir()}
+        if draft is not None:
+            serving["generation"] = {"draft": "small/1", "num_assistant_tokens": 3}
+        spec = ServingSpec.model_validate(serving)
+        small = {file.name: file for file in draft.iterdir()} if draft else {}
+        drafts = Draft("small/1", small, digest_of_all(small)) if draft else None
+        self.artifacts[model, version] = Artifact(
+            named, digest_of_all(named), "language", serving=spec, draft=drafts
+        )
+        self.golden[model, version] = expected
 
     def wishes(self, model: str | None = None) -> Mapping[str, Wish]:
         return {

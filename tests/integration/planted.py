@@ -17,7 +17,8 @@ import yaml
 from onnx import TensorProto, helper, numpy_helper
 
 from export.certificate import Certificate, Stage
-from models.features import FEATURES, Encoding, Feature
+from models.features import Encoding, Feature
+from models.model_input import FEATURES
 from models.package import DIGEST_TAG
 from models.pipeline import Pipeline
 from models.places import Places

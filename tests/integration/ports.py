@@ -1,17 +1,22 @@
 """Ports that nothing listens on, and that no client is given for its end of a connection.
 
 The kernel gives clients the ports of `ip_local_port_range`, on Linux from 32768 on. A server that
-is to come back on a port from there may find it taken.
+is to come back on a port from there may find it taken. Test processes that run side by side have
+ranges of their own: a port may be free when it is given, and taken before it is used.
 """
 
+import os
 import random
 import secrets
 import socket
 
 from models.places import Endpoint
 
-FIRST, LAST = 20_000, 32_000
-SERVICES = ("mlflow", "prefect", "webhook", "triton_http", "triton_grpc", "triton_metrics")
+FIRST, EACH, PROCESSES = 20_000, 2_000, 6
+SERVICES = (
+    *("mlflow", "prefect", "webhook", "openai"),
+    *("triton_http", "triton_grpc", "triton_metrics"),
+)
 
 _given: set[int] = set()
 
@@ -33,8 +38,10 @@ def service_ports() -> dict[str, int]:
 
 
 def _free_port() -> int:
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    first = FIRST + EACH * (worker % PROCESSES)
     while True:
-        port = random.SystemRandom().randrange(FIRST, LAST)
+        port = random.SystemRandom().randrange(first, first + EACH)
         if port not in _given and _is_free(port):
             _given.add(port)
             return port

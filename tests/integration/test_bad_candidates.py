@@ -17,7 +17,7 @@ from models.features import FEATURES
 from models.package import DIGEST_TAG
 from models.places import Places
 from models.tracking import client
-from serving import trial
+from serving import trial_limits
 from serving.outcome import checked
 from tests.integration.asked import Asking, Line, nothing_of_a_trial_is_left
 from tests.integration.planted import (
@@ -262,7 +262,7 @@ BAD: dict[str, tuple[Callable[[], Version], Spoil, str]] = {
 def test_a_bad_version_is_refused_with_its_reason(
     line: Line, champion: Planted, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trial, "ALONE", replace(trial.ALONE, seconds=12.0))
+    monkeypatch.setattr(trial_limits, "ALONE", replace(trial_limits.ALONE, seconds=12.0))
     make, spoil, reason = BAD[kind]
     planted = plant(line.places, NAME, make())
     spoil(planted, line.places)

@@ -1,4 +1,7 @@
-"""Pruning and rounding on real Ray workers, one of which dies on the way."""
+"""Pruning and rounding on real Ray workers, one of which dies on the way.
+
+The rows are streamed by Ray Data here, as those of a large table are.
+"""
 
 from collections.abc import Iterator
 
@@ -6,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from models import snapshots, tables
+from models import shards, snapshots, tables
 from models.cluster import connected
 from models.features import fit_encoding
 from models.pipeline_file import load_pipeline
@@ -65,7 +68,8 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TrainResult]:
     encoding = fit_encoding(snapshot.schema, snapshots.scan(snapshot, "train", shares))
     rows = snapshots.count_rows(snapshot, "train", shares)
     job = TrainJob(pipeline.model, pipeline.training, encoding, folder, rows)
-    with connected("local", pipeline.training.num_workers):
+    with connected("local", pipeline.training.num_workers), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shards, "MOST_BYTES", 0)
         yield fit(job, snapshot, shares, home / "training", "dying", lambda _: None)
 
 

@@ -20,6 +20,7 @@ from serving.observe import Observer
 from serving.outcome import Outcome
 from serving.reconcile import reconcile
 from serving.repository import Repository
+from serving.version_folder import ONNX
 from tests.integration.desk import FileDesk
 from tests.integration.planted import GOLDEN, classifier, softmax, weights_of
 from tests.integration.ports import free_endpoint
@@ -89,7 +90,7 @@ def served(running: tuple[TritonClient, Places], tmp_path: Path) -> Iterator[Ser
 
 
 def replace_file(served: Served, version: int, seed: int) -> None:
-    path = served.repository.onnx(served.name, version)
+    path = served.repository.artifact(served.name, version).files[ONNX]
     path.chmod(0o640)
     path.write_bytes(classifier(weights_of(seed)))
 

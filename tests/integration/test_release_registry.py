@@ -10,9 +10,10 @@ from mlflow.exceptions import MlflowException
 
 from models.machine import this_machine
 from models.tracking import client
-from serving import trial
+from serving.golden import GoldenBatch
 from serving.outcome import Outcome
 from serving.repository import Repository
+from serving.version_folder import ONNX, Artifact
 from tests.integration.asked import Asking, Line
 from tests.integration.planted import Planted, good, ingest_rows, plant
 
@@ -169,15 +170,15 @@ def test_a_candidate_that_hangs_keeps_no_other_model_waiting(
     other = plant(line.places, next(NAMES), good(0))
     slow = plant(line.places, live.name, good(0))
     hangs, goes_on = threading.Event(), threading.Event()
-    alone = trial.try_alone
+    alone = GoldenBatch.try_alone
 
-    def hanging(onnx: object, expected: object) -> None:
-        if live.name in str(onnx):
+    def hanging(expected: GoldenBatch, artifact: Artifact) -> None:
+        if live.name in str(artifact.files[ONNX]):
             hangs.set()
             assert goes_on.wait(60)
-        alone(onnx, expected)  # type: ignore[arg-type]
+        alone(expected, artifact)
 
-    monkeypatch.setattr(trial, "try_alone", hanging)
+    monkeypatch.setattr(GoldenBatch, "try_alone", hanging)
     line.promote(slow)
     first = threading.Thread(target=line.release)
     first.start()

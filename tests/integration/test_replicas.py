@@ -120,6 +120,7 @@ def test_a_replica_that_is_frozen_holds_the_other_up_only_for_a_moment(pair: Pai
 
 def serving_at(endpoint: Endpoint) -> psutil.Process:
     ports = f"--grpc-port={endpoint.grpc_port}"
-    found = [each for each in psutil.process_iter(["cmdline"]) if ports in each.info["cmdline"]]
+    every = psutil.process_iter(["cmdline"])
+    found = [each for each in every if ports in (each.info["cmdline"] or ())]  # None: just gone
     assert len(found) == 1
     return found[0]

@@ -127,7 +127,7 @@ def otherwise(share: float) -> np.ndarray:
 
 
 def slow() -> bytes:
-    """The model of seed 0 with a matrix product before it."""
+    """The model of seed 0 with a matrix product before it, ten times what a request takes else."""
     nodes = [
         helper.make_node("ConstantOfShape", ["shape"], ["ones"]),
         helper.make_node("ReduceSum", [FEATURES], ["total"], keepdims=0),
@@ -136,7 +136,7 @@ def slow() -> bytes:
         helper.make_node("ReduceSum", ["product"], ["nothing"], keepdims=0),
         helper.make_node("Add", [FEATURES, "nothing"], ["seen"]),
     ]
-    return classifier(weights_of(0), before=nodes, extra={"shape": np.array([300, 300])})
+    return classifier(weights_of(0), before=nodes, extra={"shape": np.array([700, 700])})
 
 
 @pytest.mark.parametrize("spec", [CANARY, SHADOW], ids=["canary", "shadow"])
@@ -155,9 +155,10 @@ def test_a_rollout_ends_as_the_candidate_deserves(
     served.promote(name, 1, classifier(weights_of(0)), RolloutSpec())
     with asking(served, name) as failed:
         served.promote(name, 2, model, spec)
-        assert served.status(name, 2)[0] in ("staged", end)  # a bad one may be found out at once
-        assert "beside version 1" in served.status(name, 2)[1]
-        assert served.client.live_version(name) == 1
+        status, reason = served.status(name, 2)
+        if status == "staged":  # a bad one may be found out before the first release is over
+            assert "beside version 1" in reason
+            assert served.client.live_version(name) == 1
         assert served.until_decided(name, 2) == end, served.status(name, 2)
     assert failed == []
     assert served.client.live_version(name) == (2 if end == "live" else 1)

@@ -86,7 +86,7 @@ def _pid(chosen: Settings, name: str) -> int:
 
 def test_all_services_are_up(running: Settings) -> None:
     report = control.status(running, live_versions=lambda places: {"endpoints": len(places.triton)})
-    names = ["mlflow", "prefect", "triton", "deployments", "webhook"]
+    names = ["mlflow", "prefect", "triton", "deployments", "webhook", "openai"]
     assert [each.name for each in report.services] == names
     assert report.healthy
     assert report.live_versions == {"endpoints": 1}
@@ -260,22 +260,24 @@ def test_the_procfile_runs_everything_and_ctrl_c_ends_it(
 ) -> None:
     chosen = _settings(tmp_path, monkeypatch)
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    honcho = subprocess.Popen(
-        [sys.executable, "-m", "honcho", "start", "-f", str(PROCFILE)],
-        env={**os.environ, **environment.chosen(chosen), "MILLRACE_HOME": str(chosen.home)}
-        | {"PATH": path},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    said = tmp_path / "honcho.log"
+    with said.open("wb") as output:
+        honcho = subprocess.Popen(
+            [sys.executable, "-m", "honcho", "start", "-f", str(PROCFILE)],
+            env={**os.environ, **environment.chosen(chosen), "MILLRACE_HOME": str(chosen.home)}
+            | {"PATH": path},
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
     servers = [each for each in services.local(chosen) if each.address]
     ready = services.deployments_ready_file(chosen)
+
+    def well() -> bool:
+        assert honcho.poll() is None, said.read_text()[-8000:]
+        return ready.exists() and all(services.healthy(each, None) for each in servers)
+
     try:
-        _wait(
-            lambda: ready.exists() and all(services.healthy(each, None) for each in servers),
-            120,
-            "all five are well",
-        )
-        assert honcho.poll() is None
+        _wait(well, 240, "all six are well")
     finally:
         honcho.send_signal(signal.SIGINT)
         honcho.wait(30)

@@ -1,6 +1,7 @@
 """One embedded Triton for the module; every test serves models of its own names."""
 
 import json
+import shutil
 import sys
 import threading
 import time
@@ -21,10 +22,12 @@ from tritonclient.utils import InferenceServerException
 from models.errors import InputError, TransientError, WorkError
 from models.places import Endpoint, Places
 from models.specs.serving import AcceleratorSpec
-from serving import plan, triton
+from serving import model_release, plan, triton
 from serving.accelerator import accelerators_of
+from serving.backend_check import require_backend
 from serving.client import TOKEN_HEADER, TOKEN_METADATA, TritonClient
 from serving.config import from_text
+from serving.language.expected import GoldenPrompts
 from serving.ledger import Ledger
 from serving.load import measure
 from serving.model_release import Request
@@ -32,6 +35,7 @@ from serving.observe import Observer
 from serving.outcome import Outcome, checked
 from serving.reconcile import reconcile
 from serving.repository import Repository
+from serving.version_folder import Artifact
 from tests.integration.backends import kill_backends
 from tests.integration.desk import ROWS, FileDesk
 from tests.integration.graphs import constant, proto
@@ -303,6 +307,7 @@ def test_a_killed_backend_process_is_replaced_by_the_next_release(served) -> Non
 def test_a_release_that_comes_to_no_rest_says_so(served, monkeypatch) -> None:
     served.serve("restless", constant(1))
     monkeypatch.setattr(Observer, "_answers", lambda self, client, model, version: False)
+    monkeypatch.setattr(model_release, "MAX_ROUNDS", 3)
     outcome = served.release(restless=1)
     assert "comes to no rest" in str(outcome.error)
     assert "switch restless version 1" in str(outcome.error)
@@ -427,6 +432,32 @@ def test_a_client_without_the_token_predicts_and_is_told_why_no_more(served, tok
 def test_the_token_is_in_no_log(served) -> None:
     endpoint = served.client.endpoint
     assert endpoint.token not in triton.log_file(served.places, endpoint).read_text()
+
+
+def test_a_form_for_vllm_is_refused_before_it_is_staged_where_there_is_no_such_backend(
+    served: Served, tmp_path: Path
+) -> None:
+    for name in ("config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors"):
+        (tmp_path / name).write_text(name)
+    golden = GoldenPrompts(("a",), ("b",), 1, exact=False)
+    served.desk.register_language("of_vllm", 1, tmp_path, golden)
+    outcome = served.release(of_vllm=1)
+    assert "no vllm backend" in str(outcome.error)
+    assert not (served.places.model_repository / "of_vllm").exists()
+    assert not any("vllm" in entry.name for entry in served.client.index())
+
+
+def test_a_server_with_the_backend_is_not_refused(served: Served, tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").write_text("")
+    artifact = Artifact({"model.safetensors": tmp_path / "model.safetensors"}, "", "language")
+    with pytest.raises(WorkError, match="no vllm backend"):
+        require_backend(artifact, served.client)
+    (backends,) = (served.places.home / "backends").iterdir()
+    shutil.copytree(backends / "onnxruntime", backends / "vllm")
+    try:
+        require_backend(artifact, served.client)
+    finally:
+        shutil.rmtree(backends / "vllm")
 
 
 def test_a_gpu_that_is_not_there_is_why_a_version_is_refused(served) -> None:

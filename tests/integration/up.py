@@ -13,7 +13,7 @@ import numpy as np
 from flows import control
 from flows.settings import Settings
 from models.errors import MillraceError
-from models.features import FEATURES
+from models.model_input import FEATURES
 from models.places import Places
 from models.registry import CHAMPION
 from models.tracking import client

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import torch
 
+from export.exporter import Exporter
 from export.onnx import export_onnx
 from models.arrays import Array
 from models.features import Encoding, Feature
@@ -12,6 +13,7 @@ from models.mlp import Perceptron
 from models.model_input import ModelInput
 from models.network import Network, Served
 from models.objective import Classification
+from models.specs.export import ExportSpec
 
 ENCODING = Encoding(
     (
@@ -55,3 +57,17 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Exported:
     path = tmp_path_factory.mktemp("exported") / "model.onnx"
     export_onnx(served, ENCODING.input, objective.output, path)
     return Exported(served, objective, ENCODING.input, path)
+
+
+@pytest.fixture(scope="module")
+def exporter(exported: Exported, tmp_path_factory: pytest.TempPathFactory) -> Exporter:
+    return Exporter(
+        served=exported.served,
+        objective=exported.objective,
+        read=exported.read,
+        calibration=lambda: [exported.rows(64, seed=n) for n in range(4)],
+        validation=lambda: pytest.fail("nothing is searched for"),
+        folder=tmp_path_factory.mktemp("forms"),
+        threads=1,
+        spec=ExportSpec(),
+    )

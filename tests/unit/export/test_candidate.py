@@ -75,9 +75,9 @@ def test_a_loss_of_nothing_is_allowed_at_a_gate_of_zero() -> None:
     ("size", "slo", "reason"),
     [
         (2**20, 2.0, None),
-        (2**20 + 2**18, 2.0, "its 1.25 MiB are more than 1 MiB"),
+        (2**20 + 2**18, 2.0, "its 1.25 MiB are more than export.max_size_mib, 1 MiB"),
         (2**20, 1.9, "p99 2.00 ms is more than serving.latency_slo_ms, 1.9 ms"),
-        (2**30, None, "its 1024.00 MiB are more than 1 MiB"),
+        (2**30, None, "its 1,024.00 MiB are more than export.max_size_mib, 1 MiB"),
     ],
 )
 def test_a_form_that_is_too_large_or_too_slow_is_refused(
@@ -125,8 +125,10 @@ def test_the_front_has_what_no_other_form_beats() -> None:
         candidate("twin", size=2, latency=0.5, metric=0.7),
         Candidate("unmade", reason="no"),
         candidate("refused", size=1, latency=9.0, metric=0.1, reason="metric loss"),
+        candidate("many", size=9, latency=0.2, metric=0.7, throughput=1e6),
     )
-    assert [each.name for each in pareto(forms)] == ["quick", "small", "twin", "refused"]
+    found = [each.name for each in pareto(forms)]
+    assert found == ["quick", "small", "twin", "refused", "many"]
 
 
 def test_the_better_of_two_negative_metrics_is_chosen() -> None:
@@ -146,31 +148,35 @@ def test_nothing_is_chosen_where_nothing_passed(forms: tuple[Candidate, ...]) ->
 
 def test_the_fallback_lost_least() -> None:
     forms = (candidate("a", loss=0.3), candidate("b", loss=0.1), candidate("c", loss=0.2))
-    assert fallback(forms) == forms[1]
+    assert fallback(forms, SPEC) == forms[1]
 
 
-def test_a_gain_is_a_better_fallback_than_no_loss() -> None:
-    forms = (candidate("even", loss=0.0), candidate("gain", loss=-0.1))
-    assert fallback(forms) == forms[1]
+def test_the_fallback_is_the_best_by_the_objective_of_those_that_are_good_enough() -> None:
+    forms = (
+        candidate("large", size=9, loss=0.0, reason="too large"),
+        candidate("small", size=2, loss=0.005, reason="too large"),
+        candidate("bad", size=1, loss=0.5, reason="too large"),
+    )
+    assert fallback(forms, ExportSpec(objective="size")) == forms[1]
 
 
 @pytest.mark.parametrize("loss", [NAN, INF])
 def test_a_form_of_unknown_loss_is_no_fallback(loss: float) -> None:
     forms = (candidate("unknown", loss=loss), candidate("known", loss=0.2))
-    assert fallback(forms) == forms[1]
+    assert fallback(forms, SPEC) == forms[1]
 
 
 @pytest.mark.parametrize("stage", [Stage("s", INF, 0.0, 0.9, 0.0), Stage("s", 0.0, INF, 0.9, 0.0)])
 def test_a_form_whose_answers_are_not_finite_is_no_fallback(stage: Stage) -> None:
     forms = (Candidate("broken", stage=stage), candidate("worse", loss=0.5))
-    assert fallback(forms) == forms[1]
+    assert fallback(forms, SPEC) == forms[1]
 
 
 @pytest.mark.parametrize(
     "forms", [(), (Candidate("unmade", reason="no"),), (candidate("unknown", loss=NAN),)]
 )
 def test_there_is_no_fallback_where_nothing_was_measured(forms: tuple[Candidate, ...]) -> None:
-    assert fallback(forms) is None
+    assert fallback(forms, SPEC) is None
 
 
 @pytest.mark.parametrize(("reason", "passed"), [(None, True), ("no", False)])

@@ -20,7 +20,6 @@ from models.arrays import Array
 from models.digest import digest_of
 from models.errors import WorkError
 from models.onnx_session import OnnxSession
-from models.specs.export import ExportSpec
 
 LIMITS = Limits(120.0, 16 << 30)
 INT8 = "onnx-int8-static"
@@ -29,20 +28,6 @@ UNFIT = {"onnx-int8-weights", "onnx-int4-weights"}
 """The classifier has Gemm layers, which have no weight-only form."""
 FOR_GPUS = {name for name, form in FORMS.items() if form.package} | {"onnx-bf16", "onnx-fp8"}
 """What onnxruntime cannot answer on a CPU, or needs another package."""
-
-
-@pytest.fixture(scope="module")
-def exporter(exported: Any, tmp_path_factory: pytest.TempPathFactory) -> Exporter:
-    return Exporter(
-        served=exported.served,
-        objective=exported.objective,
-        read=exported.read,
-        calibration=lambda: [exported.rows(64, seed=n) for n in range(4)],
-        validation=lambda: pytest.fail("nothing is searched for"),
-        folder=tmp_path_factory.mktemp("forms"),
-        threads=1,
-        spec=ExportSpec(),
-    )
 
 
 @pytest.mark.parametrize("name", sorted(FORMS.keys() - UNFIT - FOR_GPUS))

@@ -185,7 +185,7 @@ def test_an_engine_gets_its_name_its_profile_and_its_cache(
     assert path.read_text() == f"--axis rows=1:64:64 --timing-cache {cache}"
     program.unlink()
     assert exporter.make("tensorrt-fp32") == path  # what is there is not built again
-    command = (tmp_path / COMMANDS).read_text().splitlines()[1]
+    command = (tmp_path / COMMANDS).read_text().splitlines()[3]
     assert command.endswith(f"{FP32}.onnx {path.name} --axis rows=1:64:64")
 
 
@@ -278,7 +278,7 @@ def test_an_engine_is_never_chosen_however_fast() -> None:
     slow = Candidate("onnx-fp32", None, "", 1, Speed(9, 9, 1, 1), Stage("s", 0, 0, 0.9, 0))
     assert choose((ENGINE, slow), ExportSpec()) is slow
     assert choose((ENGINE,), ExportSpec()) is None
-    assert fallback((ENGINE,)) is None
+    assert fallback((ENGINE,), ExportSpec()) is None
 
 
 def test_the_certificate_keeps_what_a_stage_is_tied_to() -> None:

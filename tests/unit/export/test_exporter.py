@@ -21,7 +21,7 @@ from models.errors import TransientError, WorkError
 from models.features import Encoding, Feature
 from models.network import Network, Served
 from models.objective import Classification, Regression
-from models.specs.export import ExportLimits, ExportSpec, FormName
+from models.specs.export import ExportLimits, ExportSpec, GraphForm
 
 INT8 = "onnx-int8-static"
 BOTH = ExportSpec(candidates=(FP32, INT8))
@@ -188,13 +188,13 @@ def test_a_conversion_that_goes_wrong_is_a_row_and_the_others_go_on(
 
 
 def test_a_form_that_does_not_answer_in_time_is_a_row(exported: Any, made: dict[str, Path]) -> None:
-    spec = ExportSpec(candidates=(FP32,), limits=ExportLimits(seconds=0.2))
+    spec = ExportSpec(candidates=(FP32,), limits=ExportLimits(seconds=0.001))
     (found,) = exporter_of(exported, made[FP32].parent, spec).candidates(evidence_of(exported))
     assert "its measurement did not end" in (found.reason or "")
 
 
 def test_every_form_that_a_pipeline_may_name_can_be_made() -> None:
-    assert {*FORMS, *ENGINES, FP32, MIXED} == set(get_args(FormName))
+    assert {*FORMS, *ENGINES, FP32, MIXED} == set(get_args(GraphForm))
 
 
 @pytest.mark.parametrize("name", [FP32, INT8])
@@ -218,3 +218,38 @@ def test_onnxruntime_alone_gives_the_certified_answers(
     assert candidate.stage is not None
     difference = np.abs(np.load(answers) - exported.answer(rows)).max()
     assert difference <= candidate.stage.golden_difference + 1e-6
+
+
+class _Hanging(nn.Module):
+    def forward(self, rows: Tensor) -> Tensor:
+        import time
+
+        time.sleep(60)
+        return rows
+
+
+class _Crashing(nn.Module):
+    def forward(self, rows: Tensor) -> Tensor:
+        import os
+
+        os.abort()
+
+
+@pytest.mark.parametrize(
+    ("net", "reason"),
+    [
+        (_Hanging(), "its conversion did not end within 20 s"),
+        (_Crashing(), "its conversion crashed: SIGABRT"),
+    ],
+)
+def test_a_module_that_hangs_or_crashes_while_it_is_exported_ends_no_run(
+    exported: Any, tmp_path: Path, net: nn.Module, reason: str
+) -> None:
+    import cloudpickle
+
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    spec = ExportSpec(candidates=(FP32,), limits=ExportLimits(seconds=20))
+    exporter = replace(exporter_of(exported, tmp_path, spec), served=net)
+    (found,) = exporter.candidates(evidence_of(exported))
+    assert found.reason == reason
+    assert not list(tmp_path.glob("*.onnx"))

@@ -18,21 +18,6 @@ from export.forms import MODELOPT
 from models.apart import Limits, run_apart
 from models.errors import WorkError
 from models.onnx_session import OnnxSession
-from models.specs.export import ExportSpec
-
-
-@pytest.fixture(scope="module")
-def exporter(exported: Any, tmp_path_factory: pytest.TempPathFactory) -> Exporter:
-    return Exporter(
-        served=exported.served,
-        objective=exported.objective,
-        read=exported.read,
-        calibration=lambda: [exported.rows(64, seed=n) for n in range(4)],
-        validation=lambda: pytest.fail("nothing is searched for"),
-        folder=tmp_path_factory.mktemp("forms"),
-        threads=1,
-        spec=ExportSpec(),
-    )
 
 
 def layer_inputs(graph: Any) -> list[Any]:

@@ -21,7 +21,7 @@ from models.model_input import INPUT_IDS
 from models.network import Served
 from models.objective import Classification
 from models.onnx_session import OnnxSession
-from models.specs.export import ExportSpec, FormName
+from models.specs.export import ExportSpec, GraphForm
 from models.specs.training import ModelSpec
 from models.tokenizer import learnt
 
@@ -74,7 +74,7 @@ def exporter(
         validation=lambda: evidence,
         folder=tmp_path_factory.mktemp("forms"),
         threads=1,
-        spec=ExportSpec(candidates=get_args(FormName)),
+        spec=ExportSpec(candidates=get_args(GraphForm)),
     )
 
 
@@ -94,7 +94,7 @@ def test_what_is_asked_is_padded_and_unpadded_together_and_alone(evidence: Evide
     asked = list(evidence.asked())
     shapes = [rows.shape for rows, _ in asked]
     assert shapes[0] == (10, 24)
-    assert shapes[1][0] == 10
+    assert shapes[1][0] == 16  # a full batch, some rows twice
     assert shapes[1][1] < 24
     assert [rows for rows, _ in shapes[2:]] == [3, 3, 3, 1, *[1] * 10, 10]
     for rows, answers in asked:

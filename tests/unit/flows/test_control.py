@@ -1,8 +1,6 @@
-import os
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -50,13 +48,28 @@ def test_a_supervisor_that_was_told_to_end_is_no_error(
     assert downs == [chosen]
 
 
-def test_sigterm_stops_what_runs_as_ctrl_c_does(
-    chosen: Settings, downs: list[Settings], sleeper: "subprocess.Popen[bytes]"
-) -> None:
-    before = signal.getsignal(signal.SIGTERM)
-    timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM))
-    timer.start()
-    with control._sigterm_as_ctrl_c():
-        control._stay(chosen, sleeper, control._silent)
-    assert downs == [chosen]
-    assert signal.getsignal(signal.SIGTERM) is before
+UP = """
+import subprocess, sys
+from pathlib import Path
+from flows import control
+from flows.settings import Settings
+
+control.down = lambda settings, say: print("down", flush=True)
+sleeper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+with control._sigterm_as_ctrl_c():
+    control._stay(Settings(home=Path(sys.argv[1])), sleeper, lambda line: print(line, flush=True))
+sleeper.kill()
+print("done", flush=True)
+"""
+
+
+def test_sigterm_stops_what_runs_as_ctrl_c_does(tmp_path: Path) -> None:
+    """In a process of its own: a signal that comes amiss ends the one that is sent it."""
+    with subprocess.Popen(
+        [sys.executable, "-c", UP, tmp_path], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert "running" in process.stdout.readline()
+        process.send_signal(signal.SIGTERM)
+        assert process.communicate(timeout=60)[0].split() == ["down", "done"]
+    assert process.returncode == 0

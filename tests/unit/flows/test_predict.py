@@ -33,7 +33,10 @@ def test_rows_are_encoded(tmp_path: Path) -> None:
         ("[1]", ["row 2: [1]", "one JSON object a line"]),
         ("3", ["row 2: 3"]),
         ("{", ["row 2"]),
-        ('{"a": 1, "n": 1, "plam": "p01"}', ["row 2 has no field 'plan'", "did you mean 'plam'?"]),
+        (
+            '{"a": 1, "n": 1, "plam": "p01"}',
+            ["row 2 has no field 'plan'", "did you mean 'plan' by 'plam'?"],
+        ),
         ('{"a": [1], "n": 1, "plan": "p01"}', ["the values of 'a'"]),
         ('{"a": null, "n": 1, "plan": "p01"}', ["row 2", "a is missing", "seen: null"]),
         (

@@ -1,11 +1,13 @@
 from datetime import UTC, datetime
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from export.certificate import Certificate
 from flows.control import ServiceStatus, Status
 from flows.show import show_history, show_status, show_training
+from flows.show_language import learnt_nothing
 from models.package import ModelVersion
 from models.promotion import Promotion
 from models.tracking import TrackedRun
@@ -60,7 +62,7 @@ SERVER, DATABASE = "http://127.0.0.1:5000", "sqlite:///mlflow.db"
         (CHALLENGER, DATABASE, False, "`millrace up`, then make digits version 3", "sqlite"),
         (CHAMPION, SERVER, True, "`millrace status` tells", "millrace up"),
         (CHAMPION, DATABASE, False, "`millrace up` serves", "millrace status"),
-        (REFUSED, SERVER, True, "", "next:"),
+        (REFUSED, SERVER, True, "loosen export.max_metric_loss", "alias champion"),
     ],
 )
 def test_the_next_step_after_a_training_is_one_that_is_left(
@@ -97,3 +99,12 @@ def test_a_status_tells_where_clients_send_grpc(capsys: pytest.CaptureFixture[st
     assert "gRPC 127.0.0.1:8001" in capsys.readouterr().out
     show_status(_status(0))
     assert "gRPC" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("perplexity", "told"), [(219.0, True), (218.9, False)])
+def test_a_model_no_better_than_counting_has_learnt_nothing(perplexity: float, told: bool) -> None:
+    outcome: Any = SimpleNamespace(
+        certificate=SimpleNamespace(stages=[SimpleNamespace(perplexity=perplexity)]),
+        baselines=SimpleNamespace(unigram=219.0),
+    )
+    assert learnt_nothing(outcome) is told

@@ -1,6 +1,21 @@
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
 import pytest
 
+from models import tables
+from models.language.tokenizer import LanguageTokenizer, learn_tokenizer
+from models.pipeline import Pipeline
 from models.places import Places
+from models.snapshots import Snapshot
+
+TEXTS = [
+    "def add(a, b):\n    return a + b\n",
+    "import os\n\n\nfor name in os.listdir('.'):\n    print(name)\n",
+    "class Node:\n    def __init__(self, value):\n        self.value = value\n",
+] * 5
 
 
 @pytest.fixture(scope="session")
@@ -8,3 +23,40 @@ def mlflow_places(tmp_path_factory: pytest.TempPathFactory) -> Places:
     """An embedded MLflow of its own; its database takes seconds to make, so all tests share it."""
     home = tmp_path_factory.mktemp("mlflow")
     return Places(home, f"sqlite:///{home}/mlflow.db", str(home / "tables")).prepared()
+
+
+@pytest.fixture(scope="session")
+def texts() -> Sequence[str]:
+    return TEXTS
+
+
+@pytest.fixture(scope="session")
+def bpe() -> LanguageTokenizer:
+    return learn_tokenizer(TEXTS, 320)
+
+
+@pytest.fixture(scope="session")
+def chat_bpe() -> LanguageTokenizer:
+    return learn_tokenizer(TEXTS, 320, chat=True)
+
+
+@pytest.fixture
+def embedded(tmp_path: Path) -> Places:
+    """Places of their own, without services."""
+    return Places(tmp_path / "home", "", str(tmp_path / "home" / "tables")).prepared()
+
+
+@pytest.fixture
+def ingest_text(tmp_path: Path, embedded: Places) -> Callable[..., Snapshot]:
+    """Write rows as JSON lines and ingest them for a language model."""
+
+    def ingested(rows: Sequence[Mapping[str, Any]], **dataset: Any) -> Snapshot:
+        (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+        values = {
+            "name": "t",
+            "dataset": {"source": "rows.jsonl", "target": "text", "features": [], **dataset},
+            "model": {"family": "causal_lm"},
+        }
+        return tables.ingest(Pipeline.model_validate(values).located(tmp_path), embedded)
+
+    return ingested

@@ -54,7 +54,7 @@ def test_one_that_hangs_is_ended(tmp_path: Path) -> None:
 
 def test_a_long_last_word_is_cut() -> None:
     assert len(ending(1, "x" * 10_000)) == 500
-    assert ending(-signal.SIGABRT, "told") == "its process crashed: SIGABRT"
+    assert ending(-signal.SIGABRT, "told") == "it crashed: SIGABRT"
 
 
 RESERVE = """

@@ -79,7 +79,8 @@ def linear_widths(network: Network) -> list[tuple[int, int]]:
 
 
 def test_a_pipeline_file_may_name_the_families_that_there_are() -> None:
-    assert set(NAMED_IN_FILES) == set(FAMILIES)
+    # a decoder of transformers is no module of rows
+    assert set(NAMED_IN_FILES) == {*FAMILIES, "causal_lm"}
 
 
 def test_an_unknown_family_suggests_the_nearest() -> None:

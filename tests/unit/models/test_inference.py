@@ -212,8 +212,10 @@ def test_a_schema_is_described_in_one_line() -> None:
 
 
 def test_a_text_cannot_be_nullable() -> None:
-    columns = {"a": ColumnSpec(type="text", nullable=True)}
+    cells, declared = {"a": ["x"], "t": ["y"]}, {"a": ColumnSpec(type="text")}
+    stored = resolve(cells, columns=declared)
     with pytest.raises(InputError, match="nothing to learn from a text that is missing"):
-        resolve({"a": ["x"], "t": ["y"]}, columns=columns)
-    declared = {"a": ColumnSpec(type="text")}
+        resolve(cells, stored, columns={"a": ColumnSpec(nullable=True)})
+    with pytest.raises(ValueError, match="a text cannot be nullable"):
+        ColumnSpec(type="text", nullable=True)
     assert resolve({"a": ["x"], "t": ["y"]}, columns=declared).column("a") == Column("a", "text")

@@ -42,3 +42,16 @@ def test_machines_of_a_kind_share_their_kernels_whatever_their_names() -> None:
     assert one.kind != Machine("An EPYC", 2, ("avx2",)).kind
     assert one.kind != Machine("A Xeon", 2, ("avx2", "avx512_vnni"), "NVIDIA H200").kind
     assert str(one).startswith("A Xeon (")
+
+
+def test_what_a_process_starts_is_not_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    busy, own = iter([10.0, 11.5]), iter([2.0, 3.0])
+    monkeypatch.setattr(machine, "_busy", lambda: next(busy))
+    monkeypatch.setattr(machine, "_own", lambda: next(own))
+    monkeypatch.setattr(machine.psutil, "cpu_count", lambda: 2)
+    monkeypatch.setattr(machine.time, "sleep", lambda _: None)
+    assert machine.others_use(1.0) == 0.25
+
+
+def test_the_share_of_others_is_a_share() -> None:
+    assert 0 <= machine.others_use(0.1) <= 1

@@ -54,7 +54,7 @@ def test_the_examples_are_valid_and_survive_being_resolved(tmp_path: Path, name:
 
 
 def test_every_family_is_known() -> None:
-    assert tuple(families.FAMILIES) == FAMILIES
+    assert (*families.FAMILIES, "causal_lm") == FAMILIES
 
 
 def test_the_schema_describes_the_keys() -> None:
@@ -104,7 +104,7 @@ def test_mistakes_are_told_with_their_place(tmp_path: Path, text: str, words: li
         ("training.epochs", "malformed"),
         ("training..epochs=1", "malformed"),
         ("training.epochs=[", "not YAML"),
-        ("training.epoch=3", "--set training.epoch: training.epoch"),
+        ("training.epoch=3", "--set training.epoch: there"),
     ],
 )
 def test_wrong_overrides_are_told(tmp_path: Path, override: str, words: str) -> None:
@@ -115,7 +115,7 @@ def test_wrong_overrides_are_told(tmp_path: Path, override: str, words: str) -> 
 @pytest.mark.parametrize(
     ("text", "overrides", "told", "file_is_named"),
     [
-        ("", ["training.epochs=0"], "in --set\n  --set training.epochs: training.epochs", False),
+        ("", ["training.epochs=0"], "in --set\n  --set training.epochs: input", False),
         ("training: {epochs: 5}\n", ["training={epochs: 0}"], "  --set training: ", False),
         ("training: {epochs: 0}\n", ["training.batch_size=5"], "  line 5: training.epochs", True),
         (
@@ -176,3 +176,13 @@ def test_a_schedule_that_cannot_be_read_is_refused(tmp_path, key, value, says) -
         load_pipeline(file)
     assert f"schedule.{key}" in str(caught.value)
     assert says in str(caught.value)
+
+
+@pytest.mark.parametrize(("given", "says"), [("[onnx-int3]", "onnx-int8-"), ("[]", "at least 1")])
+def test_a_list_with_a_wrong_item_is_one_problem(tmp_path: Path, given: str, says: str) -> None:
+    file = tmp_path / "p.yaml"
+    dataset = "dataset: {source: x.csv, target: y}"
+    file.write_text(f"{{name: a, {dataset}, export: {{candidates: {given}}}}}")
+    with pytest.raises(InputError, match="a problem in") as caught:
+        load_pipeline(file)
+    assert says in caught.value.what

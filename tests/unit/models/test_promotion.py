@@ -39,7 +39,7 @@ def test_who_gets_which_alias(
 ) -> None:
     decided = decide(
         mode=mode,
-        passed=passed,
+        refusal=None if passed else "too large",
         metric=metric,
         champion=champion,
         champion_metric=champion_metric,
@@ -53,7 +53,7 @@ def test_who_gets_which_alias(
         (True, 0.95, 0.9, "no worse: 0.9500 against 0.9000 of champion 3"),
         (True, 0.85, 0.9, "worse: 0.8500 against 0.9000 of champion 3"),
         (True, 0.85, None, "champion 3 cannot be measured on this test split"),
-        (False, 0.95, 0.9, "it did not hold its gates"),
+        (False, 0.95, 0.9, "it did not hold its gates: too large"),
         (True, NAN, 0.9, "its metric is nan"),
     ],
 )
@@ -61,6 +61,32 @@ def test_the_reason_is_for_people(
     passed: bool, metric: float, champion_metric: float | None, reason: str
 ) -> None:
     decided = decide(
-        mode="auto", passed=passed, metric=metric, champion=3, champion_metric=champion_metric
+        mode="auto",
+        refusal=None if passed else "too large",
+        metric=metric,
+        champion=3,
+        champion_metric=champion_metric,
     )
     assert decided.reason == reason
+
+
+@pytest.mark.parametrize(
+    ("perplexity", "of_champion", "champion", "reason"),
+    [
+        (12.0, 14.5, True, "no worse: 12.0000 against 14.5000 of champion 3"),
+        (14.5, 12.0, False, "worse: 14.5000 against 12.0000 of champion 3"),
+        (12.0, NAN, False, "worse: 12.0000 against nan of champion 3"),
+    ],
+)
+def test_of_two_perplexities_the_smaller_is_better(
+    perplexity: float, of_champion: float, champion: bool, reason: str
+) -> None:
+    decided = decide(
+        mode="auto",
+        refusal=None,
+        metric=perplexity,
+        champion=3,
+        champion_metric=of_champion,
+        smaller_is_better=True,
+    )
+    assert (decided.champion, decided.reason) == (champion, reason)

@@ -1,6 +1,7 @@
 import socket
 import socketserver
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -8,6 +9,7 @@ from threading import Thread
 
 import pytest
 
+from models import reachable
 from models.errors import TransientError, WorkError
 from models.reachable import require_database, require_http, require_tcp
 
@@ -35,6 +37,31 @@ def test_what_answers_no_http_is_not_reachable(address: str) -> None:
     with pytest.raises(TransientError, match="Ray cannot be reached") as caught:
         require_http(f"http://{address}/", service="Ray", setting="RAY_ADDRESS")
     assert "check RAY_ADDRESS" in str(caught.value)
+
+
+class _Late(socketserver.BaseRequestHandler):
+    """Answers the second request; the first one waits in vain."""
+
+    asked = 0
+
+    def handle(self) -> None:
+        type(self).asked += 1
+        self.request.recv(1000)
+        if self.asked == 1:
+            time.sleep(0.4)
+        else:
+            self.request.sendall(b"HTTP/1.0 200 OK\r\n\r\ntrue")
+
+
+def test_what_is_late_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reachable, "TIMEOUT_S", 0.2)
+    monkeypatch.setattr(_Late, "asked", 0)
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), _Late) as server:
+        Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}).start()
+        url = f"http://127.0.0.1:{server.server_address[1]}/health"
+        require_http(url, service="Prefect", setting="PREFECT_API_URL")
+        server.shutdown()
+    assert _Late.asked == 2
 
 
 @pytest.mark.parametrize("url", ["http://host:abc/", "http://", "no address", "http://[::1/"])

@@ -185,15 +185,15 @@ def test_a_fetched_package_holds_the_model_and_its_evidence(
     squares: ModelVersion, registry: Registry, evidence: dict[str, Path]
 ) -> None:
     package = registry.fetch(squares)
-    assert package.model.read_bytes() == evidence["model.onnx"].read_bytes()
-    assert package.encoding == ENCODING
+    assert package.graph.model.read_bytes() == evidence["model.onnx"].read_bytes()
+    assert package.graph.encoding == ENCODING
     assert package.text("pipeline.yaml") == "name: squares\n"
 
 
 def test_a_fetched_package_holds_the_golden_batch(
     squares: ModelVersion, registry: Registry
 ) -> None:
-    features, answers = registry.fetch(squares).golden()
+    features, answers = registry.fetch(squares).graph.golden()
     np.testing.assert_array_equal(features, GOLDEN)
     np.testing.assert_array_equal(answers, GOLDEN**2)
 
@@ -240,14 +240,14 @@ def test_a_broken_download_is_not_kept(
     with pytest.raises(InputError):
         registry.fetch(squares)
     shutil.copyfile(evidence["model.onnx"], stored / "model.onnx")
-    assert digest_of(registry.fetch(squares).model) == squares.digest
+    assert digest_of(registry.fetch(squares).graph.model) == squares.digest
 
 
 def test_a_file_that_was_damaged_in_the_cache_is_fetched_again(
     squares: ModelVersion, registry: Registry
 ) -> None:
-    registry.fetch(squares).model.write_bytes(b"other")
-    assert digest_of(registry.fetch(squares).model) == squares.digest
+    registry.fetch(squares).graph.model.write_bytes(b"other")
+    assert digest_of(registry.fetch(squares).graph.model) == squares.digest
 
 
 @pytest.mark.parametrize("name", ["model.onnx", "extra_files/encoding.json"])

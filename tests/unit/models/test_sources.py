@@ -164,6 +164,7 @@ def prepare(folder: Path) -> None:
     (folder / "bad.csv").write_bytes(b"a,target\n\xff\xfe,1\n")
     (folder / "twice.csv").write_text("a,a,target\n1,2,3\n")
     (folder / "notes.txt").write_text("x")
+    (folder / "notes.dat").write_text("x")
     (folder / "sub").mkdir()
     (folder / "rows.py").write_text(
         "def broken():\n    raise KeyError('x')\n\ndef dicts():\n    yield {}\n\nnumber = 3\n"
@@ -180,7 +181,8 @@ def prepare(folder: Path) -> None:
         ("bad.parquet", ["is not a Parquet file"]),
         ("bad.csv", ["cannot be read as CSV", "UTF-8"]),
         ("twice.csv", ["two columns of one name"]),
-        ("notes.txt", ["cannot be told from its ending", "dataset.format"]),
+        ("notes.dat", ["cannot be told from its ending", "dataset.format"]),
+        ("notes.txt", ["dataset.target", "seen: target", "valid: path, text"]),
         ("sub", ["a folder and not a Delta table", "sub/*.parquet"]),
         ("train.csv", ["dataset.target", "seen: target", "valid: a, label"]),
         ("sklearn:digit", ["did you mean 'digits'?", "sklearn:iris"]),
@@ -213,3 +215,10 @@ def test_unknown_columns_are_named_with_the_nearest(
     (tmp_path / "r.csv").write_text("id,target\n1,0\n")
     with pytest.raises(InputError, match=rf"dataset\.{place}(.|\n)*did you mean 'id'"):
         list(open_source(spec("r.csv", **more), tmp_path).batches())
+
+
+def test_json_lines_with_text_that_is_not_utf8_are_put_aside() -> None:
+    for bad in (b'{"a": "x\xff"}', b'{"a": "x\\ud800"}', b'{"a": "x\xed\xa0\x80"}'):
+        chunk = source_jsonl.read_block(b'{"a": "\\ud83d\\ude00"}\n' + bad + b'\n{"a": "y"}\n')
+        assert chunk.rows.to_pylist() == [{"a": "\U0001f600"}, {"a": "y"}]
+        assert [line.reason for line in chunk.unreadable] == ["line holds text that is not UTF-8"]

@@ -66,6 +66,16 @@ def test_a_snapshot_holds_the_rows_and_what_is_known_of_them(
     assert list(rows[0]) == ["id", "x", "y", "_key", "_bucket"]
 
 
+def test_rows_come_back_in_the_order_of_the_source(tmp_path: Path, run: Ingest) -> None:
+    for number in range(40):  # as many batches, which Delta would deal out to several writers
+        rows = range(number * 50, number * 50 + 50)
+        lines = [f"{row},{row / 7:.2f},{'ab'[row % 2]}" for row in rows]
+        (tmp_path / f"r{number:02}.csv").write_text("\n".join(["id,x,y", *lines]))
+    snapshot = run("r*.csv", key=["id"])
+    found = [row for batch in snapshots.scan(snapshot) for row in batch["id"].to_pylist()]
+    assert found == list(range(2000))
+
+
 def test_the_same_input_twice_makes_no_version(tmp_path: Path, run: Ingest, places: Places) -> None:
     write_csv(tmp_path / "r.csv", 100, "bad,1,a\n")
     assert run().created

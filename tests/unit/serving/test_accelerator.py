@@ -89,7 +89,7 @@ def test_what_the_cpp_backend_refuses_is_refused(
 
 def test_a_version_that_builds_engines_may_load_for_longer() -> None:
     accelerated = ServingSpec.model_validate({"device": "gpu", "accelerator": "tensorrt"})
-    assert load_seconds(accelerated) > load_seconds(ServingSpec(device="gpu"))
+    assert load_seconds(accelerated, 1) > load_seconds(ServingSpec(device="gpu"), 1)
 
 
 class Refused(Exception):
@@ -167,11 +167,11 @@ def test_a_session_that_goes_on_without_tensorrt_is_refused(backend: ModuleType)
 def test_a_model_of_text_is_refused_with_an_accelerator() -> None:
     read = TensorSpec("input_ids", TensorProto.INT64, (-1, -1), "rows")
     given = TensorSpec("probabilities", TensorProto.FLOAT, (-1, 3), "rows")
-    signature = of_text(Signature((read,), (given,)), labelled=True)
+    signature = of_text(Signature((read,), (given,)))
     spec = ServingSpec.model_validate({"device": "gpu", "accelerator": "tensorrt"})
     with pytest.raises(InputError, match=r"serving\.accelerator cannot serve this model"):
         model_config("m", signature, spec, version_policy=latest())
     plain = ServingSpec.model_validate({"device": "gpu"})
     config = model_config("m", signature, plain, version_policy=latest())
     assert config.backend == "text_onnxruntime"
-    assert [tensor.name for tensor in config.output] == ["label", "probabilities"]
+    assert [tensor.name for tensor in config.output] == ["probabilities"]

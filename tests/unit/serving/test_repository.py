@@ -6,11 +6,19 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from models.digest import digest_of
+from models.digest import digest_of, digest_of_model
 from models.errors import InputError, WorkError
 from models.specs.serving import ServingSpec
 from serving.config import model_config, specific
-from serving.repository import Artifact, Repository
+from serving.repository import Repository
+from serving.version_folder import (
+    ONNX,
+    Artifact,
+    found_in,
+    is_whole,
+    read_version,
+    write_version,
+)
 
 
 @pytest.fixture
@@ -30,14 +38,16 @@ def linear(path: Path, weight: float = 1.0, **save: object) -> Artifact:
         [numpy_helper.from_array(weights, "w")],
     )
     onnx.save(helper.make_model(graph), path, **save)
-    return Artifact(path, digest_of(path), labels=("a", "b", "c"))
+    return Artifact.of_graph(path, digest_of(path), labels=("a", "b", "c"))
 
 
 def test_a_staged_version_is_listed_with_what_it_is(repository, tmp_path) -> None:
     artifact = replace(linear(tmp_path / "m.onnx"), serving=ServingSpec(instance_count=2))
     assert repository.stage("m", 7, artifact)
     assert repository.versions() == {"m": (7,)}
-    assert repository.artifact("m", 7) == replace(artifact, onnx=repository.onnx("m", 7))
+    assert repository.artifact("m", 7) == replace(
+        artifact, files={ONNX: repository.root / "m/7/model.onnx"}
+    )
 
 
 def test_staging_the_same_again_does_nothing(repository, tmp_path) -> None:
@@ -72,17 +82,19 @@ def test_external_data_in_a_subgraph_is_refused(repository, tmp_path) -> None:
     hidden = TensorProto(name="hidden", data_location=TensorProto.EXTERNAL, data_type=1)
     branch = helper.make_graph([helper.make_node("Constant", [], ["c"], value=hidden)], "b", [], [])
     artifact = linear(tmp_path / "m.onnx")
-    model = onnx.load(artifact.onnx)
+    model = onnx.load(artifact.files[ONNX])
     model.graph.node.append(helper.make_node("If", ["x"], ["z"], then_branch=branch))
-    artifact.onnx.write_bytes(model.SerializeToString())
+    artifact.files[ONNX].write_bytes(model.SerializeToString())
     with pytest.raises(InputError, match="in other files"):
-        repository.stage("m", 1, replace(artifact, sha256=digest_of(artifact.onnx)))
+        repository.stage("m", 1, replace(artifact, sha256=digest_of(artifact.files[ONNX])))
 
 
 def test_what_is_not_onnx_is_refused(repository, tmp_path) -> None:
     (tmp_path / "m.onnx").write_bytes(b"junk")
     with pytest.raises(InputError, match="not an ONNX model"):
-        repository.stage("m", 1, Artifact(tmp_path / "m.onnx", digest_of(tmp_path / "m.onnx")))
+        repository.stage(
+            "m", 1, Artifact.of_graph(tmp_path / "m.onnx", digest_of(tmp_path / "m.onnx"))
+        )
 
 
 @pytest.mark.parametrize("name", ["", "..", "../m", "a/b", ".hidden", "a\n", "é"])
@@ -118,4 +130,37 @@ def test_configuration_is_restored_as_it_was(repository, tmp_path) -> None:
 def test_files_are_not_for_everyone(repository, tmp_path) -> None:
     repository.stage("m", 1, linear(tmp_path / "m.onnx"))
     assert (repository.root / "m/1").stat().st_mode & 0o007 == 0
-    assert repository.onnx("m", 1).stat().st_mode & 0o007 == 0
+    assert (repository.root / "m/1/model.onnx").stat().st_mode & 0o007 == 0
+
+
+def of_files(folder: Path, **contents: str) -> Artifact:
+    files = {}
+    for name, text in contents.items():
+        files[name] = folder / name
+        files[name].write_text(text)
+    return Artifact(files, digest_of_model({name: digest_of(file) for name, file in files.items()}))
+
+
+def test_a_version_of_several_files_is_whole_only_with_all_of_them(tmp_path) -> None:
+    (tmp_path / "1").mkdir()
+    artifact = of_files(tmp_path, weights="w", vocabulary="v")
+    write_version(tmp_path / "1", artifact)
+    assert read_version(tmp_path / "1").sha256 == artifact.sha256 == found_in(tmp_path / "1")
+    assert is_whole(tmp_path / "1")
+    for name in artifact.files:
+        kept = (tmp_path / "1" / name).read_bytes()
+        (tmp_path / "1" / name).chmod(0o640)
+        (tmp_path / "1" / name).write_bytes(b"x")
+        assert not is_whole(tmp_path / "1")
+        (tmp_path / "1" / name).write_bytes(kept)
+    (tmp_path / "1" / "weights").unlink()
+    assert not is_whole(tmp_path / "1")
+    assert found_in(tmp_path / "1") == "no weights"
+
+
+@pytest.mark.parametrize("name", ["../out", "a/b", ".hidden", "version.json", ""])
+def test_a_file_cannot_leave_the_folder_of_its_version(tmp_path, name) -> None:
+    (tmp_path / "1").mkdir()
+    (tmp_path / "m").write_text("m")
+    with pytest.raises(InputError, match="cannot have this name"):
+        write_version(tmp_path / "1", Artifact({name: tmp_path / "m"}, "0" * 64))

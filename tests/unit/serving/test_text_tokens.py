@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import models.pieces
+import models.tokenizer
 from models.model_input import ModelInput
 from models.tokenizer import learnt
 from serving.backends.text_onnxruntime import text_tokens
@@ -29,6 +30,19 @@ def test_the_tokens_are_those_of_training(tokens: Tokens) -> None:
     assert sorted(places) == [0, 1, 2, 3, 4]
 
 
+def test_a_text_of_a_megabyte_is_cut_before_it_is_read_and_alike_in_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(text_tokens, "CHARACTERS", 1)
+    monkeypatch.setattr(models.tokenizer, "CHARACTERS", 1)
+    (tmp_path / "tokenizer.json").write_text(TOKENIZER.json)
+    again = Tokens(tmp_path / "tokenizer.json")
+    long = "one two three " * 50
+    ((_, ids),) = again.runs([long])
+    np.testing.assert_array_equal(ids, TOKENIZER.ids([long])[:, : ids.shape[1]])
+    assert again.tokenizer.decode(ids[0].tolist()) == long[:12]
+
+
 def test_texts_of_about_a_length_run_together(
     tokens: Tokens, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -48,6 +62,7 @@ def test_a_piece_holds_so_many_places_and_a_longer_text_goes_alone(
 
 def test_texts_are_put_together_as_the_certificate_does(tokens: Tokens) -> None:
     assert text_tokens.TOKENS == models.pieces.PLACES
+    assert text_tokens.CHARACTERS == models.tokenizer.CHARACTERS
     random = np.random.default_rng(0)
     texts = ["three " * random.integers(0, 9) for _ in range(3000)]
     read = ModelInput("input_ids", 12, TOKENIZER.padding)

@@ -6,10 +6,19 @@ import pytest
 
 from models.errors import InputError
 from models.features import Encoding, Feature
-from models.package import ModelVersion, Package
+from models.package import GraphPackage, ModelVersion, Package
+from models.pipeline import Pipeline
 from models.specs.compression import DistillationSpec
-from models.specs.training import TrainingSpec
-from tasks.reference import reference_of, registered, teacher_of
+from models.specs.dataset import DatasetSpec
+from models.specs.serving import ServingSpec
+from models.specs.training import ModelSpec, TrainingSpec
+from tasks.reference import (
+    names_versions,
+    pinned_versions,
+    reference_of,
+    registered,
+    teacher_of,
+)
 
 ENCODING = Encoding((Feature("x", "number", mean=1.0),), "y", ("no", "yes"))
 
@@ -26,11 +35,15 @@ class FakeRegistry:
         number = self.aliases.get(alias) if model == "digits" else None
         return self.version(model, number) if number else None
 
+    def champions(self) -> dict[str, ModelVersion]:
+        return {"digits": self.version("digits", 2)}
+
     def version(self, model: str, number: int) -> ModelVersion:
         return ModelVersion(model, number, "d", "r")
 
     def fetch(self, version: ModelVersion) -> Package:
-        return Package(version, self.file, self.encoding, self.file.parent)
+        (self.file.parent / "encoding.json").write_text(self.encoding.to_json())
+        return GraphPackage(version, {"model.onnx": self.file}, self.file.parent)
 
 
 @pytest.fixture
@@ -52,6 +65,42 @@ def test_a_version_that_is_not_there_is_told(registry: Any, name: str) -> None:
     with pytest.raises(InputError, match="there is no registered version") as caught:
         registered(name, registry, ENCODING)
     assert name in caught.value.what
+    assert "champion: digits" in str(caught.value.valid)
+
+
+def test_what_a_pipeline_names_is_looked_for_before_it_is_needed(registry: Any) -> None:
+    there = DistillationSpec(teacher="digits")
+    for training in (TrainingSpec(), TrainingSpec(distillation=there, compare="digits/1")):
+        assert pinned_versions(pipeline(training), registry) == pipeline(training)
+    away = pipeline(TrainingSpec(distillation=there, compare="nobody@old"))
+    with pytest.raises(InputError, match="'nobody@old'"):
+        pinned_versions(away, registry)
+
+
+@pytest.mark.parametrize(
+    ("training", "names"),
+    [
+        (TrainingSpec(), False),
+        (TrainingSpec(compare="digits"), True),
+        (TrainingSpec(distillation=DistillationSpec(teacher="digits")), True),
+    ],
+)
+def test_a_registry_is_asked_only_where_a_version_is_named(
+    training: TrainingSpec, names: bool
+) -> None:
+    assert names_versions(pipeline(training)) is names
+    assert names_versions(pipeline(training, family="causal_lm", pretrained="models:/lm/1"))
+
+
+def pipeline(training: TrainingSpec, **model: Any) -> Pipeline:
+    dataset = DatasetSpec(source="r.csv", target="t")
+    return Pipeline.model_construct(
+        name="p",
+        dataset=dataset,
+        model=ModelSpec(**model),
+        training=training,
+        serving=ServingSpec(),
+    )
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ import pytest
 from export.certificate import Certificate, Stage
 from models.gpu import Gpu, Ties
 from models.machine import this_machine
-from tasks import release
-from tasks.release import _caution
+from tasks import graph_dossier
+from tasks.graph_dossier import _caution
 
 TIES = Ties(Gpu("NVIDIA H200", "9.0", "570.86.10"), "11.4.0.106", "13")
 OTHER = Ties(Gpu("NVIDIA H200", "9.0", "580.1"), "11.4.0.106", "13")
@@ -30,7 +30,7 @@ def test_a_version_of_another_kind_of_machine_is_told() -> None:
 
 
 def test_the_same_gpu_driver_and_tensorrt_need_no_caution(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(release, "these_ties", lambda: TIES)
+    monkeypatch.setattr(graph_dossier, "these_ties", lambda: TIES)
     assert _caution(certificate(str(TIES))) == ""
 
 
@@ -38,7 +38,7 @@ def test_the_same_gpu_driver_and_tensorrt_need_no_caution(monkeypatch: pytest.Mo
 def test_whatever_an_engine_is_tied_to_and_is_not_here_is_told(
     monkeypatch: pytest.MonkeyPatch, here: Ties | None, told: str
 ) -> None:
-    monkeypatch.setattr(release, "these_ties", lambda: here)
+    monkeypatch.setattr(graph_dossier, "these_ties", lambda: here)
     found = _caution(certificate(str(TIES)))
     assert found.startswith(f"it was certified with {TIES}")
     assert told in found.partition("this machine has")[2]

@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from export.certificate import Certificate, Stage
-from tasks.certify import faults_of
+from tasks.graph_certify import faults_of, label_faults
 
 INT8 = Stage("onnx-int8", 0.01, 0.02, metric=0.95, metric_loss=0.0)
 CERTIFICATE = Certificate(
@@ -57,3 +57,10 @@ def test_a_tampered_stage_fails_the_certificate(tampered: Stage) -> None:
 def test_a_certificate_that_did_not_pass_is_told() -> None:
     (fault,) = faults(replace(CERTIFICATE, passed=False))
     assert "did not hold the gate" in fault
+
+
+def test_labels_in_another_order_are_a_fault() -> None:
+    assert list(label_faults(("a", "b"), {0: "a", 1: "b"})) == []
+    (fault,) = label_faults(("a", "b"), {0: "b", 1: "a"})
+    assert "column 0 is 'b', and was 'a'" in fault
+    assert len(list(label_faults(("a", "b"), {}))) == 1

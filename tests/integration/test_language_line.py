@@ -1,0 +1,236 @@
+"""A small decoder down the whole line: `run`, `up`, Triton, the door, and a second version."""
+
+import json
+import textwrap
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+import torch
+from peft import PeftModel
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+pytestmark = pytest.mark.timeout(600)
+
+PIPELINE = """
+    name: tales
+    dataset:
+      source: tales.jsonl
+      target: text
+      features: []
+      key: id
+      split: {train: 0.8, validation: 0.1, test: 0.1}
+    model:
+      family: causal_lm
+      params:
+        architecture: llama
+        hidden_size: 32
+        intermediate_size: 64
+        num_hidden_layers: 2
+        num_attention_heads: 4
+        num_key_value_heads: 2
+      tokenizer: {vocab_size: 300, max_tokens: 64}
+    training: {max_steps: 80, batch_size: 8, learning_rate: 0.01, num_workers: 1}
+    export: {candidates: [openvino-fp32], max_perplexity_increase: 0.05}
+    promotion: auto
+"""
+FINE_TUNING = """
+    name: advice
+    dataset:
+      source: advice.jsonl
+      target: answer
+      features: question
+      key: id
+      columns: {question: {type: text}, answer: {type: text}}
+    model:
+      family: causal_lm
+      pretrained: models:/tales@champion
+      lora: {r: 8}
+      tokenizer: {max_tokens: 64}
+    training: {max_steps: 40, batch_size: 8, learning_rate: 0.01, num_workers: 1}
+    export: {candidates: [openvino-fp32]}
+"""
+WHO, DOES = ("the cat", "a robin", "my owl", "one fox"), ("eats", "sees", "likes", "finds")
+WHAT = ("an apple", "the moon", "a red pear", "some rain")
+
+
+@dataclass
+class Tales:
+    """A pipeline file, its home, and what its first run came to."""
+
+    home: Any
+    file: Path
+    outcome: dict[str, Any]
+
+    @property
+    def base_url(self) -> str:
+        return f"http://127.0.0.1:{self.home.environment['MILLRACE_OPENAI_PORT']}/v1"
+
+    def live(self) -> dict[str, Any]:
+        served = self.home.run("status", "--json").json["served"]
+        return next((each for each in served if each["model"] == "tales"), {})
+
+    def until_live(self, version: int, seconds: float = 120) -> dict[str, Any]:
+        deadline = time.monotonic() + seconds
+        while (found := self.live()).get("version") != version:
+            assert time.monotonic() < deadline, found
+            time.sleep(1)
+        return found
+
+
+@pytest.fixture(scope="module")
+def tales(tmp_path_factory: pytest.TempPathFactory, make: Any) -> Iterator[Tales]:
+    folder = tmp_path_factory.mktemp("tales")
+    told = [f"{who} {does} {what}, and " for who in WHO for does in DOES for what in WHAT]
+    rows = [{"id": n, "text": "".join(told[(n * k) % 64] for k in range(1, 9))} for n in range(200)]
+    (folder / "tales.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    file = folder / "tales.yaml"
+    file.write_text(textwrap.dedent(PIPELINE))
+    home = make(folder / "home")
+    done = home.run("run", str(file), "--json", timeout=400)
+    assert done.code == 0, done.err
+    up = home.run("up", "--json", env={"MILLRACE_PIPELINES": str(file)})
+    assert up.code == 0, up.err
+    try:
+        yield Tales(home, file, done.json)
+    finally:
+        home.run("down")
+
+
+def test_a_run_beats_the_unigram_and_certifies_its_form(tales: Tales) -> None:
+    certificate = tales.outcome["certificate"]
+    (exact,) = certificate["forms"]
+    assert certificate["passed"] is True
+    assert certificate["stages"][0]["perplexity"] < tales.outcome["baselines"]["unigram"]
+    assert exact["stage"]["greedy_equal"] == exact["stage"]["prompts"]
+    assert abs(exact["stage"]["perplexity_increase"]) < 1e-3
+    assert tales.outcome["promotion"]["champion"] is True
+
+
+def test_its_champion_goes_live_and_goes_on_with_a_text(tales: Tales) -> None:
+    tales.until_live(1)
+    done = tales.home.run("predict", "tales", "--text", "the cat eats", "--json")
+    assert done.code == 0, done.err
+    assert done.json["version"] == 1
+    assert done.json["output_tokens"] > 0
+    streamed = tales.home.run("predict", "tales", "--text", "the cat eats")
+    assert streamed.out.rstrip("\n") == done.json["text"].rstrip("\n")
+    rows = tales.home.run("predict", "tales", "--rows", "-")
+    assert rows.code == 2
+    assert "tales does not take rows" in rows.err
+
+
+def test_the_live_server_is_certified_against_transformers(tales: Tales) -> None:
+    tales.until_live(1)
+    done = tales.home.run("certify", "tales", "--json")
+    assert done.code == 0, done.out + done.err
+    live, (exact,) = done.json["certificate"]["live"], done.json["certificate"]["forms"]
+    many = live["prompts"]
+    assert 32 < many <= 64
+    told = f"{many} of {many} prompts alone, {many} of {many} with 32 in flight"
+    assert (done.json["as_certified"], done.json["as_transformers"]) == (told, told)
+    assert live["perplexity"] == pytest.approx(exact["stage"]["perplexity"], rel=1e-5)
+    assert done.json["faults"] == []
+    kept = tales.home.path.glob("artifacts/**/certificate-live.json")
+    assert [json.loads(file.read_text())["live"] for file in kept] == [live]
+
+
+def test_the_openai_package_is_let_in_by_a_key_of_the_command(tales: Tales) -> None:
+    made = tales.home.run("keys", "add", "anna", "--tokens-per-minute", "5000", "--json")
+    assert made.code == 0, made.err
+    assert made.json["base_url"] == tales.base_url
+    with openai.OpenAI(
+        base_url=tales.base_url, api_key=made.json["secret"], max_retries=2
+    ) as client:
+        assert [each.id for each in client.models.list()] == ["tales"]
+        answer = client.completions.create(
+            model="tales",
+            prompt="the cat",
+            max_tokens=8,
+            temperature=0,
+            extra_body={"ignore_eos": True},
+        )
+        assert answer.usage is not None
+        assert answer.usage.completion_tokens == 8
+        assert tales.home.run("keys", "revoke", "anna").code == 0
+        time.sleep(1.5)
+        with pytest.raises(openai.AuthenticationError):
+            client.models.list()
+
+
+def test_another_version_beside_it_is_judged_by_the_same_text(tales: Tales) -> None:
+    done = tales.home.run(
+        *("run", str(tales.file), "--json"),
+        *("--set", "training.max_steps=90", "--set", "model.tokenizer.vocab_size=280"),
+        *("--set", "export.candidates=[openvino-fp32, openvino-int8]"),
+        timeout=400,
+    )
+    assert done.code == 0, done.err
+    exact, short = done.json["certificate"]["forms"]
+    assert short["stage"]["size_bytes"] < exact["stage"]["size_bytes"]
+    promotion = done.json["promotion"]
+    assert "cannot be measured" not in promotion["reason"]
+    if promotion["champion"]:
+        tales.until_live(2)
+    else:
+        assert "worse" in promotion["reason"]
+    history = tales.home.run("history", "tales", "--json").json
+    assert history[0]["kind"] == "live"
+
+
+def test_its_champion_is_fine_tuned_by_adapters_that_are_what_is_exported(tales: Tales) -> None:
+    rows = [
+        {"id": n, "question": f"{who} {does} {what}?", "answer": f" no, {who} sleeps"}
+        for n, (who, does, what) in enumerate(product(WHO, DOES, WHAT))
+    ]
+    folder = tales.file.parent
+    (folder / "advice.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    file = folder / "advice.yaml"
+    file.write_text(textwrap.dedent(FINE_TUNING))
+    base = tales.live()["version"]
+    done = tales.home.run("run", str(file), "--json", timeout=400)
+    assert done.code == 0, done.err
+    (exact,) = done.json["certificate"]["forms"]
+    assert exact["stage"]["perplexity"] < done.json["baselines"]["base"] / 2
+    assert exact["stage"]["greedy_equal"] == exact["stage"]["prompts"]
+    tags = done.json["version"]["tags"]
+    assert tags["millrace.base"] == f"models:/tales/{base}"
+    run = done.json["run"]["run_id"]
+    (kept,) = (tales.home.path / "artifacts").glob(f"*/{run}/artifacts")
+    assert f"revision: {tags['millrace.base_revision']}" in (kept / "pipeline.yaml").read_text()
+    assert "base, before training" in (kept / "report.html").read_text()
+    golden = json.loads((kept / "golden.json").read_text())
+    (start,) = (tales.home.path / "cache" / "tales").glob(f"{base}-checkpoint-*")
+    equal = [
+        with_adapter(start, kept / "checkpoint", prompt, golden["max_tokens"]) == answer
+        for prompt, answer in zip(golden["prompts"], golden["answers"], strict=True)
+    ]
+    # one may part at a tie: merging rounds
+    assert len(equal) >= 5
+    assert sum(equal) >= len(equal) - 1
+
+
+def with_adapter(base: Path, checkpoint: Path, prompt: str, tokens: int) -> str:
+    """Return how the base goes on with its adapter beside it, greedily."""
+    words = AutoTokenizer.from_pretrained(checkpoint)
+    start = AutoModelForCausalLM.from_pretrained(base)
+    model = PeftModel.from_pretrained(start, checkpoint / "adapter").eval()
+    ids = words(prompt, return_tensors="pt").input_ids
+    told = model.generate(
+        input_ids=ids,
+        attention_mask=torch.ones_like(ids),
+        max_new_tokens=tokens,
+        do_sample=False,
+    )
+    return str(words.decode(told[0, ids.shape[1] :], skip_special_tokens=True))
+
+
+def test_rows_are_not_scored_by_it(tales: Tales) -> None:
+    done = tales.home.run("score", str(tales.file))
+    assert done.code == 2
+    assert "Traceback" not in done.err

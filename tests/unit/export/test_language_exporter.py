@@ -1,0 +1,257 @@
+"""The forms of a small Llama, made and measured by real programs."""
+
+import shlex
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from export.language import forms
+from export.language.form_folder import FormFolder
+from export.language.forms import EXACT_FORM, Groups, LanguageForm
+from export.language.golden import golden_of
+from export.language.judge import Gates
+from export.language.language_candidate import LanguageCandidate
+from export.language.language_exporter import COMMANDS, Held, LanguageExporter
+from export.language.language_exporter import REFERENCE as REFERENCE_FOLDER
+from export.language.reference import Reference
+from export.language.text_loss import pieces_loss
+from export.language.token_pieces import TokenPieces
+from models.apart import Limits
+from models.errors import TransientError
+from serving.language.expected import same_words
+from tests.unit.export import language_models
+from tests.unit.export.language_models import pieces
+
+INT8, INT4, AWQ, SCALE = (f"openvino-{name}" for name in ("int8", "int4", "int4-awq", "int4-scale"))
+LIMITS = Limits(300, 16 * 2**30)
+REFERENCE = Reference(10.0, 100, 1, 1)
+
+
+@pytest.fixture(scope="module")
+def exporter(tmp_path_factory: pytest.TempPathFactory) -> LanguageExporter:
+    folder = tmp_path_factory.mktemp("language")
+    return LanguageExporter(
+        checkpoint=language_models.checkpoint(folder / "checkpoint"),
+        held_out=pieces(8192, 6),
+        calibration=lambda: pieces(0, 4, 32),
+        folder=folder / "forms",
+        threads=1,
+        candidates=("onnx-genai-int4", "no-such-form"),
+        limits=LIMITS,
+        gates=Gates(max_perplexity_increase=0.01),
+        groups=Groups(size=32),
+        held=Held(prompts=6, new_tokens=16),
+    )
+
+
+@pytest.fixture(scope="module")
+def reference(exporter: LanguageExporter) -> Reference:
+    return exporter.reference
+
+
+@pytest.fixture(scope="module")
+def exact(exporter: LanguageExporter, reference: Reference) -> LanguageCandidate:
+    return exporter.row(EXACT_FORM, reference)
+
+
+@pytest.fixture(scope="module")
+def int8(
+    exporter: LanguageExporter, reference: Reference, exact: LanguageCandidate
+) -> LanguageCandidate:
+    return exporter.row(INT8, reference)
+
+
+@pytest.fixture(scope="module")
+def int4(
+    exporter: LanguageExporter, reference: Reference, exact: LanguageCandidate
+) -> LanguageCandidate:
+    return exporter.row(INT4, reference)
+
+
+def weights(row: LanguageCandidate) -> int:
+    assert row.path is not None
+    return (row.path / "openvino_model.bin").stat().st_size
+
+
+def test_the_exact_form_answers_as_transformers(exact: LanguageCandidate) -> None:
+    assert exact.reason is None
+    assert exact.stage is not None
+    assert exact.stage.greedy_equal == exact.stage.prompts == 6
+    assert exact.stage.texts_equal == exact.stage.texts == 6
+    assert abs(exact.stage.perplexity_increase) < 1e-4
+    assert exact.stage.mean_kl < 1e-6
+    assert exact.stage.tokens == 6 * 63
+
+
+def test_as_text_the_exact_form_answers_as_transformers_too(
+    exporter: LanguageExporter, reference: Reference, exact: LanguageCandidate
+) -> None:
+    golden = golden_of(exporter.make(EXACT_FORM), reference, LIMITS, 1)
+    assert len(golden.prompts) == len(set(golden.prompts)) >= 5
+    assert (golden.max_tokens, golden.exact) == (16, True)
+    assert all(map(same_words, golden.transformers, golden.answers))
+
+
+def test_the_perplexity_of_the_files_can_be_measured_again(
+    exporter: LanguageExporter, exact: LanguageCandidate, int8: LanguageCandidate
+) -> None:
+    text = exporter.held_out.first(exporter.held.tokens, exporter.context)
+    for row, tolerance in ((exact, 1e-5), (int8, 1e-3)):
+        assert row.stage is not None
+        again = pieces_loss(exporter.make(row.name).path, text, LIMITS)
+        assert again.tokens == row.stage.tokens
+        assert again.perplexity == pytest.approx(row.stage.perplexity, rel=tolerance)
+
+
+def test_eight_bits_are_smaller_and_close(
+    exact: LanguageCandidate, int8: LanguageCandidate
+) -> None:
+    assert int8.stage is not None
+    assert int8.passed
+    assert weights(int8) < 0.4 * weights(exact)
+    assert 0 < int8.stage.mean_kl < 0.01
+    assert int8.stage.top1_agreement > 0.95
+
+
+def test_four_bits_are_smaller_still_and_further_away(
+    int8: LanguageCandidate, int4: LanguageCandidate
+) -> None:
+    assert int8.stage is not None
+    assert int4.stage is not None
+    assert weights(int4) < weights(int8)
+    assert int4.stage.mean_kl > 2 * int8.stage.mean_kl
+
+
+def test_speed_is_measured_at_one_and_at_many_streams(int8: LanguageCandidate) -> None:
+    speed = int8.speed
+    assert speed is not None
+    assert speed.tokens_per_second.keys() == {1, 8, 32}
+    assert min(speed.tokens_per_second.values()) > 0
+    assert speed.time_to_first_token_ms > 0
+    assert speed.peak_memory_bytes > 2**26
+
+
+def test_no_path_of_this_machine_is_in_a_form(
+    exporter: LanguageExporter, int8: LanguageCandidate, int4: LanguageCandidate
+) -> None:
+    here = [str(exporter.folder.parent).encode(), sys.prefix.encode(), str(Path.cwd()).encode()]
+    for name in (EXACT_FORM, INT8, INT4):
+        for file in exporter.make(name).files.values():
+            assert not any(path in file.read_bytes() for path in here), file
+
+
+def test_the_kept_commands_make_the_same_weights(
+    exporter: LanguageExporter, int8: LanguageCandidate, tmp_path: Path
+) -> None:
+    for each in exporter.reproduction():
+        copy = shutil.copytree if each.is_dir() else shutil.copyfile
+        copy(each, tmp_path / each.name)
+    lines = (exporter.folder / COMMANDS).read_text().splitlines()
+    python, *words = shlex.split(lines[lines.index(f"# {INT8}") + 1])
+    assert python == "python"
+    subprocess.run([sys.executable, *words], cwd=tmp_path, check=True, env={"PATH": "/usr/bin"})
+    again = FormFolder.read(tmp_path / INT8).files["openvino_model.bin"].read_bytes()
+    assert again == exporter.make(INT8).files["openvino_model.bin"].read_bytes()
+
+
+@pytest.mark.parametrize("name", [AWQ, SCALE])
+def test_text_of_the_train_split_calibrates_four_bits(
+    exporter: LanguageExporter, int4: LanguageCandidate, name: str
+) -> None:
+    plain, calibrated = exporter.make(INT4), exporter.make(name)
+    weights = "openvino_model.bin"
+    assert plain.files[weights].read_bytes() != calibrated.files[weights].read_bytes()
+    assert calibrated.size_bytes < 1.1 * plain.size_bytes
+
+
+def test_groups_are_those_that_are_asked_for(
+    exporter: LanguageExporter, int4: LanguageCandidate, tmp_path: Path
+) -> None:
+    (tmp_path / EXACT_FORM).symlink_to(exporter.make(EXACT_FORM).path)
+    rows = replace(exporter, groups=Groups(size=-1), folder=tmp_path).make(INT4)
+    assert rows.files["openvino_model.bin"].stat().st_size < weights(int4)
+
+
+def test_four_bits_that_no_layer_gets_are_a_row_with_the_reason(
+    exporter: LanguageExporter, exact: LanguageCandidate, tmp_path: Path
+) -> None:
+    (tmp_path / EXACT_FORM).symlink_to(exporter.make(EXACT_FORM).path)
+    few = replace(exporter, groups=Groups(size=32, ratio=0.01), folder=tmp_path)
+    reason = few.row(INT4, REFERENCE).reason or ""
+    assert "no layer gets 4 bits with a group size of 32 and a ratio of 0.01" in reason
+
+
+BAD = {
+    "hangs": "its conversion did not end within 5 s",
+    "crashes": "its conversion crashed: SIGABRT",
+    "killed": "its conversion was killed",
+    "writes_nothing": "its conversion left no model",
+    "eats": "MemoryError",
+}
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_a_conversion_that_goes_wrong_is_a_row_with_its_reason(
+    exporter: LanguageExporter,
+    exact: LanguageCandidate,
+    kind: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bad = LanguageForm(f"tests.unit.export.bad.{kind}")
+    monkeypatch.setitem(forms.LANGUAGE_FORMS, kind, bad)  # type: ignore[arg-type]
+    limits = Limits(5, 2**30) if kind in ("hangs", "eats") else LIMITS
+    exporter = replace(exporter, candidates=(kind,), limits=limits)
+    row = exporter.row(kind, REFERENCE)
+    assert BAD[kind] in (row.reason or "")
+    assert not (exporter.folder / f"{kind}.draft").exists()
+
+
+def test_a_form_that_does_not_answer_in_time_is_a_row(
+    exporter: LanguageExporter, int8: LanguageCandidate
+) -> None:
+    row = replace(exporter, limits=Limits(0.2, 2**34)).row(INT8, REFERENCE)
+    assert row.reason == "its measurement did not end within 0.2 s"
+
+
+def test_a_decoder_that_is_refused_is_a_row_and_so_is_what_is_made_of_it(
+    exporter: LanguageExporter, tmp_path: Path
+) -> None:
+    folder = tmp_path / "checkpoint"
+    model = language_models.decoder(
+        *("gemma2",),
+        **{"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "head_dim": 16},
+        **{"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64},
+    )
+    model.save_pretrained(folder)
+    language_models.tokenizer().save_pretrained(folder)
+    refused = replace(exporter, checkpoint=folder, folder=tmp_path / "forms")
+    for name in (EXACT_FORM, INT8):
+        assert "soft-capped" in (refused.row(name, REFERENCE).reason or "")
+
+
+def test_text_that_is_away_fails_the_run(
+    exporter: LanguageExporter, exact: LanguageCandidate, tmp_path: Path
+) -> None:
+    def away() -> TokenPieces:
+        raise TransientError("the table cannot be read")
+
+    (tmp_path / EXACT_FORM).symlink_to(exporter.make(EXACT_FORM).path)
+    exporter = replace(exporter, calibration=away, folder=tmp_path)
+    with pytest.raises(TransientError, match="the table cannot be read"):
+        exporter.row(AWQ, REFERENCE)
+
+
+def test_forms_that_cannot_be_made_here_are_rows_and_the_reference_is_not_left(
+    exporter: LanguageExporter, reference: Reference
+) -> None:
+    assert (exporter.folder / REFERENCE_FOLDER).is_dir()
+    lacking, unknown = exporter.measured_candidates()
+    assert lacking.reason == (
+        "the package onnxruntime-genai is not installed: pip install onnxruntime-genai"
+    )
+    assert unknown.reason == "there is no form 'no-such-form'"
+    assert not (exporter.folder / REFERENCE_FOLDER).exists()

@@ -1,0 +1,387 @@
+"""What is decided about the forms of a language model, of plain values."""
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from export.language import fidelity
+from export.language.attention import Attended, Attention
+from export.language.decoder_ir import causal_mask
+from export.language.engine_speed import Continuation, LanguageSpeed, speed_of
+from export.language.fidelity import log_softmax
+from export.language.form_folder import NEEDED, FormFolder
+from export.language.forms import EXACT_FORM, LANGUAGE_FORMS
+from export.language.greedy import Greedy, compared
+from export.language.judge import Gates, choose, judged, pareto
+from export.language.language_candidate import LanguageCandidate, LanguageStage
+from export.language.language_certificate import LanguageCertificate, certified
+from export.language.live_stage import LiveStage
+from export.language.probe import speed_lengths
+from export.language.reference import (
+    LOG_PROBABILITIES,
+    Answer,
+    read_answers,
+    write_answers,
+    written,
+)
+from export.language.refusal import other_kind, refusal, unlike
+from export.language.token_pieces import TokenPieces, prompt_lengths
+from models.arrays import Array
+from models.errors import InputError, WorkError
+
+NAN = float("nan")
+
+
+def candidate(
+    name: str,
+    *,
+    size: int = 1,
+    latency: float = 1.0,
+    throughput: float = 1.0,
+    perplexity: float = 10.0,
+    increase: float = 0.0,
+    reason: str | None = None,
+) -> LanguageCandidate:
+    speed = LanguageSpeed(latency / 2, latency / 2, {1: 1.0, 8: 1.0, 32: throughput}, 8, 8)
+    stage = LanguageStage(name, perplexity, increase, prompts=4, greedy_equal=3, greedy_ties=1)
+    return LanguageCandidate(name, None, name, size, speed, stage, reason)
+
+
+@pytest.mark.parametrize(
+    ("increase", "reason"),
+    [
+        (0.01, None),
+        (-0.2, None),
+        (0.0101, "its perplexity rises by 1.01%, more than 1.00%"),
+        (NAN, "its perplexity rises by nan%, more than 1.00%"),
+    ],
+)
+def test_a_form_whose_perplexity_rises_is_refused(increase: float, reason: str | None) -> None:
+    assert judged(candidate("openvino-int8", increase=increase), Gates()).reason == reason
+
+
+@pytest.mark.parametrize("perplexity", [NAN, float("inf")])
+def test_a_form_whose_answers_are_not_finite_is_refused(perplexity: float) -> None:
+    found = judged(candidate("openvino-int8", perplexity=perplexity), Gates())
+    assert found.reason == "its answers are not finite"
+
+
+def test_a_form_that_was_not_measured_is_refused() -> None:
+    assert not judged(LanguageCandidate("openvino-int8"), Gates()).passed
+
+
+def test_a_form_that_is_too_large_is_refused() -> None:
+    found = judged(candidate("openvino-int8", size=3 * 2**20), Gates(max_size_mib=2))
+    assert found.reason == "its 3.00 MiB are more than export.max_size_mib, 2 MiB"
+
+
+@pytest.mark.parametrize(
+    ("stage", "reason"),
+    [
+        ({"prompts": 8, "greedy_equal": 7, "greedy_ties": 1}, None),
+        ({"prompts": 8, "greedy_equal": 7}, "greedy tokens for 7 of 8 prompts"),
+        ({}, "greedy tokens for 0 of 0 prompts"),
+        (
+            {"prompts": 1, "greedy_equal": 1, "texts": 3, "texts_equal": 1},
+            "splits 2 of 3 texts otherwise",
+        ),
+    ],
+)
+@pytest.mark.parametrize("name", [EXACT_FORM, "openvino-int8"])
+def test_the_exact_form_must_be_exact_and_others_need_not(
+    stage: dict[str, int], reason: str | None, name: str
+) -> None:
+    form = LanguageCandidate(name, stage=LanguageStage(name, 10.0, **stage))  # type: ignore[arg-type]
+    found = judged(form, Gates()).reason
+    if name == EXACT_FORM and reason:
+        assert reason in (found or "")
+    else:
+        assert found is None
+
+
+FORMS = (
+    candidate("quick", size=9, latency=0.1, perplexity=12),
+    candidate("wide", size=9, latency=0.5, throughput=9.0, perplexity=12),
+    candidate("small", size=2, latency=0.5, perplexity=13),
+    candidate("good", size=5, latency=0.9, perplexity=9),
+    candidate("refused", size=1, latency=0.01, throughput=99, perplexity=1, reason="no"),
+    candidate("beaten", size=9, latency=0.5, perplexity=13),
+    LanguageCandidate("unmade", reason="no"),
+)
+
+
+@pytest.mark.parametrize(
+    ("objective", "name"),
+    [("latency", "quick"), ("throughput", "wide"), ("size", "small"), ("metric", "good")],
+)
+def test_the_best_by_the_objective_is_chosen(objective: str, name: str) -> None:
+    chosen = choose(FORMS, objective)
+    assert chosen is not None
+    assert chosen.name == name
+
+
+@pytest.mark.parametrize(("latency", "name"), [(0.96, "first"), (0.94, "second")])
+def test_what_noise_may_have_done_is_a_tie(latency: float, name: str) -> None:
+    chosen = choose((candidate("first"), candidate("second", latency=latency)), "latency")
+    assert chosen is not None
+    assert chosen.name == name
+
+
+def test_nothing_is_chosen_where_nothing_passed() -> None:
+    assert choose(FORMS[-1:], "size") is None
+
+
+def test_what_no_backend_serves_is_not_chosen() -> None:
+    forms = (candidate("compared", size=1), candidate("served", size=2))
+    chosen = choose((replace(forms[0], is_served=False), forms[1]), "size")
+    assert chosen == forms[1]
+
+
+def test_the_front_has_what_no_other_form_beats() -> None:
+    assert [each.name for each in pareto(FORMS[:4])] == ["quick", "wide", "small", "good"]
+    assert [each.name for each in pareto(FORMS)] == ["refused"]
+
+
+@pytest.mark.parametrize(
+    ("seen", "context", "reason"),
+    [
+        ([Attended(), Attended()], 64, None),
+        ([], 64, None),
+        ([Attended(sliding_window=64)] * 2, 64, None),
+        ([Attended(sliding_window=63), Attended()], 64, "looks back 63 tokens only"),
+        ([Attended(sliding_window=64)] * 2, None, "its context is any length"),
+        ([Attended()], 64, "1 attentions for 2 layers"),
+        ([Attended(), Attended(softcap=50.0)], 64, "soft-capped"),
+        ([Attended(), Attended(sinks=True)], 64, "sinks"),
+        ([Attended(biased=True), Attended()], 64, "a bias of its own"),
+    ],
+)
+def test_only_plain_causal_attention_is_served(
+    seen: list[Attended], context: int | None, reason: str | None
+) -> None:
+    found = refusal(2, context, seen)
+    assert found is None if reason is None else reason in (found or "")
+
+
+@pytest.mark.parametrize(
+    ("kinds", "takes", "alibi", "reason"),
+    [
+        (["full_attention"], {"past_key_values", "position_ids"}, False, None),
+        ([], {"past_key_values", "position_ids"}, False, None),
+        (["full_attention", "linear_attention"], {"past_key_values", "position_ids"}, False, "lin"),
+        ([], {"cache_params"}, False, "no keys and values"),
+        ([], {"past_key_values"}, False, "ALiBi"),
+        ([], {"past_key_values", "position_ids"}, True, "ALiBi"),
+    ],
+)
+def test_a_decoder_of_another_kind_is_refused_before_it_is_asked(
+    kinds: list[str], takes: set[str], alibi: bool, reason: str | None
+) -> None:
+    found = unlike(kinds, takes, alibi)
+    assert found is None if reason is None else reason in (found or "")
+
+
+@pytest.mark.parametrize(
+    ("cached", "counted", "fits"), [(2, 2, True), (1, 2, False), (2, 3, False)]
+)
+def test_layers_and_attentions_are_counted(cached: int, counted: int, fits: bool) -> None:
+    assert (other_kind(2, cached, counted) is None) == fits
+
+
+@pytest.mark.parametrize(("shift", "biased"), [(0.0, False), (-1.0, True)])
+def test_a_bias_of_the_decoder_s_own_is_seen(shift: float, biased: bool) -> None:
+    mask = causal_mask(torch.ones(1, 3), 0, 3)
+    attention = Attention(mask)
+    heads = torch.ones(1, 4, 3, 8), torch.ones(1, 2, 3, 8), torch.ones(1, 2, 3, 8)
+    answer, _ = attention(torch.nn.Module(), *heads, mask + shift)
+    assert answer.shape == (1, 3, 4, 8)
+    assert attention.seen == [Attended(biased=biased)]
+
+
+def answer(tokens: list[int], margins: list[float]) -> Answer:
+    return Answer(np.array([5]), np.array(tokens), np.array(margins, np.float32))
+
+
+@pytest.mark.parametrize(
+    ("told", "found"),
+    [
+        ([1, 2, 3], Greedy(1, 1, 0)),
+        ([1, 9, 9], Greedy(1, 0, 1)),  # the second token's margin is as good as none
+        ([9, 2, 3], Greedy(1, 0, 0)),
+        ([1, 2, 9], Greedy(1, 0, 0)),
+        ([1, 2], Greedy(1, 0, 0)),
+    ],
+)
+def test_only_a_tie_excuses_another_token(told: list[int], found: Greedy) -> None:
+    assert compared([answer([1, 2, 3], [0.5, 1e-5, 0.5])], [told]) == found
+    assert found.exact == (found.equal + found.ties == 1)
+
+
+def test_answers_are_read_as_they_were_written(tmp_path: Path) -> None:
+    wanted = [answer([1, 2], [0.1, 0.2]), Answer(np.arange(3), np.array([3, 4]), np.ones(2))]
+    write_answers(tmp_path, wanted)
+    for one, other in zip(read_answers(tmp_path), wanted, strict=True):
+        assert np.array_equal(one.prompt, other.prompt)
+        assert np.array_equal(one.tokens, other.tokens)
+        assert np.allclose(one.margins, other.margins)
+
+
+def test_prompts_are_written_as_text_up_to_its_end_unless_a_tie_decided() -> None:
+    tokenizer = SimpleNamespace(
+        eos_token_id=0,
+        decode=lambda tokens, skip_special_tokens: "".join(map(chr, tokens)),
+    )
+    answers = [
+        answer([98, 99, 0, 100], [1.0] * 4),
+        answer([98, 99], [1.0, 1e-5]),
+        answer([98], [1.0]),
+        answer([100], [1.0]),
+    ]
+    found = written(tokenizer, ["whole", "tied", " ", "whole"], answers[:3] + [answers[0]])
+    assert found == (("whole", "bc"),)
+    assert written(tokenizer, ["a", "b"], answers[2:]) == (("a", "b"), ("b", "d"))
+
+
+def numbered(*lengths: int, answer: Array | None = None) -> TokenPieces:
+    return TokenPieces(np.arange(sum(lengths)), np.array(lengths), answer)
+
+
+def test_the_first_token_of_a_piece_does_not_count() -> None:
+    answers = np.array([True, False, True, True, True, True])
+    found = [(ids.tolist(), counted.tolist()) for ids, counted in numbered(3, 1, 2).pieces()]
+    assert found == [([0, 1, 2], [True, True]), ([4, 5], [True])]
+    assert numbered(3, 1, 2).counted == 3
+    assert numbered(3, 1, 2, answer=answers).counted == 2
+
+
+def test_pieces_are_cut_to_the_context_and_taken_while_they_fit() -> None:
+    cut = numbered(6, 2, 4).first(5, context=4)
+    assert [ids.tolist() for ids, _ in cut.pieces()] == [[0, 1, 2, 3], [6, 7]]
+    assert cut.counted == 4
+    assert numbered(6).first(1, context=4).counted == 0
+
+
+def test_prompts_are_cut_side_by_side_and_come_again() -> None:
+    made = [prompt.tolist() for prompt in numbered(5, 4).prompts(6, (2,))]
+    assert made == [[0, 1], [5, 6], [2, 3], [7, 8], [0, 1], [5, 6]]
+
+
+def test_no_prompts_come_of_no_text() -> None:
+    with pytest.raises(InputError, match="no text"):
+        numbered(1, 1).prompts(2, (2,))
+
+
+def test_pieces_that_do_not_fit_together_are_refused() -> None:
+    with pytest.raises(InputError, match="do not fit together"):
+        TokenPieces(np.arange(4), np.array([2, 1]))
+
+
+def test_pieces_are_read_as_they_were_written(tmp_path: Path) -> None:
+    wanted = numbered(3, 2, answer=np.array([True, False, True, True, False]))
+    wanted.write(tmp_path / "pieces.npz")
+    found = TokenPieces.read(tmp_path / "pieces.npz")
+    assert found.answer is not None
+    assert found.answer.tolist() == [True, False, True, True, False]
+    assert found.lengths.tolist() == [3, 2]
+
+
+@pytest.mark.parametrize(
+    ("context", "lengths"), [(256, (8, 24, 48, 96)), (63, (8, 24)), (20, (4,))]
+)
+def test_prompts_leave_room_for_the_answer(context: int, lengths: tuple[int, ...]) -> None:
+    assert prompt_lengths(context, 16) == lengths
+
+
+def test_a_context_without_room_is_told() -> None:
+    with pytest.raises(InputError, match="no room"):
+        prompt_lengths(16, 16)
+    with pytest.raises(WorkError, match="too short"):
+        speed_lengths(2)
+
+
+def test_logarithms_of_large_logits_are_finite() -> None:
+    logs = log_softmax(np.array([[1000.0, 0.0], [0.0, 0.0]], np.float32))
+    assert np.allclose(logs, [[0.0, -1000.0], [-np.log(2)] * 2])
+
+
+def test_speed_is_of_all_streams_together() -> None:
+    def run(prompts: list[Array], new: int) -> Continuation:
+        return Continuation([[1] * new for _ in prompts], 0.5, 0.5 + 0.1 * (new - 1))
+
+    found = speed_of(run, [np.arange(8)] * 32, 11)  # type: ignore[arg-type]
+    assert found.time_to_first_token_ms == pytest.approx(500)
+    assert found.ms_per_token == pytest.approx(100)
+    assert found.tokens_per_second == pytest.approx({1: 11 / 1.5, 8: 88 / 1.5, 32: 352 / 1.5})
+
+
+def test_a_form_must_be_whole(tmp_path: Path) -> None:
+    for name in NEEDED:
+        (tmp_path / name).write_text(name)
+    assert FormFolder.read(tmp_path).size_bytes == sum(len(name) for name in NEEDED)
+    (tmp_path / NEEDED[0]).unlink()
+    with pytest.raises(InputError, match="is not whole") as error:
+        FormFolder.read(tmp_path)
+    assert error.value.seen == f"no {NEEDED[0]}"
+
+
+@pytest.mark.parametrize("name", NEEDED)
+def test_a_tampered_file_changes_the_digest(tmp_path: Path, name: str) -> None:
+    for each in NEEDED:
+        (tmp_path / each).write_text(each)
+    before = FormFolder.read(tmp_path).digest
+    assert FormFolder.read(tmp_path).digest == before
+    (tmp_path / name).write_text(f"{name} ")
+    assert FormFolder.read(tmp_path).digest != before
+
+
+def test_a_form_that_needs_a_package_says_what_installs_it() -> None:
+    form = LANGUAGE_FORMS["openvino-int8"]
+    assert form.lacking() is None
+    from dataclasses import replace
+
+    lacking = replace(form, package="no_such_module", distribution="no-such").lacking()
+    assert lacking == "the package no-such is not installed: pip install no-such"
+
+
+def test_a_certificate_is_read_as_it_was_written() -> None:
+    wanted = LanguageCertificate(
+        *("code", "quick", "quick", "library", 3, "abc", 0.01, True, "a machine"),
+        stages=(LanguageStage("transformers", 10.0),),
+        forms=certified(FORMS),
+    ).with_live(LiveStage(0.1, prompts=4, certified_alone=4, perplexity=10.0))
+    found = LanguageCertificate.from_json(wanted.to_json())
+    assert found == wanted
+    assert [stage.name for stage in found.stages] == ["transformers"]
+    assert [form.reason for form in found.forms if form.speed is None] == ["no"]
+    chosen = found.form("quick")
+    assert chosen is not None
+    assert chosen.speed == FORMS[0].speed
+
+
+@pytest.mark.parametrize("numbers", [2**22, 4])
+def test_a_form_is_compared_token_by_token(
+    tmp_path: Path, numbers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fidelity, "NUMBERS", numbers)
+    pieces = TokenPieces(np.array([0, 1, 0, 1]), np.array([4]), np.array([True, True, False, True]))
+    wanted = np.log(np.float32([[0.25, 0.75], [0.5, 0.5]]))
+    np.save(tmp_path / LOG_PROBABILITIES, wanted)
+    told = np.log(np.float32([[0.25, 0.75], [9.0, 9.0], [0.8, 0.2], [9.0, 9.0]]))
+    found = fidelity.fidelity(lambda ids: told, pieces, tmp_path)
+    assert found.tokens == 2
+    assert found.perplexity == pytest.approx((0.75 * 0.2) ** -0.5)
+    assert found.mean_kl == pytest.approx(0.5 * (0.5 * np.log(0.5 / 0.8) + 0.5 * np.log(0.5 / 0.2)))
+    assert found.top1_agreement == 1.0
+
+
+@pytest.mark.parametrize("logit", [NAN, float("inf")])
+def test_what_is_not_finite_stays_so(tmp_path: Path, logit: float) -> None:
+    np.save(tmp_path / LOG_PROBABILITIES, np.log(np.float32([[0.25, 0.75]])))
+    told = np.float32([[logit, 0.0], [0.0, 0.0]])
+    found = fidelity.fidelity(lambda ids: told, numbered(2), tmp_path)
+    assert not np.isfinite(found.perplexity)
+    assert not np.isfinite(found.mean_kl)

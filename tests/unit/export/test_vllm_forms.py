@@ -1,0 +1,139 @@
+"""Forms for vLLM: how they are made, why they are not, and what is read of vLLM's answers."""
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from export.language import vllm_place
+from export.language.conversions.compress_tensors import group_size, texts
+from export.language.form_folder import FormFolder
+from export.language.forms import CAST, LANGUAGE_FORMS
+from export.language.language_exporter import LanguageExporter
+from export.language.reference import Reference
+from export.language.vllm_engine import by_token
+from models.apart import Limits, run_apart
+from models.errors import InputError, WorkError
+from models.gpu import Gpu
+from models.language_engine import engine_of
+from tests.unit.export import language_models
+
+LIMITS = Limits(300, 16 * 2**30)
+GPU = Gpu("NVIDIA H100", "9.0", "580")
+FORMS = ("vllm-bf16", "vllm-w8a8", "vllm-awq", "vllm-gptq")
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return language_models.checkpoint(tmp_path_factory.mktemp("vllm") / "checkpoint", steps=2)
+
+
+def test_bfloat16_is_the_checkpoint_in_half_its_bytes(checkpoint: Path, tmp_path: Path) -> None:
+    run_apart(CAST, [checkpoint, tmp_path / "form"], LIMITS)
+    form = FormFolder.read(tmp_path / "form")
+    weights = "model.safetensors"
+    assert form.engine == "vllm"
+    assert form.files[weights].stat().st_size < 0.6 * (checkpoint / weights).stat().st_size
+    assert json.loads(form.files["config.json"].read_text())["dtype"] == "bfloat16"
+    same = "tokenizer.json"
+    assert form.files[same].read_bytes() == (checkpoint / same).read_bytes()
+
+
+def test_a_form_for_vllm_without_its_tokenizer_is_not_whole(tmp_path: Path) -> None:
+    for name in ("model.safetensors", "config.json", "tokenizer_config.json"):
+        (tmp_path / name).write_text(name)
+    with pytest.raises(InputError, match="is not whole") as error:
+        FormFolder.read(tmp_path)
+    assert error.value.seen == "no tokenizer.json"
+
+
+def test_the_files_tell_the_engine() -> None:
+    assert engine_of(["config.json", "model-00001-of-00002.safetensors"]) == "vllm"
+    assert engine_of(["openvino_model.xml", "draft/model.safetensors"]) == "openvino_genai"
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_without_a_gpu_every_form_of_vllm_is_a_row_with_the_reason(
+    name: str, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vllm_place, "this_gpu", lambda: None)
+    pieces = language_models.pieces(0, 2)
+    exporter = LanguageExporter(
+        *(checkpoint, pieces, lambda: pieces, tmp_path / "forms", 1, (name,), LIMITS)
+    )
+    row = exporter.row(name, Reference(10.0, 100, 1, 1))
+    assert row.reason == "vLLM measures it on an NVIDIA GPU, and there is none here"
+    assert not (tmp_path / "forms").exists()
+
+
+def test_beside_a_gpu_it_is_said_what_else_is_lacking(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vllm_place, "this_gpu", lambda: GPU)
+    form, gptq = LANGUAGE_FORMS["vllm-bf16"], LANGUAGE_FORMS["vllm-gptq"]
+    python = Path(sys.executable)
+    assert form.lacking(python) is None
+    assert "there is no" in (form.lacking(tmp_path / "python") or "")
+    absent = replace(gptq, package="no_such_module").lacking(python)
+    assert absent is not None
+    assert "--no-deps llmcompressor==" in absent
+    monkeypatch.setattr(vllm_place, "find_spec", lambda name: None)
+    assert "MILLRACE_VLLM_PYTHON" in (form.lacking() or "")
+
+
+@pytest.mark.parametrize(
+    ("widths", "size"), [((256, 1024), 128), ((64, 192), 64), ((96,), 32), ((4096, 64), 64)]
+)
+def test_a_group_fills_the_rows_of_all_layers(widths: tuple[int, ...], size: int) -> None:
+    assert group_size(widths) == size
+
+
+def test_a_layer_that_no_group_divides_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"divides layers of \[48, 128\] inputs"):
+        group_size([128, 48])
+
+
+def test_each_piece_of_text_calibrates_by_itself(tmp_path: Path) -> None:
+    np.savez(tmp_path / "c.npz", input_ids=np.arange(6), lengths=np.array([3, 1, 2]))
+    batches = [each["input_ids"].tolist() for each in texts(tmp_path / "c.npz")]
+    assert batches == [[[0, 1, 2]], [[4, 5]]]
+
+
+class Flat:
+    """As vLLM tells log-probabilities: of two positions, the first with nothing before it."""
+
+    start_indices, end_indices = (0, 0), (0, 4)
+    token_ids = (2, 0, 1, 2)
+    logprobs = (-0.5, -2.0, -3.0, -0.5)
+
+
+def test_flat_log_probabilities_are_read_by_token() -> None:
+    first, second = by_token(Flat())
+    assert len(first) == 0
+    assert second.tolist() == [-2.0, -3.0, -0.5]
+
+
+@pytest.fixture
+def bare(tmp_path: Path) -> Path:
+    """A Python with numpy and nothing else that is installed here."""
+    installed = Path(np.__file__).parents[1]
+    for name in ("numpy", "numpy.libs"):
+        (tmp_path / name).symlink_to(installed / name)
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path} exec {sys.executable} -S "$@"\n')
+    python.chmod(0o755)
+    return python
+
+
+@pytest.mark.parametrize("program", ["probe", "golden"])
+def test_vllms_python_needs_none_of_our_packages_to_measure(bare: Path, program: str) -> None:
+    told = run_apart(f"export.language.{program}", ["--help"], LIMITS, python=bare)
+    assert b"usage" in told
+
+
+def test_a_bare_python_lacks_what_millrace_installs(bare: Path) -> None:
+    with pytest.raises(WorkError, match="No module named 'pydantic'"):
+        run_apart("models.specs.language", [], LIMITS, python=bare)

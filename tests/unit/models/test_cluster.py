@@ -1,0 +1,51 @@
+"""Connecting to Ray: what it raises is told as ours."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import ray
+
+from models.cluster import connected
+from models.errors import TransientError
+
+
+class Starts:
+    """Stands for `ray.init`, which fails the first so many times."""
+
+    def __init__(self, failures: int) -> None:
+        self.failures = failures
+        self.called = 0
+
+    def __call__(self, **_: Any) -> None:
+        self.called += 1
+        if self.called <= self.failures:
+            # what Ray 2.60 raises where its first process takes longer than it waits
+            raise Exception("The current node timed out during startup. More words.")
+
+
+@pytest.fixture
+def starts(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Starts]:
+    def make(failures: int) -> Starts:
+        made = Starts(failures)
+        monkeypatch.setattr(ray, "init", made)
+        monkeypatch.setattr(ray, "is_initialized", lambda: False)
+        monkeypatch.setattr(ray, "shutdown", lambda: None)
+        return made
+
+    return make
+
+
+def test_a_slow_start_is_tried_once_more(starts: Callable[[int], Starts]) -> None:
+    made = starts(1)
+    with connected("local", 1):
+        pass
+    assert made.called == 2
+
+
+def test_a_start_that_fails_again_is_told(starts: Callable[[int], Starts]) -> None:
+    made = starts(9)
+    with pytest.raises(TransientError, match="did not start") as told, connected("local", 1):
+        pass
+    assert made.called == 2
+    assert "timed out during startup" in str(told.value.seen)

@@ -1,0 +1,79 @@
+from typing import Any
+
+import pytest
+import yaml
+from pydantic import ValidationError
+
+from models.pipeline import Pipeline
+from models.pipeline_file import resolved_yaml
+from models.specs.fit import misfits
+from models.specs.language import DEFAULT_FORMS
+
+
+def pipeline(family: str, **parts: Any) -> Pipeline:
+    values = {"name": "m", "dataset": {"source": "r.csv", "target": "y"}, **parts}
+    return Pipeline.model_validate(
+        {**values, "model": {"family": family, **parts.get("model", {})}}
+    )
+
+
+def test_a_language_model_has_forms_of_its_own() -> None:
+    assert pipeline("causal_lm").export.candidates == DEFAULT_FORMS
+    assert pipeline("mlp").export.candidates[0] == "onnx-fp32"
+
+
+def test_its_forms_are_what_the_file_says() -> None:
+    named = pipeline("causal_lm", export={"candidates": ["openvino-int4"]})
+    assert named.export.candidates == ("openvino-int4",)
+
+
+@pytest.mark.parametrize(
+    ("family", "part", "values", "told"),
+    [
+        ("mlp", "model", {"lora": {}}, "model.lora"),
+        ("mlp", "training", {"parallel": "fsdp"}, "training.parallel"),
+        ("mlp", "export", {"max_perplexity_increase": 0.5}, "export.max_perplexity_increase"),
+        ("mlp", "export", {"group_size": 32}, "export.group_size"),
+        ("text_classifier", "export", {"ratio": 0.8}, "export.ratio"),
+        ("mlp", "training", {"log_steps": 1}, "training.log_steps"),
+        ("mlp", "serving", {"generation": {"max_num_seqs": 2}}, "serving.generation"),
+        ("mlp", "export", {"candidates": ["openvino-int8"]}, "openvino-int8 is no form"),
+        ("causal_lm", "training", {"pruning": {}}, "training.pruning"),
+        ("mlp", "training", {"optimizer": "muon"}, "training.optimizer"),
+        ("causal_lm", "training", {"optimizer": "muon", "parallel": "tp"}, "whole matrices"),
+        ("causal_lm", "rollout", {"kind": "canary"}, "rollout.kind: canary"),
+        ("causal_lm", "export", {"candidates": ["onnx-fp32"]}, "onnx-fp32 is no form"),
+        ("causal_lm", "serving", {"max_batch_size": 8}, "serving.max_batch_size"),
+    ],
+)
+def test_a_key_of_another_family_is_told(
+    family: str, part: str, values: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(ValidationError, match=told):
+        pipeline(family, **{part: values})
+
+
+@pytest.mark.parametrize(
+    ("part", "key", "value"),
+    [("export", "group_size", 48), ("export", "ratio", 0.0), ("training", "log_steps", 0)],
+)
+def test_what_is_out_of_range_is_told(part: str, key: str, value: float) -> None:
+    with pytest.raises(ValidationError, match=f"{part}.{key}"):
+        pipeline("causal_lm", **{part: {key: value}})
+
+
+@pytest.mark.parametrize("family", ["mlp", "causal_lm"])
+def test_a_resolved_file_is_a_file_again(family: str) -> None:
+    made = pipeline(family)
+    assert Pipeline.model_validate(yaml.safe_load(resolved_yaml(made))) == made
+
+
+@pytest.mark.parametrize("key", ["seconds", "memory_gib"])
+@pytest.mark.parametrize("value", [float("inf"), float("nan"), 1e300])
+def test_a_limit_is_a_finite_number(key: str, value: float) -> None:
+    with pytest.raises(ValidationError, match=f"export.limits.{key}"):
+        pipeline("mlp", export={"limits": {key: value}})
+
+
+def test_a_family_that_is_none_is_said_and_not_what_does_not_go_with_it() -> None:
+    assert next(misfits("causal-lm", {}), None) is None

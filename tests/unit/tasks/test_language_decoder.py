@@ -1,0 +1,9 @@
+"""What a pipeline file says of a language model's training."""
+
+from models.specs.training import TrainingSpec
+from tasks.language.decoder import recipe_of
+
+
+def test_reports_come_as_often_as_the_file_says() -> None:
+    assert recipe_of(TrainingSpec(log_steps=3)).log_steps == 3
+    assert recipe_of(TrainingSpec()).log_steps == 10

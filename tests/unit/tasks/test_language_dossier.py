@@ -1,0 +1,122 @@
+"""What a release reads of a language model's files."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from export.language.language_candidate import LanguageStage
+from export.language.language_certificate import CertifiedForm, LanguageCertificate
+from export.language.live_stage import LiveStage
+from models.errors import InputError, WorkError
+from models.machine import this_machine
+from models.package import LanguagePackage, ModelVersion
+from models.pipeline import Pipeline
+from models.pipeline_file import resolved_yaml
+from models.places import Places
+from tasks.dossier import dossier_of
+from tasks.language.dossier import LanguageDossier
+
+FORM = "openvino-int8"
+GOLDEN = {"prompts": ["a"], "answers": ["b"], "max_tokens": 3, "exact": False}
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> LanguagePackage:
+    pipeline = Pipeline.model_validate(
+        {
+            "name": "lm",
+            "dataset": {"source": "r.jsonl", "target": "text", "features": []},
+            "model": {"family": "causal_lm"},
+            "serving": {"generation": {"max_num_seqs": 7}, "latency_slo_ms": 250},
+        }
+    )
+    certificate = LanguageCertificate(
+        *("lm", FORM, "f" * 64, "texts", 3, "d" * 64, 0.01, True),
+        machine="a machine",
+        machine_kind=this_machine().kind,
+        forms=(CertifiedForm(FORM, "f" * 64, LanguageStage(FORM, 12.5, size_bytes=2**20)),),
+    )
+    (tmp_path / "form").mkdir()
+    (tmp_path / "form" / "openvino_model.bin").write_bytes(b"weights")
+    (tmp_path / "pipeline.yaml").write_text(resolved_yaml(pipeline))
+    (tmp_path / "certificate.json").write_text(certificate.to_json())
+    (tmp_path / "golden.json").write_text(json.dumps(GOLDEN))
+    files = {"openvino_model.bin": tmp_path / "form" / "openvino_model.bin"}
+    return LanguagePackage(ModelVersion("lm", 4, "f" * 64, "run"), files, tmp_path)
+
+
+def dossier(package: LanguagePackage) -> LanguageDossier:
+    return LanguageDossier(package, Places(package.folder, "", ""))
+
+
+def changed(package: LanguagePackage, **values: object) -> LanguagePackage:
+    file = package.folder / "certificate.json"
+    certificate = LanguageCertificate.from_json(file.read_text())
+    file.write_text(replace(certificate, **values).to_json())
+    return package
+
+
+def test_a_package_is_read_as_what_it_is(package: LanguagePackage) -> None:
+    assert isinstance(dossier_of(package, Places(package.folder, "", "")), LanguageDossier)
+
+
+def test_its_files_are_staged_as_the_pipeline_file_says(package: LanguagePackage) -> None:
+    artifact = dossier(package).artifact()
+    assert (artifact.kind, artifact.sha256) == ("language", "f" * 64)
+    assert dict(artifact.files) == dict(package.files)
+    assert artifact.serving.generation.max_num_seqs == 7
+
+
+def test_it_must_answer_its_golden_prompts(package: LanguagePackage) -> None:
+    expected = dossier(package).expected()
+    assert (expected.prompts, expected.answers, expected.max_tokens) == (("a",), ("b",), 3)
+    assert (expected.exact, expected.latency_slo_ms, expected.caution) == (False, 250, "")
+    other = dossier(changed(package, machine_kind="another")).expected()
+    assert "chosen on a machine; this machine has" in other.caution
+
+
+def test_of_another_kind_of_machine_no_answer_is_exact(package: LanguagePackage) -> None:
+    (package.folder / "golden.json").write_text(json.dumps(GOLDEN | {"exact": True}))
+    assert dossier(package).expected().exact is True
+    assert dossier(changed(package, machine_kind="another")).expected().exact is False
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"prompts": ["a"]}'])
+def test_golden_answers_that_cannot_be_read(package: LanguagePackage, text: str) -> None:
+    (package.folder / "golden.json").write_text(text)
+    with pytest.raises((InputError, WorkError), match="golden answers"):
+        dossier(package).expected()
+
+
+def test_it_was_certified_with_its_perplexity(package: LanguagePackage) -> None:
+    found = dossier(package).measured()
+    assert (found.passed, found.metric, found.name) == (True, 12.5, "perplexity")
+    assert found.smaller_is_better
+    assert not dossier(changed(package, digest="0" * 64)).measured().passed
+
+
+def test_what_it_tells_is_the_table_of_its_forms(package: LanguagePackage) -> None:
+    text, certificate = dossier(package).told(None)
+    assert FORM in text
+    assert "Triton" not in text
+    found = LanguageCertificate.from_json(certificate)
+    assert (found.candidate, found.live) == (FORM, None)
+
+
+def test_what_the_live_server_answers_otherwise_is_in_the_certificate(
+    package: LanguagePackage,
+) -> None:
+    text, certificate = dossier(package).told(0.125)
+    assert "gives 12.5% of its golden answers otherwise" in text
+    assert LanguageCertificate.from_json(certificate).live == LiveStage(0.125)
+
+
+def test_a_release_asks_few_of_the_prompts(package: LanguagePackage) -> None:
+    many = [str(number) for number in range(64)]
+    golden = GOLDEN | {"prompts": many, "answers": many, "transformers": many}
+    (package.folder / "golden.json").write_text(json.dumps(golden))
+    assert len(dossier(package).golden().prompts) == 64
+    expected = dossier(package).expected()
+    assert expected.prompts == expected.answers == expected.transformers == tuple(many[:8])
