@@ -16,7 +16,7 @@ from models.pipeline_file import load_pipeline
 from models.places import Places
 from models.registry import registry_of
 from serving import load
-from serving.batch import BatchReport
+from serving.batch.report import BatchReport
 from serving.client import TritonClient
 from serving.load import LoadReport
 from serving.triton import running

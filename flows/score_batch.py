@@ -11,7 +11,7 @@ from models.cluster import connected
 from models.errors import InputError
 from models.pipeline_file import load_pipeline
 from models.tracking import check_reachable
-from serving.batch import BatchReport
+from serving.batch.report import BatchReport
 from tasks.report import publish_batch
 from tasks.score import score_rows
 

@@ -69,7 +69,7 @@ def check(batch: pa.RecordBatch, schema: TableSchema, max_texts: int | None = No
     if not failed.any():
         return Checked(good, bad_rows([], []))
     bad = np.flatnonzero(failed)
-    texts = [as_json(row) for row in _rows(batch.take(pa.array(bad[:max_texts])))]
+    texts = [as_json(row) for row in rows_of(batch.take(pa.array(bad[:max_texts])))]
     unwritten = [None] * (len(bad) - len(texts))
     return Checked(
         good.filter(pa.array(failed == 0)),
@@ -88,7 +88,7 @@ def as_json(row: object) -> str:
     return json.dumps(row, default=str, ensure_ascii=False)[:MAX_ROW_TEXT]
 
 
-def _rows(batch: pa.RecordBatch) -> list[dict[str, object]]:
+def rows_of(batch: pa.RecordBatch) -> list[dict[str, object]]:
     """Return rows as they were seen; text that is not UTF-8 as near as can be."""
     columns = {field.name: _values(batch[field.name]) for field in batch.schema}
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]

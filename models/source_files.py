@@ -56,6 +56,19 @@ class File:
         """Open it as a stream, decompressed by its ending."""
         return self.filesystem.open_input_stream(self.path, compression="detect")
 
+    def require_unchanged(self) -> None:
+        """Return if it has the size and the time of writing that it was found with.
+
+        Raises:
+            TransientError: it has not.
+        """
+        now = self.filesystem.get_file_info(self.path)
+        if (now.size, now.mtime_ns) != (self.size, self.modified):
+            raise TransientError(
+                f"{self.path} changed while it was read",
+                hint="run again once its writer is done",
+            )
+
     def manifest(self) -> dict[str, Any]:
         """Return path, size and SHA-256.
 
@@ -64,12 +77,7 @@ class File:
         Raises:
             TransientError: the file has changed since it was found.
         """
-        now = self.filesystem.get_file_info(self.path)
-        if (now.size, now.mtime_ns) != (self.size, self.modified):
-            raise TransientError(
-                f"{self.path} changed while it was read",
-                hint="run again once its writer is done",
-            )
+        self.require_unchanged()
         if not self.local:
             return {"path": self.path, "size": self.size, "modified_ns": self.modified}
         with Path(self.path).open("rb") as stream:

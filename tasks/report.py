@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from models.promotion import Promotion
     from models.snapshots import Snapshot
     from models.tracking import TrackedRun
-    from serving.batch import BatchReport
+    from serving.batch.report import BatchReport
     from serving.live import Served
     from serving.outcome import Outcome
     from serving.standing import Release
@@ -97,7 +97,7 @@ def publish_batch(pipeline: Pipeline, report: "BatchReport") -> None:
         ("date", report.date),
         ("model", f"{report.model} version {report.model_version}"),
         ("table", f"`{report.table}` version {report.table_version}"),
-        ("rows", f"{report.rows:,}, {report.unscored:,} of them without a prediction"),
+        ("rows", f"{report.rows:,}, {report.dead:,} of them dead letters"),
         ("rows per second", f"{report.rows_per_second:,.0f}"),
         ("rows per day", f"{report.rows_per_day:,.0f}"),
     ]

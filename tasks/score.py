@@ -1,23 +1,29 @@
 """Step: rows through the champion into a partition of the predictions table."""
 
 import os
-import uuid
 
 import deltalake
 
 from models.columns import Column
 from models.errors import InputError
+from models.package import FORM, GraphPackage, Package
 from models.pipeline import Pipeline
 from models.places import Places
 from models.registry import CHAMPION, registry_of
 from models.snapshots import open_snapshot
-from serving.batch import BatchReport, score
-from serving.batch_input import read_rows
-from serving.partition import Partition
-from serving.scorer import ScoreJob
+from serving.batch.job import Job
+from serving.batch.prompt_job import PromptJob
+from serving.batch.report import BatchReport
+from serving.batch.row_job import RowJob
+from serving.batch.sampling import Sampling
+from serving.batch.scoring import How, Target, score
+from serving.batch.source import open_input
 from tasks import progress
 from tasks.progress import log
 from tasks.retry import step
+
+ROWS, PROMPTS = 4096, 256
+"""Of one call of the model, where the pipeline file does not say."""
 
 
 @step(timeout_seconds=24 * 3600, retries=1)
@@ -41,31 +47,48 @@ def score_rows(pipeline: Pipeline, places: Places, source: str | None, date: str
             valid=f"a version of {pipeline.name} with the alias {CHAMPION}",
             hint="run `millrace run FILE`, then set the alias in the MLflow UI",
         )
-    package = registry.fetch(champion).graph
-    cores = os.cpu_count() or 1
-    found = source or _default_input(pipeline, places)
-    job = ScoreJob(
-        pipeline.name,
-        champion.version,
-        champion.digest,
-        package.model,
-        package.encoding,
-        pipeline.dataset.key,
-        _held(pipeline, places),
+    job = _job(pipeline, registry.fetch(champion), _held(pipeline, places))
+    found = open_input(source or _default_input(pipeline, places), job)
+    target = Target(
+        places.table("predictions", pipeline.name),
+        places.table("dead_letters", pipeline.name),
+        date,
     )
-    partition = Partition(places.table("predictions", pipeline.name), "date", date, _job_id())
-    with progress.bar("score", None, "rows") as bar:
-        report = score(
-            read_rows(found, job),
-            job,
-            partition,
-            batch_size=pipeline.batch.batch_size,
-            num_actors=pipeline.batch.num_actors or cores,
-            on_rows=bar.update,
-        )
-    if report.unscored:
-        log.warning("%s rows have no prediction; see the column error", report.unscored)
+    how = How(
+        num_actors=pipeline.batch.num_actors or os.cpu_count() or 1,
+        max_dead_letters=pipeline.batch.max_dead_letters,
+    )
+    with progress.bar("score", found.rows, "rows") as bar:
+        report = score(found, job, target, how, lambda sample: bar.update(sample.work.rows))
+    if report.dead:
+        log.warning("%s rows have no prediction; see %s", report.dead, target.dead_letters)
     return report
+
+
+def _job(pipeline: Pipeline, package: Package, held: tuple[Column, ...]) -> Job:
+    """Return what scores with a version, by the kind of model that it is."""
+    version, batch = package.version, pipeline.batch
+    names = (pipeline.name, version.version, version.digest)
+    if isinstance(package, GraphPackage):
+        return RowJob(
+            *names,
+            package.model,
+            package.encoding,
+            batch.key or pipeline.dataset.key,
+            held,
+            batch.threads_per_actor,
+            batch.batch_size or ROWS,
+        )
+    return PromptJob(
+        *names,
+        package.folder / FORM,
+        batch.prompt,
+        Sampling(**batch.sampling.model_dump()),
+        batch.key,
+        threads=batch.threads_per_actor,
+        cache_size_gib=pipeline.serving.generation.cache_size_gib,
+        batch_size=batch.batch_size or PROMPTS,
+    )
 
 
 def _held(pipeline: Pipeline, places: Places) -> tuple[Column, ...]:
@@ -88,7 +111,3 @@ def _default_input(pipeline: Pipeline, places: Places) -> str:
             hint="name the rows with --input",
         )
     return table
-
-
-def _job_id() -> str:
-    return f"job-{uuid.uuid4().hex[:12]}"

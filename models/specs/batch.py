@@ -8,19 +8,62 @@ from cronsim import CronSim, CronSimError
 from pydantic import AfterValidator, Field
 
 from models.specs.base import Spec
+from models.specs.dataset import Names
+
+
+class SamplingSpec(Spec):
+    """How a language model's tokens are chosen in a batch job; the words are vLLM's."""
+
+    max_tokens: int = Field(256, ge=1, description="Tokens of an answer at most.")
+    temperature: float = Field(
+        0.0, ge=0, le=100, description="0 always takes the likeliest token: no chance is in it."
+    )
+    top_p: float = Field(
+        1.0, gt=0, le=1, description="Keep the likeliest tokens that sum up to this probability."
+    )
+    top_k: int | None = Field(None, ge=1, description="Keep so many of the likeliest tokens.")
+    repetition_penalty: float = Field(
+        1.0, gt=0, description="Above 1 makes tokens of prompt and answer less likely."
+    )
+    seed: int = Field(
+        0, ge=0, lt=2**32, description="The same seed gives a row the same answer again."
+    )
+    stop: tuple[Annotated[str, Field(min_length=1, max_length=256)], ...] = Field(
+        (), max_length=16, description="Texts that end an answer; they are not part of it."
+    )
 
 
 class BatchSpec(Spec):
     """How batch inference scores."""
 
-    batch_size: int = Field(4096, ge=1, description="Rows per call of the model.")
+    batch_size: int | None = Field(
+        None,
+        ge=1,
+        description="Rows per call of the model: 4096, or 256 prompts, when left out.",
+    )
     num_actors: int | None = Field(
         None, ge=1, description="Actors that score; one per core when left out."
     )
+    threads_per_actor: int = Field(1, ge=1, description="Threads of the model in each actor.")
     input: str | None = Field(
         None,
         description="Rows to score: a file, a folder, a glob, a URI or a Delta table; the newest "
         "snapshot of the dataset when left out.",
+    )
+    key: Names = Field(
+        (),
+        description="Columns that identify a row of the input; those of the dataset when left out. "
+        "Prompts without it are known by a hash of theirs.",
+    )
+    max_dead_letters: float = Field(
+        0.05,
+        ge=0,
+        le=1,
+        description="Share of rows that cannot be scored above which nothing is committed.",
+    )
+    prompt: str = Field("prompt", min_length=1, description="Column that holds the prompts.")
+    sampling: SamplingSpec = Field(
+        default_factory=SamplingSpec, description="How a prompt is continued."
     )
 
 

@@ -232,9 +232,10 @@ def test_a_batch_gives_the_answers_of_the_live_model(texts: Texts, tmp_path: Pat
     (tmp_path / "in.jsonl").write_text("\n".join(map(json.dumps, rows)))
     done = texts.home.run("score", str(texts.file), "--input", str(tmp_path / "in.jsonl"), "--json")
     assert done.code == 0, done.err
-    assert (done.json["rows"], done.json["unscored"]) == (len(rows), 1)
-    table = deltalake.DeltaTable(done.json["table"]).to_pyarrow_table().sort_by("_key").to_pylist()
-    assert table[-1]["error"] == "body is missing"
+    assert (done.json["rows"], done.json["dead"]) == (len(rows), 1)
+    table = deltalake.DeltaTable(done.json["table"]).to_pyarrow_table().sort_by("_row").to_pylist()
+    (dead,) = deltalake.DeltaTable(done.json["dead_letters"]).to_pyarrow_table().to_pylist()
+    assert (dead["reason"], dead["_key"]) == ("body is missing", str(len(rows) - 1))
     live = texts.ask(list(ODD.values())).as_numpy("probabilities")
     sure = live.max(axis=1) > 0.6
     labels = texts.labels(list(ODD.values()))

@@ -1,4 +1,3 @@
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from models.errors import InputError, TransientError
-from serving.partition import Partition, removed_unless_committed
+from serving.batch.partition import Partition
 
 MONDAY, TUESDAY = "2026-01-05", "2026-01-06"
 
@@ -127,45 +126,46 @@ def test_a_run_that_wrote_nothing_has_no_files(table: str) -> None:
     assert Partition(table, "date", MONDAY, "a").files() == []
 
 
-@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
-def test_the_files_of_a_failed_run_are_removed(table: str, error: type[BaseException]) -> None:
-    partition = Partition(table, "date", MONDAY, "a")
-    write(partition, [1])
-    with pytest.raises(error), removed_unless_committed(partition):
-        raise error
-    assert list(Path(table).rglob("*.parquet")) == []
-
-
-def test_a_failed_run_leaves_the_files_of_another(table: str) -> None:
+def test_what_was_not_committed_can_be_removed(table: str) -> None:
     commit(table, MONDAY, "a", [1])
     partition = Partition(table, "date", MONDAY, "b")
     write(partition, [2])
-    with pytest.raises(RuntimeError), removed_unless_committed(partition):
-        raise RuntimeError
+    partition.remove()
+    assert not Path(partition.folder).exists()
     assert seen(table) == {MONDAY: [1]}
 
 
-def test_a_run_that_failed_before_it_wrote_has_nothing_to_remove(table: str) -> None:
+def test_a_run_that_wrote_nothing_has_nothing_to_remove(table: str) -> None:
     Partition(table, "date", MONDAY, "a").remove()
     assert not Path(table).exists()
 
 
 def test_a_committed_run_keeps_its_files(table: str) -> None:
-    partition = Partition(table, "date", MONDAY, "a")
-    with removed_unless_committed(partition):
-        partition.commit(write(partition, [1]), {})
+    commit(table, MONDAY, "a", [1])
+    Partition(table, "date", MONDAY, "a").remove()
     assert seen(table) == {MONDAY: [1]}
 
 
-@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
-def test_files_stay_whatever_comes_after_their_commit(
-    table: str, error: type[BaseException]
-) -> None:
+def test_some_of_the_written_files_may_be_committed(table: str) -> None:
     partition = Partition(table, "date", MONDAY, "a")
-    with suppress(error), removed_unless_committed(partition):
-        partition.commit(write(partition, [1]), {})
-        raise error
-    assert seen(table) == {MONDAY: [1]}
+    schema = write(partition, [1], [2], [3])
+    partition.commit(schema, {}, files=partition.files()[:2])
+    assert len(seen(table)[MONDAY]) == 2
+
+
+def test_a_partition_can_become_empty(table: str) -> None:
+    commit(table, MONDAY, "a", [1])
+    commit(table, TUESDAY, "b", [2])
+    partition = Partition(table, "date", MONDAY, "c")
+    partition.commit(pa.schema([("x", pa.int64())]), {})
+    assert seen(table) == {TUESDAY: [2]}
+
+
+def test_what_was_kept_with_the_commit_of_a_partition_is_found(table: str) -> None:
+    commit(table, MONDAY, "a", [1], fingerprint="f")
+    commit(table, TUESDAY, "b", [2], fingerprint="g")
+    assert Partition(table, "date", MONDAY, "").committed()["fingerprint"] == "f"
+    assert Partition(table, "date", "2026-01-07", "").committed() == {}
 
 
 def test_files_that_were_replaced_since_stay_for_the_version_that_holds_them(table: str) -> None:
@@ -285,8 +285,6 @@ def test_what_a_run_wrote_is_read_from_any_store() -> None:
     rows = partition.rows()
     assert sorted(rows.values()) == [1, 2]
     assert partition.rows(known=rows) == {}
-    filesystem.delete_file(f"{folder}/2.parquet")
-    assert sorted(partition.read("x").drop_null().to_pylist()) == [1, 3]
 
 
 def test_a_table_may_be_named_by_a_uri(tmp_path: Path) -> None:

@@ -16,10 +16,10 @@ from models.cluster import connected
 from models.columns import Column
 from models.errors import InputError, WorkError
 from models.features import Encoding, Feature
-from serving.batch import BatchReport, score
-from serving.batch_input import read_rows
-from serving.partition import Partition
-from serving.scorer import ScoreJob
+from serving.batch.report import BatchReport
+from serving.batch.row_job import RowJob
+from serving.batch.scoring import How, Target, score
+from serving.batch.source import open_input
 
 ENCODING = Encoding(
     (
@@ -45,41 +45,47 @@ def ray_is_there() -> Iterator[None]:
 
 
 @pytest.fixture
-def job(tmp_path: Path, write_model: Callable[[Path, int], Path]) -> ScoreJob:
+def job(tmp_path: Path, write_model: Callable[[Path, int], Path]) -> RowJob:
     """A job whose model gives back the column `a`."""
     path = write_model(tmp_path / "model.onnx", 1)
-    return ScoreJob("m", 7, "digest", path, ENCODING, ("id",), HELD)
+    return RowJob("m", 7, "digest", path, ENCODING, ("id",), HELD)
 
 
 @pytest.fixture
-def run(job: ScoreJob) -> Run:
-    """Scores a source into a table."""
+def run(job: RowJob) -> Run:
+    """Scores a source into a table, its dead letters beside it."""
 
     def score_into(source: Path, table: str) -> BatchReport:
-        partition = Partition(table, "date", "2026-01-05", "job")
-        return score(read_rows(str(source), job), job, partition, batch_size=512, num_actors=1)
+        target = Target(table, f"{table}-dead", "2026-01-05")
+        return score(open_input(str(source), job), job, target, How())
 
     return score_into
 
 
 @pytest.fixture
 def scored(tmp_path: Path, run: Run) -> Scored:
-    """Scores a source and returns what the table then holds."""
+    """Scores a source and returns what both tables then hold."""
 
     def rows_of(source: Path) -> list[dict[str, Any]]:
         report = run(source, str(tmp_path / "table"))
-        rows: list[dict[str, Any]]
-        rows = deltalake.DeltaTable(tmp_path / "table").to_pyarrow_table().to_pylist()
-        assert report.rows == len(rows)
-        assert report.unscored == sum(row["error"] is not None for row in rows)
-        return rows
+        good, dead = held(tmp_path / "table"), held(tmp_path / "table-dead")
+        assert (report.rows, report.dead) == (len(good) + len(dead), len(dead))
+        return good + dead
 
     return rows_of
 
 
+def held(table: Path) -> list[dict[str, Any]]:
+    """Return the rows of a table; none where it is not there."""
+    there = deltalake.DeltaTable.is_deltatable(str(table))
+    rows: list[dict[str, Any]]
+    rows = deltalake.DeltaTable(table).to_pyarrow_table().to_pylist() if there else []
+    return rows
+
+
 def answers(rows: list[dict[str, Any]]) -> dict[str | None, Any]:
     """Return by key what was predicted, or why nothing was."""
-    return {row["_key"]: row["error"] or row["prediction"] for row in rows}
+    return {row["_key"]: row.get("reason") or row["prediction"] for row in rows}
 
 
 def test_odd_cells_late_in_a_csv_file_are_their_rows_alone(tmp_path: Path, scored: Scored) -> None:
@@ -92,18 +98,18 @@ def test_odd_cells_late_in_a_csv_file_are_their_rows_alone(tmp_path: Path, score
         "-1": 3.5,
         "-2": "a is not a finite number",
         "-3": "f is not a finite number",
-        None: 2.0,
+        None: "the key is null",
     }
 
 
-def test_lines_with_too_many_or_too_few_cells_are_kept(tmp_path: Path, scored: Scored) -> None:
+def test_lines_with_too_many_or_too_few_cells_are_dead(tmp_path: Path, scored: Scored) -> None:
     (tmp_path / "r.csv").write_text(HEADER + "1,1,0,x\n2,1\n3,1,0,x,9\n4,4,0,x\n")
-    rows = [(row["_key"], row["prediction"], row["error"]) for row in scored(tmp_path / "r.csv")]
-    assert sorted(rows, key=str) == [
+    rows = scored(tmp_path / "r.csv")
+    assert [(row["_key"], row.get("prediction"), row.get("row")) for row in rows] == [
         ("1", 1.0, None),
         ("4", 4.0, None),
-        (None, None, "line has 2 cells, not 4: 2,1"),
-        (None, None, "line has 5 cells, not 4: 3,1,0,x,9"),
+        (None, None, '{"line": "2,1"}'),
+        (None, None, '{"line": "3,1,0,x,9"}'),
     ]
 
 
@@ -131,7 +137,7 @@ def test_mixed_types_in_json_lines_are_their_rows_alone(tmp_path: Path, scored: 
         "4": "a is not a finite number",
         "5": "c is unknown or missing",
         "6": 6.0,
-        None: "line is not a JSON object: no json",
+        None: "line is not a JSON object",
     }
 
 
@@ -173,16 +179,16 @@ def test_an_input_without_rows_is_told(tmp_path: Path, run: Run) -> None:
         run(tmp_path / "r.csv", str(tmp_path / "table"))
 
 
-def test_a_file_that_is_no_parquet_is_told(tmp_path: Path, job: ScoreJob) -> None:
+def test_a_file_that_is_no_parquet_is_told(tmp_path: Path, job: RowJob) -> None:
     (tmp_path / "r.parquet").write_text("no Parquet")
     with pytest.raises(InputError, match="cannot be read as Parquet"):
-        read_rows(str(tmp_path / "r.parquet"), job)
+        open_input(str(tmp_path / "r.parquet"), job)
 
 
-def test_parquet_without_a_column_is_told(tmp_path: Path, job: ScoreJob) -> None:
+def test_parquet_without_a_column_is_told(tmp_path: Path, job: RowJob) -> None:
     pq.write_table(pa.table({"a": [1]}), tmp_path / "r.parquet")
     with pytest.raises(InputError, match="lacks columns") as caught:
-        read_rows(str(tmp_path / "r.parquet"), job)
+        open_input(str(tmp_path / "r.parquet"), job)
     assert "seen: missing f, c, id; there are a" in str(caught.value)
 
 
@@ -198,7 +204,7 @@ def test_what_ends_a_read_in_a_worker_is_told_as_ingestion_tells_it(
 
 
 def test_an_error_of_an_actor_is_told_in_its_own_words(
-    tmp_path: Path, job: ScoreJob, run: Run
+    tmp_path: Path, job: RowJob, run: Run
 ) -> None:
     (tmp_path / "r.csv").write_text(HEADER + "1,1,0,x\n")
     job.onnx.write_text("no model")
@@ -207,11 +213,11 @@ def test_an_error_of_an_actor_is_told_in_its_own_words(
     assert "is not a model that ONNX Runtime can run" in str(caught.value)
 
 
-def test_an_error_of_ours_in_an_actor_is_that_error(tmp_path: Path, job: ScoreJob) -> None:
+def test_an_error_of_ours_in_an_actor_is_that_error(tmp_path: Path, job: RowJob) -> None:
     (tmp_path / "r.csv").write_text(HEADER + "1,1,0,x\n")
     narrow = replace(job, encoding=Encoding(ENCODING.features[:2], "t"))
-    partition = Partition(str(tmp_path / "table"), "date", "2026-01-05", "job")
-    rows = read_rows(str(tmp_path / "r.csv"), narrow)
+    target = Target(str(tmp_path / "table"), str(tmp_path / "dead"), "2026-01-05")
+    found = open_input(str(tmp_path / "r.csv"), narrow)
     with pytest.raises(WorkError, match="^the model failed in ONNX Runtime") as caught:
-        score(rows, narrow, partition, batch_size=512, num_actors=1)
+        score(found, narrow, target, How())
     assert type(caught.value) is WorkError

@@ -6,10 +6,10 @@ import pytest
 
 from models.errors import InputError
 from models.features import Encoding, Feature
-from serving.batch_input import Resolved, read_rows, resolve
-from serving.scorer import ScoreJob
+from serving.batch.row_job import RowJob
+from serving.batch.source import Resolved, open_input, resolve
 
-JOB = ScoreJob("m", 7, "digest", Path(), Encoding((Feature("a", "number"),), "t"), ("id",))
+JOB = RowJob("m", 7, "digest", Path(), Encoding((Feature("a", "number"),), "t"), ("id",))
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,8 @@ def test_a_delta_table_is_read_by_the_files_of_its_newest_version(tmp_path: Path
         deltalake.write_deltalake(str(tmp_path / "t"), pa.table({"a": [value]}), mode="overwrite")
     newest = deltalake.DeltaTable(str(tmp_path / "t")).file_uris()
     assert len(newest) == 1
-    assert resolve(str(tmp_path / "t")) == Resolved("parquet", tuple(newest))
+    found = resolve(str(tmp_path / "t"))
+    assert (found.format, found.paths) == ("parquet", tuple(newest))
 
 
 def test_a_table_without_rows_is_told(tmp_path: Path) -> None:
@@ -114,34 +115,34 @@ def test_a_uri_goes_by_its_ending() -> None:
 @pytest.mark.parametrize("name", ["rows.csv", "rows", "*.csv", "folder/rows.parquet"])
 def test_an_input_that_is_not_there_is_told_with_its_whole_path(tmp_path: Path, name: str) -> None:
     with pytest.raises(InputError, match="is not there") as caught:
-        read_rows(str(tmp_path / name), JOB)
+        open_input(str(tmp_path / name), JOB)
     assert str(tmp_path / name) in str(caught.value)
 
 
 def test_an_empty_file_is_told(tmp_path: Path) -> None:
     (tmp_path / "rows.csv").write_text("")
     with pytest.raises(InputError, match=r"rows\.csv is empty"):
-        read_rows(str(tmp_path / "rows.csv"), JOB)
+        open_input(str(tmp_path / "rows.csv"), JOB)
 
 
 def test_an_empty_file_among_others_is_told(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("a\n1\n")
     (tmp_path / "b.csv").write_text("")
     with pytest.raises(InputError, match=r"b\.csv is empty"):
-        read_rows(str(tmp_path / "*.csv"), JOB)
+        open_input(str(tmp_path / "*.csv"), JOB)
 
 
 def test_an_unknown_ending_is_told_with_those_that_are_known(tmp_path: Path) -> None:
     (tmp_path / "rows.txt").write_text("a\n1\n")
     with pytest.raises(InputError, match=r"the format of .*rows\.txt is not known") as caught:
-        read_rows(str(tmp_path / "rows.txt"), JOB)
+        open_input(str(tmp_path / "rows.txt"), JOB)
     assert "seen: .txt" in str(caught.value)
     assert ".parquet, .pq, .csv, .tsv, .jsonl" in str(caught.value)
 
 
 def test_a_folder_without_rows_is_told(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is not known"):
-        read_rows(str(tmp_path), JOB)
+        open_input(str(tmp_path), JOB)
 
 
 @pytest.mark.parametrize("name", ["part.csv", "deeper/part.csv"])
@@ -150,7 +151,7 @@ def test_an_empty_file_in_a_folder_is_told(tmp_path: Path, name: str) -> None:
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_text("")
     with pytest.raises(InputError, match=rf"{name} is empty"):
-        read_rows(str(tmp_path), JOB)
+        open_input(str(tmp_path), JOB)
 
 
 @pytest.mark.parametrize(
@@ -159,30 +160,30 @@ def test_an_empty_file_in_a_folder_is_told(tmp_path: Path, name: str) -> None:
 def test_a_column_that_is_not_there_is_told(tmp_path: Path, name: str, text: str) -> None:
     (tmp_path / name).write_text(text)
     with pytest.raises(InputError, match="lacks columns") as caught:
-        read_rows(str(tmp_path / name), JOB)
+        open_input(str(tmp_path / name), JOB)
     assert "seen: missing a; there are id, b" in str(caught.value)
 
 
 def test_a_key_column_that_is_not_there_is_told_unless_the_rows_have_keys(tmp_path: Path) -> None:
     (tmp_path / "r.csv").write_text("a\n1\n")
     with pytest.raises(InputError, match="lacks columns") as caught:
-        read_rows(str(tmp_path / "r.csv"), JOB)
+        open_input(str(tmp_path / "r.csv"), JOB)
     assert "seen: missing id; there are a" in str(caught.value)
 
 
 def test_json_without_a_row_is_told(tmp_path: Path) -> None:
     (tmp_path / "r.json").write_text("[1, 2]\n")
     with pytest.raises(InputError, match="holds no rows") as caught:
-        read_rows(str(tmp_path / "r.json"), JOB)
+        open_input(str(tmp_path / "r.json"), JOB)
     assert "valid: one JSON object to a line" in str(caught.value)
 
 
 def test_a_file_that_is_not_what_its_ending_says_is_told(tmp_path: Path) -> None:
     (tmp_path / "r.csv.gz").write_text("a,id\n1,1\n")
     with pytest.raises(InputError, match="cannot be read"):
-        read_rows(str(tmp_path / "r.csv.gz"), JOB)
+        open_input(str(tmp_path / "r.csv.gz"), JOB)
 
 
 def test_a_uri_that_nothing_can_open_is_told() -> None:
     with pytest.raises(InputError, match="cannot be opened"):
-        read_rows("nowhere://rows.csv", JOB)
+        open_input("nowhere://rows.csv", JOB)

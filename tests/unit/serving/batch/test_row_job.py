@@ -1,3 +1,4 @@
+import json
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -13,9 +14,11 @@ from models.errors import InputError
 from models.features import FEATURES as ENCODED
 from models.features import Encoding, Feature
 from models.keys import hash_rows, with_keys
-from models.source import Unreadable
+from models.source import Chunk, Unreadable
 from models.tokenizer import learnt
-from serving.scorer import ScoreJob, Scorer, encoded, output_schema, unreadable
+from serving.batch.job import DEAD, ROW
+from serving.batch.reader import parted
+from serving.batch.row_job import RowJob, Scorer
 
 WriteModel = Callable[[Path, int], Path]
 
@@ -28,14 +31,19 @@ def model(tmp_path_factory: pytest.TempPathFactory, write_model: WriteModel) -> 
     return write_model(tmp_path_factory.mktemp("scorer") / "model.onnx", 2)
 
 
-def answered(job: ScoreJob, table: pa.Table) -> pa.Table:
-    return Scorer(job)(encoded(table, job))
+def parts(job: RowJob, table: pa.Table, *lines: Unreadable) -> tuple[pa.Table, pa.Table]:
+    """Return the rows to score, and the dead."""
+    columns = [column.combine_chunks() for column in table.columns]
+    batch = pa.RecordBatch.from_arrays(columns, schema=table.schema)
+    return parted(Chunk(batch, lines), 100, job)
+
+
+def answered(job: RowJob, table: pa.Table) -> pa.Table:
+    return Scorer(job)(parts(job, table)[0]).rows
 
 
 def scorer(model: Path, key: tuple[str, ...] = ("id",)) -> Callable[[pa.Table], pa.Table]:
-    return partial(
-        answered, ScoreJob("m", 7, "digest", model, Encoding(FEATURES, "t", LABELS), key)
-    )
+    return partial(answered, RowJob("m", 7, "digest", model, Encoding(FEATURES, "t", LABELS), key))
 
 
 def rows(**more: object) -> pa.Table:
@@ -53,7 +61,7 @@ def test_every_row_is_answered(model: Path) -> None:
         "prediction": ["no", "yes", "no"],
         "score": [0.75, 0.875, 0.5],
         "model_version": [7, 7, 7],
-        "error": [None, None, None],
+        "_row": [100, 101, 102],
     }
 
 
@@ -72,25 +80,30 @@ def test_the_types_do_not_depend_on_the_rows(model: Path) -> None:
         ("v", [[0.75, 0.25], [None, 1.0], [0.5, 0.25]], "v is missing"),
     ],
 )
-def test_a_row_that_cannot_be_encoded_is_kept_with_the_reason(
+def test_a_row_that_cannot_be_encoded_is_dead_with_the_reason(
     model: Path, column: str, cells: list[object], error: str
 ) -> None:
-    answers = scorer(model)(rows(**{column: cells})).to_pydict()
-    assert answers["error"] == [None, error, None]
-    assert answers["prediction"] == ["no", None, "no"]
-    assert answers["score"] == [0.75, None, 0.5]
+    job = RowJob("m", 7, "digest", model, Encoding(FEATURES, "t", LABELS), ("id",))
+    good, dead = parts(job, rows(**{column: cells}))
+    assert Scorer(job)(good).rows.select(["_key", "prediction", "score"]).to_pydict() == {
+        "_key": ["10", "12"],
+        "prediction": ["no", "no"],
+        "score": [0.75, 0.5],
+    }
+    assert dead.drop_columns(["row"]).to_pylist() == [{"_row": 101, "_key": "11", "reason": error}]
+    assert json.loads(dead["row"][0].as_py())[column] == cells[1]
 
 
 def test_a_number_is_predicted(tmp_path: Path, write_model: WriteModel) -> None:
     path = write_model(tmp_path / "model.onnx", 1)
-    answers = answered(ScoreJob("m", 7, "digest", path, Encoding(FEATURES, "t"), ("id",)), rows())
+    answers = answered(RowJob("m", 7, "digest", path, Encoding(FEATURES, "t"), ("id",)), rows())
     assert answers["prediction"].to_pylist() == [0.75, 0.125, 0.5]
     assert answers["score"].to_pylist() == [0.75, 0.125, 0.5]
 
 
 @pytest.mark.parametrize("labels", [(3, 5), (False, True)])
 def test_a_prediction_has_the_type_of_its_label(model: Path, labels: tuple[int, int]) -> None:
-    job = ScoreJob("m", 7, "digest", model, Encoding(FEATURES, "t", labels), ("id",))
+    job = RowJob("m", 7, "digest", model, Encoding(FEATURES, "t", labels), ("id",))
     predictions = answered(job, rows())["prediction"].to_pylist()
     assert [(type(p), p) for p in predictions] == [(type(labels[0]), labels[n]) for n in (0, 1, 0)]
 
@@ -116,8 +129,17 @@ def test_a_key_column_may_be_of_any_kind_of_text(model: Path, ids: pa.Array) -> 
     assert scorer(model)(rows(id=ids))["_key"].to_pylist() == ["a", "b", "c"]
 
 
-def test_a_key_that_is_missing_everywhere_stays_missing(model: Path) -> None:
-    assert scorer(model)(rows(id=pa.nulls(3)))["_key"].to_pylist() == [None] * 3
+@pytest.mark.parametrize("ids", [pa.nulls(3), pa.nulls(3, pa.string())])
+def test_a_row_without_its_key_is_dead(model: Path, ids: pa.Array) -> None:
+    job = RowJob("m", 7, "digest", model, Encoding(FEATURES, "t", LABELS), ("id",))
+    good, dead = parts(job, rows(id=ids))
+    assert (len(good), dead["reason"].to_pylist()) == (0, ["the key is null"] * 3)
+
+
+def test_a_row_has_one_reason_that_of_the_model_first(model: Path) -> None:
+    job = RowJob("m", 7, "digest", model, Encoding(FEATURES, "t", LABELS), ("id",))
+    dead = parts(job, rows(id=[1, None, None], c=["x", "z", "x"]))[1]
+    assert dead["reason"].to_pylist() == ["c is unknown or missing", "the key is null"]
 
 
 def test_a_whole_number_that_a_reader_made_a_float_keeps_its_key(model: Path) -> None:
@@ -156,8 +178,9 @@ def test_the_hash_depends_neither_on_other_columns_nor_on_what_a_reader_made_of_
 
 
 def test_rows_that_cannot_be_encoded_have_keys(model: Path) -> None:
-    keys = hashed(model, rows(c=pa.nulls(3)))
-    assert len(set(keys)) == 3
+    job = RowJob("m", 7, "digest", model, Encoding(FEATURES, "t", LABELS))
+    dead = parts(job, rows(c=pa.nulls(3)))[1]
+    assert len(set(dead["_key"].to_pylist()) - {None}) == 3
 
 
 @pytest.mark.parametrize("key", [(), ("id",)])
@@ -170,9 +193,8 @@ def test_no_rows_give_no_predictions_of_the_same_types(model: Path, key: tuple[s
 def test_the_schema_of_the_predictions_is_known_beforehand(
     model: Path, labels: tuple[str | int | bool, ...]
 ) -> None:
-    encoding = Encoding(FEATURES, "t", labels)
-    answers = answered(ScoreJob("m", 7, "digest", model, encoding, ("id",)), rows())
-    assert answers.schema == output_schema(encoding)
+    job = RowJob("m", 7, "digest", model, Encoding(FEATURES, "t", labels), ("id",))
+    assert answered(job, rows()).schema == job.output
 
 
 def test_a_table_of_several_chunks_is_scored_whole(model: Path) -> None:
@@ -189,13 +211,32 @@ def test_other_columns_are_left_out(model: Path) -> None:
 def test_a_file_that_is_no_model_is_told(tmp_path: Path) -> None:
     (tmp_path / "model.onnx").write_bytes(b"no model")
     with pytest.raises(InputError, match="is not a model that ONNX Runtime can run"):
-        Scorer(ScoreJob("m", 7, "digest", tmp_path / "model.onnx", Encoding(FEATURES, "t", LABELS)))
+        Scorer(RowJob("m", 7, "digest", tmp_path / "model.onnx", Encoding(FEATURES, "t", LABELS)))
 
 
 def test_a_bad_row_leaves_its_neighbours_answers_as_they_are(model: Path) -> None:
-    whole = scorer(model)(rows())["score"].to_numpy()
-    broken = scorer(model)(rows(c=["x", "z", "x"]))["score"].to_pylist()
-    np.testing.assert_array_equal([broken[0], broken[2]], whole[[0, 2]])
+    whole = scorer(model)(rows())["score"].to_pylist()
+    assert scorer(model)(rows(c=["x", "z", "x"]))["score"].to_pylist() == [whole[0], whole[2]]
+
+
+def test_an_answer_that_is_no_number_is_dead(tmp_path: Path, write_model: WriteModel) -> None:
+    path = write_model(tmp_path / "model.onnx", 1)
+    job = RowJob("m", 7, "digest", path, Encoding((Feature("v", "vector", width=3),), "t"), ("id",))
+    good = pa.table(
+        {
+            "_row": [0, 1],
+            "_key": ["a", "b"],
+            "features": pa.FixedSizeListArray.from_arrays(
+                pa.array([float("nan"), 1, 1, 0.5, 1, 1], pa.float32()), 3
+            ),
+        }
+    )
+    answers = Scorer(job)(good)
+    assert answers.rows["_key"].to_pylist() == ["b"]
+    assert answers.refused.schema == DEAD
+    assert answers.refused.select(["_row", "_key", "reason"]).to_pylist() == [
+        {"_row": 0, "_key": "a", "reason": "the model's answer is not a number"}
+    ]
 
 
 HELD = (
@@ -240,8 +281,8 @@ def test_text_comes_out_as_in_ingestion(cells: dict[str, Any], alone: bool) -> N
     table = [GOOD | cells] if alone else [GOOD | cells, GOOD, GOOD | {"x": "odd", "n": "odd"}]
     types = pa.schema([(name, pa.string()) for name in GOOD])
     batch = pa.RecordBatch.from_pylist(table, schema=types)
-    job = ScoreJob("m", 7, "digest", Path(), AS_INGESTED, INGESTED.key, HELD)
-    (first, *_) = encoded(batch, job).to_pylist()
+    job = RowJob("m", 7, "digest", Path(), AS_INGESTED, INGESTED.key, HELD)
+    (first, *_) = job.encoded(batch).to_pylist()
     good = check(batch.slice(0, 1), INGESTED).good
     assert (first["error"] is None) == (good.num_rows == 1)
     if good.num_rows:
@@ -252,40 +293,40 @@ def test_text_comes_out_as_in_ingestion(cells: dict[str, Any], alone: bool) -> N
 
 def test_true_and_false_mean_the_same_as_text_and_as_such() -> None:
     encoding = Encoding((Feature("f", "number"),), "t")
-    job = ScoreJob("m", 7, "digest", Path(), encoding, (), (Column("f", "bool"),))
+    job = RowJob("m", 7, "digest", Path(), encoding, (), (Column("f", "bool"),))
     texts, values = pa.table({"f": ["true", "False"]}), pa.table({"f": [True, False]})
-    assert encoded(texts, job).equals(encoded(values, job))
-    assert encoded(texts, job)[ENCODED].to_pylist() == [[1.0], [0.0]]
+    assert job.encoded(texts).equals(job.encoded(values))
+    assert job.encoded(texts)[ENCODED].to_pylist() == [[1.0], [0.0]]
 
 
 def test_a_key_that_is_not_of_the_held_type_stays_as_it_is(model: Path) -> None:
-    job = ScoreJob("m", 7, "d", model, Encoding(FEATURES, "t", LABELS), ("id",), HELD)
-    keys = encoded(rows(id=["007", "x7", None]), job)["_key"].to_pylist()
+    job = RowJob("m", 7, "d", model, Encoding(FEATURES, "t", LABELS), ("id",), HELD)
+    keys = job.encoded(rows(id=["007", "x7", None]))["_key"].to_pylist()
     assert keys == ["7", "x7", None]
 
 
 def test_a_column_that_is_not_there_is_missing(model: Path) -> None:
-    answers = scorer(model)(rows().drop_columns(["c"]))
-    assert answers["error"].to_pylist() == ["c is unknown or missing"] * 3
+    job = RowJob("m", 7, "digest", model, Encoding(FEATURES, "t", LABELS), ("id",))
+    dead = parts(job, rows().drop_columns(["c"]))[1]
+    assert dead["reason"].to_pylist() == ["c is unknown or missing"] * 3
 
 
-def test_lines_that_are_no_rows_are_kept_with_the_reason(model: Path) -> None:
-    job = ScoreJob("m", 7, "digest", model, Encoding(FEATURES, "t", LABELS), ("id",))
-    lines = unreadable([Unreadable("line has 1 cells, not 3", "x" * 500)], job)
-    table = pa.concat_tables([encoded(rows(), job), lines])
-    answers = Scorer(job)(table).to_pylist()
-    assert [row["prediction"] for row in answers] == ["no", "yes", "no", None]
-    assert answers[3]["error"] == "line has 1 cells, not 3: " + "x" * 200
-    assert answers[3]["_key"] is None
+def test_lines_that_are_no_rows_are_dead_and_count_behind_the_rows(model: Path) -> None:
+    job = RowJob("m", 7, "digest", model, Encoding(FEATURES, "t", LABELS), ("id",))
+    good, dead = parts(job, rows(), Unreadable("line has 1 cells, not 3", "x"))
+    assert good[ROW].to_pylist() == [100, 101, 102]
+    assert dead.to_pylist() == [
+        {"_row": 103, "_key": None, "reason": "line has 1 cells, not 3", "row": '{"line": "x"}'}
+    ]
 
 
 def test_a_text_without_key_columns_is_known_by_all_of_it() -> None:
     tokenizer = learnt(["one two three"], vocab_size=270, max_tokens=4)
     encoding = Encoding((Feature("body", "text", 4),), "t", LABELS, tokenizer=tokenizer)
-    job = ScoreJob("m", 1, "digest", Path(), encoding)
+    job = RowJob("m", 1, "digest", Path(), encoding)
     texts = pa.table({"body": ["one two three four five", "one two three four six", None]})
-    table = encoded(texts, job)
+    table = job.encoded(texts)
     assert len(set(table["_key"].to_pylist())) == 3
-    again = encoded(texts.slice(1, 1), job)
+    again = job.encoded(texts.slice(1, 1))
     assert again["_key"][0] == table["_key"][1]
     assert table["error"].to_pylist() == [None, None, "body is missing"]

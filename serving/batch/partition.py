@@ -2,17 +2,16 @@
 
 Workers write Parquet files into the table's folder, where no reader sees them; the commit makes
 them the partition and the files of the run before stop being it, at once. Of two jobs that ran
-for one partition at the same time the first to commit wins, and the second is told. Files of a run
-that failed are removed.
+for one partition at the same time the first to commit wins, and the second is told.
 """
 
 import json
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import deltalake
 import pyarrow as pa
@@ -75,12 +74,6 @@ class Partition:
                     found[file.path] = _rows(filesystem, file)
         return found
 
-    def read(self, column: str) -> pa.ChunkedArray:
-        """Return a column of the rows that this run has written."""
-        filesystem, _ = self.place
-        paths = [file.path for file in self.files()]
-        return pq.read_table(paths, columns=[column], filesystem=filesystem)[column]
-
     def remove(self) -> None:
         """Remove what this run has written, unless it was committed, now or ever.
 
@@ -95,6 +88,19 @@ class Partition:
         """Return the files that are the partition now, as URIs; none before the first commit."""
         opened = self._open()
         return self._active(opened) if opened is not None else frozenset()
+
+    def committed(self) -> dict[str, str]:
+        """Return what was kept with the commit whose files are the partition now.
+
+        It is empty before the first commit, and where the files are not those of one commit.
+        """
+        opened = self._open()
+        jobs = {PurePosixPath(file).parent.name for file in self._active(opened)} if opened else ()
+        if opened is None or len(jobs) != 1:
+            return {}
+        (job,) = jobs
+        found = next((c for c in opened.history() if c.get(JOB) == job), {})
+        return {key: str(value) for key, value in found.items()}
 
     def check(self, schema: pa.Schema) -> None:
         """Return if rows of this schema may be committed.
@@ -114,6 +120,7 @@ class Partition:
         schema: pa.Schema,
         metadata: Mapping[str, str],
         replaces: frozenset[str] | None = None,
+        files: Iterable[pa.fs.FileInfo] | None = None,
     ) -> int:
         """Make the written files the partition, and return the version that this commit made.
 
@@ -121,6 +128,7 @@ class Partition:
             schema: of the files, without the partition column.
             metadata: kept with the commit, beside the id of the job.
             replaces: what `active` returned when the run began; None for whatever is there.
+            files: those of the written files to commit; None for all.
 
         Raises:
             InputError: the table holds other columns, or other types.
@@ -137,7 +145,7 @@ class Partition:
                 data_change=True,
                 stats=json.dumps({"numRecords": _rows(filesystem, file)}),
             )
-            for file in self.files()
+            for file in (self.files() if files is None else files)
         ]
         whole = self._whole(schema)
         for _ in range(_ATTEMPTS):
@@ -222,16 +230,6 @@ class Partition:
             seen=error,
             hint="see that the table can be written, and run again",
         )
-
-
-@contextmanager
-def removed_unless_committed(partition: Partition) -> Iterator[None]:
-    """Remove the files of a run that did not reach its commit, also on Ctrl-C."""
-    try:
-        yield
-    except BaseException:
-        partition.remove()
-        raise
 
 
 def _rows(filesystem: pa.fs.FileSystem, file: pa.fs.FileInfo) -> int:

@@ -1,0 +1,84 @@
+"""The actor of Ray Data that holds one opened model, and what it tells while it works."""
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import ray
+
+from serving.batch.job import ROW, TOKENS_IN, TOKENS_OUT, Job
+from serving.batch.throughput import Work
+from serving.batch.workplace import Workplace
+
+
+@dataclass
+class Told:
+    """What one actor has done.
+
+    Attributes:
+        opened: seconds to open the model.
+        busy: seconds in the model.
+        work: what it answered.
+    """
+
+    opened: float = 0.0
+    busy: float = 0.0
+    work: Work = field(default_factory=Work)
+
+
+class Meter:
+    """Adds up what the actors tell; an actor of Ray itself."""
+
+    def __init__(self) -> None:
+        self._told: dict[str, Told] = {}
+
+    def opened(self, actor: str, seconds: float) -> None:
+        """Take that an actor has opened its model."""
+        self._told.setdefault(actor, Told()).opened = seconds
+
+    def add(self, actor: str, seconds: float, work: Work) -> None:
+        """Take what an actor has done in one call."""
+        told = self._told.setdefault(actor, Told())
+        told.busy += seconds
+        told.work += work
+
+    def told(self) -> dict[str, Told]:
+        """Return what each actor has done."""
+        return self._told
+
+
+class Actor:
+    """Answers rows, and puts those aside that the model refuses."""
+
+    def __init__(self, job: Job, workplace: Workplace, meter: Any) -> None:
+        began = time.perf_counter()
+        self.workplace, self.meter, self.name = workplace, meter, uuid4().hex[:8]
+        self.worker = job.worker()
+        self.meter.opened.remote(self.name, time.perf_counter() - began)
+
+    def __call__(self, rows: pa.Table) -> pa.Table:
+        """Return the answers, of the job's `output`."""
+        began = time.perf_counter()
+        answers = self.worker(rows)
+        if answers.refused.num_rows:
+            first = pc.min(answers.refused[ROW]).as_py()
+            self.workplace.refuse(f"{first:019d}-{self.name}", answers.refused)
+        self.meter.add.remote(self.name, time.perf_counter() - began, work_of(answers.rows))
+        return answers.rows
+
+
+def work_of(rows: pa.Table) -> Work:
+    """Return how much work a table of answers is."""
+    return Work(rows.num_rows, _sum(rows, TOKENS_IN), _sum(rows, TOKENS_OUT))
+
+
+def meter() -> Any:
+    """Start a meter, which takes no CPU of those that the job is given."""
+    return ray.remote(Meter).options(num_cpus=0).remote()
+
+
+def _sum(rows: pa.Table, name: str) -> int:
+    return (pc.sum(rows[name]).as_py() or 0) if name in rows.column_names else 0

@@ -1,0 +1,114 @@
+"""What a batch job knows of its model, whatever the family."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from models.columns import KEY, Column
+
+ROW = "_row"
+"""Place of a row in the input: the file's number times `FILE_ROWS`, and the row's in the file."""
+FILE_ROWS = 2**40
+ERROR = "error"
+TOKENS_IN, TOKENS_OUT = "prompt_tokens", "completion_tokens"
+"""Columns of the output of a model that has tokens."""
+REFUSED = pa.schema([(ROW, pa.int64()), (KEY, pa.string()), ("reason", pa.string())])
+DEAD = REFUSED.append(pa.field("row", pa.string()))
+"""A row that was not scored: its place, its key, why, and the row as it was seen, as JSON."""
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What a model made of some rows.
+
+    Attributes:
+        rows: of the job's `output`, one for each row that was answered.
+        refused: the others, of `DEAD`.
+    """
+
+    rows: pa.Table
+    refused: pa.Table
+
+
+class Worker(Protocol):
+    """A model that is opened, in a process of its own."""
+
+    def __call__(self, rows: pa.Table) -> Answers:
+        """Answer rows.
+
+        Args:
+            rows: `ROW`, and what the job's `encoded` returned without `ERROR`.
+        """
+        ...
+
+
+class Job(Protocol):
+    """What every reader and every actor needs to know; it travels to them by pickle."""
+
+    @property
+    def model(self) -> str:
+        """The registered model."""
+        ...
+
+    @property
+    def version(self) -> int:
+        """Its version."""
+        ...
+
+    @property
+    def digest(self) -> str:
+        """The digest of the version's files."""
+        ...
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """Columns that identify a row; a hash of what the model reads when empty."""
+        ...
+
+    @property
+    def held(self) -> tuple[Column, ...]:
+        """The columns as the dataset holds them, as far as that is known."""
+        ...
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns of the input that are looked at, where they are there."""
+        ...
+
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """Those of them without which nothing can be scored, the key's left out."""
+        ...
+
+    @property
+    def advice(self) -> str:
+        """What to do about an input without the columns that are needed."""
+        ...
+
+    @property
+    def output(self) -> pa.Schema:
+        """The columns of the output, without that of the partition."""
+        ...
+
+    @property
+    def batch_size(self) -> int:
+        """Rows of a call of the model."""
+        ...
+
+    def parameters(self) -> Mapping[str, Any]:
+        """Return what else changes the answers, ready for JSON."""
+        ...
+
+    def encoded(self, rows: pa.RecordBatch | pa.Table) -> pa.Table:
+        """Return `_key`, what the model reads, and `ERROR` where a row cannot be read."""
+        ...
+
+    def block_bytes(self, input_bytes: int) -> int:
+        """Return about how many bytes of encoded rows go to a file of the output."""
+        ...
+
+    def worker(self) -> Worker:
+        """Open the model."""
+        ...

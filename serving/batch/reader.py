@@ -1,0 +1,107 @@
+"""Reads and encodes the pieces of an input in tasks of Ray Data, and puts bad rows aside."""
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import ray.data
+from ray.data.block import BlockMetadata
+from ray.data.datasource import Datasource, ReadTask
+
+from models.checks import as_json, rows_of
+from models.columns import KEY
+from models.source import Chunk, broken_off
+from serving.batch.job import DEAD, ERROR, ROW, Job
+from serving.batch.pieces import Piece
+from serving.batch.source import Input
+from serving.batch.workplace import Workplace
+
+NO_KEY = "the key is null"
+
+
+class Rows(Datasource):
+    """The good rows of an input, encoded: `ROW` and what the job's `encoded` returned."""
+
+    def __init__(self, found: Input, job: Job, workplace: Workplace) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.found, self.job, self.workplace = found, job, workplace
+
+    def estimate_inmemory_data_size(self) -> int:
+        """Return about how many bytes the rows will take."""
+        return self.found.size
+
+    def get_read_tasks(
+        self,
+        parallelism: int,
+        per_task_row_limit: int | None = None,
+        data_context: ray.data.DataContext | None = None,
+    ) -> list[ReadTask]:
+        """Return tasks that read whole pieces, one each where that is not more than asked for."""
+        count = min(parallelism, len(self.found.pieces))
+        return [self._task(self.found.pieces[first::count]) for first in range(count)]
+
+    def _task(self, pieces: Sequence[Piece]) -> ReadTask:
+        return ReadTask(
+            partial(_read, self.found.source, pieces, self.job, self.workplace),
+            BlockMetadata(
+                num_rows=None,
+                size_bytes=sum(piece.size for piece in pieces),
+                exec_stats=None,
+                input_files=tuple({piece.file.path for piece in pieces}),
+            ),
+        )
+
+
+def _read(
+    source: str, pieces: Sequence[Piece], job: Job, workplace: Workplace
+) -> Iterator[pa.Table]:
+    """Read, encode and part whole pieces; runs in a task of Ray."""
+    try:
+        for piece in pieces:
+            row = piece.row
+            for chunk in piece.chunks(job.columns):
+                good, dead = parted(chunk, row, job)
+                workplace.refuse(f"{row:019d}", dead)
+                row += chunk.rows.num_rows + len(chunk.unreadable)
+                yield good
+            workplace.count(piece.name, row - piece.row)
+    except OSError as error:
+        raise broken_off(source, error) from error
+
+
+def parted(chunk: Chunk, first: int, job: Job) -> tuple[pa.Table, pa.Table]:
+    """Part the rows of a chunk into those to score, encoded, and the others, of `DEAD`.
+
+    Args:
+        chunk: some rows; its unreadable lines count behind them.
+        first: `ROW` of the first.
+        job: what they are read for.
+    """
+    rows = chunk.rows
+    places = pa.array(np.arange(first, first + rows.num_rows))
+    encoded = job.encoded(rows).append_column(ROW, places)
+    errors, keys = encoded[ERROR], encoded[KEY]
+    if keys.null_count:
+        errors = pc.coalesce(errors, pc.if_else(keys.is_null(), NO_KEY, None))
+    good = encoded.drop_columns([ERROR])
+    dead = []
+    if errors.null_count < len(errors):
+        is_bad = errors.is_valid()
+        good = good.filter(pc.invert(is_bad))
+        bad = encoded.filter(is_bad)
+        seen = [as_json(row) for row in rows_of(rows.filter(is_bad.combine_chunks()))]
+        columns = [bad[ROW], bad[KEY], errors.filter(is_bad), pa.array(seen, pa.string())]
+        dead.append(pa.table(columns, schema=DEAD))
+    if chunk.unreadable:
+        behind = first + rows.num_rows
+        count = len(chunk.unreadable)
+        columns = [
+            pa.array(np.arange(behind, behind + count)),
+            pa.nulls(count, pa.string()),
+            pa.array([line.reason for line in chunk.unreadable]),
+            pa.array([as_json({"line": line.line}) for line in chunk.unreadable]),
+        ]
+        dead.append(pa.table(columns, schema=DEAD))
+    return good, pa.concat_tables([DEAD.empty_table(), *dead])

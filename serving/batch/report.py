@@ -1,0 +1,83 @@
+"""What a batch job did."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Self
+
+SECONDS_PER_DAY = 86_400
+PREFIX = "millrace."
+FINGERPRINT = f"{PREFIX}fingerprint"
+WHOLE = f"{PREFIX}report"
+
+
+@dataclass(frozen=True)
+class BatchReport:
+    """What a batch job did.
+
+    Attributes:
+        table: URI of the output.
+        dead_letters: URI of the table of rows that were not scored.
+        table_version: version of the commit.
+        date: the partition.
+        model: registered model.
+        model_version: its version.
+        model_digest: digest of its files.
+        fingerprint: of the job.
+        rows: rows of the input.
+        scored: those in the output.
+        dead: the others, in the table of dead letters.
+        resumed: rows that an earlier run of the job had written.
+        tokens_in: tokens of the prompts in the output; None for a model without tokens.
+        tokens_out: tokens that were generated for it.
+        seconds: wall time from reading to commit, of the last run.
+        unchanged: whether the partition had been committed by the same job before, so that there
+            was nothing to do.
+    """
+
+    table: str
+    dead_letters: str
+    table_version: int
+    date: str
+    model: str
+    model_version: int
+    model_digest: str
+    fingerprint: str
+    rows: int
+    scored: int
+    dead: int
+    resumed: int
+    tokens_in: int | None
+    tokens_out: int | None
+    seconds: float
+    unchanged: bool = False
+
+    @property
+    def rows_per_second(self) -> float:
+        """Rows per second of this run, end to end."""
+        return (self.rows - self.resumed) / self.seconds
+
+    @property
+    def rows_per_day(self) -> float:
+        """Rows per day at this rate."""
+        return self.rows_per_second * SECONDS_PER_DAY
+
+    def metadata(self) -> dict[str, str]:
+        """Return it as what is kept with the commit: what readers ask for, and the whole."""
+        names = (
+            *("fingerprint", "model", "model_version", "model_digest"),
+            *("rows", "scored", "dead", "tokens_in", "tokens_out"),
+        )
+        values = asdict(self)
+        told = {f"{PREFIX}{n}": str(values[n]) for n in names if values[n] is not None}
+        return {**told, WHOLE: json.dumps(values)}
+
+    @classmethod
+    def of_commit(cls, kept: Mapping[str, str]) -> Self:
+        """Return the report that was kept with a commit.
+
+        Args:
+            kept: what `Partition.committed` returned.
+        """
+        values = json.loads(kept[WHOLE])
+        return cls(**{**values, "table_version": int(kept["version"]), "unchanged": True})

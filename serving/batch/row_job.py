@@ -1,0 +1,177 @@
+"""Rows through one ONNX graph: encoded where they are read, answered by one session per actor."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from models.answers import answers_of
+from models.arrays import Array
+from models.casts import cast
+from models.columns import KEY, Column
+from models.features import TEXT, Encoding, Feature
+from models.keys import hash_keys, hash_rows
+from models.model_input import FEATURES
+from models.onnx_session import OnnxSession
+from models.pieces import answered
+from serving.batch.job import DEAD, ERROR, ROW, Answers
+from serving.batch.row_keys import cells_of, declared_keys
+
+FILES = 64
+"""Files of an output that is neither small nor large: what is redone after a kill is some of it."""
+LARGEST_BLOCK = 16 * 2**20
+
+
+@dataclass(frozen=True)
+class RowJob:
+    """What every reader and every actor needs to know.
+
+    Attributes:
+        model: registered model.
+        version: its version.
+        digest: sha256 of the file.
+        onnx: the file, where every actor can read it.
+        encoding: rows to tensors.
+        key: columns that identify a row; a hash of the encoded row when empty.
+        held: columns as the dataset holds them, as far as that is known.
+        threads: threads of each session.
+        batch_size: rows of a call of the session.
+    """
+
+    model: str
+    version: int
+    digest: str
+    onnx: Path
+    encoding: Encoding
+    key: tuple[str, ...] = ()
+    held: tuple[Column, ...] = ()
+    threads: int = 1
+    batch_size: int = 4096
+
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """The columns of the features."""
+        return tuple(feature.name for feature in self.encoding.features)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns of the input that are looked at, where they are there."""
+        return tuple(dict.fromkeys((KEY, *self.key, *self.needed)))
+
+    @property
+    def advice(self) -> str:
+        """What to do about an input without the columns that are needed."""
+        return "score rows with the columns that the model was trained on"
+
+    @property
+    def output(self) -> pa.Schema:
+        """The columns of every table of predictions; a prediction has its label's type."""
+        labels = self.encoding.labels
+        return pa.schema(
+            [
+                (KEY, pa.string()),
+                ("prediction", pa.array(labels).type if labels else pa.float64()),
+                ("score", pa.float32()),
+                ("model_version", pa.int32()),
+                (ROW, pa.int64()),
+            ]
+        )
+
+    def parameters(self) -> Mapping[str, Any]:
+        """Return what else changes the answers: how rows are read, and put together."""
+        held = [asdict(column) for column in self.held]
+        return {"held": held, "batch_size": self.batch_size}
+
+    def block_bytes(self, input_bytes: int) -> int:
+        """Return about how many bytes of encoded rows go to a file of the output."""
+        least = self.batch_size * (4 * self.encoding.input.width + 64)
+        return min(max(input_bytes // FILES, least), max(LARGEST_BLOCK, least))
+
+    def encoded(self, rows: pa.RecordBatch | pa.Table) -> pa.Table:
+        """Return `_key`, `features` and `error` for every row.
+
+        A row that cannot be encoded (a missing value in a column that may not miss any, an unknown
+        category) has the reason in `error`. A cell means what it means to ingestion, also when it
+        comes as text; a column that is not there counts as null.
+
+        `_key` is the input's own, as a dataset's table has it; or else the key columns, joined, as
+        the dataset holds them; or else a hash of the row's features as the model reads them. That
+        hash depends neither on other columns nor on the types that a reader gave, and is not the
+        `_key` that the same row has in a dataset, where the hash covers every column, the target
+        as well.
+        """
+        cells = {f.name: self._cells(rows, f) for f in self.encoding.features}
+        features = self.encoding.encode(pa.table(cells))
+        keys = declared_keys(rows, self.key, self.held)
+        lists = pa.FixedSizeListArray.from_arrays(pa.array(features.ravel()), features.shape[1])
+        columns = {
+            KEY: self._hashed(rows, features) if keys is None else keys,
+            FEATURES: lists,
+            ERROR: pa.array(self.encoding.errors(features), pa.string()),
+        }
+        return pa.table(columns)
+
+    def worker(self) -> "Scorer":
+        """Open a session."""
+        return Scorer(self)
+
+    def _cells(self, rows: pa.RecordBatch | pa.Table, feature: Feature) -> pa.Array:
+        """Return a column; cells of true and false as 1 and 0, infinite where they are neither."""
+        cells = cells_of(rows, feature.name)
+        column = next((column for column in self.held if column.name == feature.name), None)
+        if feature.kind != "number" or column is None or column.type != "bool":
+            return cells
+        read = cast(cells, column)
+        values = read.values.cast(pa.float64())
+        return pa.compute.if_else(pa.array(read.unparsable), float("inf"), values)
+
+    def _hashed(self, rows: pa.RecordBatch | pa.Table, features: Array) -> pa.Array:
+        if self.encoding.tokenizer is not None:
+            # All of the text, not what is left where it is cut.
+            cells = cells_of(rows, self.encoding.features[0].name)
+            texts = cast(cells, Column("", "string")).values
+            return hash_keys(hash_rows(pa.record_batch({TEXT: texts})))
+        # Every missing value has the same bits.
+        cells = np.where(np.isnan(features), np.float32("nan"), features)
+        starts = np.arange(0, cells.size + 1, cells.shape[1], dtype=np.int32)
+        lists = pa.ListArray.from_arrays(starts, cells.ravel())
+        return hash_keys(hash_rows(pa.record_batch({FEATURES: lists})))
+
+
+class Scorer:
+    """Answers tables of rows with tables of predictions."""
+
+    def __init__(self, job: RowJob) -> None:
+        self.job = job
+        self.session = OnnxSession(job.onnx, job.threads)
+        self.meaning = answers_of(job.encoding)
+
+    def __call__(self, rows: pa.Table) -> Answers:
+        """Return the predictions; a row whose score is no number is refused.
+
+        Args:
+            rows: `_row`, `_key` and `features`.
+        """
+        read, output = self.job.encoding.input, self.job.output
+        flat = rows[FEATURES].combine_chunks().flatten().to_numpy(zero_copy_only=False)
+        answers = answered(self.session.answer, flat.reshape(-1, read.width), read)
+        scores = self.meaning.score(answers)
+        columns = [
+            rows[KEY],
+            pa.array(self.meaning.prediction(answers), output.field("prediction").type),
+            pa.array(scores, pa.float32()),
+            pa.repeat(pa.scalar(self.job.version, pa.int32()), len(rows)),
+            rows[ROW],
+        ]
+        table, finite = pa.table(columns, schema=output), np.isfinite(scores)
+        if finite.all():
+            return Answers(table, DEAD.empty_table())
+        bad = rows.filter(pa.array(~finite))
+        reason = pa.repeat("the model's answer is not a number", len(bad))
+        refused = pa.table(
+            [bad[ROW], bad[KEY], reason, pa.nulls(len(bad), pa.string())], DEAD.names
+        )
+        return Answers(table.filter(pa.array(finite)), refused.cast(DEAD))

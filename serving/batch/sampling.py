@@ -1,0 +1,26 @@
+"""How a language model's tokens are chosen in a batch job."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How tokens are chosen, and when to end; the words are vLLM's.
+
+    Attributes:
+        max_tokens: of one answer; fewer where the context has no room for them.
+        temperature: 0 always takes the likeliest token.
+        top_p: keep the likeliest tokens whose probabilities sum up to this.
+        top_k: keep so many of the likeliest tokens; None keeps all.
+        repetition_penalty: above 1 makes tokens of prompt and answer less likely.
+        seed: with it, and a row's place in the input, the row's answer is drawn.
+        stop: texts that end an answer; they are not part of it.
+    """
+
+    max_tokens: int = 256
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int | None = None
+    repetition_penalty: float = 1.0
+    seed: int = 0
+    stop: tuple[str, ...] = ()

@@ -1,0 +1,263 @@
+"""Batch inference: rows through Ray Data actors into one partition of a Delta table."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
+
+import pyarrow as pa
+import pyarrow.fs
+import pyarrow.parquet as pq
+import ray.data
+from ray.data.checkpoint import CheckpointConfig
+
+from models.columns import KEY
+from serving.batch import dead_letters, lease
+from serving.batch.actor import Actor, work_of
+from serving.batch.faults import fault_of
+from serving.batch.fingerprint import fingerprint_of
+from serving.batch.folder import Folder
+from serving.batch.job import DEAD, ROW, TOKENS_IN, TOKENS_OUT, Job
+from serving.batch.partition import JOB, Partition
+from serving.batch.reader import Rows
+from serving.batch.report import FINGERPRINT, BatchReport
+from serving.batch.settle import Places, require_few, settle, without_rows
+from serving.batch.source import Input
+from serving.batch.throughput import Sample, Work
+from serving.batch.watch import Watch
+from serving.batch.workplace import (
+    SHORT,
+    Workplace,
+    begun,
+    leases_of,
+    remove_leftovers,
+    workplace_of,
+)
+
+SETTLED = "settled"
+"""Folder of the dead letters from the commit of the output to their own."""
+MOST_TASKS = 4096
+"""Tasks that read."""
+CHECKPOINT_BYTES = 64 * 2**20
+"""Memory that Ray sets aside for the filter of a resumed run; it takes more for more rows."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where a job writes.
+
+    Attributes:
+        table: URI of the output.
+        dead_letters: URI of the table of rows that were not scored.
+        date: the partition of both.
+    """
+
+    table: str
+    dead_letters: str
+    date: str
+
+    @property
+    def partition(self) -> Partition:
+        """The partition, of no job."""
+        return Partition(self.table, "date", self.date, "")
+
+
+@dataclass(frozen=True)
+class How:
+    """How a job runs; nothing of it changes an answer.
+
+    Attributes:
+        num_actors: actors, one opened model each.
+        cpus: CPUs of Ray that each holds.
+        max_dead_letters: share of the rows that may be refused.
+        resume: whether what a dead run did is taken up, and what is done is kept for the next.
+    """
+
+    num_actors: int = 1
+    cpus: float = 1
+    max_dead_letters: float = 1.0
+    resume: bool = True
+
+
+def score(
+    found: Input,
+    job: Job,
+    target: Target,
+    how: How,
+    on_work: Callable[[Sample], None] = lambda _: None,
+) -> BatchReport:
+    """Score all rows of an input and commit them at once.
+
+    A run after one that died goes on from what that had written. The same job committed to the same
+    partition before is not run again.
+
+    Args:
+        found: the rows.
+        job: what scores them.
+        target: where they go.
+        how: with what.
+        on_work: called with what is written so far.
+
+    Raises:
+        InputError: the input has no rows, or too many that cannot be scored; the table holds
+            other columns.
+        WorkError: the job failed; nothing was committed.
+        TransientError: the same job is running, or another committed the partition meanwhile.
+    """
+    fingerprint = fingerprint_of(job, found.manifest)
+    target.partition.check(job.output)
+    place = workplace_of(target.partition, fingerprint)
+    with lease.held(leases_of(target.partition), fingerprint[:SHORT]):
+        kept = target.partition.committed()
+        if kept.get(FINGERPRINT) == fingerprint:
+            _finish(place, target, fingerprint, kept[JOB])
+            return BatchReport.of_commit(kept)
+        remove_leftovers(target.partition, fingerprint)
+        return _run(found, job, target, how, fingerprint, on_work)
+
+
+def _run(
+    found: Input,
+    job: Job,
+    target: Target,
+    how: How,
+    fingerprint: str,
+    on_work: Callable[[Sample], None],
+) -> BatchReport:
+    started = time.perf_counter()
+    workplace, partition = begun(target.partition, fingerprint, fresh=not how.resume)
+    replaces = partition.active()
+    resumed = sum(partition.rows().values())
+    with Watch(partition, on_work, resumed) as watch:
+        _answer(found, job, workplace, partition, how, watch)
+    tables = _written(partition, workplace if how.resume else None, job.output)
+    settled = settle(
+        found.pieces,
+        workplace.counted(),
+        tables,
+        workplace.refused(),
+        unique_keys=found.has_keys,
+    )
+    require_few(settled, how.max_dead_letters)
+    found.require_unchanged()
+    files = _committable(partition, tables, settled.without)
+    total = sum((work_of(table) for table in tables.values()), Work())
+    has_tokens = TOKENS_IN in job.output.names
+    report = BatchReport(
+        table=target.table,
+        dead_letters=target.dead_letters,
+        table_version=-1,
+        date=target.date,
+        model=job.model,
+        model_version=job.version,
+        model_digest=job.digest,
+        fingerprint=fingerprint,
+        rows=settled.rows,
+        scored=settled.scored,
+        dead=len(settled.dead),
+        resumed=resumed,
+        tokens_in=total.tokens_in if has_tokens else None,
+        tokens_out=total.tokens_out if has_tokens else None,
+        seconds=time.perf_counter() - started,
+    )
+    workplace.folder.within(SETTLED).write_table("dead.parquet", settled.dead)
+    version = partition.commit(job.output, report.metadata(), replaces, files)
+    _finish(workplace, target, fingerprint, partition.job)
+    seconds = time.perf_counter() - started
+    return replace(report, table_version=version, seconds=seconds)
+
+
+def _answer(
+    found: Input, job: Job, workplace: Workplace, partition: Partition, how: How, watch: Watch
+) -> None:
+    """Let Ray read, answer and write the rows that are not written yet."""
+    filesystem, path = partition.place
+    with _context(workplace if how.resume else None, job.block_bytes(found.size)):
+        tasks = min(len(found.pieces), MOST_TASKS)
+        try:
+            rows = ray.data.read_datasource(
+                Rows(found, job, workplace), override_num_blocks=max(tasks, 1)
+            )
+            rows.map_batches(
+                Actor,
+                fn_constructor_args=(job, workplace, watch.meter),
+                batch_size=job.batch_size,
+                batch_format="pyarrow",
+                compute=ray.data.ActorPoolStrategy(size=how.num_actors),
+                num_cpus=how.cpus,
+            ).write_parquet(path, filesystem=filesystem)
+        except Exception as error:  # whatever Ray raises of its own or hands over from a task
+            raise fault_of(error) from error
+
+
+@contextmanager
+def _context(resumable: Workplace | None, block_bytes: int) -> Iterator[None]:
+    """Set for one dataset what Ray Data keeps for the whole process."""
+    context = ray.data.DataContext.get_current()
+    before = context.checkpoint_config, context.target_max_block_size
+    # Without it Ray keeps of an error of ours, raised in an actor, only the text of its traceback.
+    context.raise_original_map_exception = True
+    context.target_max_block_size = block_bytes
+    if resumable is not None:
+        filesystem, path = resumable.checkpoint.place
+        config = CheckpointConfig(
+            ROW,
+            path,
+            override_filesystem=filesystem,
+            # It would be deleted before the commit, and the work with it if that fails.
+            delete_checkpoint_on_success=False,
+        )
+        config.checkpoint_actor_pool_max_size = 1
+        config.checkpoint_actor_memory_bytes = CHECKPOINT_BYTES
+        context.checkpoint_config = config
+    try:
+        yield
+    finally:
+        context.checkpoint_config, context.target_max_block_size = before
+
+
+def _written(
+    partition: Partition, resumable: Workplace | None, output: pa.Schema
+) -> dict[str, pa.Table]:
+    """Return places, keys and tokens of each data file that is whole.
+
+    A file is whole when its checkpoint is there.
+    """
+    filesystem, _ = partition.place
+    files = [file.path for file in partition.files()]
+    if resumable is not None:
+        kept = {
+            f.base_name.removesuffix(".parquet") for f in resumable.checkpoint.files(".parquet")
+        }
+        files = [f for f in files if PurePosixPath(f).name.rpartition("-")[0] in kept]
+    names = [n for n in (ROW, KEY, TOKENS_IN, TOKENS_OUT) if n in output.names]
+    return {file: pq.read_table(file, columns=names, filesystem=filesystem) for file in files}
+
+
+def _committable(
+    partition: Partition, tables: Mapping[str, pa.Table], without: Mapping[str, Places]
+) -> list[pa.fs.FileInfo]:
+    """Return the files to commit: those that were written, or a copy without some rows."""
+    filesystem, path = partition.place
+    names = []
+    for file in tables:
+        if file not in without:
+            names.append(file)
+            continue
+        left = without_rows(pq.read_table(file, filesystem=filesystem), without[file])
+        if left.num_rows:
+            name = f"{PurePosixPath(file).stem}-once.parquet"
+            Folder(partition.folder).write_table(name, left)
+            names.append(f"{path}/{name}")
+    found: list[pa.fs.FileInfo] = filesystem.get_file_info(names)
+    return found
+
+
+def _finish(workplace: Workplace, target: Target, fingerprint: str, job: str) -> None:
+    """Publish the dead letters of a committed job, and remove what it kept to go on from."""
+    settled = workplace.folder.within(SETTLED)
+    if settled.exists():
+        partition = Partition(target.dead_letters, "date", target.date, job)
+        dead_letters.publish(partition, fingerprint, settled.read_tables(DEAD))
+    workplace.folder.remove()

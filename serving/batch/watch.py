@@ -1,0 +1,63 @@
+"""Follows a job while it runs: what is written, and what each actor has done."""
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from threading import Event, Thread
+from typing import Any, Self
+
+import ray
+
+from serving.batch.actor import Told, meter
+from serving.batch.partition import Partition
+from serving.batch.throughput import Sample, Work
+
+LOOK_SECONDS = 0.5
+
+
+class Watch:
+    """Tells how much is written, twice a second, while the block runs.
+
+    Args:
+        partition: where the job writes.
+        on_work: called with each sample.
+        resumed: rows that were there before.
+    """
+
+    def __init__(
+        self, partition: Partition, on_work: Callable[[Sample], None], resumed: int
+    ) -> None:
+        self.meter = meter()
+        self.samples: list[Sample] = []
+        self.told: Mapping[str, Told] = {}
+        self._partition, self._on_work, self._resumed = partition, on_work, resumed
+        self._rows: dict[str, int] = {}
+        self._began, self._done = time.perf_counter(), Event()
+        self._thread = Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, failed: Any, *_: object) -> None:
+        self._done.set()
+        self._thread.join()
+        if failed is None:
+            self._look()
+
+    def _watch(self) -> None:
+        while not self._done.wait(LOOK_SECONDS):
+            with suppress(OSError, ray.exceptions.RayError):  # the next look may succeed
+                self._look()
+
+    def _look(self) -> None:
+        self._rows |= self._partition.rows(known=self._rows)
+        self.told = ray.get(self.meter.told.remote())
+        answered = sum((told.work for told in self.told.values()), Work())
+        # What was answered and is not written yet is not done: tokens go by the rows' share.
+        rows = sum(self._rows.values()) - self._resumed
+        share = min(rows / answered.rows, 1.0) if answered.rows else 0.0
+        tokens = (round(share * answered.tokens_in), round(share * answered.tokens_out))
+        sample = Sample(time.perf_counter() - self._began, Work(rows, *tokens))
+        self.samples.append(sample)
+        self._on_work(sample)
