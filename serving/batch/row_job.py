@@ -22,7 +22,8 @@ from serving.batch.row_keys import cells_of, declared_keys
 
 FILES = 64
 """Files of an output that is neither small nor large: what is redone after a kill is some of it."""
-LARGEST_BLOCK = 16 * 2**20
+SMALLEST_BLOCK, LARGEST_BLOCK = 2**19, 16 * 2**20
+"""Bytes; a block costs Ray some 20 ms, however few rows are in it."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ class RowJob:
 
     def block_bytes(self, input_bytes: int) -> int:
         """Return about how many bytes of encoded rows go to a file of the output."""
-        least = self.batch_size * (4 * self.encoding.input.width + 64)
+        least = max(self.batch_size * (4 * self.encoding.input.width + 64), SMALLEST_BLOCK)
         return min(max(input_bytes // FILES, least), max(LARGEST_BLOCK, least))
 
     def encoded(self, rows: pa.RecordBatch | pa.Table) -> pa.Table:

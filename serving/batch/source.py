@@ -291,11 +291,14 @@ def _delta(source: str) -> Resolved:
 
 def _formats(paths: Iterable[str]) -> set[str]:
     """Return the formats that the endings of files, or of the files in folders, tell."""
-    folders = {
-        path: sorted(map(str, Path(path).iterdir())) for path in paths if Path(path).is_dir()
-    }
-    names = [name for path in paths for name in folders.get(path, [path])]
+    names = [name for path in paths for name in _within(Path(path)) or [path]]
     return {kind for name in names if (kind := format_of(name)) is not None}
+
+
+def _within(folder: Path) -> list[str]:
+    """Return the files of a folder and the folders in it, but for a writer's own."""
+    parts = ((file, file.relative_to(folder).parts) for file in folder.rglob("*"))
+    return [str(file) for file, names in parts if not any(n.startswith((".", "_")) for n in names)]
 
 
 def _globbed(source: str) -> list[str]:

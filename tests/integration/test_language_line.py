@@ -12,6 +12,7 @@ from typing import Any
 import openai
 import pytest
 import torch
+from deltalake import DeltaTable
 from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -125,6 +126,40 @@ def test_its_champion_goes_live_and_goes_on_with_a_text(tales: Tales) -> None:
     assert "tales does not take rows" in rows.err
 
 
+def test_prompts_are_scored_as_the_live_model_answers_them(tales: Tales, tmp_path: Path) -> None:
+    tales.until_live(1)
+    prompts = [f"{who} {does}" for who in WHO for does in DOES]
+    rows = [{"n": n, "prompt": text} for n, text in enumerate([*prompts, "", "the cat " * 100])]
+    (tmp_path / "prompts.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    lines = ["batch:", "  key: n", "  max_dead_letters: 0.2", "  sampling: {max_tokens: 8}"]
+    file = tales.file.with_name("nightly.yaml")
+    file.write_text("\n".join([tales.file.read_text(), *lines, ""]))
+    words = ("score", str(file), "--input", str(tmp_path / "prompts.jsonl"), "--json")
+    done = tales.home.run(*words)
+    assert done.code == 0, done.err
+    assert (done.json["scored"], done.json["dead"]) == (16, 2)
+    assert 0 < done.json["tokens_out"] <= 16 * 8
+    table = DeltaTable(done.json["table"]).to_pyarrow_table().to_pylist()
+    found = {row["_key"]: row["completion"] for row in table}
+    for number in (0, 7):  # greedy, and longer than the eight tokens of the batch
+        live = tales.home.run("predict", "tales", "--text", prompts[number], "--json")
+        assert live.json["text"].startswith(found[str(number)])
+    reasons = DeltaTable(done.json["dead_letters"]).to_pyarrow_table()["reason"].to_pylist()
+    assert sorted(reasons) == [
+        "prompt is empty",
+        "the prompt is longer than the model's context of 64 tokens",
+    ]
+    assert tales.home.run(*words).json["unchanged"] is True
+
+
+def test_rows_without_a_prompt_are_told(tales: Tales) -> None:
+    done = tales.home.run("score", str(tales.file))
+    assert done.code == 2
+    assert "missing prompt; there are" in done.err
+    assert "batch.prompt" in done.err
+    assert "Traceback" not in done.err
+
+
 def test_the_live_server_is_certified_against_transformers(tales: Tales) -> None:
     tales.until_live(1)
     done = tales.home.run("certify", "tales", "--json")
@@ -228,9 +263,3 @@ def with_adapter(base: Path, checkpoint: Path, prompt: str, tokens: int) -> str:
         do_sample=False,
     )
     return str(words.decode(told[0, ids.shape[1] :], skip_special_tokens=True))
-
-
-def test_rows_are_not_scored_by_it(tales: Tales) -> None:
-    done = tales.home.run("score", str(tales.file))
-    assert done.code == 2
-    assert "Traceback" not in done.err

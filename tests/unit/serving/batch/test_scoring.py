@@ -14,8 +14,10 @@ import pytest
 
 from models.cluster import connected
 from models.columns import Column
-from models.errors import InputError, WorkError
+from models.errors import InputError, TransientError, WorkError
 from models.features import Encoding, Feature
+from serving.batch.job import FILE_ROWS
+from serving.batch.partition import Partition
 from serving.batch.report import BatchReport
 from serving.batch.row_job import RowJob
 from serving.batch.scoring import How, Target, score
@@ -221,3 +223,149 @@ def test_an_error_of_ours_in_an_actor_is_that_error(tmp_path: Path, job: RowJob)
     with pytest.raises(WorkError, match="^the model failed in ONNX Runtime") as caught:
         score(found, narrow, target, How())
     assert type(caught.value) is WorkError
+
+
+MONDAY = "2026-01-05"
+
+
+def target_in(folder: Path) -> Target:
+    return Target(str(folder / "table"), str(folder / "table-dead"), MONDAY)
+
+
+def numbers(file: Path, rows: int, bad: int = 0) -> Path:
+    """Write rows of which the last few have no `a`."""
+    cells = [None if number >= rows - bad else float(number) for number in range(rows)]
+    columns = {"id": list(range(rows)), "a": cells, "f": [True] * rows, "c": ["x"] * rows}
+    pq.write_table(pa.table(columns), file, row_group_size=max(rows // 4, 1))
+    return file
+
+
+def test_the_same_job_again_does_nothing(tmp_path: Path, run: Run) -> None:
+    source = numbers(tmp_path / "r.parquet", 40, bad=1)
+    first = run(source, str(tmp_path / "table"))
+    again = run(source, str(tmp_path / "table"))
+    assert again == replace(first, unchanged=True, seconds=again.seconds)
+    assert deltalake.DeltaTable(tmp_path / "table").version() == first.table_version
+
+
+@pytest.mark.parametrize("change", ["input", "model", "parameter", "digest"])
+def test_scores_of_another_job_are_never_used_again(
+    tmp_path: Path, job: RowJob, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    """With one folder for all jobs Ray's checkpoint would keep the first job's scores."""
+    source = numbers(tmp_path / "r.parquet", 40)
+    found = open_input(str(source), job)
+    with monkeypatch.context() as stopped:  # all is written, nothing committed
+        stopped.setattr(Partition, "commit", _raise(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            score(found, job, target_in(tmp_path), How())
+    if change == "input":
+        columns = {"id": list(range(40)), "a": [7.0] * 40, "f": [True] * 40, "c": ["x"] * 40}
+        pq.write_table(pa.table(columns), source)
+    others = {
+        "model": replace(job, version=8),
+        "parameter": replace(job, batch_size=8),
+        "digest": replace(job, digest="another"),
+    }
+    other = others.get(change, job)
+    report = score(open_input(str(source), other), other, target_in(tmp_path), How())
+    assert (report.resumed, report.scored) == (0, 40)
+    (row,) = (row for row in held(tmp_path / "table") if row["_key"] == "3")
+    assert row["prediction"] == (7.0 if change == "input" else 3.0)
+    assert row["model_version"] == other.version
+    assert not list((tmp_path / "table" / "_jobs" / f"date={MONDAY}").iterdir())
+
+
+def _raise(error: type[BaseException]) -> Callable[..., None]:
+    def stop(*_: object, **__: object) -> None:
+        raise error
+
+    return stop
+
+
+@pytest.mark.parametrize("where", ["before the commit", "after it", "before the dead letters"])
+def test_a_job_that_was_stopped_at_its_commit_is_finished_by_the_next(
+    tmp_path: Path, job: RowJob, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    found = open_input(str(numbers(tmp_path / "r.parquet", 40, bad=1)), job)
+    commit = Partition.commit
+
+    def stopping(partition: Partition, *given: Any, **named: Any) -> int:
+        is_dead = partition.table.endswith("-dead")
+        if where == "before the commit" or (is_dead and where == "before the dead letters"):
+            raise KeyboardInterrupt
+        version = commit(partition, *given, **named)
+        if where == "after it" and not is_dead:
+            raise KeyboardInterrupt
+        return version
+
+    with monkeypatch.context() as stopped:
+        stopped.setattr(Partition, "commit", stopping)
+        with pytest.raises(KeyboardInterrupt):
+            score(found, job, target_in(tmp_path), How())
+    report = score(found, job, target_in(tmp_path), How())
+    assert report.unchanged == (where != "before the commit")
+    assert report.resumed == (0 if report.unchanged else 39)
+    assert len(held(tmp_path / "table")) == 39
+    assert [row["_key"] for row in held(tmp_path / "table-dead")] == ["39"]
+    assert not list((tmp_path / "table" / "_jobs" / f"date={MONDAY}").iterdir())
+
+
+def test_dead_letters_of_a_date_are_those_of_its_last_job(tmp_path: Path, run: Run) -> None:
+    run(numbers(tmp_path / "r.parquet", 40, bad=2), str(tmp_path / "table"))
+    run(numbers(tmp_path / "s.parquet", 40, bad=0), str(tmp_path / "table"))
+    assert held(tmp_path / "table-dead") == []
+
+
+def test_too_many_dead_rows_commit_nothing_and_a_larger_share_takes_the_work_up(
+    tmp_path: Path, job: RowJob
+) -> None:
+    found = open_input(str(numbers(tmp_path / "r.parquet", 40, bad=3)), job)
+    with pytest.raises(InputError, match="3 of 40 rows cannot be scored"):
+        score(found, job, target_in(tmp_path), How(max_dead_letters=0.05))
+    assert held(tmp_path / "table") == held(tmp_path / "table-dead") == []
+    report = score(found, job, target_in(tmp_path), How(max_dead_letters=0.1))
+    assert (report.resumed, report.scored, report.dead) == (37, 37, 3)
+
+
+def test_of_two_rows_with_one_key_the_second_is_dead(tmp_path: Path, scored: Scored) -> None:
+    (tmp_path / "r.csv").write_text(HEADER + "1,1,0,x\n2,2,0,x\n1,3,0,x\n")
+    assert [(row["_key"], row.get("prediction")) for row in scored(tmp_path / "r.csv")] == [
+        ("1", 1.0),
+        ("2", 2.0),
+        ("1", None),
+    ]
+
+
+def test_an_input_that_changes_while_it_is_scored_is_not_committed(
+    tmp_path: Path, job: RowJob
+) -> None:
+    (tmp_path / "r.csv").write_text(HEADER + "1,1,0,x\n")
+    found = open_input(str(tmp_path / "r.csv"), job)
+    (tmp_path / "r.csv").write_text(HEADER + "1,9,0,x\n2,2,0,x\n")
+    with pytest.raises(TransientError, match="changed while it was read"):
+        score(found, job, target_in(tmp_path), How())
+    assert held(tmp_path / "table") == []
+
+
+def test_rows_know_their_place_in_the_input(tmp_path: Path, scored: Scored) -> None:
+    for name in ("1", "2"):
+        (tmp_path / f"{name}.csv").write_text(HEADER + f"{name}1,1,0,x\n{name}2,1,0,x\n")
+    places = {row["_key"]: row["_row"] for row in scored(tmp_path / "*.csv")}
+    assert places == {"11": 0, "12": 1, "21": FILE_ROWS, "22": FILE_ROWS + 1}
+
+
+def test_columns_that_folders_give_are_read(tmp_path: Path, scored: Scored) -> None:
+    for kind in ("x", "007"):
+        folder = tmp_path / "in" / f"c={kind}"
+        folder.mkdir(parents=True)
+        pq.write_table(pa.table({"id": [kind], "a": [1.0], "f": [True]}), folder / "r.parquet")
+    assert answers(scored(tmp_path / "in")) == {"x": 1.0, "007": 1.0}
+
+
+def test_a_partitioned_delta_table_is_read_with_its_partition_column(
+    tmp_path: Path, scored: Scored
+) -> None:
+    rows = pa.table({"id": [1, 2], "a": [1.0, 2.0], "f": [True, None], "c": ["x", "007"]})
+    deltalake.write_deltalake(str(tmp_path / "in"), rows, partition_by=["c"])
+    assert answers(scored(tmp_path / "in")) == {"1": 1.0, "2": 2.0}

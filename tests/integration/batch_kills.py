@@ -1,0 +1,204 @@
+"""`make soak`, second part: batch jobs are killed anywhere, and run again. A short form is a test.
+
+    python -m tests.integration.batch_kills [KILLS] [ROWS]
+
+After each kill the job is run again. Then every row must be in the output once, or dead, with the
+prediction that the undisturbed run gave it.
+"""
+
+import hashlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import numpy as np
+import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
+from onnx import TensorProto, helper
+
+from models.cluster import connected
+from models.features import Encoding, Feature
+from serving.batch.partition import Partition
+from serving.batch.row_job import RowJob
+from serving.batch.scoring import How, Target, score
+from serving.batch.source import open_input
+from tests.integration.graphs import proto
+
+DATE = "2026-01-05"
+BAD = 1000
+"""One row of so many has no value in a column that may not miss any."""
+PROCESSES = {"actor": "MapWorker", "write": "ray::Write", "raylet": "raylet/raylet"}
+"""What is killed, by a part of the first word of its command line."""
+KILLS = ("driver", *PROCESSES, "before the commit", "after the commit")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended.
+
+    Attributes:
+        code: of its process, negative for a signal.
+        was_killed: whether what was to be killed was there to be killed.
+        resumed: rows that an earlier run had written; None where the run did not end well.
+        written: rows that were written when the kill came.
+        said: what it printed.
+    """
+
+    code: int
+    was_killed: bool
+    resumed: int | None
+    written: int
+    said: str
+
+
+def prepare(folder: Path, rows: int) -> None:
+    """Write an input and a model that gives back its first column."""
+    numbers = np.random.default_rng(0).normal(size=rows)
+    ones = pa.array(np.ones(rows), mask=np.arange(rows) % BAD == BAD // 2)
+    table = pa.table({"id": np.arange(rows), "a": numbers, "b": ones})
+    pq.write_table(table, folder / "in.parquet", row_group_size=max(rows // 20, 1))
+    gather = helper.make_node("Gather", ["features", "first"], ["answers"], axis=1)
+    read, gives = (
+        (name, TensorProto.FLOAT, ["rows", width])
+        for name, width in (("features", 2), ("answers", 1))
+    )
+    made = proto([gather], [read], [gives], [("first", np.array([0], np.int64))])
+    (folder / "model.onnx").write_bytes(made)
+
+
+def run(folder: Path, kill: str | None = None, share: float = 0.0) -> Outcome:
+    """Run the job of a folder in a process, and kill something of it.
+
+    Args:
+        folder: that `prepare` filled.
+        kill: of `KILLS`; None for nothing.
+        share: of the rows, after which.
+    """
+    words = [sys.executable, "-m", "tests.integration.batch_kills", "job", str(folder), kill or ""]
+    rows = pq.read_metadata(folder / "in.parquet").num_rows
+    said, written, was_killed = [], 0, kill is not None and "commit" in kill
+    with subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            said.append(line)
+            if line.startswith("written "):
+                if not was_killed:
+                    written = int(line.split()[1])
+                if kill and not was_killed and written and written >= share * rows:
+                    was_killed = _kill(process.pid, kill)
+    ends = [line for line in said if line.startswith("resumed ")]
+    resumed = int(ends[-1].split()[1]) if ends else None
+    return Outcome(process.returncode, was_killed, resumed, written, "".join(said))
+
+
+def _kill(driver: int, kill: str) -> bool:
+    parent = psutil.Process(driver)
+    if kill == "driver":
+        parent.kill()
+        return True
+    for child in parent.children(recursive=True):
+        try:
+            name = (child.cmdline() or [""])[0]
+            if PROCESSES[kill] in name:
+                child.kill()
+                return True
+        except psutil.Error:
+            continue
+    return False
+
+
+def content(folder: Path) -> tuple[int, int, str]:
+    """Return rows, rows without those that are there twice, and a digest of what they say."""
+    table = deltalake.DeltaTable(folder / "out").to_pyarrow_table().sort_by("_row")
+    said = zip(*(table[name].to_pylist() for name in ("_row", "_key", "prediction")), strict=True)
+    digest = hashlib.sha256("\n".join(map(str, said)).encode()).hexdigest()
+    return table.num_rows, len(set(table["_row"].to_pylist())), digest
+
+
+def dead(folder: Path) -> list[int]:
+    """Return the places of the dead rows."""
+    table = deltalake.DeltaTable(folder / "dead").to_pyarrow_table()
+    return sorted(table["_row"].to_pylist())
+
+
+def leftovers(folder: Path) -> list[str]:
+    """Return what jobs left that the table does not name."""
+    named = {Path(uri).name for uri in deltalake.DeltaTable(folder / "out").file_uris()}
+    files = (file for file in (folder / "out").rglob("*") if file.is_file())
+    return sorted(str(f) for f in files if f.name not in named and "_delta_log" not in f.parts)
+
+
+def _job(folder: Path, moment: str) -> None:
+    """Run the job; a kill at the commit is by itself."""
+    commit = vars(Partition)["commit"]
+
+    def dying(partition: Partition, *given: Any, **named: Any) -> int:
+        if moment == "before the commit":
+            os.kill(os.getpid(), signal.SIGKILL)
+        version: int = commit(partition, *given, **named)
+        os.kill(os.getpid(), signal.SIGKILL)
+        return version
+
+    if "commit" in moment:
+        Partition.commit = dying  # type: ignore[method-assign]
+    encoding = Encoding((Feature("a", "number"), Feature("b", "number")), "t")
+    job = RowJob("m", 7, "digest", folder / "model.onnx", encoding, ("id",), batch_size=1000)
+    target = Target(str(folder / "out"), str(folder / "dead"), DATE)
+    with connected("local", 2):
+        found = open_input(str(folder / "in.parquet"), job)
+        report = score(found, job, target, How(num_actors=2), _tell)
+    print(f"resumed {report.resumed}", flush=True)  # noqa: T201
+
+
+def _tell(sample: Any) -> None:
+    print(f"written {sample.work.rows}", flush=True)  # noqa: T201
+
+
+def soak(folder: Path, kills: int, rows: int) -> Iterator[str]:
+    """Kill so many jobs, and yield a line for each; an assertion fails at the first loss."""
+    prepare(folder, rows)
+    assert run(folder).code == 0
+    undisturbed, wrong = content(folder), dead(folder)
+    chance, counted = random.Random(0), 0
+    while counted < kills:
+        for name in ("out", "dead"):
+            subprocess.run(["rm", "-rf", folder / name], check=True)
+        kill = KILLS[counted % len(KILLS)]
+        first = run(folder, kill, chance.random() * 0.9)
+        again = run(folder)
+        assert again.code == 0, again.said
+        assert content(folder) == undisturbed, (kill, first.said, again.said)
+        assert dead(folder) == wrong
+        assert leftovers(folder) == []
+        counted += first.was_killed
+        yield (
+            f"{counted} {kill}: {'killed' if first.was_killed else 'nothing there to kill'} at "
+            f"{first.written:,} of {rows:,} rows, ended with {first.code}; again: "
+            f"{again.resumed:,} rows resumed, all of them once"
+        )
+
+
+def main(words: list[str]) -> None:
+    """Run the job of a folder, or the soak."""
+    if words[:1] == ["job"]:
+        _job(Path(words[1]), words[2])
+        return
+    kills, rows = (int(word) for word in [*words, *("100", "200000")[len(words) :]])
+    with tempfile.TemporaryDirectory() as folder:
+        for line in soak(Path(folder), kills, rows):
+            print(line, flush=True)  # noqa: T201
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,49 @@
+"""The short form of the second part of `make soak`."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.integration.batch_kills import content, dead, leftovers, prepare, run
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the kills are Linux's")
+
+ROWS = 60_000
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, int, str]:
+    folder = tmp_path_factory.mktemp("undisturbed")
+    prepare(folder, ROWS)
+    done = run(folder)
+    assert done.code == 0, done.said
+    assert dead(folder) == [*range(500, ROWS, 1000)]
+    return content(folder)
+
+
+@pytest.mark.parametrize("kill", ["driver", "raylet", "after the commit"])
+def test_after_a_kill_a_rerun_ends_with_every_row_once(
+    tmp_path: Path, undisturbed: tuple[int, int, str], kill: str
+) -> None:
+    prepare(tmp_path, ROWS)
+    killed = run(tmp_path, kill, 0.3)
+    assert killed.was_killed
+    assert killed.code != 0
+    again = run(tmp_path)
+    assert again.code == 0, again.said
+    assert again.resumed is not None
+    if kill != "after the commit":
+        assert killed.written <= again.resumed < ROWS
+    assert content(tmp_path) == undisturbed
+    assert dead(tmp_path) == [*range(500, ROWS, 1000)]
+    assert leftovers(tmp_path) == []
+
+
+def test_a_killed_actor_or_writer_is_replaced_within_the_run(
+    tmp_path: Path, undisturbed: tuple[int, int, str]
+) -> None:
+    prepare(tmp_path, ROWS)
+    done = run(tmp_path, "actor", 0.2)
+    assert done.code == 0, done.said
+    assert content(tmp_path) == undisturbed
