@@ -1,6 +1,9 @@
 """Step: rows through the champion into a partition of the predictions table."""
 
 import os
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from zoneinfo import ZoneInfo
 
 import deltalake
 
@@ -11,16 +14,21 @@ from models.pipeline import Pipeline
 from models.places import Places
 from models.registry import CHAMPION, registry_of
 from models.snapshots import open_snapshot
+from models.tracking import tracked_run
+from serving.batch.actor import Told
 from serving.batch.job import Job
 from serving.batch.prompt_job import PromptJob
 from serving.batch.report import BatchReport
 from serving.batch.row_job import RowJob
 from serving.batch.sampling import Sampling
-from serving.batch.scoring import How, Target, score
-from serving.batch.source import open_input
+from serving.batch.scoring import How, Target, done_before, score
+from serving.batch.source import Input, open_input
+from serving.batch.throughput import Sample
 from tasks import progress
+from tasks.batch_run import EXPERIMENT, BatchRun
 from tasks.progress import log
 from tasks.retry import step
+from tasks.source_control import code_version
 
 ROWS, PROMPTS = 4096, 256
 """Of one call of the model, where the pipeline file does not say."""
@@ -58,11 +66,45 @@ def score_rows(pipeline: Pipeline, places: Places, source: str | None, date: str
         num_actors=pipeline.batch.num_actors or os.cpu_count() or 1,
         max_dead_letters=pipeline.batch.max_dead_letters,
     )
-    with progress.bar("score", found.rows, "rows") as bar:
-        report = score(found, job, target, how, lambda sample: bar.update(sample.work.rows))
+    before = done_before(found, job, target)
+    report = before or _tracked(pipeline, places, found, job, target, how)
     if report.dead:
         log.warning("%s rows have no prediction; see %s", report.dead, target.dead_letters)
     return report
+
+
+def _tracked(
+    pipeline: Pipeline, places: Places, found: Input, job: Job, target: Target, how: How
+) -> BatchReport:
+    """Score in a run of MLflow's."""
+    tags = {**code_version(pipeline.folder), "millrace.model": job.model}
+    name = f"{pipeline.name}{EXPERIMENT}"
+    with (
+        tracked_run(places, name, tags, system_metrics=False) as run,
+        progress.bar("score", found.rows, "rows") as bar,
+    ):
+        run.rename(f"{pipeline.name} {target.date}")
+        run.log_params({"batch": pipeline.batch.model_dump(mode="json"), "input": found.source})
+        tracked = BatchRun(run, found.rows, _deadline(pipeline))
+
+        def take(sample: Sample, told: Mapping[str, Told]) -> None:
+            bar.update(sample.work.rows)
+            tracked.take(sample, told)
+
+        report = score(found, job, target, how, take)
+        if not report.unchanged:
+            tracked.finish(pipeline, report)
+    return report
+
+
+def _deadline(pipeline: Pipeline) -> datetime | None:
+    """Return when a job that begins now has to be done."""
+    if pipeline.batch.deadline is None:
+        return None
+    now = datetime.now(ZoneInfo(pipeline.schedule.timezone))
+    hour, minute = map(int, pipeline.batch.deadline.split(":"))
+    at = now.replace(hour=hour, minute=minute, second=0, microsecond=0)
+    return at if at > now else at + timedelta(days=1)
 
 
 def _job(pipeline: Pipeline, package: Package, held: tuple[Column, ...]) -> Job:

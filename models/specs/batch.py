@@ -11,6 +11,14 @@ from models.specs.base import Spec
 from models.specs.dataset import Names
 
 
+def _hour(text: str) -> str:
+    try:
+        datetime.strptime(text, "%H:%M")  # noqa: DTZ007
+    except ValueError as error:
+        raise ValueError("is not a time of day like '06:00'") from error
+    return text
+
+
 class SamplingSpec(Spec):
     """How a language model's tokens are chosen in a batch job; the words are vLLM's."""
 
@@ -60,6 +68,14 @@ class BatchSpec(Spec):
         ge=0,
         le=1,
         description="Share of rows that cannot be scored above which nothing is committed.",
+    )
+    price_per_hour: float | None = Field(
+        None, ge=0, description="What the machines cost; it gives the cost of a million tokens."
+    )
+    deadline: Annotated[str, AfterValidator(_hour)] | None = Field(
+        None,
+        description="When a job has to be done, HH:MM in `schedule.timezone`; one that will miss "
+        "it says so early.",
     )
     prompt: str = Field("prompt", min_length=1, description="Column that holds the prompts.")
     sampling: SamplingSpec = Field(

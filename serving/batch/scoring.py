@@ -1,7 +1,8 @@
 """Batch inference: rows through Ray Data actors into one partition of a Delta table."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+import warnings
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
@@ -24,8 +25,8 @@ from serving.batch.reader import Rows
 from serving.batch.report import FINGERPRINT, BatchReport
 from serving.batch.settle import Places, require_few, settle, without_rows
 from serving.batch.source import Input
-from serving.batch.throughput import Sample, Work
-from serving.batch.watch import Watch
+from serving.batch.throughput import Work
+from serving.batch.watch import OnWork, Watch
 from serving.batch.workplace import (
     SHORT,
     Workplace,
@@ -85,7 +86,7 @@ def score(
     job: Job,
     target: Target,
     how: How,
-    on_work: Callable[[Sample], None] = lambda _: None,
+    on_work: OnWork = lambda *_: None,
 ) -> BatchReport:
     """Score all rows of an input and commit them at once.
 
@@ -97,7 +98,7 @@ def score(
         job: what scores them.
         target: where they go.
         how: with what.
-        on_work: called with what is written so far.
+        on_work: called while it runs.
 
     Raises:
         InputError: the input has no rows, or too many that cannot be scored; the table holds
@@ -107,14 +108,35 @@ def score(
     """
     fingerprint = fingerprint_of(job, found.manifest)
     target.partition.check(job.output)
-    place = workplace_of(target.partition, fingerprint)
     with lease.held(leases_of(target.partition), fingerprint[:SHORT]):
-        kept = target.partition.committed()
-        if kept.get(FINGERPRINT) == fingerprint:
-            _finish(place, target, fingerprint, kept[JOB])
-            return BatchReport.of_commit(kept)
+        if (report := _done_before(target, fingerprint)) is not None:
+            return report
         remove_leftovers(target.partition, fingerprint)
         return _run(found, job, target, how, fingerprint, on_work)
+
+
+def done_before(found: Input, job: Job, target: Target) -> BatchReport | None:
+    """Return what the same job did if it is what the partition holds, else None.
+
+    Args:
+        found: the rows.
+        job: what would score them.
+        target: where they would go.
+
+    Raises:
+        TransientError: the same job is running.
+    """
+    fingerprint = fingerprint_of(job, found.manifest)
+    with lease.held(leases_of(target.partition), fingerprint[:SHORT]):
+        return _done_before(target, fingerprint)
+
+
+def _done_before(target: Target, fingerprint: str) -> BatchReport | None:
+    kept = target.partition.committed()
+    if kept.get(FINGERPRINT) != fingerprint:
+        return None
+    _finish(workplace_of(target.partition, fingerprint), target, fingerprint, kept[JOB])
+    return BatchReport.of_commit(kept)
 
 
 def _run(
@@ -123,7 +145,7 @@ def _run(
     target: Target,
     how: How,
     fingerprint: str,
-    on_work: Callable[[Sample], None],
+    on_work: OnWork,
 ) -> BatchReport:
     started = time.perf_counter()
     workplace, partition = begun(target.partition, fingerprint, fresh=not how.resume)
@@ -173,7 +195,12 @@ def _answer(
 ) -> None:
     """Let Ray read, answer and write the rows that are not written yet."""
     filesystem, path = partition.place
-    with _context(workplace if how.resume else None, job.block_bytes(found.size)):
+    with (
+        _context(workplace if how.resume else None, job.block_bytes(found.size)),
+        warnings.catch_warnings(),
+    ):
+        # Of a small input, that it does not keep all actors busy.
+        warnings.filterwarnings("ignore", "The minimum number of concurrent actors", UserWarning)
         tasks = min(len(found.pieces), MOST_TASKS)
         try:
             rows = ray.data.read_datasource(

@@ -13,6 +13,8 @@ from serving.batch.partition import Partition
 from serving.batch.throughput import Sample, Work
 
 LOOK_SECONDS = 0.5
+OnWork = Callable[[Sample, Mapping[str, Told]], None]
+"""Takes what is written so far, and what each actor has done."""
 
 
 class Watch:
@@ -24,9 +26,7 @@ class Watch:
         resumed: rows that were there before.
     """
 
-    def __init__(
-        self, partition: Partition, on_work: Callable[[Sample], None], resumed: int
-    ) -> None:
+    def __init__(self, partition: Partition, on_work: OnWork, resumed: int) -> None:
         self.meter = meter()
         self.samples: list[Sample] = []
         self.told: Mapping[str, Told] = {}
@@ -60,4 +60,4 @@ class Watch:
         tokens = (round(share * answered.tokens_in), round(share * answered.tokens_out))
         sample = Sample(time.perf_counter() - self._began, Work(rows, *tokens))
         self.samples.append(sample)
-        self._on_work(sample)
+        self._on_work(sample, self.told)

@@ -40,10 +40,11 @@ def test_after_a_kill_a_rerun_ends_with_every_row_once(
     assert leftovers(tmp_path) == []
 
 
-def test_a_killed_actor_or_writer_is_replaced_within_the_run(
+def test_a_killed_actor_is_replaced_within_the_run(
     tmp_path: Path, undisturbed: tuple[int, int, str]
 ) -> None:
     prepare(tmp_path, ROWS)
-    done = run(tmp_path, "actor", 0.2)
+    done = run(tmp_path, "actor", 0.01)
+    assert done.was_killed
     assert done.code == 0, done.said
     assert content(tmp_path) == undisturbed

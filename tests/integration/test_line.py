@@ -191,6 +191,14 @@ def test_score_commits_every_row_once_and_again(line: Line, examples: Path) -> N
             "score", str(examples / "digits.yaml"), "--date", "2026-01-31", "--json"
         )
         assert done.code == 0, done.err
+    assert done.json["unchanged"] is True
+    store = client(line.places.tracking_uri)
+    experiment = store.get_experiment_by_name("digits.batch")
+    (run,) = store.search_runs([experiment.experiment_id])
+    assert run.data.metrics["scored"] == done.json["rows"]
+    assert run.data.tags["millrace.fingerprint"] == done.json["fingerprint"]
+    plots = {each.path for each in store.list_artifacts(run.info.run_id, "plots")}
+    assert plots == {"plots/throughput.png", "plots/last_runs.png"}
     table = deltalake.DeltaTable(done.json["table"]).to_pyarrow_table()
     assert table.num_rows == done.json["rows"] == line.outcome["snapshot"]["rows"]
     assert set(table["date"].to_pylist()) == {"2026-01-31"}

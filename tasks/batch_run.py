@@ -1,0 +1,151 @@
+"""A batch job as a run of its own in MLflow: live while it runs, with its plots when it is done."""
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from models.pipeline import Pipeline
+from models.tracking import TrackedRun
+from serving.batch.actor import Told
+from serving.batch.report import SECONDS_PER_DAY, BatchReport
+from serving.batch.throughput import (
+    Sample,
+    Unit,
+    Work,
+    cost_per_million,
+    forecast,
+    per_day,
+    throughput,
+)
+from serving.batch.throughput_plot import runs_figure, throughput_figure
+from tasks.progress import log
+
+EXPERIMENT = ".batch"
+"""After the pipeline's name; no pipeline's name has a dot."""
+LAST_RUNS = 30
+LIVE_SECONDS = 10.0
+PER_DAY, STEADY_PER_DAY = "per_day", "steady_per_day"
+
+
+@dataclass
+class BatchRun:
+    """What a job tells while it runs, on its way to MLflow.
+
+    Attributes:
+        run: the open run.
+        total: rows of the input; None where that is not known.
+        deadline: when it has to be done; None for no matter when.
+        samples: what was told so far.
+        told: what each actor has done.
+    """
+
+    run: TrackedRun
+    total: int | None
+    deadline: datetime | None = None
+    samples: list[Sample] = field(default_factory=list)
+    told: Mapping[str, Told] = field(default_factory=dict)
+    _logged: float = field(default_factory=time.monotonic)
+    _warned: bool = False
+
+    def take(self, sample: Sample, told: Mapping[str, Told], resumed: int = 0) -> None:
+        """Take what is written so far."""
+        self.samples.append(sample)
+        self.told = told
+        if time.monotonic() - self._logged < LIVE_SECONDS:
+            return
+        self._logged = time.monotonic()
+        metrics = {"live.rows": float(sample.work.rows), "live.tokens": float(sample.work.tokens)}
+        if self.total is not None:
+            left = self.total - resumed
+            found = forecast(self.samples, left, datetime.now().astimezone(), self.deadline, "rows")
+            if found is not None:
+                metrics["live.seconds_left"] = found.seconds_left
+                self._warn(found.ends_at, late=found.is_late)
+        self.run.log_metrics(metrics, step=int(sample.seconds))
+
+    def _warn(self, ends_at: datetime, *, late: bool) -> None:
+        if late and not self._warned and self.deadline is not None:
+            self._warned = True
+            log.warning(
+                "the job will miss its deadline of %s: at this rate it ends at %s",
+                f"{self.deadline:%H:%M}",
+                f"{ends_at:%H:%M}",
+            )
+
+    def finish(self, pipeline: Pipeline, report: BatchReport) -> None:
+        """Log what the job came to, with its plots."""
+        measured = metrics_of(report, self.samples, self.told, pipeline.batch.price_per_hour)
+        self.run.log_metrics(measured)
+        self.run.set_tags(
+            {
+                "millrace.fingerprint": report.fingerprint,
+                "millrace.model_version": report.model_version,
+                "millrace.model_digest": report.model_digest,
+                "millrace.table": report.table,
+                "millrace.table_version": report.table_version,
+                "millrace.dead_letters": report.dead_letters,
+                "millrace.date": report.date,
+            }
+        )
+        self.run.log_figure(throughput_figure(self.samples), "plots/throughput.png")
+        unit = throughput(self.samples).unit
+        self.run.log_figure(runs_figure(_last_runs(self.run), unit), "plots/last_runs.png")
+
+
+def metrics_of(
+    report: BatchReport,
+    samples: Sequence[Sample],
+    told: Mapping[str, Told],
+    price_per_hour: float | None = None,
+) -> dict[str, float]:
+    """Return the metrics of a job that is done.
+
+    Tokens and rows per day are those that were committed by this run, over its wall time.
+
+    Args:
+        report: what it did.
+        samples: what was written when, the last at the end.
+        told: what each actor has done.
+        price_per_hour: of the machines.
+    """
+    measured = throughput(samples)
+    done = samples[-1].work if samples else Work()
+    answered = sum((each.work for each in told.values()), Work())
+    found = {
+        "rows": float(report.rows),
+        "scored": float(report.scored),
+        "dead": float(report.dead),
+        "resumed": float(report.resumed),
+        "seconds": report.seconds,
+        PER_DAY: per_day(done.count(measured.unit), report.seconds),
+        "redone_rows": float(max(answered.rows - done.rows, 0)),
+    }
+    if measured.steady is not None:
+        found[STEADY_PER_DAY] = measured.steady * SECONDS_PER_DAY
+    if measured.peak is not None:
+        found["peak_per_second"] = measured.peak
+    units: Iterable[Unit] = ("tokens_in", "tokens_out") if report.tokens_in is not None else ()
+    for unit in units:
+        found[unit] = float(done.count(unit))
+        found[f"{unit}_per_day"] = per_day(done.count(unit), report.seconds)
+    if units and price_per_hour is not None:
+        cost = cost_per_million(price_per_hour, report.seconds, done.tokens)
+        found |= {"cost_per_million_tokens": cost} if cost is not None else {}
+    shares = [each.busy / report.seconds for each in told.values()]
+    found |= {f"actor_{n}_utilisation": share for n, share in enumerate(sorted(shares))}
+    return found
+
+
+def _last_runs(run: TrackedRun) -> list[tuple[datetime, float, float | None]]:
+    """Return the last runs of the experiment that came to an end, and this one."""
+    runs = run.client.search_runs([run.experiment_id], max_results=LAST_RUNS)
+    return [
+        (
+            datetime.fromtimestamp(each.info.start_time / 1000).astimezone(),
+            each.data.metrics[PER_DAY],
+            each.data.metrics.get(STEADY_PER_DAY),
+        )
+        for each in runs
+        if PER_DAY in each.data.metrics
+    ]

@@ -1,0 +1,59 @@
+from dataclasses import replace
+
+import pytest
+
+from serving.batch.actor import Told
+from serving.batch.report import BatchReport
+from serving.batch.throughput import Sample, Work
+from tasks.batch_run import metrics_of
+
+REPORT = BatchReport(
+    table="t",
+    dead_letters="d",
+    table_version=1,
+    date="2026-01-05",
+    model="m",
+    model_version=3,
+    model_digest="x",
+    fingerprint="f",
+    rows=120,
+    scored=115,
+    dead=5,
+    resumed=15,
+    tokens_in=None,
+    tokens_out=None,
+    seconds=50.0,
+)
+SAMPLES = [Sample(second, Work(2 * second)) for second in range(51)]
+TOLD = {"a": Told(1.0, 40.0, Work(60)), "b": Told(1.0, 25.0, Work(44))}
+
+
+def test_rows_per_day_are_those_that_this_run_wrote() -> None:
+    found = metrics_of(REPORT, SAMPLES, TOLD)
+    assert found["per_day"] == 100 / 50 * 86_400
+    assert found["steady_per_day"] == pytest.approx(2 * 86_400, rel=0.05)
+    assert (found["rows"], found["scored"], found["dead"], found["resumed"]) == (120, 115, 5, 15)
+
+
+def test_each_actor_has_its_share_of_the_time() -> None:
+    found = metrics_of(REPORT, SAMPLES, TOLD)
+    assert (found["actor_0_utilisation"], found["actor_1_utilisation"]) == (0.5, 0.8)
+
+
+def test_what_was_answered_and_is_not_in_the_output_was_wasted() -> None:
+    assert metrics_of(REPORT, SAMPLES, TOLD)["redone_rows"] == 4
+
+
+def test_tokens_are_told_in_and_out_with_their_cost() -> None:
+    report = replace(REPORT, tokens_in=900, tokens_out=400)
+    samples = [Sample(50.0, Work(100, 600, 300))]
+    found = metrics_of(report, samples, TOLD, price_per_hour=3.6)
+    assert (found["tokens_in"], found["tokens_out"]) == (600, 300)
+    assert found["tokens_in_per_day"] == 600 / 50 * 86_400
+    assert found["tokens_out_per_day"] == 300 / 50 * 86_400
+    assert found["per_day"] == 900 / 50 * 86_400
+    assert found["cost_per_million_tokens"] == pytest.approx(0.05 / 900 * 1e6)
+
+
+def test_a_model_without_tokens_has_none() -> None:
+    assert not [name for name in metrics_of(REPORT, SAMPLES, TOLD, 3.6) if "token" in name]
