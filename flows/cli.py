@@ -113,6 +113,10 @@ def score(
     date: Annotated[
         str | None, typer.Option(help="Partition to write, YYYY-MM-DD; yesterday if left out.")
     ] = None,
+    catch_up: Annotated[
+        bool,
+        typer.Option("--catch-up", help="Without --date: make up for missed ones first."),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Score rows with the champion into one partition of a Delta table."""
@@ -121,7 +125,7 @@ def score(
     from flows.show import show_batch
 
     with console.stdout_for_results():
-        report = score_batch(str(file.resolve()), input, date)
+        report = score_batch(str(file.resolve()), input, date, catch_up=catch_up)
     console.print_json(report) if as_json else show_batch(report)
 
 

@@ -8,17 +8,23 @@ from prefect import flow
 
 from flows import environment, settings
 from models.cluster import connected
-from models.errors import InputError
+from models.errors import InputError, MillraceError
 from models.pipeline_file import load_pipeline
 from models.tracking import check_reachable
+from serving.batch.missed import committed_dates, dates_to_do
 from serving.batch.report import BatchReport
+from tasks.progress import log
 from tasks.report import publish_batch
 from tasks.score import score_rows
 
 
 @flow(name="score_batch", retries=0, persist_result=False)
 def score_batch(
-    pipeline_file: str, input: str | None = None, date: str | None = None
+    pipeline_file: str,
+    input: str | None = None,
+    date: str | None = None,
+    *,
+    catch_up: bool = False,
 ) -> BatchReport:
     """Score rows into the partition of a date.
 
@@ -26,14 +32,29 @@ def score_batch(
         pipeline_file: path of the YAML file.
         input: the rows; what the pipeline says when None.
         date: `YYYY-MM-DD`; yesterday in UTC when None, the day that a nightly job closes.
+        catch_up: without a date, first make up for those that were missed, the oldest first, of
+            the last `batch.catch_up` days.
     """
     pipeline = load_pipeline(Path(pipeline_file))
     day = checked_date(date)
     places = environment.apply(settings.load()).places()
     check_reachable(places.tracking_uri)
+    days = [day]
+    if catch_up and date is None:
+        table = places.table("predictions", pipeline.name)
+        days = dates_to_do(committed_dates(table), day, pipeline.batch.catch_up)
+    failed: MillraceError | None = None
     with connected(places.ray_address, pipeline.batch.num_actors or 1):
+        for missed in days[:-1]:
+            try:
+                publish_batch(pipeline, score_rows(pipeline, places, input, missed))
+            except MillraceError as error:  # what is due tonight does not wait for it
+                log.warning("%s was missed, and cannot be made up for: %s", missed, error)
+                failed = failed or error
         report = score_rows(pipeline, places, input, day)
     publish_batch(pipeline, report)
+    if failed is not None:
+        raise failed
     return report
 
 

@@ -9,6 +9,8 @@ import deltalake
 
 from models.columns import Column
 from models.errors import InputError
+from models.language_engine import engine_of
+from models.named_version import in_words
 from models.package import FORM, GraphPackage, Package
 from models.pipeline import Pipeline
 from models.places import Places
@@ -30,6 +32,7 @@ from tasks.progress import log
 from tasks.retry import step
 from tasks.source_control import code_version
 
+ENGINE = "openvino_genai"
 ROWS, PROMPTS = 4096, 256
 """Of one call of the model, where the pipeline file does not say."""
 
@@ -56,7 +59,7 @@ def score_rows(pipeline: Pipeline, places: Places, source: str | None, date: str
             hint="run `millrace run FILE`, then set the alias in the MLflow UI",
         )
     job = _job(pipeline, registry.fetch(champion), _held(pipeline, places))
-    found = open_input(source or _default_input(pipeline, places), job)
+    found = open_input(source or _default_input(pipeline, places, date), job)
     target = Target(
         places.table("predictions", pipeline.name),
         places.table("dead_letters", pipeline.name),
@@ -121,6 +124,12 @@ def _job(pipeline: Pipeline, package: Package, held: tuple[Column, ...]) -> Job:
             batch.threads_per_actor,
             batch.batch_size or ROWS,
         )
+    if (engine := engine_of(package.files)) != ENGINE:
+        raise InputError(
+            f"{in_words(version)} is a form for {engine}, which batch jobs do not run",
+            valid=f"a version with a form for {ENGINE}",
+            hint="export a form whose name begins with openvino, and point the alias at it",
+        )
     return PromptJob(
         *names,
         package.folder / FORM,
@@ -141,10 +150,10 @@ def _held(pipeline: Pipeline, places: Places) -> tuple[Column, ...]:
         return ()
 
 
-def _default_input(pipeline: Pipeline, places: Places) -> str:
+def _default_input(pipeline: Pipeline, places: Places, date: str) -> str:
     if pipeline.batch.input is not None:
-        relative = "://" not in pipeline.batch.input
-        return str(pipeline.folder / pipeline.batch.input) if relative else pipeline.batch.input
+        named = pipeline.batch.input.replace("{date}", date)
+        return named if "://" in named else str(pipeline.folder / named)
     table = places.table("datasets", pipeline.name)
     if not deltalake.DeltaTable.is_deltatable(table):
         raise InputError(

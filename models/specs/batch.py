@@ -56,7 +56,13 @@ class BatchSpec(Spec):
     input: str | None = Field(
         None,
         description="Rows to score: a file, a folder, a glob, a URI or a Delta table; the newest "
-        "snapshot of the dataset when left out.",
+        "snapshot of the dataset when left out. `{date}` stands for the date of the partition.",
+    )
+    catch_up: int = Field(
+        7,
+        ge=0,
+        le=366,
+        description="Days back in which the scheduled run makes up for dates that have no commit.",
     )
     key: Names = Field(
         (),

@@ -14,6 +14,7 @@ from models.casts import cast
 from models.checks import as_json
 from models.columns import KEY, Column
 from models.engine_properties import own_properties
+from models.errors import WorkError
 from models.features import TEXT
 from models.keys import hash_keys, hash_rows
 from serving.batch.engine import Asked, Engine, Finished
@@ -196,9 +197,18 @@ class Generator:
 
 
 def context_of(form: Path) -> int:
-    """Return how many tokens prompt and answer may have together."""
+    """Return how many tokens prompt and answer may have together.
+
+    Raises:
+        WorkError: the model's config does not say.
+    """
     config = json.loads((form / "config.json").read_text())
-    return next(int(config[name]) for name in CONTEXT if config.get(name))
+    found = next((int(config[name]) for name in CONTEXT if config.get(name)), None)
+    if found is None:
+        raise WorkError(
+            "the model's config.json does not say its context", valid=", ".join(CONTEXT)
+        )
+    return found
 
 
 def _refused(rows: pa.Table, texts: Sequence[str], faults: Mapping[int, str]) -> pa.Table:

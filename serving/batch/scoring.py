@@ -2,28 +2,22 @@
 
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import PurePosixPath
 
-import pyarrow as pa
-import pyarrow.fs
-import pyarrow.parquet as pq
 import ray.data
 from ray.data.checkpoint import CheckpointConfig
 
-from models.columns import KEY
 from serving.batch import dead_letters, lease
 from serving.batch.actor import Actor, work_of
 from serving.batch.faults import fault_of
 from serving.batch.fingerprint import fingerprint_of
-from serving.batch.folder import Folder
-from serving.batch.job import DEAD, ROW, TOKENS_IN, TOKENS_OUT, Job
+from serving.batch.job import DEAD, ROW, TOKENS_IN, Job
 from serving.batch.partition import JOB, Partition
 from serving.batch.reader import Rows
 from serving.batch.report import FINGERPRINT, BatchReport
-from serving.batch.settle import Places, require_few, settle, without_rows
+from serving.batch.settle import require_few, settle
 from serving.batch.source import Input
 from serving.batch.throughput import Work
 from serving.batch.watch import OnWork, Watch
@@ -35,6 +29,7 @@ from serving.batch.workplace import (
     remove_leftovers,
     workplace_of,
 )
+from serving.batch.written import committable, prune, written
 
 SETTLED = "settled"
 """Folder of the dead letters from the commit of the output to their own."""
@@ -150,10 +145,10 @@ def _run(
     started = time.perf_counter()
     workplace, partition = begun(target.partition, fingerprint, fresh=not how.resume)
     replaces = partition.active()
-    resumed = sum(partition.rows().values())
+    resumed = prune(partition, workplace)
     with Watch(partition, on_work, resumed) as watch:
         _answer(found, job, workplace, partition, how, watch)
-    tables = _written(partition, workplace if how.resume else None, job.output)
+    tables = written(partition, workplace if how.resume else None, job.output)
     settled = settle(
         found.pieces,
         workplace.counted(),
@@ -163,7 +158,7 @@ def _run(
     )
     require_few(settled, how.max_dead_letters)
     found.require_unchanged()
-    files = _committable(partition, tables, settled.without)
+    files = committable(partition, tables, settled.without)
     total = sum((work_of(table) for table in tables.values()), Work())
     has_tokens = TOKENS_IN in job.output.names
     report = BatchReport(
@@ -242,43 +237,6 @@ def _context(resumable: Workplace | None, block_bytes: int) -> Iterator[None]:
         yield
     finally:
         context.checkpoint_config, context.target_max_block_size = before
-
-
-def _written(
-    partition: Partition, resumable: Workplace | None, output: pa.Schema
-) -> dict[str, pa.Table]:
-    """Return places, keys and tokens of each data file that is whole.
-
-    A file is whole when its checkpoint is there.
-    """
-    filesystem, _ = partition.place
-    files = [file.path for file in partition.files()]
-    if resumable is not None:
-        kept = {
-            f.base_name.removesuffix(".parquet") for f in resumable.checkpoint.files(".parquet")
-        }
-        files = [f for f in files if PurePosixPath(f).name.rpartition("-")[0] in kept]
-    names = [n for n in (ROW, KEY, TOKENS_IN, TOKENS_OUT) if n in output.names]
-    return {file: pq.read_table(file, columns=names, filesystem=filesystem) for file in files}
-
-
-def _committable(
-    partition: Partition, tables: Mapping[str, pa.Table], without: Mapping[str, Places]
-) -> list[pa.fs.FileInfo]:
-    """Return the files to commit: those that were written, or a copy without some rows."""
-    filesystem, path = partition.place
-    names = []
-    for file in tables:
-        if file not in without:
-            names.append(file)
-            continue
-        left = without_rows(pq.read_table(file, filesystem=filesystem), without[file])
-        if left.num_rows:
-            name = f"{PurePosixPath(file).stem}-once.parquet"
-            Folder(partition.folder).write_table(name, left)
-            names.append(f"{path}/{name}")
-    found: list[pa.fs.FileInfo] = filesystem.get_file_info(names)
-    return found
 
 
 def _finish(workplace: Workplace, target: Target, fingerprint: str, job: str) -> None:

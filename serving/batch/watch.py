@@ -47,10 +47,13 @@ class Watch:
 
     def _watch(self) -> None:
         while not self._done.wait(LOOK_SECONDS):
-            with suppress(OSError, ray.exceptions.RayError):  # the next look may succeed
-                self._look()
+            self._look()
 
     def _look(self) -> None:
+        with suppress(OSError, ray.exceptions.RayError):  # the next look may succeed
+            self._take()
+
+    def _take(self) -> None:
         self._rows |= self._partition.rows(known=self._rows)
         self.told = ray.get(self.meter.told.remote())
         answered = sum((told.work for told in self.told.values()), Work())

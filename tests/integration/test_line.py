@@ -7,6 +7,7 @@ import textwrap
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from tritonclient import grpc, http
 from models.places import Endpoint, Places
 from models.registry import registry_of
 from models.tracking import client
+from serving.batch.missed import committed_dates
 from serving.triton import running
 
 pytestmark = pytest.mark.timeout(600)
@@ -205,6 +207,19 @@ def test_score_commits_every_row_once_and_again(line: Line, examples: Path) -> N
     assert set(table["model_version"].to_pylist()) == {1}
     assert table["prediction"].null_count == table["score"].null_count == 0
     assert len(set(table["_key"].to_pylist())) == table.num_rows
+
+
+def test_dates_that_were_missed_are_made_up_for(line: Line, examples: Path, tmp_path: Path) -> None:
+    file = tmp_path / "nightly.yaml"
+    file.write_text((examples / "digits.yaml").read_text() + "\nbatch: {catch_up: 1}\n")
+    done = line.home.run("score", str(file), "--catch-up", "--json")
+    assert done.code == 0, done.err
+    yesterday = date.fromisoformat(done.json["date"])
+    assert committed_dates(done.json["table"]) == {
+        "2026-01-31",
+        (yesterday - timedelta(days=1)).isoformat(),
+        yesterday.isoformat(),
+    }
 
 
 def test_a_second_run_makes_no_second_snapshot_and_survives_a_killed_worker(

@@ -1,0 +1,81 @@
+"""The data files that a job has written, and those of them that are committed."""
+
+from collections.abc import Mapping
+from pathlib import PurePosixPath
+
+import pyarrow as pa
+import pyarrow.fs
+import pyarrow.parquet as pq
+
+from models.columns import KEY
+from serving.batch.folder import Folder
+from serving.batch.job import ROW, TOKENS_IN, TOKENS_OUT
+from serving.batch.partition import Partition
+from serving.batch.settle import Places, without_rows
+from serving.batch.workplace import Workplace
+
+READ = (ROW, KEY, TOKENS_IN, TOKENS_OUT)
+"""Columns that are looked at before the commit."""
+
+
+def prune(partition: Partition, workplace: Workplace) -> int:
+    """Remove what a dead run was writing, and return the rows of the files that are whole."""
+    filesystem, _ = partition.place
+    whole = set(_whole(partition, workplace))
+    for file in partition.files():
+        if file.path not in whole:
+            filesystem.delete_file(file.path)
+    return sum(partition.rows().values())
+
+
+def written(
+    partition: Partition, resumable: Workplace | None, output: pa.Schema
+) -> dict[str, pa.Table]:
+    """Return places, keys and tokens of each data file that is whole.
+
+    Args:
+        partition: where the job writes.
+        resumable: where its checkpoint is; None where it keeps none, and every file is whole.
+        output: the job's.
+    """
+    filesystem, _ = partition.place
+    files = (
+        [file.path for file in partition.files()]
+        if resumable is None
+        else _whole(partition, resumable)
+    )
+    names = [name for name in READ if name in output.names]
+    return {file: pq.read_table(file, columns=names, filesystem=filesystem) for file in files}
+
+
+def committable(
+    partition: Partition, files: Mapping[str, pa.Table], without: Mapping[str, Places]
+) -> list[pa.fs.FileInfo]:
+    """Return the files to commit: those that were written, or a copy without some rows.
+
+    Args:
+        partition: where they are.
+        files: that were written, by path.
+        without: the rows that a file's copy does not have.
+    """
+    filesystem, path = partition.place
+    names = []
+    for file in files:
+        if file not in without:
+            names.append(file)
+            continue
+        left = without_rows(pq.read_table(file, filesystem=filesystem), without[file])
+        if left.num_rows:
+            name = f"{PurePosixPath(file).stem}-once.parquet"
+            Folder(partition.folder).write_table(name, left)
+            names.append(f"{path}/{name}")
+    found: list[pa.fs.FileInfo] = filesystem.get_file_info(names)
+    return found
+
+
+def _whole(partition: Partition, workplace: Workplace) -> list[str]:
+    """Return the files whose checkpoint is there, which Ray writes after them, by their name."""
+    checkpoints = workplace.checkpoint.files(".parquet")
+    whole = {file.base_name.removesuffix(".parquet") for file in checkpoints}
+    files = (file.path for file in partition.files())
+    return [file for file in files if PurePosixPath(file).name.rpartition("-")[0] in whole]
