@@ -122,11 +122,29 @@ def score(
     """Score rows with the champion into one partition of a Delta table."""
     _ready(file)
     from flows.score_batch import score_batch
-    from flows.show import show_batch
+    from flows.show_batch import show_batch
 
     with console.stdout_for_results():
         report = score_batch(str(file.resolve()), input, date, catch_up=catch_up)
     console.print_json(report) if as_json else show_batch(report)
+
+
+@app.command()
+def lineage(
+    table: Annotated[str, typer.Argument(help="A model, or a table of predictions.")],
+    row: Annotated[str, typer.Option(help="The row's _key.")],
+    date: Annotated[
+        str | None, typer.Option(help="Of one partition, YYYY-MM-DD; all if left out.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Trace a scored row: file, job, model version, certificate, run, dataset and release."""
+    _ready()
+    from flows.lineage import lineage as trace
+    from flows.show_batch import show_lineage
+
+    found = trace(settings.load().places(), table, row, date)
+    console.print_json(found) if as_json else show_lineage(found)
 
 
 @app.command()

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from flows.predict_text import LiveText
     from flows.train_language import LanguageOutcome
     from flows.train_model import TrainOutcome
-    from serving.batch.report import BatchReport
     from serving.live import Served
     from serving.outcome import Outcome
     from serving.standing import Release
@@ -133,37 +132,6 @@ def show_release(outcomes: "Iterable[Outcome]") -> None:
             )
         ]
     print_table("release", ("model", "version", "Triton", "state"), rows)
-
-
-def show_batch(report: "BatchReport") -> None:
-    """Print what a batch job did."""
-    rows: list[Row] = [
-        ("table", f"{report.table} version {report.table_version}"),
-        ("date", report.date),
-        ("model", f"{report.model} version {report.model_version}"),
-        ("rows", f"{report.rows:,}"),
-        ("dead letters", f"{report.dead:,}"),
-        *_pace(report),
-    ]
-    print_table("batch", ("what", "value"), rows)
-
-
-def _pace(report: "BatchReport") -> list[Row]:
-    if report.unchanged:
-        return [("done", "before: the same model, input and parameters; nothing was run")]
-    run = f"(a run of {report.seconds:.1f} s, end to end)"
-    rows: list[Row] = [
-        ("rows/s", f"{report.rows_per_second:,.0f}"),
-        ("rows/day", f"{report.rows_per_day:,.0f} {run}"),
-    ]
-    if report.resumed:
-        rows.insert(0, ("resumed", f"{report.resumed:,} rows of a run that did not end"))
-    if report.tokens_in is not None and report.tokens_out is not None:
-        rows += [
-            ("input tokens", f"{report.tokens_in:,}"),
-            ("output tokens", f"{report.tokens_out:,}"),
-        ]
-    return rows
 
 
 def show_prediction(answer: "LiveAnswer | LiveText") -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import ray.data
 from ray.data.checkpoint import CheckpointConfig
 
-from serving.batch import dead_letters, lease
+from serving.batch import dead_letters, lease, lineage
 from serving.batch.actor import Actor, work_of
 from serving.batch.faults import fault_of
 from serving.batch.fingerprint import fingerprint_of
@@ -178,6 +178,7 @@ def _run(
         tokens_out=total.tokens_out if has_tokens else None,
         seconds=time.perf_counter() - started,
     )
+    lineage.keep(target.table, partition.job, found)
     workplace.folder.within(SETTLED).write_table("dead.parquet", settled.dead)
     version = partition.commit(job.output, report.metadata(), replaces, files)
     _finish(workplace, target, fingerprint, partition.job)

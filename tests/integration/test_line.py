@@ -209,6 +209,21 @@ def test_score_commits_every_row_once_and_again(line: Line, examples: Path) -> N
     assert len(set(table["_key"].to_pylist())) == table.num_rows
 
 
+def test_a_scored_row_is_traced_back_to_the_data_that_its_model_learnt_from(line: Line) -> None:
+    table = line.places.table("predictions", "digits")
+    key = deltalake.DeltaTable(table).to_pyarrow_table()["_key"][5].as_py()
+    (found,) = line.home.run("lineage", "digits", "--row", key, "--json").json
+    assert found["origin"]["row"]["_key"] == key
+    assert found["version"]["run_id"] == line.outcome["run"]["run_id"]
+    assert found["version"]["certificate"] == "passed"
+    assert found["data"]["format"] == "sklearn"
+    assert [event["kind"] for event in found["releases"]]
+    shown = line.home.run("lineage", "digits", "--row", key)
+    assert "learnt from" in shown.out
+    missing = line.home.run("lineage", "digits", "--row", "nothing")
+    assert (missing.code, "has the key 'nothing'" in missing.err) == (2, True)
+
+
 def test_dates_that_were_missed_are_made_up_for(line: Line, examples: Path, tmp_path: Path) -> None:
     file = tmp_path / "nightly.yaml"
     file.write_text((examples / "digits.yaml").read_text() + "\nbatch: {catch_up: 1}\n")

@@ -14,9 +14,11 @@ import pytest
 
 from models.cluster import connected
 from models.columns import Column
+from models.digest import digest_of
 from models.errors import InputError, TransientError, WorkError
 from models.features import Encoding, Feature
 from serving.batch.job import FILE_ROWS
+from serving.batch.lineage import origins
 from serving.batch.partition import Partition
 from serving.batch.report import BatchReport
 from serving.batch.row_job import RowJob
@@ -369,3 +371,43 @@ def test_a_partitioned_delta_table_is_read_with_its_partition_column(
     rows = pa.table({"id": [1, 2], "a": [1.0, 2.0], "f": [True, None], "c": ["x", "007"]})
     deltalake.write_deltalake(str(tmp_path / "in"), rows, partition_by=["c"])
     assert answers(scored(tmp_path / "in")) == {"1": 1.0, "2": 2.0}
+
+
+def test_a_row_is_traced_to_its_place_in_its_file(tmp_path: Path, run: Run) -> None:
+    for name in ("1", "2"):
+        (tmp_path / f"{name}.csv").write_text(HEADER + f"{name}1,1,0,x\n{name}2,4,0,x\n")
+    report = run(tmp_path / "*.csv", str(tmp_path / "table"))
+    (origin,) = origins(report.table, "22")
+    assert (origin.file, origin.place) == (str(tmp_path / "2.csv"), 1)
+    assert origin.manifest["sha256"] == digest_of(tmp_path / "2.csv")
+    assert origin.row["prediction"] == 4.0
+    assert origin.committed["fingerprint"] == report.fingerprint
+    assert origin.committed["model_version"] == "7"
+    assert origin.table_version == report.table_version
+
+
+def test_a_row_of_a_delta_table_is_traced_to_its_version(tmp_path: Path, run: Run) -> None:
+    rows = pa.table({"id": [1, 2], "a": [1.0, 2.0], "f": [True, None], "c": ["x", "007"]})
+    deltalake.write_deltalake(str(tmp_path / "in"), rows)
+    report = run(tmp_path / "in", str(tmp_path / "table"))
+    (origin,) = origins(report.table, "2", MONDAY)
+    assert origin.source["version"] == 0
+    assert Path(origin.file).suffix == ".parquet"
+
+
+@pytest.mark.parametrize(("key", "date"), [("9", None), ("1", "2026-01-06")])
+def test_a_row_that_is_not_there_is_told(
+    tmp_path: Path, run: Run, key: str, date: str | None
+) -> None:
+    (tmp_path / "r.csv").write_text(HEADER + "1,1,0,x\n")
+    report = run(tmp_path / "r.csv", str(tmp_path / "table"))
+    with pytest.raises(InputError, match=f"has the key '{key}'"):
+        origins(report.table, key, date)
+
+
+def test_a_table_that_is_none_of_predictions_is_told(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="there is no table of predictions"):
+        origins(str(tmp_path / "t"), "1")
+    deltalake.write_deltalake(str(tmp_path / "t"), pa.table({"x": [1]}))
+    with pytest.raises(InputError, match="does not say where its rows come from"):
+        origins(str(tmp_path / "t"), "1")
