@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
@@ -27,6 +28,7 @@ from serving.batch.scoring import How, Target, done_before, score
 from serving.batch.source import Input, open_input
 from serving.batch.throughput import Sample
 from tasks import progress
+from tasks.batch_drift import bins_of, learnt_from, tell_drift
 from tasks.batch_run import EXPERIMENT, BatchRun
 from tasks.progress import log
 from tasks.retry import step
@@ -58,7 +60,10 @@ def score_rows(pipeline: Pipeline, places: Places, source: str | None, date: str
             valid=f"a version of {pipeline.name} with the alias {CHAMPION}",
             hint="run `millrace run FILE`, then set the alias in the MLflow UI",
         )
+    bins, predicted = bins_of(learnt_from(champion, places))
     job = _job(pipeline, registry.fetch(champion), _held(pipeline, places))
+    if isinstance(job, RowJob):
+        job = replace(job, bins=bins, predicted=predicted)
     found = open_input(source or _default_input(pipeline, places, date), job)
     target = Target(
         places.table("predictions", pipeline.name),
@@ -97,6 +102,8 @@ def _tracked(
         report = score(found, job, target, how, take)
         if not report.unchanged:
             tracked.finish(pipeline, report)
+            every = (*job.bins, *([job.predicted] if job.predicted else ()))
+            tell_drift(run, report, every, pipeline.batch.max_drift)
     return report
 
 

@@ -83,6 +83,11 @@ class BatchSpec(Spec):
         description="When a job has to be done, HH:MM in `schedule.timezone`; one that will miss "
         "it says so early.",
     )
+    max_drift: float = Field(
+        0.25,
+        ge=0,
+        description="PSI of a column, above what chance gives, from which its drift is told.",
+    )
     prompt: str = Field("prompt", min_length=1, description="Column that holds the prompts.")
     sampling: SamplingSpec = Field(
         default_factory=SamplingSpec, description="How a prompt is continued."

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from models.columns import KEY, Column
+from serving.batch.drift import Bins
 
 ROW = "_row"
 """Place of a row in the input: the file's number times `FILE_ROWS`, and the row's in the file."""
@@ -90,6 +91,16 @@ class Job(Protocol):
     @property
     def output(self) -> pa.Schema:
         """The columns of the output, without that of the partition."""
+        ...
+
+    @property
+    def bins(self) -> tuple[Bins, ...]:
+        """The columns whose drift is looked at, in the bins of the data that was learnt from."""
+        ...
+
+    @property
+    def predicted(self) -> Bins | None:
+        """The same for the column `prediction` of the output; None for not."""
         ...
 
     @property

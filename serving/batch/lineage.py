@@ -50,16 +50,24 @@ class Origin:
     table_version: int
 
 
-def keep(table: str, job: str, found: Input) -> None:
+def keep(table: str, job: str, found: Input, seen: Mapping[str, Sequence[int]]) -> None:
     """Keep what the input of a job was, before its commit.
 
     Args:
         table: URI of the output.
         job: its id.
         found: the input.
+        seen: by column, how many rows are in each bin of the drift.
     """
-    values = {"files": [file.path for file in found.files], "input": found.manifest}
+    files = [file.path for file in found.files]
+    values = {"files": files, "input": found.manifest, "seen": dict(seen)}
     Folder(f"{table}/{KEPT}").write_json(f"{job}.json", values)
+
+
+def seen_by(table: str, job: str) -> dict[str, list[int]]:
+    """Return by column how many rows of a job are in each bin of the drift."""
+    kept = Folder(f"{table}/{KEPT}").read_json(f"{job}.json")
+    return dict((kept or {}).get("seen", {}))
 
 
 def origins(table: str, key: str, date: str | None = None) -> Sequence[Origin]:

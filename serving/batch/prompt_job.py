@@ -17,6 +17,7 @@ from models.engine_properties import own_properties
 from models.errors import WorkError
 from models.features import TEXT
 from models.keys import hash_keys, hash_rows
+from serving.batch.drift import Bins
 from serving.batch.engine import Asked, Engine, Finished
 from serving.batch.job import DEAD, ERROR, ROW, TOKENS_IN, TOKENS_OUT, Answers
 from serving.batch.row_keys import cells_of, declared_keys
@@ -75,6 +76,16 @@ class PromptJob:
     max_num_seqs: int = 256
     cache_size_gib: int = 1
     batch_size: int = 256
+
+    @property
+    def bins(self) -> tuple[Bins, ...]:
+        """None: of texts nothing is known that could be compared."""
+        return ()
+
+    @property
+    def predicted(self) -> None:
+        """None, likewise."""
+        return
 
     @property
     def needed(self) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from models.columns import KEY
 from models.source import Chunk, broken_off
 from serving.batch.job import DEAD, ERROR, ROW, Job
 from serving.batch.pieces import Piece
+from serving.batch.row_keys import cells_of
 from serving.batch.source import Input
 from serving.batch.workplace import Workplace
 
@@ -61,12 +62,17 @@ def _read(
     try:
         for piece in pieces:
             row = piece.row
+            seen = [np.zeros(len(bins.counts), np.int64) for bins in job.bins]
             for chunk in piece.chunks(job.columns):
+                for bins, counts in zip(job.bins, seen, strict=True):
+                    counts += bins.counted(cells_of(chunk.rows, bins.column))
                 good, dead = parted(chunk, row, job)
                 workplace.refuse(f"{row:019d}", dead)
                 row += chunk.rows.num_rows + len(chunk.unreadable)
                 yield good
-            workplace.count(piece.name, row - piece.row)
+            names = [bins.column for bins in job.bins]
+            listed = [counts.tolist() for counts in seen]
+            workplace.count(piece.name, row - piece.row, dict(zip(names, listed, strict=True)))
     except OSError as error:
         raise broken_off(source, error) from error
 

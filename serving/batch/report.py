@@ -24,6 +24,7 @@ class BatchReport:
         model_version: its version.
         model_digest: digest of its files.
         fingerprint: of the job.
+        job: its id, which names the folder of its files.
         rows: rows of the input.
         scored: those in the output.
         dead: the others, in the table of dead letters.
@@ -43,6 +44,7 @@ class BatchReport:
     model_version: int
     model_digest: str
     fingerprint: str
+    job: str
     rows: int
     scored: int
     dead: int

@@ -17,6 +17,7 @@ from models.keys import hash_keys, hash_rows
 from models.model_input import FEATURES
 from models.onnx_session import OnnxSession
 from models.pieces import answered
+from serving.batch.drift import Bins
 from serving.batch.job import DEAD, ERROR, ROW, Answers
 from serving.batch.row_keys import cells_of, declared_keys
 
@@ -40,6 +41,8 @@ class RowJob:
         held: columns as the dataset holds them, as far as that is known.
         threads: threads of each session.
         batch_size: rows of a call of the session.
+        bins: the columns whose drift is looked at.
+        predicted: the target's bins, for the drift of the predictions.
     """
 
     model: str
@@ -51,6 +54,8 @@ class RowJob:
     held: tuple[Column, ...] = ()
     threads: int = 1
     batch_size: int = 4096
+    bins: tuple[Bins, ...] = ()
+    predicted: Bins | None = None
 
     @property
     def needed(self) -> tuple[str, ...]:

@@ -29,7 +29,7 @@ from serving.batch.workplace import (
     remove_leftovers,
     workplace_of,
 )
-from serving.batch.written import committable, prune, written
+from serving.batch.written import committable, predictions_seen, prune, written
 
 SETTLED = "settled"
 """Folder of the dead letters from the commit of the output to their own."""
@@ -170,6 +170,7 @@ def _run(
         model_version=job.version,
         model_digest=job.digest,
         fingerprint=fingerprint,
+        job=partition.job,
         rows=settled.rows,
         scored=settled.scored,
         dead=len(settled.dead),
@@ -178,7 +179,8 @@ def _run(
         tokens_out=total.tokens_out if has_tokens else None,
         seconds=time.perf_counter() - started,
     )
-    lineage.keep(target.table, partition.job, found)
+    seen = workplace.seen() | predictions_seen(partition, tables, job.predicted)
+    lineage.keep(target.table, partition.job, found, seen)
     workplace.folder.within(SETTLED).write_table("dead.parquet", settled.dead)
     version = partition.commit(job.output, report.metadata(), replaces, files)
     _finish(workplace, target, fingerprint, partition.job)

@@ -6,7 +6,9 @@ are in them, `dead/` the rows that will not be scored, and `counts/` how many ro
 input has.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 from uuid import uuid4
 
 import pyarrow as pa
@@ -47,12 +49,30 @@ class Workplace:
         """Rows of each piece of the input."""
         return self.folder.within("counts")
 
-    def count(self, piece: str, rows: int) -> None:
-        """Keep how many rows a piece has; reading it again finds the same."""
-        self.counts.write_json(f"{piece}.json", rows)
+    def count(self, piece: str, rows: int, seen: Mapping[str, Sequence[int]] | None = None) -> None:
+        """Keep how many rows a piece has; reading it again finds the same.
+
+        Args:
+            piece: its name.
+            rows: how many.
+            seen: by column, how many are in each bin of the drift.
+        """
+        self.counts.write_json(f"{piece}.json", {"rows": rows, "seen": dict(seen or {})})
 
     def counted(self) -> dict[str, int]:
         """Return how many rows each piece has that was read to its end."""
+        return {name: kept["rows"] for name, kept in self._counts().items()}
+
+    def seen(self) -> dict[str, list[int]]:
+        """Return by column how many rows of all pieces are in each bin of the drift."""
+        found: dict[str, list[int]] = {}
+        for kept in self._counts().values():
+            for column, counts in kept["seen"].items():
+                before = found.get(column, [0] * len(counts))
+                found[column] = [a + b for a, b in zip(before, counts, strict=True)]
+        return found
+
+    def _counts(self) -> dict[str, Any]:
         names = [file.base_name for file in self.counts.files(".json")]
         return {name.removesuffix(".json"): self.counts.read_json(name) for name in names}
 

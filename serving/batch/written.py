@@ -3,11 +3,13 @@
 from collections.abc import Mapping
 from pathlib import PurePosixPath
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.fs
 import pyarrow.parquet as pq
 
 from models.columns import KEY
+from serving.batch.drift import Bins
 from serving.batch.folder import Folder
 from serving.batch.job import ROW, TOKENS_IN, TOKENS_OUT
 from serving.batch.partition import Partition
@@ -71,6 +73,26 @@ def committable(
             names.append(f"{path}/{name}")
     found: list[pa.fs.FileInfo] = filesystem.get_file_info(names)
     return found
+
+
+def predictions_seen(
+    partition: Partition, files: Mapping[str, pa.Table], bins: Bins | None
+) -> dict[str, list[int]]:
+    """Return how many predictions are in each bin of the drift, by the bins' name.
+
+    Args:
+        partition: where the files are.
+        files: that were written, by path.
+        bins: of the target; None for nothing to compare.
+    """
+    if bins is None:
+        return {}
+    filesystem, _ = partition.place
+    counts = np.zeros(len(bins.counts), np.int64)
+    for file in files:
+        cells = pq.read_table(file, columns=["prediction"], filesystem=filesystem)["prediction"]
+        counts += bins.counted(cells.combine_chunks())
+    return {bins.column: counts.tolist()}
 
 
 def _whole(partition: Partition, workplace: Workplace) -> list[str]:

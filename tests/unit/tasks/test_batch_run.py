@@ -16,6 +16,7 @@ REPORT = BatchReport(
     model_version=3,
     model_digest="x",
     fingerprint="f",
+    job="f-1",
     rows=120,
     scored=115,
     dead=5,

@@ -17,8 +17,9 @@ from models.columns import Column
 from models.digest import digest_of
 from models.errors import InputError, TransientError, WorkError
 from models.features import Encoding, Feature
+from serving.batch.drift import Bins
 from serving.batch.job import FILE_ROWS
-from serving.batch.lineage import origins
+from serving.batch.lineage import origins, seen_by
 from serving.batch.partition import Partition
 from serving.batch.report import BatchReport
 from serving.batch.row_job import RowJob
@@ -411,3 +412,14 @@ def test_a_table_that_is_none_of_predictions_is_told(tmp_path: Path) -> None:
     deltalake.write_deltalake(str(tmp_path / "t"), pa.table({"x": [1]}))
     with pytest.raises(InputError, match="does not say where its rows come from"):
         origins(str(tmp_path / "t"), "1")
+
+
+def test_what_was_seen_of_each_column_is_kept_for_its_drift(tmp_path: Path, job: RowJob) -> None:
+    bins = Bins("a", "number", (10.0, 20.0), (), (1, 1, 1, 0))
+    watched = replace(job, bins=(bins,), predicted=replace(bins, column="prediction"))
+    found = open_input(str(numbers(tmp_path / "r.parquet", 40, bad=2)), watched)
+    report = score(found, watched, target_in(tmp_path), How())
+    assert seen_by(report.table, report.job) == {
+        "a": [10, 10, 18, 2],
+        "prediction": [10, 10, 18, 0],
+    }

@@ -1,0 +1,93 @@
+"""How far the rows of a batch job are from those that its model learnt from, told in MLflow."""
+
+import json
+import re
+from dataclasses import asdict, replace
+
+import numpy as np
+from prefect.events import emit_event
+
+from models.errors import InputError
+from models.package import ModelVersion
+from models.places import Places
+from models.snapshots import Snapshot, open_snapshot
+from models.tracking import TrackedRun
+from serving.batch.drift import Bins, Drift, drift_of
+from serving.batch.drift_plot import drift_figure, shares_figure
+from serving.batch.lineage import seen_by
+from serving.batch.report import BatchReport
+from tasks.progress import log
+
+PREDICTION = "prediction"
+EVENT = "millrace.batch.drift"
+WORST = 6
+UNNAMEABLE = re.compile(r"[^\w\-. /:]")
+"""What MLflow does not take in the name of a metric."""
+
+
+def learnt_from(version: ModelVersion, places: Places) -> Snapshot | None:
+    """Return the snapshot that a version was trained on; None where it is not there any more."""
+    name, _, number = version.tags.get("millrace.dataset", "").partition(" version ")
+    if not number.isdigit():
+        return None
+    try:
+        return open_snapshot(places, name, int(number))
+    except InputError:
+        return None
+
+
+def bins_of(snapshot: Snapshot | None) -> tuple[tuple[Bins, ...], Bins | None]:
+    """Return the bins of the features that can be compared, and of the target."""
+    if snapshot is None:
+        return (), None
+    schema, known = snapshot.schema, snapshot.statistics
+    found = {c.name: Bins.of(c, known[c.name]) for c in schema.columns if c.name in known}
+    features = tuple(bins for name in schema.features if (bins := found.get(name)) is not None)
+    target = found.get(schema.target)
+    return features, None if target is None else replace(target, column=PREDICTION)
+
+
+def tell_drift(
+    run: TrackedRun, report: BatchReport, bins: tuple[Bins, ...], limit: float
+) -> list[Drift]:
+    """Log every column's drift, and tell of those over the limit.
+
+    Args:
+        run: the open run.
+        report: what the job did.
+        bins: of the columns.
+        limit: of PSI, above what chance gives.
+    """
+    seen = seen_by(report.table, report.job)
+    pairs = [(b, np.array(seen[b.column])) for b in bins if sum(seen.get(b.column, ()))]
+    drifts = [drift_of(*pair) for pair in pairs]
+    if not drifts:
+        return []
+    names = {drift.column: UNNAMEABLE.sub("_", drift.column) for drift in drifts}
+    run.log_metrics({f"drift.{names[drift.column]}": drift.psi for drift in drifts})
+    run.log_text(json.dumps([asdict(drift) for drift in drifts], indent=1), "drift.json")
+    run.log_figure(drift_figure(drifts, limit), "plots/drift.png")
+    ranked = sorted(zip(drifts, pairs, strict=True), key=lambda each: -each[0].excess)
+    run.log_figure(shares_figure([pair for _, pair in ranked[:WORST]]), "plots/drift_shares.png")
+    over = [drift for drift, _ in ranked if drift.exceeds(limit)]
+    if over:
+        _warn(report, over, limit)
+    return over
+
+
+def _warn(report: BatchReport, over: list[Drift], limit: float) -> None:
+    told = ", ".join(f"{drift.column} (PSI {drift.psi:.2f})" for drift in over[:WORST])
+    log.warning("drift over %g since training: %s", limit, told)
+    emit_event(
+        EVENT,
+        resource={
+            "prefect.resource.id": f"millrace.model.{report.model}",
+            "prefect.resource.name": report.model,
+        },
+        payload={
+            "date": report.date,
+            "model_version": report.model_version,
+            "limit": limit,
+            "columns": {drift.column: drift.psi for drift in over},
+        },
+    )

@@ -1,0 +1,125 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from models.columns import Column, TableSchema
+from models.snapshots import Snapshot
+from models.statistics import statistics_of
+from serving.batch.drift import Bins
+from serving.batch.folder import Folder
+from serving.batch.lineage import KEPT
+from tasks import batch_drift as module
+from tasks.batch_drift import PREDICTION, bins_of, tell_drift
+from tests.unit.tasks.test_batch_run import REPORT
+
+SCHEMA = TableSchema(
+    (
+        Column("id", "int"),
+        Column("age (years)", "float", nullable=True),
+        Column("note", "text"),
+        Column("kind", "category", categories=("a", "b")),
+        Column("t", "category", categories=("no", "yes")),
+    ),
+    ("id",),
+    "t",
+    ("age (years)", "note", "kind"),
+)
+
+
+def rows(age: float, kinds: str, count: int = 2000) -> pa.RecordBatch:
+    chance = np.random.default_rng(0)
+    columns = {
+        "id": list(range(count)),
+        "age (years)": chance.normal(age, size=count),
+        "note": ["text"] * count,
+        "kind": [kinds[n % len(kinds)] for n in range(count)],
+        "t": ["no", "yes"] * (count // 2),
+    }
+    return pa.record_batch(columns)
+
+
+@pytest.fixture
+def snapshot() -> Snapshot:
+    learnt = rows(40, "aab")
+    known = statistics_of(learnt, SCHEMA)
+    return Snapshot("m", "uri", 2, "digest", learnt.num_rows, SCHEMA, known, {})
+
+
+class Run:
+    """Keeps what MLflow would be told."""
+
+    def __init__(self) -> None:
+        self.metrics: dict[str, float] = {}
+        self.files: dict[str, Any] = {}
+
+    def log_metrics(self, metrics: dict[str, float]) -> None:
+        self.metrics |= metrics
+
+    def log_text(self, text: str, path: str) -> None:
+        self.files[path] = text
+
+    def log_figure(self, figure: Any, path: str) -> None:
+        self.files[path] = figure
+
+
+@pytest.fixture
+def events(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    emitted: list[dict[str, Any]] = []
+    monkeypatch.setattr(module, "emit_event", lambda event, **what: emitted.append(what))
+    return emitted
+
+
+def told(folder: Path, snapshot: Snapshot, seen: pa.RecordBatch) -> tuple[Run, list[str]]:
+    """Tell the drift of a job that saw rows, and return what was logged and what is over 0.25."""
+    features, target = bins_of(snapshot)
+    assert target is not None
+    every = (*features, target)
+    counts = {bins.column: counted(bins, seen).tolist() for bins in every}
+    Folder(f"{folder}/{KEPT}").write_json("f-1.json", {"seen": counts})
+    report = REPORT.__class__(**{**vars(REPORT), "table": str(folder)})
+    run = Run()
+    over = tell_drift(run, report, every, 0.25)  # type: ignore[arg-type]
+    return run, [drift.column for drift in over]
+
+
+def counted(bins: Bins, seen: pa.RecordBatch) -> Any:
+    return bins.counted(seen["t" if bins.column == PREDICTION else bins.column])
+
+
+def test_columns_that_can_be_compared_have_bins_and_the_target_those_of_predictions(
+    snapshot: Snapshot,
+) -> None:
+    features, target = bins_of(snapshot)
+    assert [bins.column for bins in features] == ["age (years)", "kind"]
+    assert target is not None
+    assert target.column == PREDICTION
+
+
+def test_without_a_snapshot_nothing_is_compared() -> None:
+    assert bins_of(None) == ((), None)
+
+
+def test_rows_like_those_of_training_do_not_drift(
+    tmp_path: Path, snapshot: Snapshot, events: list[dict[str, Any]]
+) -> None:
+    run, over = told(tmp_path, snapshot, rows(40, "aab"))
+    assert (over, events) == ([], [])
+    assert run.metrics.keys() == {"drift.age _years_", "drift.kind", "drift.prediction"}
+    assert run.files.keys() == {"drift.json", "plots/drift.png", "plots/drift_shares.png"}
+
+
+def test_a_column_that_moved_is_told_with_an_event(
+    tmp_path: Path, snapshot: Snapshot, events: list[dict[str, Any]]
+) -> None:
+    run, over = told(tmp_path, snapshot, rows(42, "aab"))
+    assert over == ["age (years)"]
+    assert run.metrics["drift.age _years_"] > 0.25 > run.metrics["drift.kind"]
+    (event,) = events
+    assert event["resource"]["prefect.resource.id"] == "millrace.model.m"
+    assert list(event["payload"]["columns"]) == ["age (years)"]
+    table = {each["column"]: each for each in json.loads(run.files["drift.json"])}
+    assert 0 < table["age (years)"]["jensen_shannon"] <= 1
