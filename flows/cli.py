@@ -262,8 +262,9 @@ def status(as_json: AsJson = False) -> None:
     from serving.live import live_versions, served_models
 
     chosen = settings.load()
-    found = control.status(chosen, live_versions=live_versions)
-    served = served_models(chosen.places(), found.live_versions)
+    with console.stdout_for_results():
+        found = control.status(chosen, live_versions=live_versions)
+        served = served_models(chosen.places(), found.live_versions)
     if as_json:
         console.print_json({**console.plain(found), "served": served})
         return

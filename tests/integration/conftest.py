@@ -39,7 +39,10 @@ class Done:
 
     @property
     def json(self) -> Any:
-        return json.loads(self.out)
+        try:
+            return json.loads(self.out)
+        except json.JSONDecodeError as error:
+            raise AssertionError(f"no JSON, but {self}") from error
 
 
 @dataclass(frozen=True)

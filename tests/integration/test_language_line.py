@@ -73,8 +73,9 @@ class Tales:
         return f"http://127.0.0.1:{self.home.environment['MILLRACE_OPENAI_PORT']}/v1"
 
     def live(self) -> dict[str, Any]:
-        served = self.home.run("status", "--json").json["served"]
-        return next((each for each in served if each["model"] == "tales"), {})
+        done = self.home.run("status", "--json")
+        served = done.json["served"] if done.code == 0 else []
+        return next((each for each in served if each["model"] == "tales"), {"status": done})
 
     def until_live(self, version: int, seconds: float = 120) -> dict[str, Any]:
         deadline = time.monotonic() + seconds
