@@ -200,7 +200,9 @@ def test_score_commits_every_row_once_and_again(line: Line, examples: Path) -> N
     assert run.data.metrics["scored"] == done.json["rows"]
     assert run.data.tags["millrace.fingerprint"] == done.json["fingerprint"]
     plots = {each.path for each in store.list_artifacts(run.info.run_id, "plots")}
-    assert plots == {"plots/throughput.png", "plots/last_runs.png"}
+    names = ("throughput", "last_runs", "drift", "drift_shares")
+    assert plots == {f"plots/{name}.png" for name in names}
+    assert 0 <= run.data.metrics["drift.prediction"] < 0.25
     table = deltalake.DeltaTable(done.json["table"]).to_pyarrow_table()
     assert table.num_rows == done.json["rows"] == line.outcome["snapshot"]["rows"]
     assert set(table["date"].to_pylist()) == {"2026-01-31"}
