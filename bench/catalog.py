@@ -24,6 +24,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "splitter": ("S1", "S2", "S3"),
     "text_step": ("T1", "T2", "T3"),
     "judge": ("J1", "J2"),
+    "batch": ("P6", "P7", "P8"),
     "language": ("P9", "P9G", "P9C", "P9S"),
 }
 

@@ -50,6 +50,7 @@ class Outcome:
         was_killed: whether what was to be killed was there to be killed.
         resumed: rows that an earlier run had written; None where the run did not end well.
         written: rows that were written when the kill came.
+        answered: rows that were answered then, written or not.
         said: what it printed.
     """
 
@@ -57,6 +58,7 @@ class Outcome:
     was_killed: bool
     resumed: int | None
     written: int
+    answered: int
     said: str
 
 
@@ -85,7 +87,8 @@ def run(folder: Path, kill: str | None = None, share: float = 0.0) -> Outcome:
     """
     words = [sys.executable, "-m", "tests.integration.batch_kills", "job", str(folder), kill or ""]
     rows = pq.read_metadata(folder / "in.parquet").num_rows
-    said, written, was_killed = [], 0, kill is not None and "commit" in kill
+    said, written, answered = [], 0, 0
+    was_killed = kill is not None and "commit" in kill
     with subprocess.Popen(
         words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
     ) as process:
@@ -94,12 +97,12 @@ def run(folder: Path, kill: str | None = None, share: float = 0.0) -> Outcome:
             said.append(line)
             if line.startswith("written "):
                 if not was_killed:
-                    written = int(line.split()[1])
+                    written, answered = (int(word) for word in line.split()[1::2])
                 if kill and not was_killed and written and written >= share * rows:
                     was_killed = _kill(process.pid, kill)
     ends = [line for line in said if line.startswith("resumed ")]
     resumed = int(ends[-1].split()[1]) if ends else None
-    return Outcome(process.returncode, was_killed, resumed, written, "".join(said))
+    return Outcome(process.returncode, was_killed, resumed, written, answered, "".join(said))
 
 
 def _kill(driver: int, kill: str) -> bool:
@@ -133,8 +136,9 @@ def dead(folder: Path) -> list[int]:
 
 
 def leftovers(folder: Path) -> list[str]:
-    """Return what jobs left that the table does not name."""
-    named = {Path(uri).name for uri in deltalake.DeltaTable(folder / "out").file_uris()}
+    """Return what jobs left that the table does not name, but for what is kept of its job."""
+    uris = [Path(uri) for uri in deltalake.DeltaTable(folder / "out").file_uris()]
+    named = {uri.name for uri in uris} | {f"{uri.parent.name}.json" for uri in uris}
     files = (file for file in (folder / "out").rglob("*") if file.is_file())
     return sorted(str(f) for f in files if f.name not in named and "_delta_log" not in f.parts)
 
@@ -161,8 +165,9 @@ def _job(folder: Path, moment: str) -> None:
     print(f"resumed {report.resumed}", flush=True)  # noqa: T201
 
 
-def _tell(sample: Any, _: Any) -> None:
-    print(f"written {sample.work.rows}", flush=True)  # noqa: T201
+def _tell(sample: Any, told: Any) -> None:
+    answered = sum(each.work.rows for each in told.values())
+    print(f"written {sample.work.rows} answered {answered}", flush=True)  # noqa: T201
 
 
 def soak(folder: Path, kills: int, rows: int) -> Iterator[str]:

@@ -1,0 +1,246 @@
+"""P6, P7 and P8: batch jobs beside what a person would write, without resume, and the engine alone.
+
+P6 and P7 score rows of 64 numbers by a network of two hidden layers. Both sides of P6 read the same
+Parquet file and end with a commit to a Delta table, with as many threads as there are cores: the
+job's in one actor each, the loop's in one session. Ray is up before, as for a night's second job.
+
+P8 asks a language model of random weights, the layers of SmolLM2-135M in int8, for the answers to
+prompts of several lengths; the engine alone is given all of them at once.
+"""
+
+import tempfile
+import time
+from collections.abc import Collection, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from onnx import TensorProto, helper
+
+from bench.catalog import attempt
+from bench.language_model import SERVED, written
+from bench.rounds import in_turn, ratio
+from bench.row import Row
+from models.answers import answers_of
+from models.cluster import connected
+from models.features import Encoding, Feature
+from models.machine import this_machine
+from models.onnx_session import OnnxSession
+from serving.batch.prompt_job import PromptJob
+from serving.batch.report import BatchReport
+from serving.batch.row_job import RowJob
+from serving.batch.sampling import Sampling
+from serving.batch.scoring import How, Target, score
+from serving.batch.source import open_input
+from tests.integration.batch_kills import prepare, run
+from tests.integration.graphs import proto
+
+ROUNDS = 5
+ROWS, WIDTH, HIDDEN = 400_000, 64, 384
+BATCH = 4096
+KILLED_ROWS = 400_000
+PROMPTS, NEW_TOKENS = 512, 64
+LENGTHS = (80, 200, 400, 800)
+"""Characters of the prompts, in turn."""
+DATE = "2026-01-05"
+
+
+def rows(wanted: Collection[str]) -> Iterator[Row]:
+    """Measure P6, P7 and P8 where wanted."""
+    cores = this_machine().cores
+    with ExitStack() as opened:
+        folder = Path(opened.enter_context(tempfile.TemporaryDirectory()))
+        if "P7" in wanted:  # its killed jobs start a Ray of their own
+            killed = attempt("P7", lambda: _killed(folder))
+        opened.enter_context(connected("local", cores))
+        stand = Stand(folder, cores)
+        if "P6" in wanted:
+            yield attempt("P6", lambda: beside_a_loop(stand))
+        if "P7" in wanted:
+            yield killed if killed.error else attempt("P7", lambda: with_resume(stand, killed))
+        if "P8" in wanted:
+            yield attempt("P8", lambda: beside_the_engine(folder, cores))
+
+
+@dataclass
+class Stand:
+    """Rows, a network, and tables to write to.
+
+    Attributes:
+        folder: of all files.
+        actors: of a job.
+    """
+
+    folder: Path
+    actors: int
+
+    def __post_init__(self) -> None:
+        chance = np.random.default_rng(0)
+        cells = chance.normal(size=(ROWS, WIDTH)).astype(np.float32)
+        vectors = pa.FixedSizeListArray.from_arrays(pa.array(cells.ravel()), WIDTH)
+        table = pa.table({"id": np.arange(ROWS), "v": vectors.cast(pa.list_(pa.float32()))})
+        self.rows = self.folder / "rows.parquet"
+        pq.write_table(table, self.rows, row_group_size=50_000)
+        self.onnx = self.folder / "network.onnx"
+        self.onnx.write_bytes(_network(chance))
+        self.encoding = Encoding((Feature("v", "vector", width=WIDTH),), "t")
+        self._runs = 0
+
+    def _table(self) -> str:
+        self._runs += 1
+        return str(self.folder / f"table{self._runs}")
+
+    def job(self, *, resume: bool = True) -> float:
+        """Score by a batch job, and return its seconds."""
+        table, start = self._table(), time.perf_counter()
+        job = RowJob("m", 1, "d", self.onnx, self.encoding, ("id",), batch_size=BATCH)
+        how = How(num_actors=self.actors, resume=resume)
+        score(open_input(str(self.rows), job), job, Target(table, f"{table}-dead", DATE), how)
+        return time.perf_counter() - start
+
+    def loop(self) -> float:
+        """Score by a loop, and return its seconds."""
+        table, start = self._table(), time.perf_counter()
+        session, meaning = OnnxSession(self.onnx, self.actors), answers_of(self.encoding)
+        found = []
+        for batch in pq.ParquetFile(self.rows).iter_batches(BATCH):
+            answers = session.answer(self.encoding.encode(pa.table({"v": batch["v"]})))
+            columns = {
+                "_key": batch["id"].cast(pa.string()),
+                "prediction": pa.array(meaning.prediction(answers), pa.float64()),
+                "score": pa.array(meaning.score(answers), pa.float32()),
+                "date": pa.repeat(DATE, batch.num_rows),
+            }
+            found.append(pa.table(columns))
+        deltalake.write_deltalake(table, pa.concat_tables(found), partition_by=["date"])
+        return time.perf_counter() - start
+
+
+def beside_a_loop(stand: Stand) -> Row:
+    """P6: rows per second of a job ÷ of a loop."""
+    jobs, loops = in_turn(stand.job, stand.loop, ROUNDS)
+    value = ratio(loops, jobs)
+    return Row(
+        name="P6",
+        what=f"rows/s of a batch job, commit included ÷ a loop of one's own, {ROWS:,} rows",
+        value=value,
+        goal="≥ 0.85",
+        holds=value >= 0.85,
+        samples={"job_s": jobs, "loop_s": loops},
+    )
+
+
+def with_resume(stand: Stand, killed: Row) -> Row:
+    """P7: wall time with resume ÷ without, and what a kill at half way costs."""
+    with_it, without = in_turn(stand.job, lambda: stand.job(resume=False), ROUNDS)
+    value, redone = ratio(with_it, without), killed.value
+    return Row(
+        name="P7",
+        what=f"wall time with resume ÷ without, {ROWS:,} rows; after a kill half way "
+        f"{redone:.1%} of the rows are redone",
+        value=value,
+        goal="≤ 1.05, and ≤ 10%",
+        holds=value <= 1.05 and redone <= 0.1,
+        samples={"with_s": with_it, "without_s": without, **killed.samples},
+    )
+
+
+def _killed(folder: Path) -> Row:
+    """Kill a job at half way, and measure what is answered again."""
+    shares = []
+    for number in range(3):
+        place = folder / f"killed{number}"
+        place.mkdir()
+        prepare(place, KILLED_ROWS)
+        first, again = run(place, "driver", 0.5), run(place)
+        if not first.was_killed or again.resumed is None:
+            raise RuntimeError(f"the job was not killed, or not resumed: {again.said}")
+        shares.append((first.answered - again.resumed) / KILLED_ROWS)
+    return Row("P7", "", max(shares), "", holds=True, samples={"redone": shares})
+
+
+def beside_the_engine(folder: Path, cores: int) -> Row:
+    """P8: tokens per second of a job of prompts ÷ of the engine alone."""
+    made = written(folder / "lm", SERVED)
+    chance = np.random.default_rng(0)
+    starts = chance.integers(0, len(made.text) - max(LENGTHS), PROMPTS)
+    prompts = [made.text[s : s + LENGTHS[n % len(LENGTHS)]] for n, s in enumerate(starts)]
+    file = folder / "prompts.parquet"
+    pq.write_table(pa.table({"id": range(PROMPTS), "prompt": prompts}), file)
+    reports: list[BatchReport] = []
+
+    def job() -> float:
+        table = str(folder / f"answers{len(reports)}")
+        how = How(num_actors=cores)
+        work = PromptJob(
+            *("m", 1, "d", made.int8),
+            sampling=Sampling(max_tokens=NEW_TOKENS),
+            key=("id",),
+            threads=1,
+        )
+        target = Target(table, f"{table}-dead", DATE)
+        reports.append(score(open_input(str(file), work), work, target, how))
+        done = reports[-1]
+        return ((done.tokens_in or 0) + (done.tokens_out or 0)) / done.seconds
+
+    alone = _Alone(made.int8, prompts)
+    ours, theirs = in_turn(job, alone, ROUNDS)
+    value = ratio(ours, theirs)
+    last = reports[-1]
+    return Row(
+        name="P8",
+        what=f"tokens/s of a batch job ÷ the engine alone, {PROMPTS} prompts, "
+        f"{last.tokens_in:,} tokens in, {last.tokens_out:,} out",
+        value=value,
+        goal="≥ 0.95",
+        holds=value >= 0.95,
+        samples={"job": ours, "alone": theirs},
+    )
+
+
+class _Alone:
+    """The engine in this process, opened anew each time, given all prompts at once."""
+
+    def __init__(self, form: Path, prompts: list[str]) -> None:
+        self.form, self.prompts = form, prompts
+
+    def __call__(self) -> float:
+        import openvino_genai as genai
+
+        from models.engine_properties import own_properties
+
+        start = time.perf_counter()
+        scheduler = genai.SchedulerConfig()
+        scheduler.cache_size = 2
+        pipeline = genai.ContinuousBatchingPipeline(
+            str(self.form), scheduler, "CPU", own_properties(self.form)
+        )
+        tokenizer, config = pipeline.get_tokenizer(), pipeline.get_config()
+        config.max_new_tokens, config.do_sample = NEW_TOKENS, False
+        config.apply_chat_template = False
+        ids: list[Any] = [tokenizer.encode(each).input_ids for each in self.prompts]
+        found = pipeline.generate(ids, [config] * len(ids))
+        tokens = sum(each.shape[1] for each in ids)
+        tokens += sum(len(each.m_generation_ids[0]) for each in found)
+        return float(tokens / (time.perf_counter() - start))
+
+
+def _network(chance: np.random.Generator) -> bytes:
+    sizes = (WIDTH, HIDDEN, HIDDEN, 1)
+    nodes, weights, read = [], [], "features"
+    for number, shape in enumerate(zip(sizes[:-1], sizes[1:], strict=True)):
+        last = number == len(sizes) - 2
+        out = "answers" if last else f"hidden{number}"
+        nodes.append(helper.make_node("MatMul", [read, f"w{number}"], [out]))
+        weights.append((f"w{number}", chance.normal(size=shape).astype(np.float32) / 8))
+        if not last:
+            nodes.append(helper.make_node("Relu", [out], [f"relu{number}"]))
+        read = f"relu{number}"
+    ends = (("features", WIDTH), ("answers", 1))
+    taken, given = ((name, TensorProto.FLOAT, ["rows", width]) for name, width in ends)
+    return proto(nodes, [taken], [given], weights)
