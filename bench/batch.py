@@ -42,7 +42,7 @@ from tests.integration.graphs import proto
 
 ROUNDS = 5
 ROWS, WIDTH, HIDDEN = 400_000, 64, 384
-BATCH = 4096
+BATCH = 1024
 KILLED_ROWS = 400_000
 PROMPTS, NEW_TOKENS = 512, 64
 LENGTHS = (80, 200, 400, 800)

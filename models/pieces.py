@@ -16,7 +16,9 @@ ASKED = 32
 """Golden rows, at most, that are asked for alone and in small requests."""
 
 
-def answered(answer: Callable[[Array], Array], rows: Array, read: ModelInput) -> Array:
+def answered(
+    answer: Callable[[Array], Array], rows: Array, read: ModelInput, most: int = ROWS
+) -> Array:
     """Return the answers `[rows, …]`, in the order of the rows.
 
     Texts go by their length, so that a piece holds little padding.
@@ -25,16 +27,17 @@ def answered(answer: Callable[[Array], Array], rows: Array, read: ModelInput) ->
         answer: answers one piece.
         rows: at least one, `[rows, width]`.
         read: what the model reads.
+        most: rows of a piece, if they are no texts.
     """
-    places = list(pieces(rows, read))
+    places = list(pieces(rows, read, most))
     found = np.concatenate([answer(read.trimmed(rows[each])) for each in places])
     return found[np.argsort(np.concatenate(places), kind="stable")]
 
 
-def pieces(rows: Array, read: ModelInput) -> Iterator[Array]:
+def pieces(rows: Array, read: ModelInput, most: int = ROWS) -> Iterator[Array]:
     """Yield the places of the rows of each piece, texts of about a length together."""
     if read.padding is None:
-        yield from np.split(np.arange(len(rows)), range(ROWS, len(rows), ROWS))
+        yield from np.split(np.arange(len(rows)), range(most, len(rows), most))
         return
     lengths = np.maximum(read.lengths(rows), 1)
     order = np.argsort(lengths, kind="stable")

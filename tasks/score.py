@@ -35,7 +35,7 @@ from tasks.retry import step
 from tasks.source_control import code_version
 
 ENGINE = "openvino_genai"
-ROWS, PROMPTS = 4096, 256
+ROWS, PROMPTS = 1024, 256
 """Of one call of the model, where the pipeline file does not say."""
 
 

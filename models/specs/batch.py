@@ -47,7 +47,7 @@ class BatchSpec(Spec):
     batch_size: int | None = Field(
         None,
         ge=1,
-        description="Rows per call of the model: 4096, or 256 prompts, when left out.",
+        description="Rows per call of the model: 1024, or 256 prompts, when left out.",
     )
     num_actors: int | None = Field(
         None, ge=1, description="Actors that score; one per core when left out."

@@ -4,14 +4,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from models.columns import KEY, Column
+from serving.batch.blocks import Blocks, Load
 from serving.batch.drift import Bins
 
 ROW = "_row"
 """Place of a row in the input: the file's number times `FILE_ROWS`, and the row's in the file."""
 FILE_ROWS = 2**40
+Places = npt.NDArray[np.int64]
+"""`ROW`s."""
 ERROR = "error"
 TOKENS_IN, TOKENS_OUT = "prompt_tokens", "completion_tokens"
 """Columns of the output of a model that has tokens."""
@@ -116,8 +121,8 @@ class Job(Protocol):
         """Return `_key`, what the model reads, and `ERROR` where a row cannot be read."""
         ...
 
-    def block_bytes(self, input_bytes: int) -> int:
-        """Return about how many bytes of encoded rows go to a file of the output."""
+    def blocks(self, load: Load) -> Blocks:
+        """Return how rows go through Ray."""
         ...
 
     def worker(self) -> Worker:

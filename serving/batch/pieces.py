@@ -15,8 +15,10 @@ from models.source_jsonl import JsonlSource
 from models.specs.dataset import DatasetSpec
 from serving.batch.job import FILE_ROWS
 
-PIECE_ROWS = 4 * CHUNK_ROWS
+PIECE_ROWS = CHUNK_ROWS // 2
 """Rows of a Parquet file that are read in one go, or one row group where that is more."""
+CHUNK_BYTES = 16 * 2**20
+"""Of wide rows that are encoded at a time, about."""
 
 
 @dataclass(frozen=True)
@@ -115,11 +117,14 @@ class ParquetPiece(Piece):
         given = {name: value for name, value in self.constants if name in columns}
         batches = fragment.scanner(
             columns=[name for name in present if name not in given],
-            batch_size=CHUNK_ROWS,
+            batch_size=self._chunk_rows(),
             batch_readahead=2,
         ).to_batches()
         for chunk in sliced(batches):
             yield Chunk(_with(chunk.rows, given))
+
+    def _chunk_rows(self) -> int:
+        return min(CHUNK_ROWS, max((self.rows or 0) * CHUNK_BYTES // max(self.bytes, 1), 1))
 
 
 def _with(rows: pa.RecordBatch, constants: dict[str, str | None]) -> pa.RecordBatch:

@@ -17,6 +17,7 @@ from models.engine_properties import own_properties
 from models.errors import WorkError
 from models.features import TEXT
 from models.keys import hash_keys, hash_rows
+from serving.batch.blocks import Blocks, Load
 from serving.batch.drift import Bins
 from serving.batch.engine import Asked, Engine, Finished
 from serving.batch.job import DEAD, ERROR, ROW, TOKENS_IN, TOKENS_OUT, Answers
@@ -112,10 +113,10 @@ class PromptJob:
         held = [asdict(column) for column in self.held]
         return {"prompt": self.prompt, "sampling": asdict(self.sampling), "held": held}
 
-    def block_bytes(self, input_bytes: int) -> int:
-        """Return about how many bytes of prompts go to a file of the output."""
-        del input_bytes
-        return BLOCK_BYTES
+    def blocks(self, load: Load) -> Blocks:
+        """Return how prompts go through Ray: always the same, to actors that only answer."""
+        del load
+        return Blocks(BLOCK_BYTES, self.batch_size)
 
     def encoded(self, rows: pa.RecordBatch | pa.Table) -> pa.Table:
         """Return `_key`, the prompt and `error` for every row; one without a text has an error."""

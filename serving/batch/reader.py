@@ -14,9 +14,9 @@ from models.checks import as_json, rows_of
 from models.columns import KEY
 from models.source import Chunk, broken_off
 from serving.batch.job import DEAD, ERROR, ROW, Job
-from serving.batch.pieces import Piece
+from serving.batch.remaining import Todo
 from serving.batch.row_keys import cells_of
-from serving.batch.source import Input
+from serving.batch.settle import without_rows
 from serving.batch.workplace import Workplace
 
 NO_KEY = "the key is null"
@@ -25,13 +25,13 @@ NO_KEY = "the key is null"
 class Rows(Datasource):
     """The good rows of an input, encoded: `ROW` and what the job's `encoded` returned."""
 
-    def __init__(self, found: Input, job: Job, workplace: Workplace) -> None:
+    def __init__(self, source: str, todo: Sequence[Todo], job: Job, workplace: Workplace) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.found, self.job, self.workplace = found, job, workplace
+        self.source, self.todo, self.job, self.workplace = source, todo, job, workplace
 
     def estimate_inmemory_data_size(self) -> int:
         """Return about how many bytes the rows will take."""
-        return self.found.size
+        return sum(each.piece.size for each in self.todo)
 
     def get_read_tasks(
         self,
@@ -40,36 +40,37 @@ class Rows(Datasource):
         data_context: ray.data.DataContext | None = None,
     ) -> list[ReadTask]:
         """Return tasks that read whole pieces, one each where that is not more than asked for."""
-        count = min(parallelism, len(self.found.pieces))
-        return [self._task(self.found.pieces[first::count]) for first in range(count)]
+        count = min(parallelism, len(self.todo))
+        return [self._task(self.todo[first::count]) for first in range(count)]
 
-    def _task(self, pieces: Sequence[Piece]) -> ReadTask:
+    def _task(self, todo: Sequence[Todo]) -> ReadTask:
         return ReadTask(
-            partial(_read, self.found.source, pieces, self.job, self.workplace),
+            partial(_read, self.source, todo, self.job, self.workplace),
             BlockMetadata(
                 num_rows=None,
-                size_bytes=sum(piece.size for piece in pieces),
+                size_bytes=sum(each.piece.size for each in todo),
                 exec_stats=None,
-                input_files=tuple({piece.file.path for piece in pieces}),
+                input_files=tuple({each.piece.file.path for each in todo}),
             ),
         )
 
 
-def _read(
-    source: str, pieces: Sequence[Piece], job: Job, workplace: Workplace
-) -> Iterator[pa.Table]:
+def _read(source: str, todo: Sequence[Todo], job: Job, workplace: Workplace) -> Iterator[pa.Table]:
     """Read, encode and part whole pieces; runs in a task of Ray."""
     try:
-        for piece in pieces:
-            row = piece.row
+        for each in todo:
+            piece, row = each.piece, each.piece.row
             seen = [np.zeros(len(bins.counts), np.int64) for bins in job.bins]
             for chunk in piece.chunks(job.columns):
                 for bins, counts in zip(job.bins, seen, strict=True):
                     counts += bins.counted(cells_of(chunk.rows, bins.column))
-                good, dead = parted(chunk, row, job)
-                workplace.refuse(f"{row:019d}", dead)
-                row += chunk.rows.num_rows + len(chunk.unreadable)
-                yield good
+                first, row = row, row + chunk.rows.num_rows + len(chunk.unreadable)
+                low, high = np.searchsorted(each.done, [first, row])
+                if high - low == row - first:
+                    continue
+                good, dead = parted(chunk, first, job)
+                workplace.refuse(f"{first:019d}", dead)
+                yield without_rows(good, each.done[low:high]) if high > low else good
             names = [bins.column for bins in job.bins]
             listed = [counts.tolist() for counts in seen]
             workplace.count(piece.name, row - piece.row, dict(zip(names, listed, strict=True)))

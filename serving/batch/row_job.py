@@ -16,15 +16,14 @@ from models.features import TEXT, Encoding, Feature
 from models.keys import hash_keys, hash_rows
 from models.model_input import FEATURES
 from models.onnx_session import OnnxSession
-from models.pieces import answered
+from models.pieces import ROWS, answered
+from serving.batch.blocks import Blocks, Load, blocks_of
 from serving.batch.drift import Bins
 from serving.batch.job import DEAD, ERROR, ROW, Answers
 from serving.batch.row_keys import cells_of, declared_keys
 
-FILES = 64
-"""Files of an output that is neither small nor large: what is redone after a kill is some of it."""
-SMALLEST_BLOCK, LARGEST_BLOCK = 2**19, 16 * 2**20
-"""Bytes; a block costs Ray some 20 ms, however few rows are in it."""
+ANSWER_BYTES = 48
+"""Of a row of the output, about."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +52,7 @@ class RowJob:
     key: tuple[str, ...] = ()
     held: tuple[Column, ...] = ()
     threads: int = 1
-    batch_size: int = 4096
+    batch_size: int = ROWS
     bins: tuple[Bins, ...] = ()
     predicted: Bins | None = None
 
@@ -91,10 +90,10 @@ class RowJob:
         held = [asdict(column) for column in self.held]
         return {"held": held, "batch_size": self.batch_size}
 
-    def block_bytes(self, input_bytes: int) -> int:
-        """Return about how many bytes of encoded rows go to a file of the output."""
-        least = max(self.batch_size * (4 * self.encoding.input.width + 64), SMALLEST_BLOCK)
-        return min(max(input_bytes // FILES, least), max(LARGEST_BLOCK, least))
+    def blocks(self, load: Load) -> Blocks:
+        """Return how rows go through Ray: read by the actors where there are pieces for all."""
+        call = self.batch_size * (4 * self.encoding.input.width + 64)
+        return blocks_of(load, self.batch_size, call, ANSWER_BYTES)
 
     def encoded(self, rows: pa.RecordBatch | pa.Table) -> pa.Table:
         """Return `_key`, `features` and `error` for every row.
@@ -163,7 +162,9 @@ class Scorer:
         """
         read, output = self.job.encoding.input, self.job.output
         flat = rows[FEATURES].combine_chunks().flatten().to_numpy(zero_copy_only=False)
-        answers = answered(self.session.answer, flat.reshape(-1, read.width), read)
+        answers = answered(
+            self.session.answer, flat.reshape(-1, read.width), read, self.job.batch_size
+        )
         scores = self.meaning.score(answers)
         columns = [
             rows[KEY],

@@ -2,10 +2,11 @@
 
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
+import numpy as np
 import ray.data
 from ray.data.checkpoint import CheckpointConfig
 
@@ -13,9 +14,11 @@ from serving.batch import dead_letters, lease, lineage
 from serving.batch.actor import Actor, work_of
 from serving.batch.faults import fault_of
 from serving.batch.fingerprint import fingerprint_of
+from serving.batch.folder import Folder
 from serving.batch.job import DEAD, ROW, TOKENS_IN, Job
 from serving.batch.partition import JOB, Partition
 from serving.batch.reader import Rows
+from serving.batch.remaining import Todo, load_of, remaining
 from serving.batch.report import FINGERPRINT, BatchReport
 from serving.batch.settle import require_few, settle
 from serving.batch.source import Input
@@ -35,8 +38,6 @@ SETTLED = "settled"
 """Folder of the dead letters from the commit of the output to their own."""
 MOST_TASKS = 4096
 """Tasks that read."""
-CHECKPOINT_BYTES = 64 * 2**20
-"""Memory that Ray sets aside for the filter of a resumed run; it takes more for more rows."""
 
 
 @dataclass(frozen=True)
@@ -98,8 +99,9 @@ def score(
     Raises:
         InputError: the input has no rows, or too many that cannot be scored; the table holds
             other columns.
-        WorkError: the job failed; nothing was committed.
-        TransientError: the same job is running, or another committed the partition meanwhile.
+        WorkError: the job failed, or another committed the partition meanwhile; nothing was
+            committed.
+        TransientError: the same job is running.
     """
     fingerprint = fingerprint_of(job, found.manifest)
     target.partition.check(job.output)
@@ -145,9 +147,12 @@ def _run(
     started = time.perf_counter()
     workplace, partition = begun(target.partition, fingerprint, fresh=not how.resume)
     replaces = partition.active()
-    resumed = prune(partition, workplace)
-    with Watch(partition, on_work, resumed) as watch:
-        _answer(found, job, workplace, partition, how, watch)
+    done = prune(partition, workplace)
+    settled_before = np.union1d(done, workplace.refused()[ROW].to_numpy())
+    todo = remaining(found.pieces, workplace.counted(), settled_before)
+    with Watch(partition, on_work, len(done)) as watch:
+        if todo:
+            _answer(found.source, todo, job, workplace, partition, how, watch)
     tables = written(partition, workplace if how.resume else None, job.output)
     settled = settle(
         found.pieces,
@@ -174,7 +179,7 @@ def _run(
         rows=settled.rows,
         scored=settled.scored,
         dead=len(settled.dead),
-        resumed=resumed,
+        resumed=len(done),
         tokens_in=total.tokens_in if has_tokens else None,
         tokens_out=total.tokens_out if has_tokens else None,
         seconds=time.perf_counter() - started,
@@ -189,25 +194,32 @@ def _run(
 
 
 def _answer(
-    found: Input, job: Job, workplace: Workplace, partition: Partition, how: How, watch: Watch
+    source: str,
+    todo: Sequence[Todo],
+    job: Job,
+    workplace: Workplace,
+    partition: Partition,
+    how: How,
+    watch: Watch,
 ) -> None:
     """Let Ray read, answer and write the rows that are not written yet."""
     filesystem, path = partition.place
+    blocks = job.blocks(load_of(todo, how.num_actors))
     with (
-        _context(workplace if how.resume else None, job.block_bytes(found.size)),
+        _context(workplace.checkpoint() if how.resume else None, blocks.bytes),
         warnings.catch_warnings(),
     ):
         # Of a small input, that it does not keep all actors busy.
         warnings.filterwarnings("ignore", "The minimum number of concurrent actors", UserWarning)
-        tasks = min(len(found.pieces), MOST_TASKS)
         try:
             rows = ray.data.read_datasource(
-                Rows(found, job, workplace), override_num_blocks=max(tasks, 1)
+                Rows(source, todo, job, workplace),
+                override_num_blocks=min(len(todo), MOST_TASKS),
             )
             rows.map_batches(
                 Actor,
                 fn_constructor_args=(job, workplace, watch.meter),
-                batch_size=job.batch_size,
+                batch_size=blocks.rows_per_call,
                 batch_format="pyarrow",
                 compute=ray.data.ActorPoolStrategy(size=how.num_actors),
                 num_cpus=how.cpus,
@@ -217,25 +229,22 @@ def _answer(
 
 
 @contextmanager
-def _context(resumable: Workplace | None, block_bytes: int) -> Iterator[None]:
+def _context(checkpoint: Folder | None, block_bytes: int) -> Iterator[None]:
     """Set for one dataset what Ray Data keeps for the whole process."""
     context = ray.data.DataContext.get_current()
     before = context.checkpoint_config, context.target_max_block_size
     # Without it Ray keeps of an error of ours, raised in an actor, only the text of its traceback.
     context.raise_original_map_exception = True
     context.target_max_block_size = block_bytes
-    if resumable is not None:
-        filesystem, path = resumable.checkpoint.place
-        config = CheckpointConfig(
+    if checkpoint is not None:
+        filesystem, path = checkpoint.place
+        context.checkpoint_config = CheckpointConfig(
             ROW,
             path,
             override_filesystem=filesystem,
             # It would be deleted before the commit, and the work with it if that fails.
             delete_checkpoint_on_success=False,
         )
-        config.checkpoint_actor_pool_max_size = 1
-        config.checkpoint_actor_memory_bytes = CHECKPOINT_BYTES
-        context.checkpoint_config = config
     try:
         yield
     finally:

@@ -4,20 +4,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from models.checks import as_json
 from models.columns import KEY
 from models.errors import InputError, WorkError
-from serving.batch.job import DEAD, ROW
+from serving.batch.job import DEAD, ROW, Places
 from serving.batch.pieces import Piece
 
 TWICE = "the key is that of an earlier row"
 SHOWN = 3
-
-Places = npt.NDArray[np.int64]
 
 _NO_KEYS = pa.schema([(ROW, pa.int64()), (KEY, pa.string())]).empty_table()
 
@@ -135,6 +132,8 @@ def _again(places: Mapping[str, Places]) -> dict[str, Places]:
 
 def _twins(keys: pa.Table) -> pa.Table:
     """Return of rows with one key all but the first, of `DEAD`."""
+    if len(pc.unique(keys[KEY])) == len(keys):  # as it should be
+        return DEAD.empty_table()
     groups = keys.group_by(KEY).aggregate([(ROW, "min"), (ROW, "count")])
     shared = groups.filter(pc.greater(groups[f"{ROW}_count"], 1))
     if not len(shared):

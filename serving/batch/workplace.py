@@ -1,7 +1,7 @@
 """Where one batch job keeps what it has done, so that a run after a dead one goes on from there.
 
 It is the folder `_jobs/<partition>/<fingerprint>/` in the output table, which readers of Delta
-tables pass over: `job.json` names the folder of the job's data files, `checkpoint/` the rows that
+tables pass over: `job.json` names the folder of the job's data files, `checkpoints/` the rows that
 are in them, `dead/` the rows that will not be scored, and `counts/` how many rows each piece of the
 input has.
 """
@@ -35,9 +35,23 @@ class Workplace:
     folder: Folder
 
     @property
+    def checkpoints(self) -> Folder:
+        """Ray's row checkpoints: a folder for each run, in it a file of `ROW` for each data file.
+
+        Each run has its own, for Ray reads again what it finds, and filters row by row; what a dead
+        run did is left out before it is read.
+        """
+        return self.folder.within("checkpoints")
+
     def checkpoint(self) -> Folder:
-        """Ray's row checkpoint: a file of `ROW` for each data file."""
-        return self.folder.within("checkpoint")
+        """Return a folder for the checkpoint of one more run."""
+        return self.checkpoints.within(uuid4().hex[:8])
+
+    def checkpointed(self) -> set[str]:
+        """Return the names that Ray gave to its checkpoints, those of the data files."""
+        runs = self.checkpoints.folders()
+        files = (file for run in runs for file in self.checkpoints.within(run).files(".parquet"))
+        return {file.base_name.removesuffix(".parquet") for file in files}
 
     @property
     def dead(self) -> Folder:

@@ -11,23 +11,29 @@ import pyarrow.parquet as pq
 from models.columns import KEY
 from serving.batch.drift import Bins
 from serving.batch.folder import Folder
-from serving.batch.job import ROW, TOKENS_IN, TOKENS_OUT
+from serving.batch.job import ROW, TOKENS_IN, TOKENS_OUT, Places
 from serving.batch.partition import Partition
-from serving.batch.settle import Places, without_rows
+from serving.batch.settle import without_rows
 from serving.batch.workplace import Workplace
 
 READ = (ROW, KEY, TOKENS_IN, TOKENS_OUT)
 """Columns that are looked at before the commit."""
 
 
-def prune(partition: Partition, workplace: Workplace) -> int:
-    """Remove what a dead run was writing, and return the rows of the files that are whole."""
+def prune(partition: Partition, workplace: Workplace) -> Places:
+    """Remove what a dead run was writing.
+
+    Returns:
+        The rows of the files that are whole, sorted, each once.
+    """
     filesystem, _ = partition.place
-    whole = set(_whole(partition, workplace))
+    whole = _whole(partition, workplace)
     for file in partition.files():
         if file.path not in whole:
             filesystem.delete_file(file.path)
-    return sum(partition.rows().values())
+    places = [pq.read_table(f, columns=[ROW], filesystem=filesystem)[ROW] for f in whole]
+    found: Places = np.concatenate([np.empty(0, np.int64), *(p.to_numpy() for p in places)])
+    return np.unique(found)
 
 
 def written(
@@ -97,7 +103,6 @@ def predictions_seen(
 
 def _whole(partition: Partition, workplace: Workplace) -> list[str]:
     """Return the files whose checkpoint is there, which Ray writes after them, by their name."""
-    checkpoints = workplace.checkpoint.files(".parquet")
-    whole = {file.base_name.removesuffix(".parquet") for file in checkpoints}
+    whole = workplace.checkpointed()
     files = (file.path for file in partition.files())
     return [file for file in files if PurePosixPath(file).name.rpartition("-")[0] in whole]

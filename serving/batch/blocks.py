@@ -1,0 +1,60 @@
+"""How the rows of a job go through Ray: in blocks of which size, and who reads them."""
+
+from dataclasses import dataclass
+
+PIECES_PER_ACTOR = 4
+"""From which actors read for themselves: what one has to do more than the others is little."""
+FILES_PER_ACTOR = 16
+"""Of an output that is neither small nor large; after a kill some half of one is done again."""
+LARGEST = 2**24
+"""Bytes of a block where actors read."""
+HANDED_LARGEST = 2**26
+"""Where tasks read: a block that is handed on costs Ray some 60 ms, however small."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """What there is to do.
+
+    Attributes:
+        pieces: of the input.
+        rows: in them; None where only reading tells.
+        bytes: in them, about.
+        actors: that answer.
+    """
+
+    pieces: int
+    rows: int | None
+    bytes: int
+    actors: int
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """How rows go through Ray.
+
+    Attributes:
+        bytes: of a block; of answers it is a file of the output.
+        rows_per_call: what an actor is given at a time; None for a block as it comes, which lets
+            Ray join reading and answering in the actors, and no row is copied from one process to
+            another.
+    """
+
+    bytes: int
+    rows_per_call: int | None
+
+
+def blocks_of(load: Load, rows_per_call: int, call_bytes: int, answer_bytes: int) -> Blocks:
+    """Return how rows go through Ray that are quickly read.
+
+    Args:
+        load: what there is to do.
+        rows_per_call: rows that the model is given at a time.
+        call_bytes: their size once they are encoded.
+        answer_bytes: the size of an answer.
+    """
+    files = FILES_PER_ACTOR * load.actors
+    if load.pieces < PIECES_PER_ACTOR * load.actors:
+        return Blocks(max(min(load.bytes // files, HANDED_LARGEST), call_bytes), rows_per_call)
+    given = load.bytes if load.rows is None else load.rows * answer_bytes
+    return Blocks(max(min(given // files, LARGEST), call_bytes), None)
