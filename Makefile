@@ -46,9 +46,10 @@ down: $(STAMP) ## Stop them
 status: $(STAMP) ## Look at them
 	@$(BIN)/millrace status
 
-soak: $(STAMP) ## Swap versions 50 times under 100,000 requests; kill 100 batch jobs; check every answer
+soak: $(STAMP) ## Swap versions 50 times under 100,000 requests; kill 100 batch jobs; 5 million rows; check every answer
 	@$(BIN)/python -m tests.integration.soak $(ARGS)
 	@$(BIN)/python -m tests.integration.batch_kills
+	@$(BIN)/python -m tests.integration.batch_crowd
 
 screenshots: $(STAMP) ## Take pictures of the MLflow and Prefect UIs into PICTURES, with Chromium
 	@MILLRACE_SCREENSHOTS="$(PICTURES)" $(BIN)/python -m pytest -m browser $(ARGS)

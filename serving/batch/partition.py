@@ -21,7 +21,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.schema import PrimitiveType
 from deltalake.transaction import AddAction, RemoveAction
 
-from models.errors import InputError, TransientError
+from models.errors import InputError, TransientError, WorkError
 from models.source_files import resolve
 
 JOB = "millrace.job"
@@ -132,7 +132,7 @@ class Partition:
 
         Raises:
             InputError: the table holds other columns, or other types.
-            TransientError: another job committed the same partition meanwhile.
+            WorkError: another job committed the same partition meanwhile.
         """
         filesystem, _ = self.place
         now = int(datetime.now(UTC).timestamp() * 1000)
@@ -218,9 +218,11 @@ class Partition:
                 hint="move the table away, or score into another one",
             )
 
-    def _overtaken(self) -> TransientError:
-        return TransientError(
+    def _overtaken(self) -> WorkError:
+        # Nothing that passes: tried again by itself it would undo what the other has just done.
+        return WorkError(
             f"{self.column}={self.value} of {self.table} was committed by another job meanwhile",
+            seen=self.committed().get(JOB),
             hint="run again to replace what it committed",
         )
 

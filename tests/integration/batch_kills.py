@@ -28,6 +28,7 @@ from onnx import TensorProto, helper
 from models.cluster import connected
 from models.features import Encoding, Feature
 from serving.batch.partition import Partition
+from serving.batch.report import BatchReport
 from serving.batch.row_job import RowJob
 from serving.batch.scoring import How, Target, score
 from serving.batch.source import open_input
@@ -36,6 +37,8 @@ from tests.integration.graphs import proto
 DATE = "2026-01-05"
 BAD = 1000
 """One row of so many has no value in a column that may not miss any."""
+HIDDEN = 2048
+"""Width of what the model works out in vain: some 40 µs a row, or all is done before a kill."""
 PROCESSES = {"actor": "MapWorker", "write": "ray::Write", "raylet": "raylet/raylet"}
 """What is killed, by a part of the first word of its command line."""
 KILLS = ("driver", *PROCESSES, "before the commit", "after the commit")
@@ -68,13 +71,29 @@ def prepare(folder: Path, rows: int) -> None:
     ones = pa.array(np.ones(rows), mask=np.arange(rows) % BAD == BAD // 2)
     table = pa.table({"id": np.arange(rows), "a": numbers, "b": ones})
     pq.write_table(table, folder / "in.parquet", row_group_size=max(rows // 20, 1))
-    gather = helper.make_node("Gather", ["features", "first"], ["answers"], axis=1)
-    read, gives = (
-        (name, TensorProto.FLOAT, ["rows", width])
-        for name, width in (("features", 2), ("answers", 1))
+    (folder / "model.onnx").write_bytes(_network())
+
+
+def _network() -> bytes:
+    """Return a model whose answer is its first feature, and nothing times much work."""
+    steps = (
+        ("Gather", ["features", "first"], "given", {"axis": 1}),
+        ("MatMul", ["features", "widen"], "wide", {}),
+        ("MatMul", ["wide", "square"], "worked", {}),
+        ("MatMul", ["worked", "nothing"], "zero", {}),
+        ("Add", ["given", "zero"], "answers", {}),
     )
-    made = proto([gather], [read], [gives], [("first", np.array([0], np.int64))])
-    (folder / "model.onnx").write_bytes(made)
+    nodes = [helper.make_node(kind, read, [gives], **more) for kind, read, gives, more in steps]
+    chance = np.random.default_rng(0)
+    held = [
+        ("first", np.array([0], np.int64)),
+        ("widen", chance.normal(size=(2, HIDDEN)).astype(np.float32)),
+        ("square", chance.normal(size=(HIDDEN, HIDDEN)).astype(np.float32)),
+        ("nothing", np.zeros((HIDDEN, 1), np.float32)),
+    ]
+    ends = (("features", 2), ("answers", 1))
+    read, gives = ((name, TensorProto.FLOAT, ["rows", width]) for name, width in ends)
+    return proto(nodes, [read], [gives], held)
 
 
 def run(folder: Path, kill: str | None = None, share: float = 0.0) -> Outcome:
@@ -156,13 +175,26 @@ def _job(folder: Path, moment: str) -> None:
 
     if "commit" in moment:
         Partition.commit = dying  # type: ignore[method-assign]
-    encoding = Encoding((Feature("a", "number"), Feature("b", "number")), "t")
-    job = RowJob("m", 7, "digest", folder / "model.onnx", encoding, ("id",), batch_size=1000)
-    target = Target(str(folder / "out"), str(folder / "dead"), DATE)
-    with connected("local", 2):
-        found = open_input(str(folder / "in.parquet"), job)
-        report = score(found, job, target, How(num_actors=2), _tell)
+    report = answer(folder, 7, _tell, actors=2)
     print(f"resumed {report.resumed}", flush=True)  # noqa: T201
+
+
+def answer(folder: Path, version: int, on_work: Any = None, actors: int = 1) -> BatchReport:
+    """Score the rows of a folder.
+
+    Args:
+        folder: that `prepare` filled.
+        version: of the model, so that it is another job.
+        on_work: called while it runs.
+        actors: that answer.
+    """
+    encoding = Encoding((Feature("a", "number"), Feature("b", "number")), "t")
+    model = folder / "model.onnx"
+    job = RowJob("m", version, "digest", model, encoding, ("id",), batch_size=1000)
+    target = Target(str(folder / "out"), str(folder / "dead"), DATE)
+    with connected("local", actors):
+        found = open_input(str(folder / "in.parquet"), job)
+        return score(found, job, target, How(num_actors=actors), on_work or (lambda *_: None))
 
 
 def _tell(sample: Any, told: Any) -> None:

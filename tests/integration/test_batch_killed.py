@@ -9,7 +9,7 @@ from tests.integration.batch_kills import content, dead, leftovers, prepare, run
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the kills are Linux's")
 
-ROWS = 60_000
+ROWS = 200_000
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from models.errors import InputError, TransientError
+from models.errors import InputError, WorkError
 from serving.batch.partition import Partition
 
 MONDAY, TUESDAY = "2026-01-05", "2026-01-06"
@@ -180,7 +180,7 @@ def test_a_date_that_another_job_committed_since_the_start_is_told(table: str) -
     partition = Partition(table, "date", MONDAY, "c")
     start = partition.active()
     commit(table, MONDAY, "b", [2])
-    with pytest.raises(TransientError, match=f"date={MONDAY} .* by another job meanwhile"):
+    with pytest.raises(WorkError, match=f"date={MONDAY} .* by another job meanwhile"):
         partition.commit(write(partition, [3]), {}, start)
     assert seen(table) == {MONDAY: [2]}
 
@@ -189,7 +189,7 @@ def test_of_two_first_jobs_for_a_date_one_wins(table: str) -> None:
     partition = Partition(table, "date", MONDAY, "b")
     start = partition.active()
     commit(table, MONDAY, "a", [1])
-    with pytest.raises(TransientError, match="by another job meanwhile"):
+    with pytest.raises(WorkError, match="by another job meanwhile"):
         partition.commit(write(partition, [2]), {}, start)
     assert seen(table) == {MONDAY: [1]}
 
@@ -228,7 +228,7 @@ def test_the_same_date_that_is_committed_at_the_same_moment_is_told(
 ) -> None:
     commit(table, TUESDAY if first else MONDAY, "a", [1])
     opened_before(table, monkeypatch, MONDAY)
-    with pytest.raises(TransientError, match="by another job meanwhile"):
+    with pytest.raises(WorkError, match="by another job meanwhile"):
         commit(table, MONDAY, "c", [3])
     assert seen(table)[MONDAY] == [2]
 
