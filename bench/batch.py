@@ -41,7 +41,7 @@ from tests.integration.batch_kills import prepare, run
 from tests.integration.graphs import proto
 
 ROUNDS = 5
-ROWS, WIDTH, HIDDEN = 400_000, 64, 384
+ROWS, WIDTH, HIDDEN = 2_000_000, 64, 768
 BATCH = 1024
 KILLED_ROWS = 400_000
 PROMPTS, NEW_TOKENS = 512, 64

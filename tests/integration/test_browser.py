@@ -126,6 +126,26 @@ def test_mlflow_shows_the_version_its_alias_and_its_certificate(site: Site) -> N
         picture(page, url, file, title, "champion", "millrace.certificate", "pytorch")
 
 
+def test_mlflow_shows_the_batch_job_and_its_plots(site: Site) -> None:
+    wanted = {"filter": "name LIKE '%.batch'"}
+    (experiment, *_) = site.mlflow_api("experiments/search", max_results=1, **wanted)["experiments"]
+    found = {"experiment_ids": [experiment["experiment_id"]], "max_results": 1}
+    run = site.mlflow_api("runs/search", json=found)["runs"][0]["info"]
+    base = f"{site.mlflow}/#/experiments/{run['experiment_id']}/runs/{run['run_id']}"
+    with browser() as context:
+        page = context.new_page()
+        picture(page, base, site.pictures / "mlflow-batch.png", run["run_name"], "per_day")
+        page.goto(f"{base}/model-metrics")
+        page.get_by_placeholder("Search metric charts").fill("rows|per_day|utilisation")
+        page.get_by_text("per_day").first.wait_for(timeout=LOADED_MS)
+        save(page, site.pictures / "mlflow-batch-metrics.png")
+        picture(page, f"{base}/artifacts", site.pictures / "mlflow-batch-artifacts.png", "plots")
+        page.get_by_text("plots").first.click()
+        for name in ("throughput", "last_runs", "drift"):
+            page.get_by_text(f"{name}.png").first.click()
+            save(page, site.pictures / f"mlflow-batch-{name}.png")
+
+
 def test_prefect_shows_the_three_schedules(site: Site) -> None:
     names = [each["name"] for each in site.prefect_api("deployments/filter", json={})]
     assert {name.split("-")[0] for name in names} >= {"train", "release", "score"}
