@@ -21,6 +21,7 @@ def show_batch(report: "BatchReport") -> None:
         ("model", f"{report.model} version {report.model_version}"),
         ("rows", f"{report.rows:,}"),
         ("dead letters", f"{report.dead:,}"),
+        *([("as live", report.agreement)] if report.agreement else []),
         *_pace(report),
     ]
     print_table("batch", ("what", "value"), rows)

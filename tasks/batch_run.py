@@ -8,6 +8,7 @@ from datetime import datetime
 from models.pipeline import Pipeline
 from models.tracking import TrackedRun
 from serving.batch.actor import Told
+from serving.batch.agreement import Agreement
 from serving.batch.report import SECONDS_PER_DAY, BatchReport
 from serving.batch.throughput import (
     Sample,
@@ -72,6 +73,11 @@ class BatchRun:
                 f"{self.deadline:%H:%M}",
                 f"{ends_at:%H:%M}",
             )
+
+    def compared(self, found: Agreement) -> None:
+        """Take how the job compares with the live model, whether it is committed or not."""
+        self.run.log_metrics(found.metrics())
+        self.run.set_tags({"millrace.agreement": found})
 
     def finish(self, pipeline: Pipeline, report: BatchReport) -> None:
         """Log what the job came to, with its plots."""

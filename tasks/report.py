@@ -100,6 +100,7 @@ def publish_batch(pipeline: Pipeline, report: "BatchReport") -> None:
         ("rows", f"{report.rows:,}, {report.dead:,} of them dead letters"),
         ("rows per second", f"{report.rows_per_second:,.0f}"),
         ("rows per day", f"{report.rows_per_day:,.0f}"),
+        *([("as live", str(report.agreement))] if report.agreement else []),
     ]
     text = f"# {pipeline.name}: batch of {report.date}\n\n" + table(("", ""), facts)
     create_markdown_artifact(text, key=key_of(pipeline.name, "batch"), description="batch job")

@@ -19,7 +19,6 @@ from models.registry import CHAMPION, registry_of
 from models.snapshots import open_snapshot
 from models.tracking import tracked_run
 from serving.batch.actor import Told
-from serving.batch.job import Job
 from serving.batch.prompt_job import PromptJob
 from serving.batch.report import BatchReport
 from serving.batch.row_job import RowJob
@@ -28,6 +27,7 @@ from serving.batch.scoring import How, Target, done_before, score
 from serving.batch.source import Input, open_input
 from serving.batch.throughput import Sample
 from tasks import progress
+from tasks.batch_agreement import LiveCheck
 from tasks.batch_drift import bins_of, learnt_from, tell_drift
 from tasks.batch_run import EXPERIMENT, BatchRun
 from tasks.progress import log
@@ -61,7 +61,8 @@ def score_rows(pipeline: Pipeline, places: Places, source: str | None, date: str
             hint="run `millrace run FILE`, then set the alias in the MLflow UI",
         )
     bins, predicted = bins_of(learnt_from(champion, places))
-    job = _job(pipeline, registry.fetch(champion), _held(pipeline, places))
+    package = registry.fetch(champion)
+    job = _job(pipeline, package, _held(pipeline, places))
     if isinstance(job, RowJob):
         job = replace(job, bins=bins, predicted=predicted)
     found = open_input(source or _default_input(pipeline, places, date), job)
@@ -75,14 +76,20 @@ def score_rows(pipeline: Pipeline, places: Places, source: str | None, date: str
         max_dead_letters=pipeline.batch.max_dead_letters,
     )
     before = done_before(found, job, target)
-    report = before or _tracked(pipeline, places, found, job, target, how)
+    report = before or _tracked(pipeline, places, package, found, job, target, how)
     if report.dead:
         log.warning("%s rows have no prediction; see %s", report.dead, target.dead_letters)
     return report
 
 
 def _tracked(
-    pipeline: Pipeline, places: Places, found: Input, job: Job, target: Target, how: How
+    pipeline: Pipeline,
+    places: Places,
+    package: Package,
+    found: Input,
+    job: RowJob | PromptJob,
+    target: Target,
+    how: How,
 ) -> BatchReport:
     """Score in a run of MLflow's."""
     tags = {**code_version(pipeline.folder), "millrace.model": job.model}
@@ -99,7 +106,8 @@ def _tracked(
             bar.update(sample.work.rows)
             tracked.take(sample, told)
 
-        report = score(found, job, target, how, take)
+        check = LiveCheck(job, package, places, pipeline.batch.max_disagreement, tracked.compared)
+        report = score(found, job, target, how, take, check)
         if not report.unchanged:
             tracked.finish(pipeline, report)
             every = (*job.bins, *([job.predicted] if job.predicted else ()))
@@ -117,7 +125,7 @@ def _deadline(pipeline: Pipeline) -> datetime | None:
     return at if at > now else at + timedelta(days=1)
 
 
-def _job(pipeline: Pipeline, package: Package, held: tuple[Column, ...]) -> Job:
+def _job(pipeline: Pipeline, package: Package, held: tuple[Column, ...]) -> RowJob | PromptJob:
     """Return what scores with a version, by the kind of model that it is."""
     version, batch = package.version, pipeline.batch
     names = (pipeline.name, version.version, version.digest)

@@ -83,6 +83,14 @@ class BatchSpec(Spec):
         description="When a job has to be done, HH:MM in `schedule.timezone`; one that will miss "
         "it says so early.",
     )
+    max_disagreement: float | None = Field(
+        None,
+        ge=0,
+        le=1,
+        description="Share of a sample of answers that may differ from those of the same version "
+        "where it is live, above which nothing is committed: 0.05, or 0.25 of completions, when "
+        "left out.",
+    )
     max_drift: float = Field(
         0.25,
         ge=0,

@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Self
 
+from serving.batch.agreement import Agreement
+
 SECONDS_PER_DAY = 86_400
 PREFIX = "millrace."
 FINGERPRINT = f"{PREFIX}fingerprint"
@@ -34,6 +36,8 @@ class BatchReport:
         seconds: wall time from reading to commit, of the last run.
         unchanged: whether the partition had been committed by the same job before, so that there
             was nothing to do.
+        agreement: how a sample of its answers compares with those of the live model; None where
+            nobody looked.
     """
 
     table: str
@@ -53,6 +57,7 @@ class BatchReport:
     tokens_out: int | None
     seconds: float
     unchanged: bool = False
+    agreement: Agreement | None = None
 
     @property
     def rows_per_second(self) -> float:
@@ -82,4 +87,6 @@ class BatchReport:
             kept: what `Partition.committed` returned.
         """
         values = json.loads(kept[WHOLE])
+        agreement = values.get("agreement")  # commits of before have none
+        values["agreement"] = None if agreement is None else Agreement.of_json(agreement)
         return cls(**{**values, "table_version": int(kept["version"]), "unchanged": True})

@@ -108,8 +108,7 @@ class RowJob:
         `_key` that the same row has in a dataset, where the hash covers every column, the target
         as well.
         """
-        cells = {f.name: self._cells(rows, f) for f in self.encoding.features}
-        features = self.encoding.encode(pa.table(cells))
+        features = self.encoding.encode(self._read(rows))
         keys = declared_keys(rows, self.key, self.held)
         lists = pa.FixedSizeListArray.from_arrays(pa.array(features.ravel()), features.shape[1])
         columns = {
@@ -119,9 +118,16 @@ class RowJob:
         }
         return pa.table(columns)
 
+    def request(self, rows: pa.RecordBatch | pa.Table) -> dict[str, Array]:
+        """Return what a client sends of rows that can be encoded, to the live model."""
+        return self.encoding.request(self._read(rows))
+
     def worker(self) -> "Scorer":
         """Open a session."""
         return Scorer(self)
+
+    def _read(self, rows: pa.RecordBatch | pa.Table) -> pa.Table:
+        return pa.table({f.name: self._cells(rows, f) for f in self.encoding.features})
 
     def _cells(self, rows: pa.RecordBatch | pa.Table, feature: Feature) -> pa.Array:
         """Return a column; cells of true and false as 1 and 0, infinite where they are neither."""

@@ -20,6 +20,7 @@ from serving.batch.partition import JOB, Partition
 from serving.batch.reader import Rows
 from serving.batch.remaining import Todo, load_of, remaining
 from serving.batch.report import FINGERPRINT, BatchReport
+from serving.batch.sample import Check, Scored
 from serving.batch.settle import require_few, settle
 from serving.batch.source import Input
 from serving.batch.throughput import Work
@@ -83,6 +84,7 @@ def score(
     target: Target,
     how: How,
     on_work: OnWork = lambda *_: None,
+    check: Check | None = None,
 ) -> BatchReport:
     """Score all rows of an input and commit them at once.
 
@@ -95,10 +97,11 @@ def score(
         target: where they go.
         how: with what.
         on_work: called while it runs.
+        check: called before the commit.
 
     Raises:
         InputError: the input has no rows, or too many that cannot be scored; the table holds
-            other columns.
+            other columns; or what the check raises.
         WorkError: the job failed, or another committed the partition meanwhile; nothing was
             committed.
         TransientError: the same job is running.
@@ -109,7 +112,7 @@ def score(
         if (report := _done_before(target, fingerprint)) is not None:
             return report
         remove_leftovers(target.partition, fingerprint)
-        return _run(found, job, target, how, fingerprint, on_work)
+        return _run(found, job, target, how, fingerprint, on_work, check)
 
 
 def done_before(found: Input, job: Job, target: Target) -> BatchReport | None:
@@ -143,6 +146,7 @@ def _run(
     how: How,
     fingerprint: str,
     on_work: OnWork,
+    check: Check | None,
 ) -> BatchReport:
     started = time.perf_counter()
     workplace, partition = begun(target.partition, fingerprint, fresh=not how.resume)
@@ -163,6 +167,7 @@ def _run(
     )
     require_few(settled, how.max_dead_letters)
     found.require_unchanged()
+    agreement = check(Scored(found.pieces, partition, tables)) if check is not None else None
     files = committable(partition, tables, settled.without)
     total = sum((work_of(table) for table in tables.values()), Work())
     has_tokens = TOKENS_IN in job.output.names
@@ -183,6 +188,7 @@ def _run(
         tokens_in=total.tokens_in if has_tokens else None,
         tokens_out=total.tokens_out if has_tokens else None,
         seconds=time.perf_counter() - started,
+        agreement=agreement,
     )
     seen = workplace.seen() | predictions_seen(partition, tables, job.predicted)
     lineage.keep(target.table, partition.job, found, seen)

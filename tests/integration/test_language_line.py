@@ -140,6 +140,8 @@ def test_prompts_are_scored_as_the_live_model_answers_them(tales: Tales, tmp_pat
     assert done.code == 0, done.err
     assert (done.json["scored"], done.json["dead"]) == (16, 2)
     assert 0 < done.json["tokens_out"] <= 16 * 8
+    compared = done.json["agreement"]
+    assert (compared["compared"], compared["disagreed"], compared["reason"]) == (8, 0, "")
     table = DeltaTable(done.json["table"]).to_pyarrow_table().to_pylist()
     found = {row["_key"]: row["completion"] for row in table}
     for number in (0, 7):  # greedy, and longer than the eight tokens of the batch

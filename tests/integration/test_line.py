@@ -203,6 +203,11 @@ def test_score_commits_every_row_once_and_again(line: Line, examples: Path) -> N
     names = ("throughput", "last_runs", "drift", "drift_shares")
     assert plots == {f"plots/{name}.png" for name in names}
     assert 0 <= run.data.metrics["drift.prediction"] < 0.25
+    compared = done.json["agreement"]
+    assert (compared["compared"], compared["disagreed"], compared["reason"]) == (64, 0, "")
+    assert compared["endpoint"] == line.places.triton[0].grpc
+    assert run.data.metrics["agreement.compared"] == 64
+    assert run.data.metrics["agreement.share"] == 0
     table = deltalake.DeltaTable(done.json["table"]).to_pyarrow_table()
     assert table.num_rows == done.json["rows"] == line.outcome["snapshot"]["rows"]
     assert set(table["date"].to_pylist()) == {"2026-01-31"}

@@ -237,6 +237,8 @@ def test_a_batch_gives_the_answers_of_the_live_model(texts: Texts, tmp_path: Pat
     done = texts.home.run(*words)
     assert done.code == 0, done.out + done.err
     assert (done.json["rows"], done.json["dead"]) == (len(rows), 1)
+    compared = done.json["agreement"]
+    assert (compared["compared"], compared["disagreed"]) == (len(ODD), 0)
     table = deltalake.DeltaTable(done.json["table"]).to_pyarrow_table().sort_by("_row").to_pylist()
     (dead,) = deltalake.DeltaTable(done.json["dead_letters"]).to_pyarrow_table().to_pylist()
     assert (dead["reason"], dead["_key"]) == ("body is missing", str(len(rows) - 1))

@@ -1,0 +1,150 @@
+"""A few rows of a job, read again from its input, each beside what was written of it."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from models.columns import KEY
+from models.source import CHUNK_ROWS
+from serving.batch.agreement import Agreement
+from serving.batch.job import ROW
+from serving.batch.partition import Partition
+from serving.batch.pieces import Piece
+from serving.batch.settle import Places
+
+FEW = 8
+"""Pieces that are read again, of each its beginning; more only where these hold too few rows."""
+
+
+@dataclass(frozen=True)
+class Scored:
+    """What a job has read and written, before its commit.
+
+    Attributes:
+        pieces: of the input, in its order.
+        partition: where the data files are.
+        files: `ROW` of each data file, by its path.
+    """
+
+    pieces: Sequence[Piece]
+    partition: Partition
+    files: Mapping[str, pa.Table]
+
+
+Check = Callable[[Scored], Agreement]
+"""Looks at a job before its commit, and raises what is to keep it from that."""
+
+
+@dataclass(frozen=True)
+class Example:
+    """One row of a sample.
+
+    Attributes:
+        key: its `_key`.
+        row: as it was read, in a batch of its own.
+        written: what is in the output.
+    """
+
+    key: str
+    row: pa.RecordBatch
+    written: Mapping[str, Any]
+
+
+def examples(
+    scored: Scored, columns: Sequence[str], answers: Sequence[str], count: int
+) -> Iterator[Example]:
+    """Yield the rows of a sample, in the order of the input; the same ones every time.
+
+    Args:
+        scored: what the job has done.
+        columns: of the input, to read.
+        answers: columns of the output.
+        count: rows of the sample, at most.
+
+    Raises:
+        OSError: the input or the output cannot be read.
+    """
+    places = [table[ROW].to_numpy() for table in scored.files.values()]
+    wanted = chosen(scored.pieces, places, count)
+    written = _written(scored, wanted, answers)
+    for place, row in _read(scored.pieces, columns, wanted):
+        yield Example(written[place][KEY], row, written[place])
+
+
+def chosen(pieces: Sequence[Piece], scored: Sequence[Places], count: int) -> Places:
+    """Choose rows, evenly over the beginnings of a few pieces that lie evenly over the input.
+
+    Args:
+        pieces: of the input, in its order.
+        scored: `ROW`s, int64, of each data file.
+        count: rows to choose.
+
+    Returns:
+        `ROW`s, int64, sorted; fewer than `count` where there are not as many.
+    """
+    found = np.empty(0, np.int64)
+    for many in (FEW, count):
+        taken = [pieces[n] for n in _evenly(len(pieces), many)]
+        found = np.unique(np.concatenate([found, *(_begun(taken, rows) for rows in scored)]))
+        if len(found) >= count:
+            break
+    return found[_evenly(len(found), count)]
+
+
+def _begun(pieces: Sequence[Piece], rows: Places) -> Places:
+    """Return those of the rows that lie at the beginning of one of the pieces."""
+    firsts = np.array([piece.row for piece in pieces], np.int64)
+    reach = [CHUNK_ROWS if p.rows is None else min(CHUNK_ROWS, p.rows) for p in pieces]
+    piece = np.searchsorted(firsts, rows, side="right") - 1
+    near = (piece >= 0) & (rows < (firsts + np.array(reach, np.int64))[piece])
+    return np.asarray(rows[near], np.int64)
+
+
+def _evenly(total: int, count: int) -> Places:
+    return np.unique(np.linspace(0, total - 1, min(total, count)).round().astype(np.int64))
+
+
+def _written(scored: Scored, wanted: Places, answers: Sequence[str]) -> dict[int, dict[str, Any]]:
+    """Return what was written of rows, by `ROW`."""
+    filesystem, _ = scored.partition.place
+    found: dict[int, dict[str, Any]] = {}
+    for file, table in scored.files.items():
+        mine = np.intersect1d(table[ROW].to_numpy(), wanted)
+        if len(mine):
+            rows = pq.read_table(
+                file,
+                columns=[ROW, KEY, *answers],
+                filesystem=filesystem,
+                filters=[(ROW, "in", mine.tolist())],
+            )
+            found |= {row[ROW]: row for row in rows.to_pylist()}
+    return found
+
+
+def _read(
+    pieces: Sequence[Piece], columns: Sequence[str], wanted: Places
+) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Yield rows of the input with their `ROW`s; of a piece no more is read than it takes."""
+    firsts = np.array([piece.row for piece in pieces], np.int64)
+    for number, piece in enumerate(pieces):
+        end = firsts[number + 1] if number + 1 < len(pieces) else np.iinfo(np.int64).max
+        mine = wanted[(wanted >= piece.row) & (wanted < end)]
+        if len(mine):
+            yield from _rows_of(piece, columns, mine)
+
+
+def _rows_of(
+    piece: Piece, columns: Sequence[str], wanted: Places
+) -> Iterator[tuple[int, pa.RecordBatch]]:
+    first = piece.row
+    for chunk in piece.chunks(columns):
+        end = first + chunk.rows.num_rows
+        for place in wanted[(wanted >= first) & (wanted < end)].tolist():
+            yield place, chunk.rows.slice(place - first, 1)
+        first = end + len(chunk.unreadable)
+        if first > wanted[-1]:
+            return
