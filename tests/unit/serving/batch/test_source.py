@@ -2,6 +2,7 @@ from pathlib import Path
 
 import deltalake
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from models.errors import InputError
@@ -187,3 +188,19 @@ def test_a_file_that_is_not_what_its_ending_says_is_told(tmp_path: Path) -> None
 def test_a_uri_that_nothing_can_open_is_told() -> None:
     with pytest.raises(InputError, match="cannot be opened"):
         open_input("nowhere://rows.csv", JOB)
+
+
+def test_the_row_groups_of_a_piece_are_read_in_their_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row's place is counted while they are read; as a set, 6, 7 and 8 are 8, 6 and 7."""
+    monkeypatch.setattr("serving.batch.source.PIECE_ROWS", 6)
+    rows = {"id": range(40), "a": [1.0] * 40}
+    pq.write_table(pa.table(rows), tmp_path / "r.parquet", row_group_size=2)
+    read = {
+        piece.row: [
+            cell for chunk in piece.chunks(("id",)) for cell in chunk.rows["id"].to_pylist()
+        ]
+        for piece in open_input(str(tmp_path / "r.parquet"), JOB).pieces
+    }
+    assert read == {first: list(range(first, min(first + 6, 40))) for first in range(0, 40, 6)}
