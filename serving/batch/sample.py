@@ -11,10 +11,9 @@ import pyarrow.parquet as pq
 from models.columns import KEY
 from models.source import CHUNK_ROWS
 from serving.batch.agreement import Agreement
-from serving.batch.job import ROW
+from serving.batch.job import ROW, Places
 from serving.batch.partition import Partition
 from serving.batch.pieces import Piece
-from serving.batch.settle import Places
 
 FEW = 8
 """Pieces that are read again, of each its beginning; more only where these hold too few rows."""
