@@ -22,6 +22,7 @@ import deltalake
 import numpy as np
 import psutil
 import pyarrow as pa
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from onnx import TensorProto, helper
 
@@ -39,6 +40,8 @@ BAD = 1000
 """One row of so many has no value in a column that may not miss any."""
 HIDDEN = 2048
 """Width of what the model works out in vain: some 40 µs a row, or all is done before a kill."""
+MANY = 10
+"""Files of an input, one piece each at least."""
 PROCESSES = {"actor": "MapWorker", "write": "ray::Write", "raylet": "raylet/raylet"}
 """What is killed, by a part of the first word of its command line."""
 KILLS = ("driver", *PROCESSES, "before the commit", "after the commit")
@@ -65,12 +68,22 @@ class Outcome:
     said: str
 
 
-def prepare(folder: Path, rows: int) -> None:
-    """Write an input and a model that gives back its first column."""
+def prepare(folder: Path, rows: int, files: int = MANY) -> None:
+    """Write an input and a model that gives back its first column.
+
+    Args:
+        folder: where to.
+        rows: of the input.
+        files: that they are in; actors read many for themselves, and few are read by tasks.
+    """
     numbers = np.random.default_rng(0).normal(size=rows)
     ones = pa.array(np.ones(rows), mask=np.arange(rows) % BAD == BAD // 2)
     table = pa.table({"id": np.arange(rows), "a": numbers, "b": ones})
-    pq.write_table(table, folder / "in.parquet", row_group_size=max(rows // 20, 1))
+    (folder / "in").mkdir()
+    each = -(-rows // files)
+    for number in range(files):
+        part = table.slice(number * each, each)
+        pq.write_table(part, folder / f"in/{number}.parquet", row_group_size=max(rows // 20, 1))
     (folder / "model.onnx").write_bytes(_network())
 
 
@@ -105,7 +118,7 @@ def run(folder: Path, kill: str | None = None, share: float = 0.0) -> Outcome:
         share: of the rows, after which.
     """
     words = [sys.executable, "-m", "tests.integration.batch_kills", "job", str(folder), kill or ""]
-    rows = pq.read_metadata(folder / "in.parquet").num_rows
+    rows = ds.dataset(folder / "in").count_rows()
     said, written, answered = [], 0, 0
     was_killed = kill is not None and "commit" in kill
     with subprocess.Popen(
@@ -142,16 +155,16 @@ def _kill(driver: int, kill: str) -> bool:
 
 def content(folder: Path) -> tuple[int, int, str]:
     """Return rows, rows without those that are there twice, and a digest of what they say."""
-    table = deltalake.DeltaTable(folder / "out").to_pyarrow_table().sort_by("_row")
-    said = zip(*(table[name].to_pylist() for name in ("_row", "_key", "prediction")), strict=True)
+    table = deltalake.DeltaTable(folder / "out").to_pyarrow_table().sort_by("_key")
+    said = zip(*(table[name].to_pylist() for name in ("_key", "prediction")), strict=True)
     digest = hashlib.sha256("\n".join(map(str, said)).encode()).hexdigest()
     return table.num_rows, len(set(table["_row"].to_pylist())), digest
 
 
 def dead(folder: Path) -> list[int]:
-    """Return the places of the dead rows."""
+    """Return the keys of the dead rows."""
     table = deltalake.DeltaTable(folder / "dead").to_pyarrow_table()
-    return sorted(table["_row"].to_pylist())
+    return sorted(int(key) for key in table["_key"].to_pylist())
 
 
 def leftovers(folder: Path) -> list[str]:
@@ -193,7 +206,7 @@ def answer(folder: Path, version: int, on_work: Any = None, actors: int = 1) -> 
     job = RowJob("m", version, "digest", model, encoding, ("id",), batch_size=1000)
     target = Target(str(folder / "out"), str(folder / "dead"), DATE)
     with connected("local", actors):
-        found = open_input(str(folder / "in.parquet"), job)
+        found = open_input(str(folder / "in"), job)
         return score(found, job, target, How(num_actors=actors), on_work or (lambda *_: None))
 
 
@@ -204,11 +217,15 @@ def _tell(sample: Any, told: Any) -> None:
 
 def soak(folder: Path, kills: int, rows: int) -> Iterator[str]:
     """Kill so many jobs, and yield a line for each; an assertion fails at the first loss."""
-    prepare(folder, rows)
-    assert run(folder).code == 0
-    undisturbed, wrong = content(folder), dead(folder)
+    places = [folder / "many", folder / "one"]
+    for place, files in zip(places, (MANY, 1), strict=True):
+        place.mkdir()
+        prepare(place, rows, files)
+    assert run(places[0]).code == 0
+    undisturbed, wrong = content(places[0]), dead(places[0])
     chance, counted = random.Random(0), 0
     while counted < kills:
+        folder = places[counted // len(KILLS) % len(places)]
         for name in ("out", "dead"):
             subprocess.run(["rm", "-rf", folder / name], check=True)
         kill = KILLS[counted % len(KILLS)]
@@ -220,8 +237,9 @@ def soak(folder: Path, kills: int, rows: int) -> Iterator[str]:
         assert dead(folder) == wrong
         assert leftovers(folder) == []
         counted += first.was_killed
+        came = "killed" if first.was_killed else "nothing there to kill"
         yield (
-            f"{counted} {kill}: {'killed' if first.was_killed else 'nothing there to kill'} at "
+            f"{counted} {kill}, {folder.name}: {came} at "
             f"{first.written:,} of {rows:,} rows, ended with {first.code}; again: "
             f"{again.resumed:,} rows resumed, all of them once"
         )

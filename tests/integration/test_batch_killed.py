@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.batch_kills import content, dead, leftovers, prepare, run
+from tests.integration.batch_kills import MANY, content, dead, leftovers, prepare, run
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the kills are Linux's")
 
-ROWS = 200_000
+ROWS = 100_000
 
 
 @pytest.fixture(scope="module")
@@ -22,11 +22,14 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, int, str
     return content(folder)
 
 
-@pytest.mark.parametrize("kill", ["driver", "raylet", "after the commit"])
+@pytest.mark.parametrize(
+    ("kill", "files"),
+    [("driver", MANY), ("driver", 1), ("raylet", MANY), ("after the commit", 1)],
+)
 def test_after_a_kill_a_rerun_ends_with_every_row_once(
-    tmp_path: Path, undisturbed: tuple[int, int, str], kill: str
+    tmp_path: Path, undisturbed: tuple[int, int, str], kill: str, files: int
 ) -> None:
-    prepare(tmp_path, ROWS)
+    prepare(tmp_path, ROWS, files)
     killed = run(tmp_path, kill, 0.3)
     assert killed.was_killed
     assert killed.code != 0
