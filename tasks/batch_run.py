@@ -16,6 +16,7 @@ from serving.batch.throughput import (
     Work,
     cost_per_million,
     forecast,
+    is_short,
     per_day,
     throughput,
 )
@@ -26,6 +27,7 @@ EXPERIMENT = ".batch"
 """After the pipeline's name; no pipeline's name has a dot."""
 LAST_RUNS = 30
 LIVE_SECONDS = 10.0
+DESCRIPTION = "mlflow.note.content"
 PER_DAY, STEADY_PER_DAY = "per_day", "steady_per_day"
 
 
@@ -49,14 +51,14 @@ class BatchRun:
     _logged: float = field(default_factory=time.monotonic)
     _warned: bool = False
 
-    def take(self, sample: Sample, told: Mapping[str, Told], resumed: int = 0) -> None:
-        """Take what is written so far."""
+    def take(self, sample: Sample, told: Mapping[str, Told], resumed: int) -> None:
+        """Take what is written so far, beside the rows that were there before."""
         self.samples.append(sample)
         self.told = told
         if time.monotonic() - self._logged < LIVE_SECONDS:
             return
         self._logged = time.monotonic()
-        metrics = {"live.rows": float(sample.work.rows), "live.tokens": float(sample.work.tokens)}
+        metrics = {f"live.{sample.work.unit}": float(sample.work.count(sample.work.unit))}
         if self.total is not None:
             left = self.total - resumed
             found = forecast(self.samples, left, datetime.now().astimezone(), self.deadline, "rows")
@@ -82,6 +84,7 @@ class BatchRun:
     def finish(self, pipeline: Pipeline, report: BatchReport) -> None:
         """Log what the job came to, with its plots."""
         measured = metrics_of(report, self.samples, self.told, pipeline.batch.price_per_hour)
+        unit = throughput(self.samples).unit
         self.run.log_metrics(measured)
         self.run.set_tags(
             {
@@ -92,11 +95,30 @@ class BatchRun:
                 "millrace.table_version": report.table_version,
                 "millrace.dead_letters": report.dead_letters,
                 "millrace.date": report.date,
+                DESCRIPTION: description_of(report, per_day=measured[PER_DAY], unit=unit),
             }
         )
         self.run.log_figure(throughput_figure(self.samples), "plots/throughput.png")
-        unit = throughput(self.samples).unit
         self.run.log_figure(runs_figure(_last_runs(self.run), unit), "plots/last_runs.png")
+
+
+def description_of(report: BatchReport, per_day: float, unit: Unit) -> str:
+    """Return what a job did, in Markdown, with a link to the version on MLflow's pages.
+
+    Args:
+        report: what it did.
+        per_day: how much of `unit` it did a day.
+        unit: what it is counted in.
+    """
+    version = f"#/models/{report.model}/versions/{report.model_version}"
+    daily = f"{per_day:,.0f} {unit} a day"
+    if is_short(report.seconds):
+        daily += f", extrapolated from {report.seconds:.0f} s"
+    return (
+        f"{report.scored:,} of {report.rows:,} rows were scored with "
+        f"[{report.model} version {report.model_version}]({version}) into the partition "
+        f"`{report.date}` of `{report.table}`, version {report.table_version}. {daily}."
+    )
 
 
 def metrics_of(

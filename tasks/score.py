@@ -102,9 +102,9 @@ def _tracked(
         run.log_params({"batch": pipeline.batch.model_dump(mode="json"), "input": found.source})
         tracked = BatchRun(run, found.rows, _deadline(pipeline))
 
-        def take(sample: Sample, told: Mapping[str, Told]) -> None:
-            bar.update(sample.work.rows)
-            tracked.take(sample, told)
+        def take(sample: Sample, told: Mapping[str, Told], resumed: int) -> None:
+            bar.update(resumed + sample.work.rows)
+            tracked.take(sample, told, resumed)
 
         check = LiveCheck(job, package, places, pipeline.batch.max_disagreement, tracked.compared)
         report = score(found, job, target, how, take, check)

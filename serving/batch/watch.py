@@ -13,8 +13,8 @@ from serving.batch.partition import Partition
 from serving.batch.throughput import Sample, Work
 
 LOOK_SECONDS = 0.5
-OnWork = Callable[[Sample, Mapping[str, Told]], None]
-"""Takes what is written so far, and what each actor has done."""
+OnWork = Callable[[Sample, Mapping[str, Told], int], None]
+"""Takes what is written so far, what each actor has done, and the rows that were there before."""
 
 
 class Watch:
@@ -63,4 +63,4 @@ class Watch:
         tokens = (round(share * answered.tokens_in), round(share * answered.tokens_out))
         sample = Sample(time.perf_counter() - self._began, Work(rows, *tokens))
         self.samples.append(sample)
-        self._on_work(sample, self.told)
+        self._on_work(sample, self.told, self._resumed)

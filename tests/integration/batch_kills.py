@@ -210,7 +210,7 @@ def answer(folder: Path, version: int, on_work: Any = None, actors: int = 1) -> 
         return score(found, job, target, How(num_actors=actors), on_work or (lambda *_: None))
 
 
-def _tell(sample: Any, told: Any) -> None:
+def _tell(sample: Any, told: Any, _: int) -> None:
     answered = sum(each.work.rows for each in told.values())
     print(f"written {sample.work.rows} answered {answered}", flush=True)  # noqa: T201
 

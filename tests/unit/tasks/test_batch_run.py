@@ -5,7 +5,7 @@ import pytest
 from serving.batch.actor import Told
 from serving.batch.report import BatchReport
 from serving.batch.throughput import Sample, Work
-from tasks.batch_run import metrics_of
+from tasks.batch_run import description_of, metrics_of
 
 REPORT = BatchReport(
     table="t",
@@ -58,3 +58,11 @@ def test_tokens_are_told_in_and_out_with_their_cost() -> None:
 
 def test_a_model_without_tokens_has_none() -> None:
     assert not [name for name in metrics_of(REPORT, SAMPLES, TOLD, 3.6) if "token" in name]
+
+
+def test_the_description_leads_to_the_version_and_says_what_was_extrapolated() -> None:
+    text = description_of(REPORT, per_day=172_800, unit="rows")
+    assert "115 of 120 rows" in text
+    assert "[m version 3](#/models/m/versions/3)" in text
+    assert text.endswith("172,800 rows a day, extrapolated from 50 s.")
+    assert "extrapolated" not in description_of(replace(REPORT, seconds=4000), 1.0, "tokens")
