@@ -8,8 +8,10 @@ from uuid import uuid4
 import pyarrow as pa
 import pyarrow.compute as pc
 import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from serving.batch.job import ROW, TOKENS_IN, TOKENS_OUT, Job
+from serving.batch.model_files import Carried, at_hand
 from serving.batch.throughput import Work
 from serving.batch.workplace import Workplace
 
@@ -53,10 +55,12 @@ class Meter:
 class Actor:
     """Answers rows, and puts those aside that the model refuses."""
 
-    def __init__(self, job: Job, workplace: Workplace, meter: Any) -> None:
+    def __init__(
+        self, job: Job, workplace: Workplace, meter: Any, model: Carried | None = None
+    ) -> None:
         began = time.perf_counter()
         self.workplace, self.meter, self.name = workplace, meter, uuid4().hex[:8]
-        self.worker = job.worker()
+        self.worker = at_hand(job, model).worker()
         self.meter.opened.remote(self.name, time.perf_counter() - began)
 
     def __call__(self, rows: pa.Table) -> pa.Table:
@@ -76,8 +80,12 @@ def work_of(rows: pa.Table) -> Work:
 
 
 def meter() -> Any:
-    """Start a meter, which takes no CPU of those that the job is given."""
-    return ray.remote(Meter).options(num_cpus=0).remote()
+    """Start a meter, which takes no CPU of those that the job is given.
+
+    It lives and dies with the node of the driver: what it has added up is nowhere else.
+    """
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    return ray.remote(Meter).options(num_cpus=0, scheduling_strategy=here).remote()
 
 
 def _sum(rows: pa.Table, name: str) -> int:

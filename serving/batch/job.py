@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -111,6 +112,20 @@ class Job(Protocol):
     @property
     def batch_size(self) -> int:
         """Rows of a call of the model."""
+        ...
+
+    @property
+    def folder(self) -> Path:
+        """Where the files of the model are, on the node of the driver."""
+        ...
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """Those files."""
+        ...
+
+    def moved(self, folder: Path) -> Self:
+        """Return the same job with its files in another folder."""
         ...
 
     def parameters(self) -> Mapping[str, Any]:

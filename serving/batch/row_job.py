@@ -1,7 +1,7 @@
 """Rows through one ONNX graph: encoded where they are read, answered by one session per actor."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ class RowJob:
         model: registered model.
         version: its version.
         digest: sha256 of the file.
-        onnx: the file, where every actor can read it.
+        onnx: the file, on the node of the driver.
         encoding: rows to tensors.
         key: columns that identify a row; a hash of the encoded row when empty.
         held: columns as the dataset holds them, as far as that is known.
@@ -84,6 +84,20 @@ class RowJob:
                 (ROW, pa.int64()),
             ]
         )
+
+    @property
+    def folder(self) -> Path:
+        """Where the file of the model is."""
+        return self.onnx.parent
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """That file."""
+        return (self.onnx,)
+
+    def moved(self, folder: Path) -> "RowJob":
+        """Return the same job with its file in another folder."""
+        return replace(self, onnx=folder / self.onnx.name)
 
     def parameters(self) -> Mapping[str, Any]:
         """Return what else changes the answers: how rows are read, and put together."""

@@ -5,17 +5,20 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import ray.data
 from ray.data.checkpoint import CheckpointConfig
 
-from serving.batch import dead_letters, lease, lineage
+from serving.batch import dead_letters, lease, lineage, spread
 from serving.batch.actor import Actor, work_of
+from serving.batch.blocks import Blocks
 from serving.batch.faults import fault_of
 from serving.batch.fingerprint import fingerprint_of
 from serving.batch.folder import Folder
 from serving.batch.job import DEAD, ROW, TOKENS_IN, Job
+from serving.batch.model_files import carried
 from serving.batch.partition import JOB, Partition
 from serving.batch.reader import Rows
 from serving.batch.remaining import Todo, load_of, remaining
@@ -70,12 +73,14 @@ class How:
         cpus: CPUs of Ray that each holds.
         max_dead_letters: share of the rows that may be refused.
         resume: whether what a dead run did is taken up, and what is done is kept for the next.
+        is_spread: whether there are other nodes than the driver's, or may be.
     """
 
     num_actors: int = 1
     cpus: float = 1
     max_dead_letters: float = 1.0
     resume: bool = True
+    is_spread: bool = False
 
 
 def score(
@@ -211,6 +216,7 @@ def _answer(
     """Let Ray read, answer and write the rows that are not written yet."""
     filesystem, path = partition.place
     blocks = job.blocks(load_of(todo, how.num_actors))
+    model = carried(job) if how.is_spread else None
     with (
         _context(workplace.checkpoint() if how.resume else None, blocks.bytes),
         warnings.catch_warnings(),
@@ -221,17 +227,29 @@ def _answer(
             rows = ray.data.read_datasource(
                 Rows(source, todo, job, workplace),
                 override_num_blocks=min(len(todo), MOST_TASKS),
+                **_reading(how, blocks),
             )
             rows.map_batches(
                 Actor,
-                fn_constructor_args=(job, workplace, watch.meter),
+                fn_constructor_args=(job, workplace, watch.meter, model),
                 batch_size=blocks.rows_per_call,
                 batch_format="pyarrow",
                 compute=ray.data.ActorPoolStrategy(size=how.num_actors),
                 num_cpus=how.cpus,
-            ).write_parquet(path, filesystem=filesystem)
+            ).write_parquet(
+                path,
+                filesystem=filesystem,
+                **(spread.writing(how.num_actors) if how.is_spread else {}),
+            )
         except Exception as error:  # whatever Ray raises of its own or hands over from a task
             raise fault_of(error) from error
+
+
+def _reading(how: How, blocks: Blocks) -> dict[str, Any]:
+    """Return options of what reads; actors that read for themselves hold their CPUs for both."""
+    if blocks.rows_per_call is None:
+        return {"num_cpus": how.cpus}
+    return spread.reading(how.num_actors) if how.is_spread else {}
 
 
 @contextmanager

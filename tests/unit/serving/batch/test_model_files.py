@@ -1,0 +1,108 @@
+"""A model's files on a node that does not have them."""
+
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import ray
+
+from models.cluster import connected
+from models.errors import WorkError
+from models.features import Encoding, Feature
+from serving.batch import model_files
+from serving.batch.job import Job
+from serving.batch.model_files import at_hand, carried
+from serving.batch.prompt_job import PromptJob
+from serving.batch.row_job import RowJob
+
+
+@pytest.fixture(scope="module", autouse=True)
+def ray_is_there() -> Iterator[None]:
+    with connected("local", 1):
+        yield
+
+
+@pytest.fixture(params=["rows", "prompts"])
+def job(request: pytest.FixtureRequest, tmp_path: Path) -> Job:
+    folder = tmp_path / "driver"
+    folder.mkdir()
+    (folder / "model.onnx").write_bytes(b"graph")
+    if request.param == "rows":
+        encoding = Encoding((Feature("a", "number"),), "t")
+        return RowJob("m", 7, "digest", folder / "model.onnx", encoding)
+    (folder / "config.json").write_text("{}")
+    (folder / "empty.txt").write_text("")
+    return PromptJob("m", 7, "digest", folder)
+
+
+def contents(job: Job) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in job.files}
+
+
+def test_files_that_are_there_are_not_fetched(job: Job, tmp_path: Path) -> None:
+    assert at_hand(job, carried(job), tmp_path) is job
+    assert at_hand(job, None, tmp_path) is job
+
+
+def test_files_that_are_not_there_come_from_the_driver(
+    job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model_files, "CHUNK_BYTES", 2)
+    sent, model = contents(job), carried(job)
+    shutil.rmtree(job.folder)
+    cache = tmp_path / "node"
+    cache.mkdir()
+    here = at_hand(job, model, cache)
+    assert contents(here) == sent
+    assert here.folder.is_relative_to(cache)
+
+
+def test_files_that_came_before_are_found_again_and_damaged_ones_fetched_again(
+    job: Job, tmp_path: Path
+) -> None:
+    sent, model = contents(job), carried(job)
+    shutil.rmtree(job.folder)
+    cache = tmp_path / "node"
+    cache.mkdir()
+    here = at_hand(job, model, cache)
+    first = here.files[0].stat().st_ino
+    assert at_hand(job, model, cache).files[0].stat().st_ino == first
+    here.files[0].write_bytes(b"damaged")
+    assert contents(at_hand(job, model, cache)) == sent
+
+
+def test_files_that_come_with_other_bytes_are_refused(job: Job, tmp_path: Path) -> None:
+    model = carried(job)
+    name = next(iter(model.chunks))
+    wrong = model_files.Carried(model.digest, {**model.chunks, name: [ray.put(b"other")]})
+    shutil.rmtree(job.folder)
+    with pytest.raises(WorkError, match="other bytes"):
+        at_hand(job, wrong, tmp_path)
+
+
+def test_a_model_that_nobody_uses_any_more_makes_room(job: Job, tmp_path: Path) -> None:
+    model = carried(job)
+    shutil.rmtree(job.folder)
+    for name, days in (("old", 8), ("recent", 6)):
+        (tmp_path / name).mkdir()
+        then = time.time() - days * 24 * 3600
+        os.utime(tmp_path / name, (then, then))
+    at_hand(job, model, tmp_path)
+    assert not (tmp_path / "old").exists()
+    assert (tmp_path / "recent").exists()
+
+
+def test_a_folder_that_others_can_write_is_not_used(
+    job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    model = carried(job)
+    shutil.rmtree(job.folder)
+    assert at_hand(job, model).folder.is_relative_to(tmp_path)
+    (tmp_path / f"millrace-models-{os.getuid()}").chmod(0o777)
+    with pytest.raises(WorkError, match="not ours alone"):
+        at_hand(job, model)
