@@ -1,0 +1,18 @@
+from pathlib import Path
+
+from models.code_package import PACKAGES, PIPELINE, ROOT, fill
+
+
+def test_the_code_and_the_file_travel_and_nothing_else(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("name: mine")
+    (tmp_path / "secret.csv").write_text("1")
+    folder = tmp_path / "package"
+    folder.mkdir()
+    fill(folder, file)
+    assert {each.name for each in folder.iterdir()} == {*PACKAGES, PIPELINE}
+    assert (folder / PIPELINE).read_text() == "name: mine"
+    there = {each.relative_to(folder) for each in folder.rglob("*.py")}
+    here = {p.relative_to(ROOT) for name in PACKAGES for p in (ROOT / name).rglob("*.py")}
+    assert there == here
+    assert not list(folder.rglob("__pycache__"))
