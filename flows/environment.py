@@ -17,6 +17,7 @@ from flows.settings import (
     ray_token,
     variable,
 )
+from models.places import EMBEDDED, is_this_machine
 
 _ADDRESSES = ("MLFLOW_TRACKING_URI", "PREFECT_API_URL")
 
@@ -39,9 +40,9 @@ def tool_environment(settings: Settings) -> dict[str, str]:
         # Where a store that is opened in-process puts the artifacts of new experiments; without
         # it they land in ./mlruns. The server gets the same folder as --default-artifact-root.
         "_MLFLOW_SERVER_ARTIFACT_ROOT": str(settings.home / "artifacts"),
-        "RAY_AUTH_MODE": "token",
     }
-    if settings.ray_address == "local":
+    if settings.ray_address == EMBEDDED:
+        environment["RAY_AUTH_MODE"] = "token"
         # Nobody preempts a node of this machine; the watcher would be one more process to start.
         environment["RAY_TRAIN_ENABLE_PREEMPTION_WATCHER"] = "0"
         # Off, despite its name on Linux too: an embedded Ray listens on loopback, not everywhere.
@@ -72,6 +73,8 @@ def preferences() -> dict[str, str]:
         "MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL": "5",
         "MLFLOW_SYSTEM_METRICS_SAMPLES_BEFORE_LOGGING": "1",
         "RAY_USAGE_STATS_ENABLED": "0",
+        # A cluster has a token, and its user RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH.
+        "RAY_AUTH_MODE": "token",
         # gRPC's own handlers of fork can hang the child that Ray forks while a client is open.
         "GRPC_ENABLE_FORK_SUPPORT": "0",
         # A worker's report waits until the controller looks: at 2 s, the default, an epoch of a
@@ -90,7 +93,7 @@ def apply(settings: Settings) -> Settings:
         WorkError: the home folder cannot be written.
     """
     settings.places().prepared()
-    if settings.ray_address == "local":
+    if settings.ray_address == EMBEDDED:
         ray_token(settings)
     environment = child_environment(settings)
     for name in _ADDRESSES:
@@ -122,7 +125,7 @@ def chosen(settings: Settings) -> dict[str, str]:
         "MILLRACE_TABLES": settings.tables,
         "MILLRACE_DEPLOYMENTS": str(settings.deployments),
         "MILLRACE_PIPELINES": ",".join(files),
-        "RAY_ADDRESS": None if settings.ray_address == "local" else settings.ray_address,
+        "RAY_ADDRESS": None if settings.ray_address == EMBEDDED else settings.ray_address,
         **{variable(name): str(getattr(settings, name)) for name in PORTS},
     }
     if settings.triton is not None:
@@ -131,6 +134,24 @@ def chosen(settings: Settings) -> dict[str, str]:
             for each in settings.triton
         )
     return {name: value for name, value in values.items() if value is not None}
+
+
+def cluster_variables(settings: Settings) -> dict[str, str]:
+    """Return the variables that tell a job on a cluster where everything is.
+
+    Everyone who may see the cluster's jobs can read them, so no key of a store is among them: nodes
+    have those from whoever runs them. The home is this machine's, and another one makes its own.
+    """
+    places = settings.places()
+    triton = {n: v for n, v in chosen(settings).items() if n.startswith("MILLRACE_TRITON")}
+    variables = {
+        **triton,
+        "MLFLOW_TRACKING_URI": places.tracking_uri,
+        "MILLRACE_TABLES": places.tables_uri,
+    }
+    if is_this_machine(settings.ray_address):
+        variables["MILLRACE_HOME"] = str(settings.home)
+    return variables
 
 
 def _proxy_exceptions(environment: dict[str, str]) -> dict[str, str]:

@@ -1,7 +1,10 @@
 """Flow: batch inference with the champion."""
 
 import re
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 from prefect import flow
@@ -9,13 +12,19 @@ from prefect import flow
 from flows import environment, settings
 from models.cluster import connected
 from models.errors import InputError, MillraceError
+from models.pipeline import Pipeline
 from models.pipeline_file import load_pipeline
+from models.places import Places, has_jobs_api
 from models.tracking import check_reachable
 from serving.batch.missed import committed_dates, dates_to_do
 from serving.batch.report import BatchReport
 from tasks.progress import log
 from tasks.report import publish_batch
 from tasks.score import score_rows
+from tasks.score_elsewhere import score_elsewhere
+
+Score = Callable[[str | None, str], BatchReport]
+"""Scores a source into the partition of a date."""
 
 
 @flow(name="score_batch", retries=0, persist_result=False)
@@ -37,25 +46,43 @@ def score_batch(
     """
     pipeline = load_pipeline(Path(pipeline_file))
     day = checked_date(date)
-    places = environment.apply(settings.load()).places()
+    chosen = environment.apply(settings.load())
+    places = chosen.places()
     check_reachable(places.tracking_uri)
     days = [day]
     if catch_up and date is None:
         table = places.table("predictions", pipeline.name)
         days = dates_to_do(committed_dates(table), day, pipeline.batch.catch_up)
     failed: MillraceError | None = None
-    with connected(places.ray_address, pipeline.batch.num_actors or 1):
+    score = _score(pipeline, Path(pipeline_file), chosen)
+    with _ray(places, pipeline.batch.num_actors or 1):
         for missed in days[:-1]:
             try:
-                publish_batch(pipeline, score_rows(pipeline, places, input, missed))
+                publish_batch(pipeline, score(input, missed))
             except MillraceError as error:  # what is due tonight does not wait for it
                 log.warning("%s was missed, and cannot be made up for: %s", missed, error)
                 failed = failed or error
-        report = score_rows(pipeline, places, input, day)
+        report = score(input, day)
     publish_batch(pipeline, report)
     if failed is not None:
         raise failed
     return report
+
+
+def _score(pipeline: Pipeline, file: Path, chosen: settings.Settings) -> Score:
+    """Return the step to score by: here, or in a job of a cluster."""
+    places = chosen.places()
+    if has_jobs_api(places.ray_address):
+        variables = environment.cluster_variables(chosen)
+        return partial(score_elsewhere, pipeline, file, places, variables)
+    return partial(score_rows, pipeline, places)
+
+
+def _ray(places: Places, actors: int) -> AbstractContextManager[None]:
+    """Connect to Ray, unless a job does it."""
+    if has_jobs_api(places.ray_address):
+        return nullcontext()
+    return connected(places.ray_address, actors)
 
 
 def checked_date(date: str | None) -> str:

@@ -15,7 +15,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from flows import run_state
 from models.errors import InputError, WorkError
-from models.places import Endpoint, Places
+from models.places import EMBEDDED, Endpoint, Places
 
 LOOPBACK = "127.0.0.1"
 DEFAULT_DEPLOYMENTS = Path(__file__).parents[1] / "infra" / "prefect.yaml"
@@ -102,7 +102,9 @@ class Settings(BaseSettings):
         None, validation_alias="PREFECT_API_URL", description="API of a Prefect server."
     )
     ray_address: str = Field(
-        "local", validation_alias="RAY_ADDRESS", description="A Ray cluster, or local."
+        EMBEDDED,
+        validation_alias="RAY_ADDRESS",
+        description="A Ray cluster, host:6379; its Jobs API, http://host:8265; or local.",
     )
     tables: Annotated[str | None, AfterValidator(_located)] = Field(
         None, description="Root of the Delta tables, a path or s3://…."

@@ -9,7 +9,8 @@ from typing import Any
 import ray
 import ray.data
 
-from models.errors import TransientError
+from models.errors import InputError, TransientError
+from models.places import EMBEDDED, has_jobs_api
 from models.reachable import require_tcp
 
 
@@ -21,12 +22,20 @@ def connected(address: str, processes: int) -> Iterator[None]:
     at the end, and its processes with it.
 
     Args:
-        address: `local` to start the embedded Ray, or the address of a cluster.
+        address: `EMBEDDED` to start the embedded Ray, or the address of a cluster.
         processes: how many workers or actors will hold a CPU each.
 
     Raises:
+        InputError: it is the address of a Jobs API.
         TransientError: there is no Ray at that address.
     """
+    if has_jobs_api(address):
+        raise InputError(
+            "this runs on a Ray that it connects to itself",
+            seen=f"RAY_ADDRESS={address}, a Jobs API, which `millrace score` alone takes",
+            valid="host:6379, on a node of the cluster, or no RAY_ADDRESS for the embedded Ray",
+            hint="unset RAY_ADDRESS, or give another one for this command",
+        )
     if ray.is_initialized():
         yield
         return
@@ -38,7 +47,7 @@ def connected(address: str, processes: int) -> Iterator[None]:
 
 
 def _connect(address: str, processes: int) -> None:
-    if address == "local":
+    if address == EMBEDDED:
         _start_embedded(processes)
     else:
         if address != "auto":
@@ -52,11 +61,11 @@ def _start_embedded(processes: int) -> None:
     # while every worker holds one, or they wait for each other for ever.
     cores = max(os.cpu_count() or 1, processes) + 2
     try:
-        _init("local", num_cpus=cores, include_dashboard=False)
+        _init(EMBEDDED, num_cpus=cores, include_dashboard=False)
     except TransientError:
         # Its first process gets 30 s to start, which a busy machine may not give it: once more.
         ray.shutdown()
-        _init("local", num_cpus=cores, include_dashboard=False)
+        _init(EMBEDDED, num_cpus=cores, include_dashboard=False)
 
 
 def _init(address: str, **options: Any) -> None:
@@ -64,7 +73,7 @@ def _init(address: str, **options: Any) -> None:
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **options)
     except Exception as error:  # a node that takes too long to start is just that to Ray
         seen = str(error).splitlines()[0] if str(error) else type(error).__name__
-        if address == "local":
+        if address == EMBEDDED:
             what, hint = "the embedded Ray did not start", "try again; its logs are in /tmp/ray"
         else:
             what = f"Ray cannot be reached at {address}"

@@ -4,11 +4,16 @@ A frozen value, built once from the environment by `flows.settings` and handed t
 so that no other module reads the environment.
 """
 
+import ipaddress
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryFile
+from urllib.parse import urlsplit
 
 from models.errors import WorkError
+
+EMBEDDED = "local"
+"""The address of the Ray that starts and ends with a command."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +61,7 @@ class Places:
         home: `MILLRACE_HOME`, absolute; mode 0700 once `prepared()`.
         tracking_uri: MLflow tracking and registry, `sqlite:///…` when embedded.
         tables_uri: root of the Delta tables, a path or `s3://…`.
-        ray_address: `local` when embedded.
+        ray_address: `EMBEDDED`, of a cluster to connect to, or of one's Jobs API.
         triton: the endpoints to reconcile; the first is where requests are sent.
         vllm_python: the Python of an environment that has vLLM; None for this one.
     """
@@ -64,7 +69,7 @@ class Places:
     home: Path
     tracking_uri: str
     tables_uri: str
-    ray_address: str = "local"
+    ray_address: str = EMBEDDED
     triton: tuple[Endpoint, ...] = (Endpoint(),)
     vllm_python: Path | None = None
 
@@ -124,3 +129,17 @@ class Places:
                 hint="set MILLRACE_HOME to a writable folder, or mend the permissions",
             ) from error
         return self
+
+
+def has_jobs_api(ray_address: str) -> bool:
+    """Return whether an address is one to submit jobs to, and not one to connect to."""
+    return ray_address.startswith(("http://", "https://"))
+
+
+def is_this_machine(address: str) -> bool:
+    """Return whether an address with a scheme is on loopback."""
+    host = urlsplit(address).hostname or ""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

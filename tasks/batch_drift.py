@@ -2,10 +2,11 @@
 
 import json
 import re
-from dataclasses import asdict, replace
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import numpy as np
-from prefect.events import emit_event
 
 from models.errors import InputError
 from models.package import ModelVersion
@@ -23,6 +24,24 @@ EVENT = "millrace.batch.drift"
 WORST = 6
 UNNAMEABLE = re.compile(r"[^\w\-. /:]")
 """What MLflow does not take in the name of a metric."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """An event for Prefect, by the names of `prefect.events.emit_event`; ready for JSON.
+
+    Attributes:
+        event: what happened.
+        resource: to what.
+        payload: what there is to say of it.
+    """
+
+    event: str
+    resource: dict[str, str]
+    payload: dict[str, Any]
+
+
+Emit = Callable[[Event], None]
 
 
 def learnt_from(version: ModelVersion, places: Places) -> Snapshot | None:
@@ -48,7 +67,7 @@ def bins_of(snapshot: Snapshot | None) -> tuple[tuple[Bins, ...], Bins | None]:
 
 
 def tell_drift(
-    run: TrackedRun, report: BatchReport, bins: tuple[Bins, ...], limit: float
+    run: TrackedRun, report: BatchReport, bins: tuple[Bins, ...], limit: float, emit: Emit
 ) -> list[Drift]:
     """Log every column's drift, and tell of those over the limit.
 
@@ -57,6 +76,7 @@ def tell_drift(
         report: what the job did.
         bins: of the columns.
         limit: of PSI, above what chance gives.
+        emit: takes the event of a drift over it.
     """
     seen = seen_by(report.table, report.job)
     pairs = [(b, np.array(seen[b.column])) for b in bins if sum(seen.get(b.column, ()))]
@@ -71,14 +91,14 @@ def tell_drift(
     run.log_figure(shares_figure([pair for _, pair in ranked[:WORST]]), "plots/drift_shares.png")
     over = [drift for drift, _ in ranked if drift.exceeds(limit)]
     if over:
-        _warn(report, over, limit)
+        emit(_warned(report, over, limit))
     return over
 
 
-def _warn(report: BatchReport, over: list[Drift], limit: float) -> None:
+def _warned(report: BatchReport, over: list[Drift], limit: float) -> Event:
     told = ", ".join(f"{drift.column} (PSI {drift.psi:.2f})" for drift in over[:WORST])
     log.warning("drift over %g since training: %s", limit, told)
-    emit_event(
+    return Event(
         EVENT,
         resource={
             "prefect.resource.id": f"millrace.model.{report.model}",

@@ -2,11 +2,14 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
+from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import deltalake
+import ray
+from prefect.events import emit_event
 
 from models.columns import Column
 from models.errors import InputError
@@ -14,7 +17,7 @@ from models.language_engine import engine_of
 from models.named_version import in_words
 from models.package import FORM, GraphPackage, Package
 from models.pipeline import Pipeline
-from models.places import Places
+from models.places import EMBEDDED, Places
 from models.registry import CHAMPION, registry_of
 from models.snapshots import open_snapshot
 from models.tracking import tracked_run
@@ -28,7 +31,7 @@ from serving.batch.source import Input, open_input
 from serving.batch.throughput import Sample
 from tasks import progress
 from tasks.batch_agreement import LiveCheck
-from tasks.batch_drift import bins_of, learnt_from, tell_drift
+from tasks.batch_drift import Emit, Event, bins_of, learnt_from, tell_drift
 from tasks.batch_run import EXPERIMENT, BatchRun
 from tasks.progress import log
 from tasks.retry import step
@@ -52,6 +55,31 @@ def score_rows(pipeline: Pipeline, places: Places, source: str | None, date: str
     Raises:
         InputError: there is no champion, or nothing to score.
     """
+    return scored(pipeline, places, source, date, Telling(code_version(pipeline.folder), emit))
+
+
+def emit(event: Event) -> None:
+    """Give an event to Prefect."""
+    emit_event(**asdict(event))
+
+
+@dataclass(frozen=True)
+class Telling:
+    """How a run is told of.
+
+    Attributes:
+        tags: of the run in MLflow.
+        emit: takes events.
+    """
+
+    tags: Mapping[str, str] = field(default_factory=dict)
+    emit: Emit = emit
+
+
+def scored(
+    pipeline: Pipeline, places: Places, source: str | None, date: str, telling: Telling
+) -> BatchReport:
+    """Do what `score_rows` does, without Prefect; arguments and errors as there."""
     registry = registry_of(places)
     champion = registry.by_alias(pipeline.name, CHAMPION)
     if champion is None:
@@ -65,18 +93,14 @@ def score_rows(pipeline: Pipeline, places: Places, source: str | None, date: str
     job = _job(pipeline, package, _held(pipeline, places))
     if isinstance(job, RowJob):
         job = replace(job, bins=bins, predicted=predicted)
-    found = open_input(source or _default_input(pipeline, places, date), job)
+    found = open_input(named_input(pipeline, source, date) or _dataset_table(pipeline, places), job)
     target = Target(
         places.table("predictions", pipeline.name),
         places.table("dead_letters", pipeline.name),
         date,
     )
-    how = How(
-        num_actors=pipeline.batch.num_actors or os.cpu_count() or 1,
-        max_dead_letters=pipeline.batch.max_dead_letters,
-    )
     before = done_before(found, job, target)
-    report = before or _tracked(pipeline, places, package, found, job, target, how)
+    report = before or _tracked(pipeline, places, package, found, job, target, telling)
     if report.dead:
         log.warning("%s rows have no prediction; see %s", report.dead, target.dead_letters)
     return report
@@ -89,10 +113,10 @@ def _tracked(
     found: Input,
     job: RowJob | PromptJob,
     target: Target,
-    how: How,
+    telling: Telling,
 ) -> BatchReport:
     """Score in a run of MLflow's."""
-    tags = {**code_version(pipeline.folder), "millrace.model": job.model}
+    tags = {**telling.tags, "millrace.model": job.model}
     name = f"{pipeline.name}{EXPERIMENT}"
     with (
         tracked_run(places, name, tags, system_metrics=False) as run,
@@ -107,12 +131,21 @@ def _tracked(
             tracked.take(sample, told, resumed)
 
         check = LiveCheck(job, package, places, pipeline.batch.max_disagreement, tracked.compared)
-        report = score(found, job, target, how, take, check)
+        report = score(found, job, target, _how(pipeline, places), take, check)
         if not report.unchanged:
             tracked.finish(pipeline, report)
             every = (*job.bins, *([job.predicted] if job.predicted else ()))
-            tell_drift(run, report, every, pipeline.batch.max_drift)
+            tell_drift(run, report, every, pipeline.batch.max_drift, telling.emit)
     return report
+
+
+def _how(pipeline: Pipeline, places: Places) -> How:
+    """Return how a job runs on the Ray that this process is connected to."""
+    wanted, most = pipeline.batch.num_actors, pipeline.batch.max_dead_letters
+    if places.ray_address == EMBEDDED:
+        return How(wanted or os.cpu_count() or 1, max_dead_letters=most)
+    held: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
+    return How(wanted or int(held.get("CPU", 0)) or 1, max_dead_letters=most, is_spread=True)
 
 
 def _deadline(pipeline: Pipeline) -> datetime | None:
@@ -165,10 +198,21 @@ def _held(pipeline: Pipeline, places: Places) -> tuple[Column, ...]:
         return ()
 
 
-def _default_input(pipeline: Pipeline, places: Places, date: str) -> str:
-    if pipeline.batch.input is not None:
-        named = pipeline.batch.input.replace("{date}", date)
-        return named if "://" in named else str(pipeline.folder / named)
+def named_input(pipeline: Pipeline, source: str | None, date: str) -> str | None:
+    """Return the rows that somebody named, by the path that any process finds; None for nobody.
+
+    Args:
+        pipeline: its `batch.input` starts from its folder.
+        source: the rows, from the current folder; what the pipeline says when None.
+        date: the partition.
+    """
+    named, folder = source, Path.cwd()
+    if named is None and pipeline.batch.input is not None:
+        named, folder = pipeline.batch.input.replace("{date}", date), pipeline.folder
+    return named if named is None or "://" in named else str(folder / named)
+
+
+def _dataset_table(pipeline: Pipeline, places: Places) -> str:
     table = places.table("datasets", pipeline.name)
     if not deltalake.DeltaTable.is_deltatable(table):
         raise InputError(

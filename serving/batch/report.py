@@ -2,8 +2,8 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Self
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Self
 
 from serving.batch.agreement import Agreement
 
@@ -80,13 +80,18 @@ class BatchReport:
         return {**told, WHOLE: json.dumps(values)}
 
     @classmethod
+    def of_json(cls, values: Mapping[str, Any]) -> Self:
+        """Return the report of which `asdict` made values."""
+        agreement = values.get("agreement")  # commits of before have none
+        found = None if agreement is None else Agreement.of_json(agreement)
+        return cls(**{**values, "agreement": found})
+
+    @classmethod
     def of_commit(cls, kept: Mapping[str, str]) -> Self:
         """Return the report that was kept with a commit.
 
         Args:
             kept: what `Partition.committed` returned.
         """
-        values = json.loads(kept[WHOLE])
-        agreement = values.get("agreement")  # commits of before have none
-        values["agreement"] = None if agreement is None else Agreement.of_json(agreement)
-        return cls(**{**values, "table_version": int(kept["version"]), "unchanged": True})
+        report = cls.of_json(json.loads(kept[WHOLE]))
+        return replace(report, table_version=int(kept["version"]), unchanged=True)

@@ -164,6 +164,37 @@ def test_the_token_of_a_remote_cluster_is_left_to_the_user() -> None:
     assert "RAY_AUTH_TOKEN_PATH" not in os.environ
 
 
+def test_a_remote_cluster_without_a_token_is_the_users_choice() -> None:
+    os.environ |= {"RAY_ADDRESS": "http://head:8265", "RAY_AUTH_MODE": "disabled"}
+    environment.apply(settings.load())
+    assert os.environ["RAY_AUTH_MODE"] == "disabled"
+
+
+def test_a_job_on_a_cluster_is_told_where_everything_is_and_no_secret() -> None:
+    os.environ |= {
+        "RAY_ADDRESS": "http://head:8265",
+        "RAY_AUTH_TOKEN": "secret",
+        "MLFLOW_TRACKING_URI": "http://mlflow:5000",
+        "MLFLOW_TRACKING_PASSWORD": "secret",
+        "AWS_SECRET_ACCESS_KEY": "secret",
+        "MILLRACE_TABLES": "s3://b/tables",
+        "MILLRACE_TRITON": "triton:8000:8001:8002",
+    }
+    told = environment.cluster_variables(environment.apply(settings.load()))
+    assert told["MLFLOW_TRACKING_URI"] == "http://mlflow:5000"
+    assert told["MILLRACE_TABLES"] == "s3://b/tables"
+    assert told["MILLRACE_TRITON"] == "triton:8000:8001:8002"
+    assert "MILLRACE_HOME" not in told
+    assert "secret" not in json.dumps(told)
+
+
+def test_a_job_on_this_machines_cluster_has_the_same_home(tmp_path: Path) -> None:
+    os.environ["RAY_ADDRESS"] = "http://127.0.0.1:8265"
+    told = environment.cluster_variables(settings.load())
+    assert told["MILLRACE_HOME"] == str(tmp_path / "home")
+    assert told["MLFLOW_TRACKING_URI"] == f"sqlite:///{tmp_path}/home/mlflow.db"
+
+
 def test_a_child_loads_the_same_settings() -> None:
     os.environ["MILLRACE_PIPELINES"] = "a.yaml,b/*.yaml"
     os.environ["MILLRACE_TRITON"] = "a:1:2:3"

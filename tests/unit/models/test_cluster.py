@@ -7,7 +7,7 @@ import pytest
 import ray
 
 from models.cluster import connected
-from models.errors import TransientError
+from models.errors import InputError, TransientError
 
 
 class Starts:
@@ -49,3 +49,11 @@ def test_a_start_that_fails_again_is_told(starts: Callable[[int], Starts]) -> No
         pass
     assert made.called == 2
     assert "timed out during startup" in str(told.value.seen)
+
+
+def test_the_address_of_a_jobs_api_is_nothing_to_connect_to() -> None:
+    with (
+        pytest.raises(InputError, match="RAY_ADDRESS=http://head:8265"),
+        connected("http://head:8265", 1),
+    ):
+        pass

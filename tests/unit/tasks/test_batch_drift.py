@@ -12,8 +12,7 @@ from models.statistics import statistics_of
 from serving.batch.drift import Bins
 from serving.batch.folder import Folder
 from serving.batch.lineage import KEPT
-from tasks import batch_drift as module
-from tasks.batch_drift import PREDICTION, bins_of, tell_drift
+from tasks.batch_drift import PREDICTION, Event, bins_of, tell_drift
 from tests.unit.tasks.test_batch_run import REPORT
 
 SCHEMA = TableSchema(
@@ -66,24 +65,19 @@ class Run:
         self.files[path] = figure
 
 
-@pytest.fixture
-def events(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    emitted: list[dict[str, Any]] = []
-    monkeypatch.setattr(module, "emit_event", lambda event, **what: emitted.append(what))
-    return emitted
-
-
-def told(folder: Path, snapshot: Snapshot, seen: pa.RecordBatch) -> tuple[Run, list[str]]:
-    """Tell the drift of a job that saw rows, and return what was logged and what is over 0.25."""
+def told(
+    folder: Path, snapshot: Snapshot, seen: pa.RecordBatch
+) -> tuple[Run, list[str], list[Event]]:
+    """Tell the drift of a job that saw rows: what was logged, what is over 0.25, and the events."""
     features, target = bins_of(snapshot)
     assert target is not None
     every = (*features, target)
     counts = {bins.column: counted(bins, seen).tolist() for bins in every}
     Folder(f"{folder}/{KEPT}").write_json("f-1.json", {"seen": counts})
     report = REPORT.__class__(**{**vars(REPORT), "table": str(folder)})
-    run = Run()
-    over = tell_drift(run, report, every, 0.25)  # type: ignore[arg-type]
-    return run, [drift.column for drift in over]
+    run, events = Run(), list[Event]()
+    over = tell_drift(run, report, every, 0.25, events.append)  # type: ignore[arg-type]
+    return run, [drift.column for drift in over], events
 
 
 def counted(bins: Bins, seen: pa.RecordBatch) -> Any:
@@ -103,23 +97,19 @@ def test_without_a_snapshot_nothing_is_compared() -> None:
     assert bins_of(None) == ((), None)
 
 
-def test_rows_like_those_of_training_do_not_drift(
-    tmp_path: Path, snapshot: Snapshot, events: list[dict[str, Any]]
-) -> None:
-    run, over = told(tmp_path, snapshot, rows(40, "aab"))
+def test_rows_like_those_of_training_do_not_drift(tmp_path: Path, snapshot: Snapshot) -> None:
+    run, over, events = told(tmp_path, snapshot, rows(40, "aab"))
     assert (over, events) == ([], [])
     assert run.metrics.keys() == {"drift.age _years_", "drift.kind", "drift.prediction"}
     assert run.files.keys() == {"drift.json", "plots/drift.png", "plots/drift_shares.png"}
 
 
-def test_a_column_that_moved_is_told_with_an_event(
-    tmp_path: Path, snapshot: Snapshot, events: list[dict[str, Any]]
-) -> None:
-    run, over = told(tmp_path, snapshot, rows(42, "aab"))
+def test_a_column_that_moved_is_told_with_an_event(tmp_path: Path, snapshot: Snapshot) -> None:
+    run, over, events = told(tmp_path, snapshot, rows(42, "aab"))
     assert over == ["age (years)"]
     assert run.metrics["drift.age _years_"] > 0.25 > run.metrics["drift.kind"]
     (event,) = events
-    assert event["resource"]["prefect.resource.id"] == "millrace.model.m"
-    assert list(event["payload"]["columns"]) == ["age (years)"]
+    assert event.resource["prefect.resource.id"] == "millrace.model.m"
+    assert list(event.payload["columns"]) == ["age (years)"]
     table = {each["column"]: each for each in json.loads(run.files["drift.json"])}
     assert 0 < table["age (years)"]["jensen_shannon"] <= 1

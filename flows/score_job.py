@@ -1,0 +1,62 @@
+"""The program of a batch job on a Ray cluster: python -m flows.score_job ERRAND.
+
+It does what the step `score_rows` does, on the head of the cluster and without Prefect; the flow
+that submitted it follows its log, and is told the outcome there (`serving/batch/told.py`).
+"""
+
+import signal
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from flows import environment, settings
+from models.errors import MillraceError
+from serving.batch.submission import Errand
+from serving.batch.told import outcome_line, tell_on_stdout
+
+TERMINATED = 128 + signal.SIGTERM
+
+
+def main() -> None:
+    """Run the errand of the command line, and end with the exit code of `millrace score`."""
+    # Ray ends a job so, and kills it 3 s later: time to say in MLflow that the run was ended.
+    signal.signal(signal.SIGTERM, _end)
+    tell_on_stdout()
+    errand, code = Errand.read(sys.argv[1]), 0
+    try:
+        outcome = _done(errand)
+    except MillraceError as error:
+        outcome, code = {"error": error.as_dict()}, error.exit_code
+    sys.stdout.write(outcome_line(errand.submission, outcome) + "\n")
+    sys.exit(code)
+
+
+def _done(errand: Errand) -> dict[str, Any]:
+    """Score, and return the report and what Prefect is to hear of."""
+    from models.pipeline_file import load_pipeline
+    from serving.batch.shared import take_proof
+
+    chosen = settings.load()
+    pipeline = load_pipeline(Path(errand.file))
+    take_proof(chosen.places().table("predictions", pipeline.name), errand.submission)
+    places = environment.apply(chosen).places()
+    # After the environment was set, which these read.
+    from models.cluster import connected
+    from tasks.batch_drift import Event
+    from tasks.score import Telling, scored
+
+    events: list[Event] = []
+    telling = Telling(errand.tags, events.append)
+    with connected(places.ray_address, pipeline.batch.num_actors or 1):
+        report = scored(pipeline, places, errand.source, errand.date, telling)
+    return {"report": asdict(report), "events": [asdict(event) for event in events]}
+
+
+def _end(signum: int, frame: FrameType | None) -> None:
+    sys.exit(TERMINATED)
+
+
+if __name__ == "__main__":
+    main()
