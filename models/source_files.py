@@ -7,6 +7,7 @@ from hashlib import file_digest
 from pathlib import Path
 from posixpath import dirname
 from typing import Any
+from urllib.parse import unquote
 
 import fsspec
 import pyarrow as pa
@@ -28,6 +29,7 @@ TEXT_ENDINGS = (
 )
 """Files that are one row each."""
 COMPRESSED = (".gz", ".bz2", ".zst", ".lz4")
+FILE = "file://"
 _WILDCARD = re.compile(r"[*?[]")
 
 
@@ -143,6 +145,11 @@ def resolve(source: str, folder: Path) -> tuple[fs.FileSystem, str]:
             ) from error
         filesystem = fs.PyFileSystem(fs.FSSpecHandler(other))
     return filesystem, path
+
+
+def plain(source: str) -> str:
+    """Return a URI of this machine's file system as a path, and any other source as it is."""
+    return unquote(source.removeprefix(FILE)) if source.startswith(f"{FILE}/") else source
 
 
 def root_of(source: str, folder: Path) -> str:

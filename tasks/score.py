@@ -20,6 +20,7 @@ from models.pipeline import Pipeline
 from models.places import EMBEDDED, Places
 from models.registry import CHAMPION, registry_of
 from models.snapshots import open_snapshot
+from models.source_files import plain
 from models.tracking import tracked_run
 from serving.batch.actor import Told
 from serving.batch.prompt_job import PromptJob
@@ -93,7 +94,8 @@ def scored(
     job = _job(pipeline, package, _held(pipeline, places))
     if isinstance(job, RowJob):
         job = replace(job, bins=bins, predicted=predicted)
-    found = open_input(named_input(pipeline, source, date) or _dataset_table(pipeline, places), job)
+    named = named_input(pipeline, source, date) or _dataset_table(pipeline, places)
+    found = open_input(plain(named), job)
     target = Target(
         places.table("predictions", pipeline.name),
         places.table("dead_letters", pipeline.name),

@@ -14,6 +14,7 @@ from deltalake import write_deltalake
 from models import source_jsonl
 from models.errors import InputError, TransientError
 from models.source import CHUNK_ROWS
+from models.source_files import plain
 from models.sources import open_source
 from models.specs.dataset import DatasetSpec
 
@@ -222,3 +223,15 @@ def test_json_lines_with_text_that_is_not_utf8_are_put_aside() -> None:
         chunk = source_jsonl.read_block(b'{"a": "\\ud83d\\ude00"}\n' + bad + b'\n{"a": "y"}\n')
         assert chunk.rows.to_pylist() == [{"a": "\U0001f600"}, {"a": "y"}]
         assert [line.reason for line in chunk.unreadable] == ["line holds text that is not UTF-8"]
+
+
+@pytest.mark.parametrize(
+    ("source", "path"),
+    [
+        ("file:///mnt/a%20b/rows.csv", "/mnt/a b/rows.csv"),
+        ("/mnt/a%20b/rows.csv", "/mnt/a%20b/rows.csv"),
+        ("s3://bucket/rows.csv", "s3://bucket/rows.csv"),
+    ],
+)
+def test_a_uri_of_this_machine_is_a_path(source: str, path: str) -> None:
+    assert plain(source) == path
