@@ -113,7 +113,7 @@ class Settings(BaseSettings):
         None, min_length=1, description="Triton servers: host:http:grpc[:metrics],…."
     )
     vllm_python: Annotated[Path | None, AfterValidator(_python_located)] = Field(
-        None, description="Python of an environment that has vLLM, to measure its forms."
+        None, description="Python of an environment that has vLLM: measures forms, answers batches."
     )
     mlflow_port: Port = Field(5000, description="Port of the MLflow server.")
     prefect_port: Port = Field(4200, description="Port of the Prefect server.")

@@ -9,7 +9,7 @@ from models.package import LanguagePackage, Package
 from models.places import Places
 from serving.batch.agreement import Agreement, require_agreement
 from serving.batch.live import Live, LivePrompts, LiveRows, compared, in_a_line, not_live
-from serving.batch.prompt_job import PromptJob
+from serving.batch.prompts import Prompts
 from serving.batch.row_job import RowJob
 from serving.batch.sample import Example, Scored, examples
 from serving.client import TritonClient
@@ -55,7 +55,7 @@ class LiveCheck:
         tell: takes what was found, also if it keeps the job from its commit.
     """
 
-    job: RowJob | PromptJob
+    job: RowJob | Prompts
     package: Package
     places: Places
     most: float | None
@@ -79,7 +79,7 @@ class LiveCheck:
 
     @property
     def _much(self) -> Much:
-        return PROMPTS if isinstance(self.job, PromptJob) else ROWS
+        return PROMPTS if isinstance(self.job, Prompts) else ROWS
 
     def _agreement(self, scored: Scored) -> Agreement:
         """Return how the job compares; why it does not where anything at all is in the way."""
@@ -102,7 +102,7 @@ class LiveCheck:
 
     def _obstacle(self, client: TritonClient) -> str:
         job = self.job
-        if isinstance(job, PromptJob) and job.sampling.temperature > 0:
+        if isinstance(job, Prompts) and job.sampling.temperature > 0:
             return "its answers are drawn by chance"
         standing = standing_of(ledger_of(self.places).releases(job.model))
         wish = Wish(job.version, job.digest)

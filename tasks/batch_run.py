@@ -160,7 +160,8 @@ def metrics_of(
     if units and price_per_hour is not None:
         cost = cost_per_million(price_per_hour, report.seconds, done.tokens)
         found |= {"cost_per_million_tokens": cost} if cost is not None else {}
-    shares = [each.busy / report.seconds for each in told.values()]
+    # Actors tell when they have opened their model; engines of vLLM do not tell when they are busy.
+    shares = [each.busy / report.seconds for each in told.values() if each.opened]
     found |= {f"actor_{n}_utilisation": share for n, share in enumerate(sorted(shares))}
     return found
 

@@ -13,9 +13,7 @@ from prefect.events import emit_event
 
 from models.columns import Column
 from models.errors import InputError
-from models.language_engine import engine_of
-from models.named_version import in_words
-from models.package import FORM, GraphPackage, Package
+from models.package import Package
 from models.pipeline import Pipeline
 from models.places import EMBEDDED, Places
 from models.registry import CHAMPION, registry_of
@@ -26,21 +24,18 @@ from serving.batch.actor import Told
 from serving.batch.prompt_job import PromptJob
 from serving.batch.report import BatchReport
 from serving.batch.row_job import RowJob
-from serving.batch.sampling import Sampling
 from serving.batch.scoring import How, Target, done_before, score
 from serving.batch.source import Input, open_input
 from serving.batch.throughput import Sample
+from serving.batch.vllm_job import VllmJob
 from tasks import progress
 from tasks.batch_agreement import LiveCheck
 from tasks.batch_drift import Emit, Event, bins_of, learnt_from, tell_drift
+from tasks.batch_job import job_of
 from tasks.batch_run import EXPERIMENT, BatchRun
 from tasks.progress import log
 from tasks.retry import step
 from tasks.source_control import code_version
-
-ENGINE = "openvino_genai"
-ROWS, PROMPTS = 1024, 256
-"""Of one call of the model, where the pipeline file does not say."""
 
 
 @step(timeout_seconds=24 * 3600, retries=1)
@@ -91,7 +86,7 @@ def scored(
         )
     bins, predicted = bins_of(learnt_from(champion, places))
     package = registry.fetch(champion)
-    job = _job(pipeline, package, _held(pipeline, places))
+    job = job_of(pipeline, package, places, _held(pipeline, places))
     if isinstance(job, RowJob):
         job = replace(job, bins=bins, predicted=predicted)
     named = named_input(pipeline, source, date) or _dataset_table(pipeline, places)
@@ -113,7 +108,7 @@ def _tracked(
     places: Places,
     package: Package,
     found: Input,
-    job: RowJob | PromptJob,
+    job: RowJob | PromptJob | VllmJob,
     target: Target,
     telling: Telling,
 ) -> BatchReport:
@@ -158,38 +153,6 @@ def _deadline(pipeline: Pipeline) -> datetime | None:
     hour, minute = map(int, pipeline.batch.deadline.split(":"))
     at = now.replace(hour=hour, minute=minute, second=0, microsecond=0)
     return at if at > now else at + timedelta(days=1)
-
-
-def _job(pipeline: Pipeline, package: Package, held: tuple[Column, ...]) -> RowJob | PromptJob:
-    """Return what scores with a version, by the kind of model that it is."""
-    version, batch = package.version, pipeline.batch
-    names = (pipeline.name, version.version, version.digest)
-    if isinstance(package, GraphPackage):
-        return RowJob(
-            *names,
-            package.model,
-            package.encoding,
-            batch.key or pipeline.dataset.key,
-            held,
-            batch.threads_per_actor,
-            batch.batch_size or ROWS,
-        )
-    if (engine := engine_of(package.files)) != ENGINE:
-        raise InputError(
-            f"{in_words(version)} is a form for {engine}, which batch jobs do not run",
-            valid=f"a version with a form for {ENGINE}",
-            hint="export a form whose name begins with openvino, and point the alias at it",
-        )
-    return PromptJob(
-        *names,
-        package.folder / FORM,
-        batch.prompt,
-        Sampling(**batch.sampling.model_dump()),
-        batch.key,
-        threads=batch.threads_per_actor,
-        cache_size_gib=pipeline.serving.generation.cache_size_gib,
-        batch_size=batch.batch_size or PROMPTS,
-    )
 
 
 def _held(pipeline: Pipeline, places: Places) -> tuple[Column, ...]:

@@ -50,7 +50,10 @@ class BatchSpec(Spec):
         description="Rows per call of the model: 1024, or 256 prompts, when left out.",
     )
     num_actors: int | None = Field(
-        None, ge=1, description="Actors that score; one per core when left out."
+        None,
+        ge=1,
+        description="Actors that score; one per core when left out. With vLLM its engines, as many "
+        "as the GPUs have room for.",
     )
     threads_per_actor: int = Field(1, ge=1, description="Threads of the model in each actor.")
     input: str | None = Field(

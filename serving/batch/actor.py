@@ -8,10 +8,11 @@ from uuid import uuid4
 import pyarrow as pa
 import pyarrow.compute as pc
 import ray
+import ray.data
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from serving.batch.job import ROW, TOKENS_IN, TOKENS_OUT, Job
-from serving.batch.model_files import Carried, at_hand
+from serving.batch.job import ROW, TOKENS_IN, TOKENS_OUT, ActorJob
+from serving.batch.model_files import Carried, at_hand, carried
 from serving.batch.throughput import Work
 from serving.batch.workplace import Workplace
 
@@ -52,11 +53,32 @@ class Meter:
         return self._told
 
 
+@dataclass(frozen=True)
+class Means:
+    """With what the rows of a job are answered.
+
+    Attributes:
+        workplace: where rows are put aside that are not.
+        meter: takes what was done.
+        num_actors: actors, one opened model each.
+        cpus: CPUs of Ray that each holds.
+        rows_per_call: rows that an actor is given at a time; None for a block as it comes.
+        is_spread: whether there are other nodes than the driver's, or may be.
+    """
+
+    workplace: Workplace
+    meter: Any
+    num_actors: int = 1
+    cpus: float = 1
+    rows_per_call: int | None = None
+    is_spread: bool = False
+
+
 class Actor:
     """Answers rows, and puts those aside that the model refuses."""
 
     def __init__(
-        self, job: Job, workplace: Workplace, meter: Any, model: Carried | None = None
+        self, job: ActorJob, workplace: Workplace, meter: Any, model: Carried | None = None
     ) -> None:
         began = time.perf_counter()
         self.workplace, self.meter, self.name = workplace, meter, uuid4().hex[:8]
@@ -72,6 +94,28 @@ class Actor:
             self.workplace.refuse(f"{first:019d}-{self.name}", answers.refused)
         self.meter.add.remote(self.name, time.perf_counter() - began, work_of(answers.rows))
         return answers.rows
+
+
+def in_actors(rows: ray.data.Dataset, job: ActorJob, means: Means) -> ray.data.Dataset:
+    """Answer rows in a pool of actors.
+
+    Args:
+        rows: `ROW`, and what the job's `encoded` returned without `ERROR`.
+        job: opens the model, in each of them.
+        means: how many, and where to.
+
+    Returns:
+        The answers, of the job's `output`.
+    """
+    model = carried(job) if means.is_spread else None
+    return rows.map_batches(
+        Actor,
+        fn_constructor_args=(job, means.workplace, means.meter, model),
+        batch_size=means.rows_per_call,
+        batch_format="pyarrow",
+        compute=ray.data.ActorPoolStrategy(size=means.num_actors),
+        num_cpus=means.cpus,
+    )
 
 
 def work_of(rows: pa.Table) -> Work:

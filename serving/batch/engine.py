@@ -139,9 +139,9 @@ class Engine:
     ) -> Finished:
         if reason == NO_ROOM:
             return Finished(fault=NO_ROOM)
-        ends = [at for stop in asked.sampling.stop if (at := text.find(stop)) >= 0]
-        if ends:
-            return Finished(text[: min(ends)], "stop", len(ids))
+        ended = asked.sampling.ended(text)
+        if ended is not None:
+            return Finished(ended, "stop", len(ids))
         return Finished(text, reason or "stop", len(ids))
 
     def _config(self, asked: Asked) -> Any:

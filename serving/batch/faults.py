@@ -4,7 +4,8 @@ from models.errors import MillraceError, WorkError
 
 
 def fault_of(error: Exception) -> MillraceError:
-    """Return what ended a job of Ray Data as an error of ours."""
+    """Return what ended a job of Ray Data as an error of ours, and let go of the job's actors."""
+    _forget_frames(error)
     cause = getattr(error, "cause", None)
     if isinstance(cause, MillraceError):
         return cause
@@ -19,3 +20,20 @@ def fault_of(error: Exception) -> MillraceError:
         seen=seen,
         hint="mend the cause and run it again",
     )
+
+
+def _forget_frames(error: BaseException) -> None:
+    """Take from an error, and from those behind it, where they were raised.
+
+    Ray Data only drops the actors of a job that failed: they end when nothing refers to them. Of
+    its own frames some do, and whoever keeps the error to try again, or to go on with another
+    date, would keep these, and the GPUs and CPUs that the next job then waits for.
+    """
+    seen: set[int] = set()
+    behind: list[BaseException | None] = [error]
+    while behind:
+        each = behind.pop()
+        if each is not None and id(each) not in seen:
+            seen.add(id(each))
+            each.__traceback__ = None
+            behind += [each.__cause__, each.__context__]

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +12,11 @@ import pyarrow as pa
 from models.columns import KEY, Column
 from serving.batch.blocks import Blocks, Load
 from serving.batch.drift import Bins
+
+if TYPE_CHECKING:
+    from ray.data import Dataset
+
+    from serving.batch.actor import Means
 
 ROW = "_row"
 """Place of a row in the input: the file's number times `FILE_ROWS`, and the row's in the file."""
@@ -109,10 +114,33 @@ class Job(Protocol):
         """The same for the column `prediction` of the output; None for not."""
         ...
 
-    @property
-    def batch_size(self) -> int:
-        """Rows of a call of the model."""
+    def parameters(self) -> Mapping[str, Any]:
+        """Return what else changes the answers, ready for JSON."""
         ...
+
+    def encoded(self, rows: pa.RecordBatch | pa.Table) -> pa.Table:
+        """Return `_key`, what the model reads, and `ERROR` where a row cannot be read."""
+        ...
+
+    def blocks(self, load: Load) -> Blocks:
+        """Return how rows go through Ray."""
+        ...
+
+    def answered(self, rows: "Dataset", means: "Means") -> "Dataset":
+        """Answer rows; those that are refused go to the workplace.
+
+        Args:
+            rows: `ROW`, and what `encoded` returned without `ERROR`.
+            means: with what.
+
+        Returns:
+            The answers, of `output`.
+        """
+        ...
+
+
+class ActorJob(Job, Protocol):
+    """A job whose model is opened by actors of ours."""
 
     @property
     def folder(self) -> Path:
@@ -126,18 +154,6 @@ class Job(Protocol):
 
     def moved(self, folder: Path) -> Self:
         """Return the same job with its files in another folder."""
-        ...
-
-    def parameters(self) -> Mapping[str, Any]:
-        """Return what else changes the answers, ready for JSON."""
-        ...
-
-    def encoded(self, rows: pa.RecordBatch | pa.Table) -> pa.Table:
-        """Return `_key`, what the model reads, and `ERROR` where a row cannot be read."""
-        ...
-
-    def blocks(self, load: Load) -> Blocks:
-        """Return how rows go through Ray."""
         ...
 
     def worker(self) -> Worker:

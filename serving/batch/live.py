@@ -14,7 +14,7 @@ from serving.batch.agreement import (
     number_difference,
     text_difference,
 )
-from serving.batch.prompt_job import PROMPT, PromptJob
+from serving.batch.prompts import PROMPT, Prompts
 from serving.batch.row_job import RowJob
 from serving.batch.sample import Example
 from serving.index import LoadedModel, live_version, ready_versions
@@ -89,7 +89,7 @@ class LivePrompts:
         exact: whether the form's answers are the same whatever else its engine works on.
     """
 
-    job: PromptJob
+    job: Prompts
     ask: Callable[[str, Sampling, float], Piece]
     exact: bool = True
 

@@ -20,7 +20,7 @@ import ray
 
 from models.digest import digest_of, digest_of_model
 from models.errors import WorkError
-from serving.batch.job import Job
+from serving.batch.job import ActorJob
 
 CHUNK_BYTES = 64 * 2**20
 KEPT_SECONDS = 7 * 24 * 3600
@@ -41,14 +41,14 @@ class Carried:
     chunks: Mapping[str, Sequence[Any]]
 
 
-def carried(job: Job) -> Carried:
+def carried(job: ActorJob) -> Carried:
     """Put the files of a job's model into Ray's object store."""
     files = {file.name: file for file in job.files}
     found = digest_of_model({name: digest_of(file) for name, file in files.items()})
     return Carried(found, {name: [*_chunks(file)] for name, file in files.items()})
 
 
-def at_hand(job: Job, model: Carried | None, cache: Path | None = None) -> Job:
+def at_hand(job: ActorJob, model: Carried | None, cache: Path | None = None) -> ActorJob:
     """Return a job whose model's files are on this node, fetched where they are not.
 
     Args:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from ray.data import Dataset
 
 from models.answers import answers_of
 from models.arrays import Array
@@ -17,6 +18,7 @@ from models.keys import hash_keys, hash_rows
 from models.model_input import FEATURES
 from models.onnx_session import OnnxSession
 from models.pieces import ROWS, answered
+from serving.batch.actor import Means, in_actors
 from serving.batch.blocks import Blocks, Load, blocks_of
 from serving.batch.drift import Bins
 from serving.batch.job import DEAD, ERROR, ROW, Answers
@@ -135,6 +137,10 @@ class RowJob:
     def request(self, rows: pa.RecordBatch | pa.Table) -> dict[str, Array]:
         """Return what a client sends of rows that can be encoded, to the live model."""
         return self.encoding.request(self._read(rows))
+
+    def answered(self, rows: Dataset, means: Means) -> Dataset:
+        """Answer rows in a pool of actors."""
+        return in_actors(rows, self, means)
 
     def worker(self) -> "Scorer":
         """Open a session."""

@@ -24,3 +24,8 @@ class Sampling:
     repetition_penalty: float = 1.0
     seed: int = 0
     stop: tuple[str, ...] = ()
+
+    def ended(self, text: str) -> str | None:
+        """Return an answer up to the first stop in it; None where there is no stop."""
+        ends = [at for stop in self.stop if (at := text.find(stop)) >= 0]
+        return text[: min(ends)] if ends else None

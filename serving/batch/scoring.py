@@ -12,13 +12,12 @@ import ray.data
 from ray.data.checkpoint import CheckpointConfig
 
 from serving.batch import dead_letters, lease, lineage, spread
-from serving.batch.actor import Actor, work_of
+from serving.batch.actor import Means, work_of
 from serving.batch.blocks import Blocks
 from serving.batch.faults import fault_of
 from serving.batch.fingerprint import fingerprint_of
 from serving.batch.folder import Folder
 from serving.batch.job import DEAD, ROW, TOKENS_IN, Job
-from serving.batch.model_files import carried
 from serving.batch.partition import JOB, Partition
 from serving.batch.reader import Rows
 from serving.batch.remaining import Todo, load_of, remaining
@@ -216,7 +215,6 @@ def _answer(
     """Let Ray read, answer and write the rows that are not written yet."""
     filesystem, path = partition.place
     blocks = job.blocks(load_of(todo, how.num_actors))
-    model = carried(job) if how.is_spread else None
     with (
         _context(workplace.checkpoint() if how.resume else None, blocks.bytes),
         warnings.catch_warnings(),
@@ -229,14 +227,12 @@ def _answer(
                 override_num_blocks=min(len(todo), MOST_TASKS),
                 **_reading(how, blocks),
             )
-            rows.map_batches(
-                Actor,
-                fn_constructor_args=(job, workplace, watch.meter, model),
-                batch_size=blocks.rows_per_call,
-                batch_format="pyarrow",
-                compute=ray.data.ActorPoolStrategy(size=how.num_actors),
-                num_cpus=how.cpus,
-            ).write_parquet(
+            means = Means(
+                *(workplace, watch.meter, how.num_actors, how.cpus),
+                rows_per_call=blocks.rows_per_call,
+                is_spread=how.is_spread,
+            )
+            job.answered(rows, means).write_parquet(
                 path,
                 filesystem=filesystem,
                 **(spread.writing(how.num_actors) if how.is_spread else {}),

@@ -1,7 +1,7 @@
 """Forms for vLLM; `make test` leaves these out.
 
-Those of conversions and of Ray's configuration need what a machine with a GPU installs, and run on
-a CPU too, where they were run. Those that start vLLM have not been run yet.
+Those of conversions need what a machine with a GPU installs, and run on a CPU too, where they were
+run. Those that start vLLM have not been run yet.
 """
 
 import math
@@ -100,22 +100,6 @@ def test_a_form_for_vllm_continues_prompts_and_likes_its_text(exporter: Language
     found = text_loss(form.path, ["def f(x):\n    return x\n"], 128, LIMITS, PYTHON)
     assert np.isfinite(found.loss)
     assert found.tokens > 0
-
-
-def test_ray_takes_the_same_keys_for_a_night_of_prompts(checkpoint: Path) -> None:
-    import ray
-    from ray.data.llm import build_processor, vLLMEngineProcessorConfig
-
-    generation = GenerationSpec(max_num_seqs=8, tensor_parallel_size=2)
-    arguments = engine_arguments(checkpoint, generation)
-    config = vLLMEngineProcessorConfig(model_source=arguments.pop("model"), engine_kwargs=arguments)
-    ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False)
-    try:
-        processor = build_processor(config, postprocess=lambda row: row)
-    finally:
-        ray.shutdown()
-    assert "vLLMEngineStage" in processor.list_stage_names()
-    assert config.engine_kwargs["max_num_seqs"] == 8
 
 
 @pytest.mark.skipif(find_spec("vllm") is None, reason="vllm is not installed")

@@ -41,6 +41,12 @@ def test_each_actor_has_its_share_of_the_time() -> None:
     assert (found["actor_0_utilisation"], found["actor_1_utilisation"]) == (0.5, 0.8)
 
 
+def test_engines_that_do_not_tell_when_they_are_busy_have_no_share() -> None:
+    found = metrics_of(REPORT, SAMPLES, {"engines": Told(work=Work(104))})
+    assert not [name for name in found if "utilisation" in name]
+    assert found["redone_rows"] == 4
+
+
 def test_what_was_answered_and_is_not_in_the_output_was_wasted() -> None:
     assert metrics_of(REPORT, SAMPLES, TOLD)["redone_rows"] == 4
 

@@ -1,0 +1,170 @@
+"""What every job on prompts shares: how they are read and refused, and what is written."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from models.casts import cast
+from models.checks import as_json
+from models.columns import KEY, Column
+from models.errors import WorkError
+from models.features import TEXT
+from models.keys import hash_keys, hash_rows
+from serving.batch.drift import Bins
+from serving.batch.job import DEAD, ERROR, ROW, TOKENS_IN, TOKENS_OUT
+from serving.batch.row_keys import cells_of, declared_keys
+from serving.batch.sampling import Sampling
+from serving.language.draft import CONTEXT
+
+PROMPT = "prompt"
+"""Column of the encoded rows, whatever it is called in the input."""
+CHARACTERS = 64
+"""Of a prompt for each token of the context; no tokenizer is given more to read."""
+SEED_STEP = 0x9E3779B1
+SEED_SPACE = 2**32
+OUTPUT = pa.schema(
+    [
+        (KEY, pa.string()),
+        ("completion", pa.string()),
+        ("finish_reason", pa.string()),
+        (TOKENS_IN, pa.int32()),
+        (TOKENS_OUT, pa.int32()),
+        ("model_version", pa.int32()),
+        (ROW, pa.int64()),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """What every reader needs to know, whichever engine answers.
+
+    Attributes:
+        model: registered model.
+        version: its version.
+        digest: of its files.
+        form: the folder of its files, where every actor can read it.
+        prompt: the column with the prompts.
+        sampling: how they are continued.
+        key: columns that identify a row; a hash of the prompt when empty.
+        held: columns as the dataset holds them, as far as that is known.
+    """
+
+    model: str
+    version: int
+    digest: str
+    form: Path
+    prompt: str = PROMPT
+    sampling: Sampling = Sampling()
+    key: tuple[str, ...] = ()
+    held: tuple[Column, ...] = ()
+
+    @property
+    def bins(self) -> tuple[Bins, ...]:
+        """None: of texts nothing is known that could be compared."""
+        return ()
+
+    @property
+    def predicted(self) -> None:
+        """None, likewise."""
+        return
+
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """The column with the prompts."""
+        return (self.prompt,)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns of the input that are looked at, where they are there."""
+        return tuple(dict.fromkeys((KEY, *self.key, self.prompt)))
+
+    @property
+    def advice(self) -> str:
+        """What to do about an input without the columns that are needed."""
+        return "name the column of the prompts in batch.prompt, and the rows with --input"
+
+    @property
+    def output(self) -> pa.Schema:
+        """The columns of the output."""
+        return OUTPUT
+
+    def parameters(self) -> Mapping[str, Any]:
+        """Return what else changes the answers."""
+        held = [asdict(column) for column in self.held]
+        return {"prompt": self.prompt, "sampling": asdict(self.sampling), "held": held}
+
+    def encoded(self, rows: pa.RecordBatch | pa.Table) -> pa.Table:
+        """Return `_key`, the prompt and `error` for every row; one without a text has an error."""
+        read = cast(cells_of(rows, self.prompt), Column(self.prompt, "string"))
+        texts = read.values
+        unreadable, is_null = pa.array(read.unparsable), texts.is_null()
+        is_empty = pc.fill_null(pc.equal(pc.utf8_trim_whitespace(texts), ""), fill_value=False)
+        errors = pc.case_when(
+            pc.make_struct(unreadable, is_null, is_empty),
+            *(f"{self.prompt} {fault}" for fault in ("is not text", "is missing", "is empty")),
+        )
+        keys = declared_keys(rows, self.key, self.held)
+        if keys is None:
+            keys = hash_keys(hash_rows(pa.record_batch({TEXT: texts})))
+        return pa.table({KEY: keys, PROMPT: texts, ERROR: errors.cast(pa.string())})
+
+    def seed_of(self, row: int) -> int:
+        """Return what an answer is drawn by.
+
+        Args:
+            row: place of the row in the input.
+        """
+        return (self.sampling.seed + row * SEED_STEP) % SEED_SPACE
+
+
+def context_of(form: Path) -> int:
+    """Return how many tokens prompt and answer may have together.
+
+    Raises:
+        WorkError: the model's config does not say.
+    """
+    config = json.loads((form / "config.json").read_text())
+    found = next((int(config[name]) for name in CONTEXT if config.get(name)), None)
+    if found is None:
+        raise WorkError(
+            "the model's config.json does not say its context", valid=", ".join(CONTEXT)
+        )
+    return found
+
+
+def is_readable(text: str, context: int) -> bool:
+    """Tell whether a text is short enough to be given to a tokenizer."""
+    return len(text) <= CHARACTERS * context
+
+
+def fault_in(text: str, ids: Sequence[int], context: int) -> str | None:
+    """Return why a prompt cannot be answered, or None.
+
+    Args:
+        text: the prompt.
+        ids: its tokens; none where the text is not readable.
+        context: tokens that prompt and answer may have together.
+    """
+    if not is_readable(text, context) or len(ids) >= context:
+        return f"the prompt is longer than the model's context of {context} tokens"
+    return None if len(ids) else "the prompt has no token"
+
+
+def refused(rows: pa.Table, texts: Sequence[str], faults: Mapping[int, str]) -> pa.Table:
+    """Return the rows that were refused, of `DEAD`.
+
+    Args:
+        rows: `_row` and `_key`.
+        texts: the prompt of each.
+        faults: by the number of a row, why.
+    """
+    taken = rows.take(pa.array(list(faults), pa.int64()))
+    seen = [as_json({PROMPT: texts[n]}) for n in faults]
+    columns = [taken[ROW], taken[KEY], pa.array(list(faults.values()), pa.string())]
+    return pa.table([*columns, pa.array(seen, pa.string())], schema=DEAD)

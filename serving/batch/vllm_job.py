@@ -1,0 +1,167 @@
+"""Prompts through a language model on GPUs: `ray.data.llm` with vLLM."""
+
+import logging
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from ray.data import ActorPoolStrategy, Dataset
+
+from models.specs.language import GenerationSpec
+from serving.batch import vllm_rows
+from serving.batch.actor import Means, work_of
+from serving.batch.blocks import Blocks, Load
+from serving.batch.job import ROW
+from serving.batch.prompts import Prompts
+from serving.batch.vllm_place import runtime_env_of
+from serving.batch.vllm_tokens import Tokens, ends_of
+from serving.language.vllm_config import engine_arguments
+
+BLOCK_BYTES = 256 * 1024
+"""Of rows as they are on the way through Ray, where answers travel with all their tokens; a kill
+costs what the engines have of them."""
+MAX_NUM_SEQS = 256
+"""Answers that an engine works on at a time, where the live one is not given more."""
+BATCHES = 4
+"""That an engine has at a time, or more where they are small: one that is done is replaced only
+when its last answer is, and the others keep the engine full till then."""
+NO_STATISTICS = {"disable_log_stats": True}
+"""Of each answer: Ray 2.60 cannot put a batch that has them after one where every row failed."""
+STAGE = "vLLMEngineStage"
+ENGINES = "engines"
+"""What all engines are called by the meter: no row tells which one answered it."""
+
+
+@dataclass(frozen=True)
+class VllmJob(Prompts):
+    """What every reader and every engine needs to know.
+
+    Attributes:
+        arguments: of each engine, see `engine_arguments_of`.
+        vllm: version of vLLM.
+        python: of the environment that has it; None for that of Ray itself.
+        engines: how many.
+        batch_size: prompts that an engine is given at a time.
+    """
+
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    vllm: str = ""
+    python: Path | None = None
+    engines: int = 1
+    batch_size: int = 256
+
+    def parameters(self) -> Mapping[str, Any]:
+        """Return what else changes the answers."""
+        # By the memory vLLM cuts the context; by the number of GPUs it adds up in another order.
+        names = ("kv_cache_memory_bytes", "tensor_parallel_size")
+        more = {name: self.arguments.get(name) for name in names}
+        return {**super().parameters(), "vllm": self.vllm, **more}
+
+    def blocks(self, load: Load) -> Blocks:
+        """Return how prompts go through Ray: always the same, to engines that only answer."""
+        del load
+        return Blocks(BLOCK_BYTES, self.batch_size)
+
+    def answered(self, rows: Dataset, means: Means) -> Dataset:
+        """Answer rows by engines of vLLM, tokens first."""
+        tokens = rows.map_batches(
+            Tokens,
+            fn_constructor_args=(self.form, means.workplace),
+            batch_size=self.batch_size,
+            batch_format="pyarrow",
+            compute=ActorPoolStrategy(min_size=1, max_size=self.engines),
+        )
+        answers: Dataset = processor_of(self)(tokens)
+        return answers.map_batches(
+            partial(_put_aside, means=means), batch_size=None, batch_format="pyarrow"
+        )
+
+
+def engine_arguments_of(form: Path, generation: GenerationSpec) -> dict[str, Any]:
+    """Return how vLLM is to answer a night of prompts: keyword arguments of its engine.
+
+    They are those of the live one, so that it has room beside it. But nobody waits for a single
+    answer: there are more at a time, and no draft, which helps single ones and costs many.
+
+    Args:
+        form: the folder of the model's files, absolute.
+        generation: how the model is served.
+    """
+    alone = {"draft": None, "stream_interval": None}
+    most = max(generation.max_num_seqs, MAX_NUM_SEQS)
+    night = generation.model_copy(update={"max_num_seqs": most, **alone})
+    return engine_arguments(form, night)
+
+
+def processor_of(job: VllmJob) -> Any:
+    """Return what takes a dataset of `Tokens` to one of what `vllm_rows.parted` reads.
+
+    It needs a Ray that is connected, and no vLLM here.
+    """
+    from ray.data.llm import build_processor
+
+    with _silence():
+        processor = build_processor(
+            processor_config(job),
+            preprocess=partial(vllm_rows.asked, job=job),
+            postprocess=partial(vllm_rows.answered, job=job, ends=ends_of(job.form)),
+        )
+    if job.arguments["tensor_parallel_size"] == 1:
+        # Or a machine with as many GPUs as cores has none left for the tasks that read and write.
+        processor.get_stage_by_name(STAGE).map_batches_kwargs["num_cpus"] = 0
+    return processor
+
+
+def processor_config(job: VllmJob) -> Any:
+    """Return how ray.data.llm runs the engines: its `vLLMEngineProcessorConfig`.
+
+    Prompts are texts to go on from, already in tokens, so none of its other stages runs. A row
+    that an engine refuses comes back with the reason and does not end the job.
+    """
+    from ray.data.llm import vLLMEngineProcessorConfig
+
+    arguments = dict(job.arguments)
+    many = math.ceil(BATCHES * arguments["max_num_seqs"] / job.batch_size)
+    return vLLMEngineProcessorConfig(
+        model_source=arguments.pop("model"),
+        engine_kwargs={**arguments, **NO_STATISTICS},
+        batch_size=job.batch_size,
+        max_concurrent_batches=max(many, BATCHES),
+        concurrency=(job.engines, job.engines),
+        runtime_env=runtime_env_of(job.python),
+        should_continue_on_error=True,
+        chat_template_stage=False,
+        tokenize_stage=False,
+        detokenize_stage=False,
+        log_engine_metrics=False,
+    )
+
+
+def _put_aside(rows: pa.Table, means: Means) -> pa.Table:
+    """Return the answers among rows of the processor; the others go to the workplace."""
+    answers = vllm_rows.parted(rows)
+    if answers.refused.num_rows:
+        # The same rows come under the same name again.
+        first = pc.min(answers.refused[ROW]).as_py()
+        means.workplace.refuse(f"{first:019d}-{ENGINES}", answers.refused)
+    means.meter.add.remote(ENGINES, 0.0, work_of(answers.rows))
+    return answers.rows
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """Keep what is told while a processor is built from the terminal; it calls `ray.init` again."""
+    logger, disabled = logging.getLogger("ray"), logging.root.manager.disable
+    level = logger.level
+    logging.disable(logging.INFO)
+    try:
+        yield
+    finally:
+        logging.disable(disabled)
+        logger.setLevel(level)

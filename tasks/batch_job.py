@@ -1,0 +1,62 @@
+"""Which job scores with a version, by the kind of model that it is."""
+
+from models.columns import Column
+from models.language_engine import engine_of
+from models.package import FORM, GraphPackage, Package
+from models.pipeline import Pipeline
+from models.places import Places
+from serving.batch.prompt_job import PromptJob
+from serving.batch.row_job import RowJob
+from serving.batch.sampling import Sampling
+from serving.batch.vllm_job import VllmJob, engine_arguments_of
+from serving.batch.vllm_place import engines_of, gpus_of_ray, vllm_version
+
+ROWS, PROMPTS = 1024, 256
+"""Of one call of the model, where the pipeline file does not say."""
+
+
+def job_of(
+    pipeline: Pipeline, package: Package, places: Places, held: tuple[Column, ...]
+) -> RowJob | PromptJob | VllmJob:
+    """Return what scores with a version.
+
+    Args:
+        pipeline: how.
+        package: the version's files.
+        places: where vLLM is, for a form that it opens; Ray must be connected then.
+        held: columns as the dataset holds them; none where there is no dataset.
+
+    Raises:
+        InputError: Ray has too few GPUs for the form, or no vLLM where its engines would be.
+    """
+    version, batch = package.version, pipeline.batch
+    names = (pipeline.name, version.version, version.digest)
+    if isinstance(package, GraphPackage):
+        return RowJob(
+            *names,
+            package.model,
+            package.encoding,
+            batch.key or pipeline.dataset.key,
+            held,
+            batch.threads_per_actor,
+            batch.batch_size or ROWS,
+        )
+    sampling = Sampling(**batch.sampling.model_dump())
+    prompts = (*names, package.folder / FORM, batch.prompt, sampling, batch.key)
+    batch_size, generation = batch.batch_size or PROMPTS, pipeline.serving.generation
+    if engine_of(package.files) != "vllm":
+        return PromptJob(
+            *prompts,
+            threads=batch.threads_per_actor,
+            cache_size_gib=generation.cache_size_gib,
+            batch_size=batch_size,
+        )
+    engines = engines_of(batch.num_actors, gpus_of_ray(), generation.tensor_parallel_size)
+    return VllmJob(
+        *prompts,
+        arguments=engine_arguments_of(package.folder / FORM, generation),
+        vllm=vllm_version(places.vllm_python),
+        python=places.vllm_python,
+        engines=engines,
+        batch_size=batch_size,
+    )

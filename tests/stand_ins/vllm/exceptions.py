@@ -1,0 +1,10 @@
+class VLLMError(Exception):
+    pass
+
+
+class VLLMClientError(VLLMError):
+    pass
+
+
+class VLLMValidationError(VLLMClientError):
+    pass

@@ -1,0 +1,8 @@
+from typing import Any
+
+
+def TokensPrompt(**columns: Any) -> dict[str, Any]:  # noqa: N802
+    return columns
+
+
+TextPrompt = TokensPrompt

@@ -1,0 +1,128 @@
+"""How vLLM is started for a night of prompts, and which of them come to it."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from models.source import Chunk
+from models.specs.language import GenerationSpec
+from serving.batch.folder import Folder
+from serving.batch.reader import parted
+from serving.batch.vllm_job import VllmJob, engine_arguments_of, processor_config
+from serving.batch.vllm_tokens import Tokens, ends_of
+from serving.batch.workplace import Workplace
+from serving.language.vllm_config import engine_arguments
+from tests.stand_ins.vllm_form import write_form
+
+TEXT = "the old mill by the river turned its wheel all day and all night long. " * 4
+CONTEXT = 32
+FORM = Path("/forms/lm")
+
+
+@pytest.fixture(scope="module")
+def form(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("vllm") / "form"
+    write_form(folder, TEXT, CONTEXT)
+    return folder
+
+
+def job(form: Path = FORM, **generation: Any) -> VllmJob:
+    arguments = engine_arguments_of(form, GenerationSpec(**generation))
+    return VllmJob("m", 3, "d", form, arguments=arguments, vllm="0.33.0")
+
+
+def test_an_engine_of_the_night_is_the_live_one_but_for_what_helps_single_streams() -> None:
+    spec = GenerationSpec(
+        **{"cache_size_gib": 8, "tensor_parallel_size": 2, "enable_prefix_caching": False},
+        **{"draft": "small", "stream_interval": 4, "max_num_seqs": 16},
+    )
+    live, night = engine_arguments(FORM, spec), engine_arguments_of(FORM, spec)
+    assert set(live) - set(night) == {"speculative_config", "stream_interval"}
+    assert {name for name in night if night[name] != live[name]} == {"max_num_seqs"}
+    assert night["max_num_seqs"] == 256
+
+
+def test_the_live_engine_may_have_more_answers_at_a_time() -> None:
+    assert engine_arguments_of(FORM, GenerationSpec(max_num_seqs=512))["max_num_seqs"] == 512
+
+
+def test_ray_is_told_of_the_engines_and_runs_no_other_stage() -> None:
+    config = processor_config(replace(job(tensor_parallel_size=2), engines=3, batch_size=64))
+    assert config.model_source == str(FORM)
+    assert config.engine_kwargs["tensor_parallel_size"] == 2
+    assert "model" not in config.engine_kwargs
+    assert config.concurrency == (3, 3)
+    assert config.should_continue_on_error
+    stages = ("chat_template", "tokenize", "detokenize", "prepare_multimodal")
+    assert not any(getattr(config, f"{stage}_stage") for stage in stages)
+
+
+@pytest.mark.parametrize(("batch_size", "batches"), [(256, 4), (1024, 4), (64, 16), (10, 103)])
+def test_an_engine_has_batches_enough_to_be_full(batch_size: int, batches: int) -> None:
+    found = processor_config(replace(job(), batch_size=batch_size)).max_concurrent_batches
+    assert found == batches
+
+
+def test_a_config_does_not_change_its_job() -> None:
+    given = job()
+    processor_config(given)
+    assert given == job()
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        replace(job(), vllm="0.34.0"),
+        job(cache_size_gib=2),
+        job(tensor_parallel_size=2),
+        replace(job(), prompt="question"),
+    ],
+)
+def test_what_changes_the_answers_makes_another_job(other: VllmJob) -> None:
+    assert other.parameters() != job().parameters()
+
+
+@pytest.mark.parametrize(
+    "other", [replace(job(), engines=4, batch_size=8), job(max_num_seqs=512), job(FORM / "copy")]
+)
+def test_what_does_not_is_the_same_job(other: VllmJob) -> None:
+    assert other.parameters() == job().parameters()
+
+
+def test_prompts_become_tokens_or_are_put_aside(form: Path, tmp_path: Path) -> None:
+    workplace = Workplace(Folder(str(tmp_path)))
+    prompts = ["the old mill", TEXT, "by the river", TEXT * 100]
+    good, _ = parted(Chunk(pa.record_batch({"prompt": prompts})), 5, job(form))
+    tokens = Tokens(form, workplace)
+    rows = tokens(good)
+    assert rows["_row"].to_pylist() == [5, 7]
+    assert rows["text"].to_pylist() == [prompts[0], prompts[2]]
+    ids = [tokens.tokenizer(text)["input_ids"] for text in rows["text"].to_pylist()]
+    assert rows["tokenized_prompt"].to_pylist() == ids
+    dead = workplace.refused()
+    assert dead["_row"].to_pylist() == [6, 8]
+    reason = f"the prompt is longer than the model's context of {CONTEXT} tokens"
+    assert set(dead["reason"].to_pylist()) == {reason}
+
+
+def test_no_prompt_may_be_left(form: Path, tmp_path: Path) -> None:
+    good, _ = parted(Chunk(pa.record_batch({"prompt": [TEXT]})), 0, job(form))
+    assert Tokens(form, Workplace(Folder(str(tmp_path))))(good).num_rows == 0
+
+
+@pytest.mark.parametrize(
+    ("told", "ends"), [("7", {0, 7}), ("[7, 9]", {0, 7, 9}), ("null", {0}), (None, {0, 5})]
+)
+def test_an_answer_ends_where_the_tokenizer_and_the_config_say(
+    tmp_path: Path, told: str | None, ends: set[int]
+) -> None:
+    write_form(tmp_path / "form", TEXT, CONTEXT)
+    config = tmp_path / "form" / "config.json"
+    config.write_text(config.read_text().replace('"eos_token_id": 0', '"eos_token_id": 5'))
+    if told is not None:
+        kept = tmp_path / "form" / "generation_config.json"
+        kept.write_text(f'{{"eos_token_id": {told}}}')
+    assert ends_of(tmp_path / "form") == ends

@@ -1,0 +1,73 @@
+"""Which job scores with a version: by its files, and by the GPUs that Ray has."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from models.errors import InputError
+from models.package import LanguagePackage, ModelVersion
+from models.pipeline import Pipeline
+from models.places import Places
+from serving.batch.prompt_job import PromptJob
+from serving.batch.vllm_job import VllmJob
+from tasks import batch_job
+from tasks.batch_job import job_of
+
+PYTHON = Path("/of/vllm/python")
+PLACES = Places(Path("/home"), "sqlite://", "/tables", vllm_python=PYTHON)
+
+
+def package(*files: str) -> LanguagePackage:
+    folder = Path("/fetched")
+    version = ModelVersion("lm", 4, "f" * 64, "run")
+    return LanguagePackage(version, {name: folder / "form" / name for name in files}, folder)
+
+
+def pipeline(**batch: Any) -> Pipeline:
+    return Pipeline.model_validate(
+        {
+            "name": "lm",
+            "dataset": {"source": "rows.jsonl", "target": "text", "features": []},
+            "model": {"family": "causal_lm"},
+            "serving": {"generation": {"tensor_parallel_size": 2, "cache_size_gib": 6}},
+            "batch": {"prompt": "question", "key": ["id"], "sampling": {"seed": 5}, **batch},
+        }
+    )
+
+
+@pytest.fixture
+def gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Ray with four GPUs and vLLM beside them."""
+    monkeypatch.setattr(batch_job, "gpus_of_ray", lambda: 4.0)
+    monkeypatch.setattr(batch_job, "vllm_version", lambda python: f"0.33.0 of {python}")
+
+
+@pytest.mark.usefixtures("gpus")
+def test_a_form_for_vllm_is_answered_by_engines_on_the_gpus() -> None:
+    job = job_of(pipeline(), package("model.safetensors", "config.json"), PLACES, ())
+    assert isinstance(job, VllmJob)
+    assert (job.engines, job.python, job.vllm) == (2, PYTHON, f"0.33.0 of {PYTHON}")
+    assert job.arguments["model"] == "/fetched/form"
+    assert job.arguments["tensor_parallel_size"] == 2
+    assert job.arguments["kv_cache_memory_bytes"] == 3 * 2**30
+
+
+@pytest.mark.usefixtures("gpus")
+def test_the_same_file_serves_a_form_for_openvino() -> None:
+    found = [job_of(pipeline(), package(name), PLACES, ()) for name in ("a.xml", "a.safetensors")]
+    assert [type(job) for job in found] == [PromptJob, VllmJob]
+    assert len({(job.prompt, job.key, job.sampling, job.batch_size) for job in found}) == 1
+
+
+@pytest.mark.usefixtures("gpus")
+def test_engines_may_be_fewer_than_there_is_room_for() -> None:
+    job = job_of(pipeline(num_actors=1, batch_size=32), package("a.safetensors"), PLACES, ())
+    assert isinstance(job, VllmJob)
+    assert (job.engines, job.batch_size) == (1, 32)
+
+
+def test_without_a_gpu_nothing_is_asked_or_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch_job, "gpus_of_ray", lambda: 0.0)
+    with pytest.raises(InputError, match="there is no GPU for vLLM"):
+        job_of(pipeline(), package("a.safetensors"), PLACES, ())
