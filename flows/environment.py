@@ -151,6 +151,8 @@ def cluster_variables(settings: Settings) -> dict[str, str]:
     }
     if is_this_machine(settings.ray_address):
         variables["MILLRACE_HOME"] = str(settings.home)
+    if settings.vllm_python is not None:
+        variables["MILLRACE_VLLM_PYTHON"] = str(settings.vllm_python)
     return variables
 
 

@@ -15,9 +15,12 @@ ROWS, PROMPTS = 1024, 256
 """Of one call of the model, where the pipeline file does not say."""
 
 
+AnyJob = RowJob | PromptJob | VllmJob
+
+
 def job_of(
     pipeline: Pipeline, package: Package, places: Places, held: tuple[Column, ...]
-) -> RowJob | PromptJob | VllmJob:
+) -> AnyJob:
     """Return what scores with a version.
 
     Args:

@@ -21,17 +21,15 @@ from models.snapshots import open_snapshot
 from models.source_files import plain
 from models.tracking import tracked_run
 from serving.batch.actor import Told
-from serving.batch.prompt_job import PromptJob
 from serving.batch.report import BatchReport
 from serving.batch.row_job import RowJob
 from serving.batch.scoring import How, Target, done_before, score
 from serving.batch.source import Input, open_input
 from serving.batch.throughput import Sample
-from serving.batch.vllm_job import VllmJob
 from tasks import progress
 from tasks.batch_agreement import LiveCheck
 from tasks.batch_drift import Emit, Event, bins_of, learnt_from, tell_drift
-from tasks.batch_job import job_of
+from tasks.batch_job import AnyJob, job_of
 from tasks.batch_run import EXPERIMENT, BatchRun
 from tasks.progress import log
 from tasks.retry import step
@@ -108,7 +106,7 @@ def _tracked(
     places: Places,
     package: Package,
     found: Input,
-    job: RowJob | PromptJob | VllmJob,
+    job: AnyJob,
     target: Target,
     telling: Telling,
 ) -> BatchReport:

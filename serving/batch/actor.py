@@ -12,7 +12,7 @@ import ray.data
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from serving.batch.job import ROW, TOKENS_IN, TOKENS_OUT, ActorJob
-from serving.batch.model_files import Carried, at_hand, carried
+from serving.batch.model_files import Carried, at_hand
 from serving.batch.throughput import Work
 from serving.batch.workplace import Workplace
 
@@ -60,18 +60,18 @@ class Means:
     Attributes:
         workplace: where rows are put aside that are not.
         meter: takes what was done.
+        rows_per_call: rows that the model is given at a time; None for a block as it comes.
         num_actors: actors, one opened model each.
         cpus: CPUs of Ray that each holds.
-        rows_per_call: rows that an actor is given at a time; None for a block as it comes.
-        is_spread: whether there are other nodes than the driver's, or may be.
+        model: its files, where there are other nodes than the driver's.
     """
 
     workplace: Workplace
     meter: Any
+    rows_per_call: int | None
     num_actors: int = 1
     cpus: float = 1
-    rows_per_call: int | None = None
-    is_spread: bool = False
+    model: Carried | None = None
 
 
 class Actor:
@@ -107,10 +107,9 @@ def in_actors(rows: ray.data.Dataset, job: ActorJob, means: Means) -> ray.data.D
     Returns:
         The answers, of the job's `output`.
     """
-    model = carried(job) if means.is_spread else None
     return rows.map_batches(
         Actor,
-        fn_constructor_args=(job, means.workplace, means.meter, model),
+        fn_constructor_args=(job, means.workplace, means.meter, means.model),
         batch_size=means.rows_per_call,
         batch_format="pyarrow",
         compute=ray.data.ActorPoolStrategy(size=means.num_actors),

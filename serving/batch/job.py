@@ -114,6 +114,25 @@ class Job(Protocol):
         """The same for the column `prediction` of the output; None for not."""
         ...
 
+    @property
+    def batch_size(self) -> int:
+        """Rows of a call of the model."""
+        ...
+
+    @property
+    def folder(self) -> Path:
+        """Where the files of the model are, on the node of the driver."""
+        ...
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """Those files."""
+        ...
+
+    def moved(self, folder: Path) -> Self:
+        """Return the same job with its files in another folder."""
+        ...
+
     def parameters(self) -> Mapping[str, Any]:
         """Return what else changes the answers, ready for JSON."""
         ...
@@ -141,20 +160,6 @@ class Job(Protocol):
 
 class ActorJob(Job, Protocol):
     """A job whose model is opened by actors of ours."""
-
-    @property
-    def folder(self) -> Path:
-        """Where the files of the model are, on the node of the driver."""
-        ...
-
-    @property
-    def files(self) -> tuple[Path, ...]:
-        """Those files."""
-        ...
-
-    def moved(self, folder: Path) -> Self:
-        """Return the same job with its files in another folder."""
-        ...
 
     def worker(self) -> Worker:
         """Open the model."""

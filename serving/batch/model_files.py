@@ -10,22 +10,24 @@ import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from models.digest import digest_of, digest_of_model
 from models.errors import WorkError
-from serving.batch.job import ActorJob
+from serving.batch.job import Job
 
 CHUNK_BYTES = 64 * 2**20
 KEPT_SECONDS = 7 * 24 * 3600
 """After which a model that nobody used is removed, when another one comes."""
 SHORT = 16
+AnyJob = TypeVar("AnyJob", bound=Job)
 
 
 @dataclass(frozen=True)
@@ -41,14 +43,14 @@ class Carried:
     chunks: Mapping[str, Sequence[Any]]
 
 
-def carried(job: ActorJob) -> Carried:
+def carried(job: Job) -> Carried:
     """Put the files of a job's model into Ray's object store."""
     files = {file.name: file for file in job.files}
     found = digest_of_model({name: digest_of(file) for name, file in files.items()})
     return Carried(found, {name: [*_chunks(file)] for name, file in files.items()})
 
 
-def at_hand(job: ActorJob, model: Carried | None, cache: Path | None = None) -> ActorJob:
+def at_hand(job: AnyJob, model: Carried | None, cache: Path | None = None) -> AnyJob:
     """Return a job whose model's files are on this node, fetched where they are not.
 
     Args:
@@ -59,11 +61,58 @@ def at_hand(job: ActorJob, model: Carried | None, cache: Path | None = None) -> 
     Raises:
         WorkError: other bytes came than were sent.
     """
-    if model is None or all((job.folder / name).is_file() for name in model.chunks):
+    if model is None or _is_there(job.folder, model):
         return job
+    return job.moved(_fetched(model, cache))
+
+
+def everywhere(job: AnyJob, model: Carried, resource: str, cache: Path | None = None) -> AnyJob:
+    """Return a job whose model's files are in one folder, on every node that has a resource.
+
+    For who opens them without us: it cannot fetch them where it starts.
+
+    Args:
+        job: as for `at_hand`.
+        model: the files.
+        resource: Ray's word for it.
+        cache: as for `at_hand`.
+
+    Raises:
+        WorkError: other bytes came than were sent, or the nodes keep models in different folders.
+    """
+    if all(_on_nodes(resource, _is_there, job.folder, model)):
+        return job
+    folders = {str(folder) for folder in _on_nodes(resource, _fetched, model, cache)}
+    if len(folders) != 1:
+        raise WorkError(
+            "the nodes keep models in different folders",
+            seen=", ".join(sorted(folders)) or f"no node has a {resource}",
+            valid="one folder",
+            hint="start Ray on all nodes as the same user, with the same TMPDIR",
+        )
+    return job.moved(Path(folders.pop()))
+
+
+def _on_nodes(resource: str, function: Callable[..., Any], *given: Any) -> list[Any]:
+    """Return what a function returns on each node that has a resource."""
+    task = ray.remote(function)
+    nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
+    there = [node["NodeID"] for node in nodes if node["Alive"] and node["Resources"].get(resource)]
+    placed = [NodeAffinitySchedulingStrategy(node, soft=False) for node in there]
+    found: list[Any] = ray.get(
+        [task.options(num_cpus=0, scheduling_strategy=at).remote(*given) for at in placed]
+    )
+    return found
+
+
+def _is_there(folder: Path, model: Carried) -> bool:
+    return all((folder / name).is_file() for name in model.chunks)
+
+
+def _fetched(model: Carried, cache: Path | None) -> Path:
     folder = cache or _cache()
     with _alone(folder / f"{model.digest[:SHORT]}.lock"):
-        return job.moved(_kept(model, folder))
+        return _kept(model, folder)
 
 
 def _kept(model: Carried, cache: Path) -> Path:

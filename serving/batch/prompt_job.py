@@ -1,8 +1,7 @@
 """Prompts through a language model: one engine of OpenVINO GenAI in each actor."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -43,20 +42,6 @@ class PromptJob(Prompts):
     max_num_seqs: int = 256
     cache_size_gib: int = 1
     batch_size: int = 256
-
-    @property
-    def folder(self) -> Path:
-        """Where the files of the model are."""
-        return self.form
-
-    @property
-    def files(self) -> tuple[Path, ...]:
-        """Those files."""
-        return tuple(file for file in sorted(self.form.iterdir()) if file.is_file())
-
-    def moved(self, folder: Path) -> "PromptJob":
-        """Return the same job with its files in another folder."""
-        return replace(self, form=folder)
 
     def blocks(self, load: Load) -> Blocks:
         """Return how prompts go through Ray: always the same, to actors that only answer."""

@@ -2,9 +2,9 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -48,7 +48,7 @@ class Prompts:
         model: registered model.
         version: its version.
         digest: of its files.
-        form: the folder of its files, where every actor can read it.
+        form: the folder of its files, on the node of the driver.
         prompt: the column with the prompts.
         sampling: how they are continued.
         key: columns that identify a row; a hash of the prompt when empty.
@@ -93,6 +93,20 @@ class Prompts:
     def output(self) -> pa.Schema:
         """The columns of the output."""
         return OUTPUT
+
+    @property
+    def folder(self) -> Path:
+        """Where the files of the model are."""
+        return self.form
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """Those files."""
+        return tuple(file for file in sorted(self.form.iterdir()) if file.is_file())
+
+    def moved(self, folder: Path) -> Self:
+        """Return the same job with its files in another folder."""
+        return replace(self, form=folder)
 
     def parameters(self) -> Mapping[str, Any]:
         """Return what else changes the answers."""

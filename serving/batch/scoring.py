@@ -18,6 +18,7 @@ from serving.batch.faults import fault_of
 from serving.batch.fingerprint import fingerprint_of
 from serving.batch.folder import Folder
 from serving.batch.job import DEAD, ROW, TOKENS_IN, Job
+from serving.batch.model_files import carried
 from serving.batch.partition import JOB, Partition
 from serving.batch.reader import Rows
 from serving.batch.remaining import Todo, load_of, remaining
@@ -215,6 +216,8 @@ def _answer(
     """Let Ray read, answer and write the rows that are not written yet."""
     filesystem, path = partition.place
     blocks = job.blocks(load_of(todo, how.num_actors))
+    model = carried(job) if how.is_spread else None
+    means = Means(workplace, watch.meter, blocks.rows_per_call, how.num_actors, how.cpus, model)
     with (
         _context(workplace.checkpoint() if how.resume else None, blocks.bytes),
         warnings.catch_warnings(),
@@ -226,11 +229,6 @@ def _answer(
                 Rows(source, todo, job, workplace),
                 override_num_blocks=min(len(todo), MOST_TASKS),
                 **_reading(how, blocks),
-            )
-            means = Means(
-                *(workplace, watch.meter, how.num_actors, how.cpus),
-                rows_per_call=blocks.rows_per_call,
-                is_spread=how.is_spread,
             )
             job.answered(rows, means).write_parquet(
                 path,

@@ -11,16 +11,20 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import ray
 from ray.data import ActorPoolStrategy, Dataset
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from models.specs.language import GenerationSpec
 from serving.batch import vllm_rows
 from serving.batch.actor import Means, work_of
 from serving.batch.blocks import Blocks, Load
 from serving.batch.job import ROW
+from serving.batch.model_files import everywhere
 from serving.batch.prompts import Prompts
 from serving.batch.vllm_place import runtime_env_of
 from serving.batch.vllm_tokens import Tokens, ends_of
+from serving.batch.workplace import Workplace
 from serving.language.vllm_config import engine_arguments
 
 BLOCK_BYTES = 256 * 1024
@@ -64,23 +68,27 @@ class VllmJob(Prompts):
         return {**super().parameters(), "vllm": self.vllm, **more}
 
     def blocks(self, load: Load) -> Blocks:
-        """Return how prompts go through Ray: always the same, to engines that only answer."""
+        """Return how prompts go through Ray: always the same."""
         del load
         return Blocks(BLOCK_BYTES, self.batch_size)
 
     def answered(self, rows: Dataset, means: Means) -> Dataset:
         """Answer rows by engines of vLLM, tokens first."""
+        here, task = _spread() if means.model is not None else ({}, {})
+        form = self.form
+        if means.model is not None:
+            form = everywhere(self, means.model, "GPU").form
         tokens = rows.map_batches(
             Tokens,
             fn_constructor_args=(self.form, means.workplace),
-            batch_size=self.batch_size,
+            batch_size=means.rows_per_call,
             batch_format="pyarrow",
             compute=ActorPoolStrategy(min_size=1, max_size=self.engines),
+            **here,
         )
-        answers: Dataset = processor_of(self)(tokens)
-        return answers.map_batches(
-            partial(_put_aside, means=means), batch_size=None, batch_format="pyarrow"
-        )
+        answers: Dataset = processor_of(self, form, task)(tokens)
+        put_aside = partial(_put_aside, workplace=means.workplace, meter=means.meter)
+        return answers.map_batches(put_aside, batch_size=None, batch_format="pyarrow", **task)
 
 
 def engine_arguments_of(form: Path, generation: GenerationSpec) -> dict[str, Any]:
@@ -99,18 +107,25 @@ def engine_arguments_of(form: Path, generation: GenerationSpec) -> dict[str, Any
     return engine_arguments(form, night)
 
 
-def processor_of(job: VllmJob) -> Any:
+def processor_of(job: VllmJob, form: Path, task: Mapping[str, Any]) -> Any:
     """Return what takes a dataset of `Tokens` to one of what `vllm_rows.parted` reads.
 
     It needs a Ray that is connected, and no vLLM here.
+
+    Args:
+        job: whose prompts they are.
+        form: the folder of the model's files, where the engines are.
+        task: Ray's options of the tasks before and after the engines.
     """
     from ray.data.llm import build_processor
 
     with _silence():
         processor = build_processor(
-            processor_config(job),
+            processor_config(job, form),
             preprocess=partial(vllm_rows.asked, job=job),
             postprocess=partial(vllm_rows.answered, job=job, ends=ends_of(job.form)),
+            preprocess_map_kwargs=dict(task),
+            postprocess_map_kwargs=dict(task),
         )
     if job.arguments["tensor_parallel_size"] == 1:
         # Or a machine with as many GPUs as cores has none left for the tasks that read and write.
@@ -118,18 +133,22 @@ def processor_of(job: VllmJob) -> Any:
     return processor
 
 
-def processor_config(job: VllmJob) -> Any:
+def processor_config(job: VllmJob, form: Path) -> Any:
     """Return how ray.data.llm runs the engines: its `vLLMEngineProcessorConfig`.
 
     Prompts are texts to go on from, already in tokens, so none of its other stages runs. A row
     that an engine refuses comes back with the reason and does not end the job.
+
+    Args:
+        job: whose prompts they are.
+        form: the folder of the model's files, where the engines are.
     """
     from ray.data.llm import vLLMEngineProcessorConfig
 
-    arguments = dict(job.arguments)
+    arguments = {name: value for name, value in job.arguments.items() if name != "model"}
     many = math.ceil(BATCHES * arguments["max_num_seqs"] / job.batch_size)
     return vLLMEngineProcessorConfig(
-        model_source=arguments.pop("model"),
+        model_source=str(form),
         engine_kwargs={**arguments, **NO_STATISTICS},
         batch_size=job.batch_size,
         max_concurrent_batches=max(many, BATCHES),
@@ -143,14 +162,24 @@ def processor_config(job: VllmJob) -> Any:
     )
 
 
-def _put_aside(rows: pa.Table, means: Means) -> pa.Table:
+def _spread() -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return Ray's options of what makes tokens and of tasks, where there are other nodes.
+
+    They hold no CPU, see `spread`. Tokens are made where the driver is, and the model's files are.
+    """
+    task = {"num_cpus": 0}
+    node = ray.get_runtime_context().get_node_id()
+    return {**task, "scheduling_strategy": NodeAffinitySchedulingStrategy(node, soft=False)}, task
+
+
+def _put_aside(rows: pa.Table, workplace: Workplace, meter: Any) -> pa.Table:
     """Return the answers among rows of the processor; the others go to the workplace."""
     answers = vllm_rows.parted(rows)
     if answers.refused.num_rows:
         # The same rows come under the same name again.
         first = pc.min(answers.refused[ROW]).as_py()
-        means.workplace.refuse(f"{first:019d}-{ENGINES}", answers.refused)
-    means.meter.add.remote(ENGINES, 0.0, work_of(answers.rows))
+        workplace.refuse(f"{first:019d}-{ENGINES}", answers.refused)
+    meter.add.remote(ENGINES, 0.0, work_of(answers.rows))
     return answers.rows
 
 

@@ -40,13 +40,13 @@ class Night:
     job: VllmJob
     tokenizer: Any
 
-    def answer(self, prompts: list[str], **changes: Any) -> BatchReport:
+    def answer(self, prompts: list[str], how: How | None = None, **changes: Any) -> BatchReport:
         source = self.folder / "prompts.jsonl"
         source.write_text("\n".join(json.dumps({"prompt": prompt}) for prompt in prompts))
         job, told = replace(self.job, **changes), dict[str, Told]()
         target = Target(str(self.folder / "table"), str(self.folder / "dead"), "2026-01-05")
         found = open_input(str(source), job)
-        report = score(found, job, target, How(), lambda _, each, __: told.update(each))
+        report = score(found, job, target, how or How(), lambda _, each, __: told.update(each))
         if not report.resumed:
             work = Work(report.scored, report.tokens_in or 0, report.tokens_out or 0)
             assert {name: each.work for name, each in told.items()} == {"engines": work}
@@ -90,9 +90,10 @@ def wait_for_the_gpu() -> None:
         time.sleep(0.1)
 
 
-def test_every_prompt_is_answered_or_dead_with_its_reason(night: Night) -> None:
+@pytest.mark.parametrize("is_spread", [False, True])
+def test_every_prompt_is_answered_or_dead_with_its_reason(night: Night, is_spread: bool) -> None:
     prompts = [TEXT[n : n + 9] for n in range(40)]
-    report = night.answer([*prompts, "", TEXT * 4, "REFUSED", TEXT * 400])
+    report = night.answer([*prompts, "", TEXT * 4, "REFUSED", TEXT * 400], How(is_spread=is_spread))
     assert (report.rows, report.scored, report.dead) == (44, 40, 4)
     rows = night.rows()
     assert [row["completion"] for row in rows] == [night.backwards(each) for each in prompts]
@@ -160,14 +161,16 @@ def test_a_python_that_is_not_there_is_told(tmp_path: Path, python: Path) -> Non
 
 def test_an_engine_of_several_gpus_gets_them_where_they_are_together(night: Night) -> None:
     arguments = engine_arguments_of(night.job.form, GenerationSpec(tensor_parallel_size=2))
-    stage = processor_of(replace(night.job, arguments=arguments)).get_stage_by_name(STAGE)
+    job = replace(night.job, arguments=arguments)
+    stage = processor_of(job, job.form, {}).get_stage_by_name(STAGE)
     assert stage.fn_constructor_kwargs["engine_kwargs"]["distributed_executor_backend"] == "ray"
     assert stage.map_batches_kwargs["num_gpus"] == 0
     assert stage.map_batches_kwargs["ray_remote_args_fn"].args[0] == 2
 
 
 def test_an_engine_of_one_gpu_runs_by_the_python_that_has_vllm(night: Night) -> None:
-    processor = processor_of(replace(night.job, engines=3))
+    processor = processor_of(replace(night.job, engines=3), Path("/elsewhere"), {"num_cpus": 0})
+    assert processor.config.model_source == "/elsewhere"
     assert processor.list_stage_names() == [STAGE]
     options = processor.get_stage_by_name(STAGE).map_batches_kwargs
     assert (options["num_gpus"], options["num_cpus"]) == (1, 0)

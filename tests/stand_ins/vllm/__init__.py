@@ -72,7 +72,7 @@ class AsyncLLMEngine:
         if "BROKEN" in text and (self.folder / "breaks").exists():
             folder, _, pattern = (self.folder / "breaks").read_text().partition(" ")
             async with asyncio.timeout(200):
-                while not any(Path(folder).glob(pattern)):
+                while not [f for f in Path(folder).glob(pattern) if ".pending" not in f.name]:
                     await asyncio.sleep(0.05)
             raise RuntimeError("CUDA error: an illegal memory access was encountered")
         if (self.folder / "fatal").exists():

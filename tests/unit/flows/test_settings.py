@@ -195,6 +195,14 @@ def test_a_job_on_this_machines_cluster_has_the_same_home(tmp_path: Path) -> Non
     assert told["MLFLOW_TRACKING_URI"] == f"sqlite:///{tmp_path}/home/mlflow.db"
 
 
+def test_a_job_on_a_cluster_knows_which_python_has_vllm() -> None:
+    os.environ["RAY_ADDRESS"] = "http://ray:8265"
+    assert "MILLRACE_VLLM_PYTHON" not in environment.cluster_variables(settings.load())
+    os.environ["MILLRACE_VLLM_PYTHON"] = "/opt/vllm/bin/python"
+    told = environment.cluster_variables(settings.load())
+    assert told["MILLRACE_VLLM_PYTHON"] == "/opt/vllm/bin/python"
+
+
 def test_a_child_loads_the_same_settings() -> None:
     os.environ["MILLRACE_PIPELINES"] = "a.yaml,b/*.yaml"
     os.environ["MILLRACE_TRITON"] = "a:1:2:3"

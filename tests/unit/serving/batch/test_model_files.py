@@ -15,7 +15,7 @@ from models.errors import WorkError
 from models.features import Encoding, Feature
 from serving.batch import model_files
 from serving.batch.job import Job
-from serving.batch.model_files import at_hand, carried
+from serving.batch.model_files import at_hand, carried, everywhere
 from serving.batch.prompt_job import PromptJob
 from serving.batch.row_job import RowJob
 
@@ -106,3 +106,16 @@ def test_a_folder_that_others_can_write_is_not_used(
     (tmp_path / f"millrace-models-{os.getuid()}").chmod(0o777)
     with pytest.raises(WorkError, match="not ours alone"):
         at_hand(job, model)
+
+
+def test_files_come_to_every_node_of_a_kind_before_they_are_wanted(
+    job: Job, tmp_path: Path
+) -> None:
+    sent, model = contents(job), carried(job)
+    assert everywhere(job, model, "CPU", tmp_path) is job
+    shutil.rmtree(job.folder)
+    cache = tmp_path / "node"
+    cache.mkdir()
+    here = everywhere(job, model, "CPU", cache)
+    assert contents(here) == sent
+    assert here.folder.is_relative_to(cache)

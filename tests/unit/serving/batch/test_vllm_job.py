@@ -50,7 +50,7 @@ def test_the_live_engine_may_have_more_answers_at_a_time() -> None:
 
 
 def test_ray_is_told_of_the_engines_and_runs_no_other_stage() -> None:
-    config = processor_config(replace(job(tensor_parallel_size=2), engines=3, batch_size=64))
+    config = processor_config(replace(job(tensor_parallel_size=2), engines=3, batch_size=64), FORM)
     assert config.model_source == str(FORM)
     assert config.engine_kwargs["tensor_parallel_size"] == 2
     assert "model" not in config.engine_kwargs
@@ -62,13 +62,13 @@ def test_ray_is_told_of_the_engines_and_runs_no_other_stage() -> None:
 
 @pytest.mark.parametrize(("batch_size", "batches"), [(256, 4), (1024, 4), (64, 16), (10, 103)])
 def test_an_engine_has_batches_enough_to_be_full(batch_size: int, batches: int) -> None:
-    found = processor_config(replace(job(), batch_size=batch_size)).max_concurrent_batches
+    found = processor_config(replace(job(), batch_size=batch_size), FORM).max_concurrent_batches
     assert found == batches
 
 
 def test_a_config_does_not_change_its_job() -> None:
     given = job()
-    processor_config(given)
+    processor_config(given, FORM)
     assert given == job()
 
 
