@@ -9,7 +9,7 @@ FILES_PER_ACTOR = 16
 LARGEST = 2**24
 """Bytes of a block where actors read."""
 HANDED_LARGEST = 2**26
-"""Where tasks read: a block that is handed on costs Ray some 60 ms, however small."""
+"""Where tasks read: a block that is handed on costs Ray tens of milliseconds, however small."""
 
 
 @dataclass(frozen=True)

@@ -115,11 +115,6 @@ class Job(Protocol):
         ...
 
     @property
-    def batch_size(self) -> int:
-        """Rows of a call of the model."""
-        ...
-
-    @property
     def folder(self) -> Path:
         """Where the files of the model are, on the node of the driver."""
         ...

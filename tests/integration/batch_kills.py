@@ -39,7 +39,7 @@ DATE = "2026-01-05"
 BAD = 1000
 """One row of so many has no value in a column that may not miss any."""
 HIDDEN = 2048
-"""Width of what the model works out in vain: some 40 µs a row, or all is done before a kill."""
+"""Width of what the model works out in vain, or all would be done before a kill."""
 MANY = 10
 """Files of an input, one piece each at least."""
 PROCESSES = {"actor": "MapWorker", "write": "ray::Write", "raylet": "raylet/raylet"}
@@ -154,8 +154,8 @@ def _kill(driver: int, kill: str) -> bool:
 
 
 def content(folder: Path) -> tuple[int, int, str]:
-    """Return rows, rows without those that are there twice, and a digest of what they say."""
-    table = deltalake.DeltaTable(folder / "out").to_pyarrow_table().sort_by("_key")
+    """Return rows, rows without those that are there twice, and a digest in their order."""
+    table = deltalake.DeltaTable(folder / "out").to_pyarrow_table().sort_by("_row")
     said = zip(*(table[name].to_pylist() for name in ("_key", "prediction")), strict=True)
     digest = hashlib.sha256("\n".join(map(str, said)).encode()).hexdigest()
     return table.num_rows, len(set(table["_row"].to_pylist())), digest
