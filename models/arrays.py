@@ -1,4 +1,4 @@
-"""The array type of annotations; docstrings tell shape and dtype."""
+"""The array type of annotations, and places evenly apart; docstrings tell shape and dtype."""
 
 from typing import Any
 
@@ -7,3 +7,8 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float32]
+
+
+def spread(count: int, most: int) -> npt.NDArray[np.int64]:
+    """Return so many positions of `count` at most, evenly apart, ascending: int64."""
+    return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(np.int64))

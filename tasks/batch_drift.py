@@ -3,15 +3,11 @@
 import json
 import re
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
-from models.errors import InputError
-from models.package import ModelVersion
-from models.places import Places
-from models.snapshots import Snapshot, open_snapshot
 from models.tracking import TrackedRun
 from serving.batch.drift import Bins, Drift, drift_of
 from serving.batch.drift_plot import drift_figure, shares_figure
@@ -19,7 +15,6 @@ from serving.batch.lineage import seen_by
 from serving.batch.report import BatchReport
 from tasks.progress import log
 
-PREDICTION = "prediction"
 EVENT = "millrace.batch.drift"
 WORST = 6
 UNNAMEABLE = re.compile(r"[^\w\-. /:]")
@@ -42,28 +37,6 @@ class Event:
 
 
 Emit = Callable[[Event], None]
-
-
-def learnt_from(version: ModelVersion, places: Places) -> Snapshot | None:
-    """Return the snapshot that a version was trained on; None where it is not there any more."""
-    name, _, number = version.tags.get("millrace.dataset", "").partition(" version ")
-    if not number.isdigit():
-        return None
-    try:
-        return open_snapshot(places, name, int(number))
-    except InputError:
-        return None
-
-
-def bins_of(snapshot: Snapshot | None) -> tuple[tuple[Bins, ...], Bins | None]:
-    """Return the bins of the features that can be compared, and of the target."""
-    if snapshot is None:
-        return (), None
-    schema, known = snapshot.schema, snapshot.statistics
-    found = {c.name: Bins.of(c, known[c.name]) for c in schema.columns if c.name in known}
-    features = tuple(bins for name in schema.features if (bins := found.get(name)) is not None)
-    target = found.get(schema.target)
-    return features, None if target is None else replace(target, column=PREDICTION)
 
 
 def tell_drift(

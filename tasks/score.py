@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 from zoneinfo import ZoneInfo
@@ -22,13 +22,13 @@ from models.source_files import plain
 from models.tracking import tracked_run
 from serving.batch.actor import Told
 from serving.batch.report import BatchReport
-from serving.batch.row_job import RowJob
 from serving.batch.scoring import How, Target, done_before, score
 from serving.batch.source import Input, open_input
 from serving.batch.throughput import Sample
 from tasks import progress
 from tasks.batch_agreement import LiveCheck
-from tasks.batch_drift import Emit, Event, bins_of, learnt_from, tell_drift
+from tasks.batch_bins import learnt_from, watched
+from tasks.batch_drift import Emit, Event, tell_drift
 from tasks.batch_job import AnyJob, job_of
 from tasks.batch_run import EXPERIMENT, BatchRun
 from tasks.progress import log
@@ -82,11 +82,8 @@ def scored(
             valid=f"a version of {pipeline.name} with the alias {CHAMPION}",
             hint="run `millrace run FILE`, then set the alias in the MLflow UI",
         )
-    bins, predicted = bins_of(learnt_from(champion, places))
     package = registry.fetch(champion)
     job = job_of(pipeline, package, places, _held(pipeline, places))
-    if isinstance(job, RowJob):
-        job = replace(job, bins=bins, predicted=predicted)
     named = named_input(pipeline, source, date) or _dataset_table(pipeline, places)
     found = open_input(plain(named), job)
     target = Target(
@@ -94,8 +91,10 @@ def scored(
         places.table("dead_letters", pipeline.name),
         date,
     )
-    before = done_before(found, job, target)
-    report = before or _tracked(pipeline, places, package, found, job, target, telling)
+    report = done_before(found, job, target)
+    if report is None:
+        job = watched(job, learnt_from(champion, places))
+        report = _tracked(pipeline, places, package, found, job, target, telling)
     if report.dead:
         log.warning("%s rows have no prediction; see %s", report.dead, target.dead_letters)
     return report
@@ -129,7 +128,7 @@ def _tracked(
         report = score(found, job, target, _how(pipeline, places), take, check)
         if not report.unchanged:
             tracked.finish(pipeline, report)
-            every = (*job.bins, *([job.predicted] if job.predicted else ()))
+            every = (*job.bins, *job.output_bins)
             tell_drift(run, report, every, pipeline.batch.max_drift, telling.emit)
     return report
 

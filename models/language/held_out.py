@@ -5,12 +5,11 @@ from dataclasses import replace
 
 import torch
 
-from models.arrays import Array
+from models.arrays import Array, spread
 from models.language.batches import micro_batch
 from models.language.decoder import build_decoder
 from models.language.loss import summed_loss
 from models.language.meter import perplexity
-from models.language.order import spread
 from models.language.recipe import DecoderSpec
 from models.language.sequences import Packed, Sequences
 

@@ -9,14 +9,14 @@ from typing import Any
 
 import torch.distributed as dist
 
-from models.arrays import Array
+from models.arrays import Array, spread
 from models.language.batches import MicroBatch, micro_batch
 from models.language.flops import flops_per_token
 from models.language.learner import Learner
 from models.language.memory import Load, memory_of
 from models.language.meter import Meter, peak_memory, perplexity
 from models.language.optimizers import moments_of
-from models.language.order import Course, Place, Step, share_of, spread
+from models.language.order import Course, Place, Step, share_of
 from models.language.parallel import Strategy, workers
 from models.language.recipe import DecoderSpec, Recipe
 from models.language.schedule import rate_at

@@ -132,8 +132,3 @@ def share_of(
     needed = min(micro_steps, max(1, -(-len(positions) // width)))
     starts = [step * width + rank * batch_size for step in range(needed)]
     return [positions[start : start + batch_size] for start in starts]
-
-
-def spread(count: int, most: int) -> Array:
-    """Return so many positions of `count` at most, evenly apart, ascending: int64."""
-    return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(np.int64))

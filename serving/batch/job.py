@@ -110,8 +110,8 @@ class Job(Protocol):
         ...
 
     @property
-    def predicted(self) -> Bins | None:
-        """The same for the column `prediction` of the output; None for not."""
+    def output_bins(self) -> tuple[Bins, ...]:
+        """The same for columns of the output."""
         ...
 
     @property
@@ -134,6 +134,17 @@ class Job(Protocol):
 
     def encoded(self, rows: pa.RecordBatch | pa.Table) -> pa.Table:
         """Return `_key`, what the model reads, and `ERROR` where a row cannot be read."""
+        ...
+
+    def compared(
+        self, rows: pa.RecordBatch | pa.Table, encoded: pa.Table
+    ) -> pa.RecordBatch | pa.Table:
+        """Return the columns of `bins`.
+
+        Args:
+            rows: as they were read.
+            encoded: what `encoded` returned of them.
+        """
         ...
 
     def blocks(self, load: Load) -> Blocks:

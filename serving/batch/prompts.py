@@ -53,6 +53,7 @@ class Prompts:
         sampling: how they are continued.
         key: columns that identify a row; a hash of the prompt when empty.
         held: columns as the dataset holds them, as far as that is known.
+        output_bins: lengths in tokens whose drift is looked at.
     """
 
     model: str
@@ -63,16 +64,12 @@ class Prompts:
     sampling: Sampling = Sampling()
     key: tuple[str, ...] = ()
     held: tuple[Column, ...] = ()
+    output_bins: tuple[Bins, ...] = ()
 
     @property
     def bins(self) -> tuple[Bins, ...]:
-        """None: of texts nothing is known that could be compared."""
+        """None: of a prompt only its tokens are compared, which the output has."""
         return ()
-
-    @property
-    def predicted(self) -> None:
-        """None, likewise."""
-        return
 
     @property
     def needed(self) -> tuple[str, ...]:
@@ -127,6 +124,13 @@ class Prompts:
         if keys is None:
             keys = hash_keys(hash_rows(pa.record_batch({TEXT: texts})))
         return pa.table({KEY: keys, PROMPT: texts, ERROR: errors.cast(pa.string())})
+
+    def compared(
+        self, rows: pa.RecordBatch | pa.Table, encoded: pa.Table
+    ) -> pa.RecordBatch | pa.Table:
+        """Return the columns of `bins`, none of which is asked for."""
+        del encoded
+        return rows
 
     def seed_of(self, row: int) -> int:
         """Return what an answer is drawn by.

@@ -62,15 +62,17 @@ def _read(source: str, todo: Sequence[Todo], job: Job, workplace: Workplace) -> 
             piece, row = each.piece, each.piece.row
             seen = [np.zeros(len(bins.counts), np.int64) for bins in job.bins]
             for chunk in piece.chunks(job.columns):
-                for bins, counts in zip(job.bins, seen, strict=True):
-                    counts += bins.counted(cells_of(chunk.rows, bins.column))
                 first, row = row, row + chunk.rows.num_rows + len(chunk.unreadable)
-                low, high = np.searchsorted(each.done, [first, row])
-                if high - low == row - first:
-                    continue
-                good, dead = parted(chunk, first, job)
+                encoded = job.encoded(chunk.rows)
+                compared = job.compared(chunk.rows, encoded)
+                for bins, counts in zip(job.bins, seen, strict=True):
+                    counts += bins.counted(cells_of(compared, bins.column))
+                good, dead = parted(chunk, first, encoded)
                 workplace.refuse(f"{first:019d}", dead)
-                yield without_rows(good, each.done[low:high]) if high > low else good
+                low, high = np.searchsorted(each.done, [first, row])
+                left = without_rows(good, each.done[low:high]) if high > low else good
+                if left.num_rows:
+                    yield left
             names = [bins.column for bins in job.bins]
             listed = [counts.tolist() for counts in seen]
             workplace.count(piece.name, row - piece.row, dict(zip(names, listed, strict=True)))
@@ -78,17 +80,17 @@ def _read(source: str, todo: Sequence[Todo], job: Job, workplace: Workplace) -> 
         raise broken_off(source, error) from error
 
 
-def parted(chunk: Chunk, first: int, job: Job) -> tuple[pa.Table, pa.Table]:
+def parted(chunk: Chunk, first: int, encoded: pa.Table) -> tuple[pa.Table, pa.Table]:
     """Part the rows of a chunk into those to score, encoded, and the others, of `DEAD`.
 
     Args:
         chunk: some rows; its unreadable lines count behind them.
         first: `ROW` of the first.
-        job: what they are read for.
+        encoded: what the job's `encoded` returned of them.
     """
     rows = chunk.rows
     places = pa.array(np.arange(first, first + rows.num_rows))
-    encoded = job.encoded(rows).append_column(ROW, places)
+    encoded = encoded.append_column(ROW, places)
     errors, keys = encoded[ERROR], encoded[KEY]
     if keys.null_count:
         errors = pc.coalesce(errors, pc.if_else(keys.is_null(), NO_KEY, None))

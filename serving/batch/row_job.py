@@ -26,6 +26,8 @@ from serving.batch.row_keys import cells_of, declared_keys
 
 ANSWER_BYTES = 48
 """Of a row of the output, about."""
+TOKENS = "tokens"
+"""How many of them a text has, as the model reads it."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +44,8 @@ class RowJob:
         held: columns as the dataset holds them, as far as that is known.
         threads: threads of each session.
         batch_size: rows of a call of the session.
-        bins: the columns whose drift is looked at.
-        predicted: the target's bins, for the drift of the predictions.
+        bins: the columns whose drift is looked at; of a text, `TOKENS`.
+        output_bins: the same of the output.
     """
 
     model: str
@@ -56,7 +58,7 @@ class RowJob:
     threads: int = 1
     batch_size: int = ROWS
     bins: tuple[Bins, ...] = ()
-    predicted: Bins | None = None
+    output_bins: tuple[Bins, ...] = ()
 
     @property
     def needed(self) -> tuple[str, ...]:
@@ -134,6 +136,17 @@ class RowJob:
         }
         return pa.table(columns)
 
+    def compared(
+        self, rows: pa.RecordBatch | pa.Table, encoded: pa.Table
+    ) -> pa.RecordBatch | pa.Table:
+        """Return the columns of the input; of a text, how many tokens the model reads."""
+        tokenizer = self.encoding.tokenizer
+        if tokenizer is None:
+            return rows
+        ids = _features(encoded, self.encoding.raw_width)
+        lengths = np.count_nonzero(ids != tokenizer.padding, axis=1)
+        return pa.table({TOKENS: pa.array(lengths, mask=ids[:, 0] < 0)})
+
     def request(self, rows: pa.RecordBatch | pa.Table) -> dict[str, Array]:
         """Return what a client sends of rows that can be encoded, to the live model."""
         return self.encoding.request(self._read(rows))
@@ -187,10 +200,8 @@ class Scorer:
             rows: `_row`, `_key` and `features`.
         """
         read, output = self.job.encoding.input, self.job.output
-        flat = rows[FEATURES].combine_chunks().flatten().to_numpy(zero_copy_only=False)
-        answers = answered(
-            self.session.answer, flat.reshape(-1, read.width), read, self.job.batch_size
-        )
+        features = _features(rows, read.width)
+        answers = answered(self.session.answer, features, read, self.job.batch_size)
         scores = self.meaning.score(answers)
         columns = [
             rows[KEY],
@@ -208,3 +219,9 @@ class Scorer:
             [bad[ROW], bad[KEY], reason, pa.nulls(len(bad), pa.string())], DEAD.names
         )
         return Answers(table.filter(pa.array(finite)), refused.cast(DEAD))
+
+
+def _features(rows: pa.Table, width: int) -> Array:
+    """Return encoded rows as one array, `[rows, width]`."""
+    flat = rows[FEATURES].combine_chunks().flatten().to_numpy(zero_copy_only=False)
+    return np.asarray(flat.reshape(-1, width))

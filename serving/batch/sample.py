@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from models.arrays import spread
 from models.columns import KEY
 from models.source import CHUNK_ROWS
 from serving.batch.agreement import Agreement
@@ -87,11 +88,11 @@ def chosen(pieces: Sequence[Piece], scored: Sequence[Places], count: int) -> Pla
     """
     found = np.empty(0, np.int64)
     for many in (FEW, count):
-        taken = [pieces[n] for n in _evenly(len(pieces), many)]
+        taken = [pieces[n] for n in spread(len(pieces), many)]
         found = np.unique(np.concatenate([found, *(_begun(taken, rows) for rows in scored)]))
         if len(found) >= count:
             break
-    return found[_evenly(len(found), count)]
+    return found[spread(len(found), count)]
 
 
 def _begun(pieces: Sequence[Piece], rows: Places) -> Places:
@@ -101,10 +102,6 @@ def _begun(pieces: Sequence[Piece], rows: Places) -> Places:
     piece = np.searchsorted(firsts, rows, side="right") - 1
     near = (piece >= 0) & (rows < (firsts + np.array(reach, np.int64))[piece])
     return np.asarray(rows[near], np.int64)
-
-
-def _evenly(total: int, count: int) -> Places:
-    return np.unique(np.linspace(0, total - 1, min(total, count)).round().astype(np.int64))
 
 
 def _written(scored: Scored, wanted: Places, answers: Sequence[str]) -> dict[int, dict[str, Any]]:

@@ -36,7 +36,7 @@ from serving.batch.workplace import (
     remove_leftovers,
     workplace_of,
 )
-from serving.batch.written import committable, predictions_seen, prune, written
+from serving.batch.written import answers_seen, committable, prune, written
 
 SETTLED = "settled"
 """Folder of the dead letters from the commit of the output to their own."""
@@ -156,20 +156,10 @@ def _run(
     started = time.perf_counter()
     workplace, partition = begun(target.partition, fingerprint, fresh=not how.resume)
     replaces = partition.active()
-    done = prune(partition, workplace)
-    settled_before = np.union1d(done, workplace.refused()[ROW].to_numpy())
-    todo = remaining(found.pieces, workplace.counted(), settled_before)
-    with Watch(partition, on_work, len(done)) as watch:
-        if todo:
-            _answer(found.source, todo, job, workplace, partition, how, watch)
+    resumed = _work(found, job, how, workplace, partition, on_work)
     tables = written(partition, workplace if how.resume else None, job.output)
-    settled = settle(
-        found.pieces,
-        workplace.counted(),
-        tables,
-        workplace.refused(),
-        unique_keys=found.has_keys,
-    )
+    counted, refused = workplace.counted(), workplace.refused()
+    settled = settle(found.pieces, counted, tables, refused, unique_keys=found.has_keys)
     require_few(settled, how.max_dead_letters)
     found.require_unchanged()
     agreement = check(Scored(found.pieces, partition, tables)) if check is not None else None
@@ -189,19 +179,37 @@ def _run(
         rows=settled.rows,
         scored=settled.scored,
         dead=len(settled.dead),
-        resumed=len(done),
+        resumed=resumed,
         tokens_in=total.tokens_in if has_tokens else None,
         tokens_out=total.tokens_out if has_tokens else None,
         seconds=time.perf_counter() - started,
         agreement=agreement,
     )
-    seen = workplace.seen() | predictions_seen(partition, tables, job.predicted)
+    seen = workplace.seen() | answers_seen(partition, tables, job.output_bins)
     lineage.keep(target.table, partition.job, found, seen)
     workplace.folder.within(SETTLED).write_table("dead.parquet", settled.dead)
     version = partition.commit(job.output, report.metadata(), replaces, files)
     _finish(workplace, target, fingerprint, partition.job)
     seconds = time.perf_counter() - started
     return replace(report, table_version=version, seconds=seconds)
+
+
+def _work(
+    found: Input,
+    job: Job,
+    how: How,
+    workplace: Workplace,
+    partition: Partition,
+    on_work: OnWork,
+) -> int:
+    """Write the answers that are not written yet, and return how many were."""
+    done = prune(partition, workplace)
+    settled = np.union1d(done, workplace.refused()[ROW].to_numpy())
+    todo = remaining(found.pieces, workplace.counted(), settled)
+    with Watch(partition, on_work, len(done)) as watch:
+        if todo:
+            _answer(found.source, todo, job, workplace, partition, how, watch)
+    return len(done)
 
 
 def _answer(

@@ -1,6 +1,6 @@
 """The data files that a job has written, and those of them that are committed."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import PurePosixPath
 
 import numpy as np
@@ -81,24 +81,26 @@ def committable(
     return found
 
 
-def predictions_seen(
-    partition: Partition, files: Mapping[str, pa.Table], bins: Bins | None
+def answers_seen(
+    partition: Partition, files: Collection[str], bins: Sequence[Bins]
 ) -> dict[str, list[int]]:
-    """Return how many predictions are in each bin of the drift, by the bins' name.
+    """Return how many answers are in each bin of the drift, by column.
 
     Args:
         partition: where the files are.
-        files: that were written, by path.
-        bins: of the target; None for nothing to compare.
+        files: paths of those that were written.
+        bins: of columns of the output.
     """
-    if bins is None:
+    if not bins:
         return {}
     filesystem, _ = partition.place
-    counts = np.zeros(len(bins.counts), np.int64)
+    names = [each.column for each in bins]
+    counts = [np.zeros(len(each.counts), np.int64) for each in bins]
     for file in files:
-        cells = pq.read_table(file, columns=["prediction"], filesystem=filesystem)["prediction"]
-        counts += bins.counted(cells.combine_chunks())
-    return {bins.column: counts.tolist()}
+        rows = pq.read_table(file, columns=names, filesystem=filesystem)
+        for each, seen in zip(bins, counts, strict=True):
+            seen += each.counted(rows[each.column].combine_chunks())
+    return {name: seen.tolist() for name, seen in zip(names, counts, strict=True)}
 
 
 def _whole(partition: Partition, workplace: Workplace) -> list[str]:

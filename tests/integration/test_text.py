@@ -18,6 +18,7 @@ from tritonclient import grpc, http
 from tritonclient.utils import InferenceServerException
 
 from models.places import Endpoint, Places
+from models.tracking import client
 from serving.client import TritonClient
 from serving.triton import running
 
@@ -241,6 +242,12 @@ def test_a_batch_gives_the_answers_of_the_live_model(texts: Texts, tmp_path: Pat
     assert (done.json["rows"], done.json["dead"]) == (len(rows), 1)
     compared = done.json["agreement"]
     assert (compared["compared"], compared["reason"]) == (len(ODD), "")
+    store = client(texts.places.tracking_uri)
+    experiment = store.get_experiment_by_name("texts.batch")
+    (run,) = store.search_runs(
+        [experiment.experiment_id], order_by=["start_time DESC"], max_results=1
+    )
+    assert {"drift.tokens", "drift.prediction"} <= run.data.metrics.keys()
     table = deltalake.DeltaTable(done.json["table"]).to_pyarrow_table().sort_by("_row").to_pylist()
     (dead,) = deltalake.DeltaTable(done.json["dead_letters"]).to_pyarrow_table().to_pylist()
     assert (dead["reason"], dead["_key"]) == ("body is missing", str(len(rows) - 1))

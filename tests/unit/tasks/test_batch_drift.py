@@ -12,7 +12,8 @@ from models.statistics import statistics_of
 from serving.batch.drift import Bins
 from serving.batch.folder import Folder
 from serving.batch.lineage import KEPT
-from tasks.batch_drift import PREDICTION, Event, bins_of, tell_drift
+from tasks.batch_bins import PREDICTION, bins_of
+from tasks.batch_drift import Event, tell_drift
 from tests.unit.tasks.test_batch_run import REPORT
 
 SCHEMA = TableSchema(
@@ -82,19 +83,6 @@ def told(
 
 def counted(bins: Bins, seen: pa.RecordBatch) -> Any:
     return bins.counted(seen["t" if bins.column == PREDICTION else bins.column])
-
-
-def test_columns_that_can_be_compared_have_bins_and_the_target_those_of_predictions(
-    snapshot: Snapshot,
-) -> None:
-    features, target = bins_of(snapshot)
-    assert [bins.column for bins in features] == ["age (years)", "kind"]
-    assert target is not None
-    assert target.column == PREDICTION
-
-
-def test_without_a_snapshot_nothing_is_compared() -> None:
-    assert bins_of(None) == ((), None)
 
 
 def test_rows_like_those_of_training_do_not_drift(tmp_path: Path, snapshot: Snapshot) -> None:

@@ -34,7 +34,8 @@ def generator(job: PromptJob) -> Generator:
 
 
 def read(job: PromptJob, first: int = 0, **columns: Any) -> tuple[pa.Table, pa.Table]:
-    return parted(Chunk(pa.record_batch(columns)), first, job)
+    rows = pa.record_batch(columns)
+    return parted(Chunk(rows), first, job.encoded(rows))
 
 
 def completions(generator: Generator, prompts: list[str], first: int = 0) -> list[str]:

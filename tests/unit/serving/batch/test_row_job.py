@@ -35,7 +35,7 @@ def parts(job: RowJob, table: pa.Table, *lines: Unreadable) -> tuple[pa.Table, p
     """Return the rows to score, and the dead."""
     columns = [column.combine_chunks() for column in table.columns]
     batch = pa.RecordBatch.from_arrays(columns, schema=table.schema)
-    return parted(Chunk(batch, lines), 100, job)
+    return parted(Chunk(batch, lines), 100, job.encoded(batch))
 
 
 def answered(job: RowJob, table: pa.Table) -> pa.Table:

@@ -416,7 +416,7 @@ def test_a_table_that_is_none_of_predictions_is_told(tmp_path: Path) -> None:
 
 def test_what_was_seen_of_each_column_is_kept_for_its_drift(tmp_path: Path, job: RowJob) -> None:
     bins = Bins("a", "number", (10.0, 20.0), (), (1, 1, 1, 0))
-    watched = replace(job, bins=(bins,), predicted=replace(bins, column="prediction"))
+    watched = replace(job, bins=(bins,), output_bins=(replace(bins, column="prediction"),))
     found = open_input(str(numbers(tmp_path / "r.parquet", 40, bad=2)), watched)
     report = score(found, watched, target_in(tmp_path), How())
     assert seen_by(report.table, report.job) == {

@@ -34,6 +34,11 @@ def job(form: Path = FORM, **generation: Any) -> VllmJob:
     return VllmJob("m", 3, "d", form, arguments=arguments, vllm="0.33.0")
 
 
+def read(of: VllmJob, prompts: list[str], first: int = 0) -> tuple[pa.Table, pa.Table]:
+    rows = pa.record_batch({"prompt": prompts})
+    return parted(Chunk(rows), first, of.encoded(rows))
+
+
 def test_an_engine_of_the_night_is_the_live_one_but_for_what_helps_single_streams() -> None:
     spec = GenerationSpec(
         **{"cache_size_gib": 8, "tensor_parallel_size": 2, "enable_prefix_caching": False},
@@ -95,7 +100,7 @@ def test_what_does_not_is_the_same_job(other: VllmJob) -> None:
 def test_prompts_become_tokens_or_are_put_aside(form: Path, tmp_path: Path) -> None:
     workplace = Workplace(Folder(str(tmp_path)))
     prompts = ["the old mill", TEXT, "by the river", TEXT * 100]
-    good, _ = parted(Chunk(pa.record_batch({"prompt": prompts})), 5, job(form))
+    good, _ = read(job(form), prompts, 5)
     tokens = Tokens(form, workplace)
     rows = tokens(good)
     assert rows["_row"].to_pylist() == [5, 7]
@@ -109,7 +114,7 @@ def test_prompts_become_tokens_or_are_put_aside(form: Path, tmp_path: Path) -> N
 
 
 def test_no_prompt_may_be_left(form: Path, tmp_path: Path) -> None:
-    good, _ = parted(Chunk(pa.record_batch({"prompt": [TEXT]})), 0, job(form))
+    good, _ = read(job(form), [TEXT])
     assert Tokens(form, Workplace(Folder(str(tmp_path))))(good).num_rows == 0
 
 

@@ -1,0 +1,145 @@
+"""What a batch job's rows are held against, from real snapshots and real tokenizers."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from models import tables
+from models.columns import Column, TableSchema
+from models.features import Encoding, Feature
+from models.pipeline import Pipeline
+from models.places import Places
+from models.snapshots import Snapshot
+from models.statistics import statistics_of
+from models.tokenizer import learnt
+from serving.batch.prompt_job import PromptJob
+from serving.batch.row_job import RowJob
+from serving.batch.sampling import Sampling
+from tasks.batch_bins import PREDICTION, bins_of, watched
+from tests.stand_ins.vllm_form import write_form
+
+TEXT = "the old mill by the river turned its wheel all day and all night long. " * 4
+WORDS = TEXT.split()
+SCHEMA = TableSchema(
+    (
+        Column("age", "float"),
+        Column("note", "text"),
+        Column("kind", "category", categories=("a", "b")),
+        Column("t", "category", categories=("no", "yes")),
+    ),
+    (),
+    "t",
+    ("age", "note", "kind"),
+)
+INSTRUCTIONS: dict[str, Any] = {
+    "target": "answer",
+    "features": ["ask"],
+    "key": ["id"],
+    "columns": {"answer": {"type": "text"}},
+}
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> Places:
+    return Places(tmp_path / "home", "", str(tmp_path / "home" / "tables")).prepared()
+
+
+def ingested(
+    folder: Path, places: Places, rows: Sequence[dict[str, Any]], family: str, **dataset: Any
+) -> Snapshot:
+    (folder / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    values = {
+        "name": "t",
+        "dataset": {"source": "rows.jsonl", **dataset},
+        "model": {"family": family},
+    }
+    return tables.ingest(Pipeline.model_validate(values).located(folder), places)
+
+
+def test_columns_that_can_be_compared_have_bins_and_the_target_those_of_predictions() -> None:
+    columns = {"age": [1.0, 2.0], "note": ["x", "y"], "kind": ["a", "b"], "t": ["no", "yes"]}
+    known = statistics_of(pa.record_batch(columns), SCHEMA)
+    features, target = bins_of(Snapshot("m", "uri", 2, "digest", 2, SCHEMA, known, {}))
+    assert [bins.column for bins in features] == ["age", "kind"]
+    assert target is not None
+    assert target.column == PREDICTION
+
+
+def test_of_texts_the_tokens_that_the_model_reads_are_compared(
+    tmp_path: Path, places: Places
+) -> None:
+    texts = [" ".join(WORDS[: 1 + n % 12]) for n in range(300)]
+    rows = [{"id": n, "body": text, "t": "ab"[n % 2]} for n, text in enumerate(texts)]
+    spec = {"target": "t", "key": ["id"], "columns": {"body": {"type": "text"}}}
+    snapshot = ingested(tmp_path, places, rows, "text_classifier", **spec)
+    tokenizer = learnt([TEXT], vocab_size=400, max_tokens=10)
+    encoding = Encoding((Feature("body", "text", 10),), "t", ("a", "b"), tokenizer=tokenizer)
+    job = watched(RowJob("m", 1, "d", Path(), encoding), snapshot)
+    (bins,) = job.bins
+    assert (bins.column, bins.rows) == ("tokens", 300)
+    assert [bins.column for bins in job.output_bins] == ["prediction"]
+    seen = pa.table({"body": [*texts, TEXT, None]})
+    lengths = job.compared(seen, job.encoded(seen))["tokens"].to_pylist()
+    assert lengths[:3] == [tokenizer_length(tokenizer.json, text) for text in texts[:3]]
+    assert lengths[-2:] == [10, None]
+    assert bins.counted(pa.array(lengths[:-2])).tolist() == list(bins.counts)
+
+
+def tokenizer_length(contents: str, text: str) -> int:
+    from tokenizers import Tokenizer
+
+    opened = Tokenizer.from_str(contents)
+    opened.no_padding()
+    return len(opened.encode(text).ids)
+
+
+@pytest.fixture(scope="module")
+def form(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("lm") / "form"
+    write_form(folder, TEXT, 64)
+    return folder
+
+
+def test_of_instructions_prompts_and_answers_are_compared_in_tokens(
+    tmp_path: Path, places: Places, form: Path
+) -> None:
+    from tokenizers import Tokenizer
+
+    rows = [
+        {"ask": " ".join(WORDS[: 1 + n % 7]), "answer": " ".join(WORDS[: 1 + n % 20]), "id": n}
+        for n in range(200)
+    ]
+    snapshot = ingested(tmp_path, places, rows, "causal_lm", **INSTRUCTIONS)
+    job = watched(PromptJob("m", 1, "d", form, sampling=Sampling(max_tokens=8)), snapshot)
+    prompts, answers = job.output_bins
+    assert [prompts.column, answers.column] == ["prompt_tokens", "completion_tokens"]
+    assert prompts.rows == answers.rows == 200
+    opened = Tokenizer.from_file(str(form / "tokenizer.json"))
+    asked = [len(opened.encode(row["ask"]).ids) for row in rows]
+    assert prompts.counted(pa.array(asked)).tolist() == list(prompts.counts)
+    told = [min(8, 1 + len(opened.encode(row["answer"]).ids)) for row in rows]
+    assert answers.counted(pa.array(told)).tolist() == list(answers.counts)
+
+
+def test_of_a_corpus_nothing_is_compared(tmp_path: Path, places: Places, form: Path) -> None:
+    rows = [{"text": TEXT[n:], "id": n} for n in range(20)]
+    spec = {"target": "text", "features": [], "key": ["id"]}
+    snapshot = ingested(tmp_path, places, rows, "causal_lm", **spec)
+    job = watched(PromptJob("m", 1, "d", form), snapshot)
+    assert (job.bins, job.output_bins) == ((), ())
+
+
+def test_without_its_snapshot_a_job_runs_and_nothing_is_compared(
+    tmp_path: Path, places: Places, form: Path
+) -> None:
+    job = PromptJob("m", 1, "d", form)
+    assert watched(job, None) == job
+    rows = [{"ask": TEXT[n:], "answer": "yes", "id": n} for n in range(20)]
+    snapshot = ingested(tmp_path, places, rows, "causal_lm", **INSTRUCTIONS)
+    for file in Path(snapshot.uri).rglob("*.parquet"):
+        file.unlink()
+    assert watched(job, snapshot) == job
