@@ -31,10 +31,10 @@ from models.cluster import connected
 from models.features import Encoding, Feature
 from models.machine import this_machine
 from models.onnx_session import OnnxSession
-from serving.batch.prompt_job import PromptJob
+from serving.batch.prompts.prompt_job import PromptJob
+from serving.batch.prompts.sampling import Sampling
 from serving.batch.report import BatchReport
 from serving.batch.row_job import RowJob
-from serving.batch.sampling import Sampling
 from serving.batch.scoring import How, Target, score
 from serving.batch.source import open_input
 from tests.integration.batch_kills import prepare, run

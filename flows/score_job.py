@@ -1,7 +1,7 @@
 """The program of a batch job on a Ray cluster: python -m flows.score_job ERRAND.
 
 It does what the step `score_rows` does, on the head of the cluster and without Prefect; the flow
-that submitted it follows its log, and is told the outcome there (`serving/batch/told.py`).
+that submitted it follows its log, and is told the outcome there (`serving/batch/cluster/told.py`).
 """
 
 import signal
@@ -13,8 +13,8 @@ from typing import Any
 
 from flows import environment, settings
 from models.errors import MillraceError
-from serving.batch.submission import Errand
-from serving.batch.told import outcome_line, tell_on_stdout
+from serving.batch.cluster.submission import Errand
+from serving.batch.cluster.told import outcome_line, tell_on_stdout
 
 TERMINATED = 128 + signal.SIGTERM
 
@@ -36,7 +36,7 @@ def main() -> None:
 def _done(errand: Errand) -> dict[str, Any]:
     """Score, and return the report and what Prefect is to hear of."""
     from models.pipeline_file import load_pipeline
-    from serving.batch.shared import take_proof
+    from serving.batch.cluster.shared import take_proof
 
     chosen = settings.load()
     pipeline = load_pipeline(Path(errand.file))

@@ -9,7 +9,7 @@ from models.package import LanguagePackage, Package
 from models.places import Places
 from serving.batch.agreement import Agreement, require_agreement
 from serving.batch.live import Live, LivePrompts, LiveRows, compared, in_a_line, not_live
-from serving.batch.prompts import Prompts
+from serving.batch.prompts.base import Prompts
 from serving.batch.row_job import RowJob
 from serving.batch.sample import Example, Scored, examples
 from serving.client import TritonClient

@@ -16,7 +16,7 @@ from models.places import Places
 from models.snapshots import Snapshot, open_snapshot, sampled
 from serving.batch.drift import Bins, bins_of_values
 from serving.batch.job import TOKENS_IN, TOKENS_OUT
-from serving.batch.prompts import Prompts, context_of, is_readable
+from serving.batch.prompts.base import Prompts, context_of, is_readable
 from serving.batch.row_job import TOKENS, RowJob
 from serving.batch.row_keys import cells_of
 from tasks.batch_job import AnyJob

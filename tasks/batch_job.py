@@ -5,11 +5,11 @@ from models.language_engine import engine_of
 from models.package import FORM, GraphPackage, Package
 from models.pipeline import Pipeline
 from models.places import Places
-from serving.batch.prompt_job import PromptJob
+from serving.batch.prompts.prompt_job import PromptJob
+from serving.batch.prompts.sampling import Sampling
+from serving.batch.prompts.vllm_job import VllmJob, engine_arguments_of
+from serving.batch.prompts.vllm_place import engines_of, gpus_of_ray, vllm_version
 from serving.batch.row_job import RowJob
-from serving.batch.sampling import Sampling
-from serving.batch.vllm_job import VllmJob, engine_arguments_of
-from serving.batch.vllm_place import engines_of, gpus_of_ray, vllm_version
 
 ROWS, PROMPTS = 1024, 256
 """Of one call of the model, where the pipeline file does not say."""

@@ -11,11 +11,11 @@ from models.digest import digest_of
 from models.pipeline import Pipeline
 from models.places import Places
 from models.ray_jobs import RayJobs
-from serving.batch.following import follow, stop
+from serving.batch.cluster.following import follow, stop
+from serving.batch.cluster.shared import leave_proof, remove_proof, require_shared
+from serving.batch.cluster.submission import ORDER, Errand, Order, error_of, fault_of, which
+from serving.batch.cluster.told import Line, outcome_in
 from serving.batch.report import BatchReport
-from serving.batch.shared import leave_proof, remove_proof, require_shared
-from serving.batch.submission import ORDER, Errand, Order, error_of, fault_of, which
-from serving.batch.told import Line, outcome_in
 from tasks.batch_drift import Event
 from tasks.progress import log
 from tasks.retry import step

@@ -11,8 +11,8 @@ import ray
 import ray.data
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from serving.batch.cluster.model_files import Carried, at_hand
 from serving.batch.job import ROW, TOKENS_IN, TOKENS_OUT, ActorJob
-from serving.batch.model_files import Carried, at_hand
 from serving.batch.throughput import Work
 from serving.batch.workplace import Workplace
 

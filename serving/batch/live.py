@@ -14,7 +14,7 @@ from serving.batch.agreement import (
     number_difference,
     text_difference,
 )
-from serving.batch.prompts import PROMPT, Prompts
+from serving.batch.prompts.base import PROMPT, Prompts
 from serving.batch.row_job import RowJob
 from serving.batch.sample import Example
 from serving.index import LoadedModel, live_version, ready_versions

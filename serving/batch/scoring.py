@@ -11,14 +11,15 @@ import numpy as np
 import ray.data
 from ray.data.checkpoint import CheckpointConfig
 
-from serving.batch import dead_letters, lease, lineage, spread
+from serving.batch import dead_letters, lease, lineage
 from serving.batch.actor import Means, work_of
 from serving.batch.blocks import Blocks
+from serving.batch.cluster import spread
+from serving.batch.cluster.model_files import carried
 from serving.batch.faults import fault_of
 from serving.batch.fingerprint import fingerprint_of
 from serving.batch.folder import Folder
 from serving.batch.job import DEAD, ROW, TOKENS_IN, Job
-from serving.batch.model_files import carried
 from serving.batch.partition import JOB, Partition
 from serving.batch.reader import Rows
 from serving.batch.remaining import Todo, load_of, remaining

@@ -16,15 +16,15 @@ import ray
 
 from models.errors import InputError, WorkError
 from models.specs.language import GenerationSpec
-from serving.batch import vllm_job
 from serving.batch.actor import Told
+from serving.batch.prompts import vllm_job
+from serving.batch.prompts.sampling import Sampling
+from serving.batch.prompts.vllm_job import STAGE, VllmJob, engine_arguments_of, processor_of
+from serving.batch.prompts.vllm_place import vllm_version
 from serving.batch.report import BatchReport
-from serving.batch.sampling import Sampling
 from serving.batch.scoring import How, Target, score
 from serving.batch.source import open_input
 from serving.batch.throughput import Work
-from serving.batch.vllm_job import STAGE, VllmJob, engine_arguments_of, processor_of
-from serving.batch.vllm_place import vllm_version
 from tests.stand_ins.vllm_form import write_form
 
 STAND_INS = Path(__file__).parents[1] / "stand_ins"

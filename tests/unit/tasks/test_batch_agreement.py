@@ -13,10 +13,10 @@ from models.package import ModelVersion, Package
 from models.places import Endpoint, Places
 from serving.batch.agreement import Agreement
 from serving.batch.partition import Partition
-from serving.batch.prompt_job import PromptJob
+from serving.batch.prompts.prompt_job import PromptJob
+from serving.batch.prompts.sampling import Sampling
 from serving.batch.row_job import RowJob
 from serving.batch.sample import Scored
-from serving.batch.sampling import Sampling
 from tasks.batch_agreement import LiveCheck
 
 ROWS = RowJob("m", 3, "d", Path("m.onnx"), Encoding((Feature("a", "number"),), "t"))

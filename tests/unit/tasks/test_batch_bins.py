@@ -16,9 +16,9 @@ from models.places import Places
 from models.snapshots import Snapshot
 from models.statistics import statistics_of
 from models.tokenizer import learnt
-from serving.batch.prompt_job import PromptJob
+from serving.batch.prompts.prompt_job import PromptJob
+from serving.batch.prompts.sampling import Sampling
 from serving.batch.row_job import RowJob
-from serving.batch.sampling import Sampling
 from tasks.batch_bins import PREDICTION, bins_of, watched
 from tests.stand_ins.vllm_form import write_form
 

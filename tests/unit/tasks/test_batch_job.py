@@ -9,8 +9,8 @@ from models.errors import InputError
 from models.package import LanguagePackage, ModelVersion
 from models.pipeline import Pipeline
 from models.places import Places
-from serving.batch.prompt_job import PromptJob
-from serving.batch.vllm_job import VllmJob
+from serving.batch.prompts.prompt_job import PromptJob
+from serving.batch.prompts.vllm_job import VllmJob
 from tasks import batch_job
 from tasks.batch_job import job_of
 

@@ -14,8 +14,8 @@ from models.errors import InputError, TransientError, WorkError
 from models.pipeline_file import load_pipeline
 from models.places import Places
 from models.ray_jobs import RayJob
-from serving.batch.submission import ORDER, Errand
-from serving.batch.told import outcome_line
+from serving.batch.cluster.submission import ORDER, Errand
+from serving.batch.cluster.told import outcome_line
 from tasks import score_elsewhere as module
 from tasks.batch_drift import Event
 from tests.unit.tasks.test_batch_run import REPORT

@@ -1,6 +1,6 @@
 """A job that is compared before its commit, from its input to the committed partition."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import deltalake
@@ -10,7 +10,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from models.arrays import Array
-from models.cluster import connected
 from models.errors import InputError, WorkError
 from models.features import Encoding, Feature
 from serving.batch.agreement import Agreement, require_agreement
@@ -20,15 +19,11 @@ from serving.batch.sample import Check, Scored, examples
 from serving.batch.scoring import How, Target, score
 from serving.batch.source import Input, open_input
 
+pytestmark = pytest.mark.usefixtures("local_ray")
+
 ENCODING = Encoding(tuple(Feature(name, "number") for name in "abc"), "t")
 ROWS = 200
 Answer = Callable[[float], float]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def ray_is_there() -> Iterator[None]:
-    with connected("local", 1):
-        yield
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ from models.columns import Column
 from models.features import Encoding, Feature
 from serving.batch import fingerprint as module
 from serving.batch.fingerprint import fingerprint_of
-from serving.batch.prompt_job import PromptJob
+from serving.batch.prompts.prompt_job import PromptJob
+from serving.batch.prompts.sampling import Sampling
 from serving.batch.row_job import RowJob
-from serving.batch.sampling import Sampling
 
 ROWS = RowJob("m", 1, "d", Path("m.onnx"), Encoding((Feature("a", "number"),), "t"), ("id",))
 PROMPTS = PromptJob("m", 1, "d", Path("form"))

@@ -16,10 +16,10 @@ from models.features import Encoding, Feature
 from models.tokenizer import learnt
 from serving.batch.agreement import Difference
 from serving.batch.live import TOKENS, LivePrompts, LiveRows, compared, not_live
-from serving.batch.prompt_job import PromptJob
+from serving.batch.prompts.prompt_job import PromptJob
+from serving.batch.prompts.sampling import Sampling
 from serving.batch.row_job import RowJob
 from serving.batch.sample import Example
-from serving.batch.sampling import Sampling
 from serving.index import LoadedModel
 from serving.language.request import Piece
 from serving.language.request import Sampling as Asked

@@ -17,7 +17,7 @@ from serving.batch import pieces as module
 from serving.batch.job import FILE_ROWS
 from serving.batch.partition import Partition
 from serving.batch.pieces import ParquetPiece, Piece
-from serving.batch.prompt_job import PromptJob
+from serving.batch.prompts.prompt_job import PromptJob
 from serving.batch.sample import FEW, Scored, chosen, examples
 from serving.batch.source import open_input
 

@@ -2,7 +2,7 @@
 
 import bz2
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from models.cluster import connected
 from models.columns import Column
 from models.digest import digest_of
 from models.errors import InputError, TransientError, WorkError
@@ -25,6 +24,8 @@ from serving.batch.report import BatchReport
 from serving.batch.row_job import RowJob
 from serving.batch.scoring import How, Target, score
 from serving.batch.source import open_input
+
+pytestmark = pytest.mark.usefixtures("local_ray")
 
 ENCODING = Encoding(
     (
@@ -41,12 +42,6 @@ MANY = 100_000
 
 Run = Callable[[Path, str], BatchReport]
 Scored = Callable[[Path], list[dict[str, Any]]]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def ray_is_there() -> Iterator[None]:
-    with connected("local", 1):
-        yield
 
 
 @pytest.fixture

@@ -11,9 +11,8 @@ from models.columns import KEY
 from models.engine_properties import own_properties
 from serving.batch.actor import Means, in_actors
 from serving.batch.blocks import Blocks, Load
-from serving.batch.engine import Asked, Engine, Finished
 from serving.batch.job import ROW, Answers
-from serving.batch.prompts import (
+from serving.batch.prompts.base import (
     OUTPUT,
     PROMPT,
     Prompts,
@@ -22,6 +21,7 @@ from serving.batch.prompts import (
     is_readable,
     refused,
 )
+from serving.batch.prompts.engine import Asked, Engine, Finished
 
 BLOCK_BYTES = 64 * 1024
 """Of prompts in one file of the output: a kill costs no more than a few of them."""

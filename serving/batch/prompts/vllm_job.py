@@ -16,14 +16,14 @@ from ray.data import ActorPoolStrategy, Dataset
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from models.specs.language import GenerationSpec
-from serving.batch import vllm_rows
 from serving.batch.actor import Means, work_of
 from serving.batch.blocks import Blocks, Load
+from serving.batch.cluster.model_files import everywhere
 from serving.batch.job import ROW
-from serving.batch.model_files import everywhere
-from serving.batch.prompts import Prompts
-from serving.batch.vllm_place import runtime_env_of
-from serving.batch.vllm_tokens import Tokens, ends_of
+from serving.batch.prompts import vllm_rows
+from serving.batch.prompts.base import Prompts
+from serving.batch.prompts.vllm_place import runtime_env_of
+from serving.batch.prompts.vllm_tokens import Tokens, ends_of
 from serving.batch.workplace import Workplace
 from serving.language.vllm_config import engine_arguments
 

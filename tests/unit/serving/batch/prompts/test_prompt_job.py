@@ -9,9 +9,9 @@ import pytest
 
 from models.errors import WorkError
 from models.source import Chunk
-from serving.batch.prompt_job import Generator, PromptJob
+from serving.batch.prompts.prompt_job import Generator, PromptJob
+from serving.batch.prompts.sampling import Sampling
 from serving.batch.reader import parted
-from serving.batch.sampling import Sampling
 from tests.language_model import CONTEXT, Made, make
 
 TEXT = "the old mill by the river turned its wheel all day and all night long. " * 40

@@ -12,8 +12,8 @@ from typing import Self
 
 from models.errors import InputError, MillraceError, TransientError, WorkError
 from models.ray_jobs import RayJob
+from serving.batch.cluster.told import MARK
 from serving.batch.fingerprint import digest_of_json
-from serving.batch.told import MARK
 
 ORDER = "millrace.order"
 """Key of a job's metadata: the digest of what was asked for."""

@@ -1,6 +1,6 @@
 """A job that is told that it is spread over a cluster, of one node here."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import deltalake
@@ -8,7 +8,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from models.cluster import connected
 from models.errors import TransientError
 from models.features import Encoding, Feature
 from serving.batch.partition import Partition
@@ -16,14 +15,10 @@ from serving.batch.row_job import RowJob
 from serving.batch.scoring import How, Target, score
 from serving.batch.source import open_input
 
+pytestmark = pytest.mark.usefixtures("local_ray")
+
 ENCODING = Encoding(tuple(Feature(name, "number") for name in "abc"), "t")
 FILES, ROWS = 4, 500
-
-
-@pytest.fixture(scope="module", autouse=True)
-def ray_is_there() -> Iterator[None]:
-    with connected("local", 1):
-        yield
 
 
 @pytest.fixture

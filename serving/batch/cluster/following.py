@@ -7,7 +7,7 @@ from typing import Protocol
 
 from models.errors import TransientError
 from models.ray_jobs import RayJob
-from serving.batch.told import Line, Log
+from serving.batch.cluster.told import Line, Log
 
 LOOK_SECONDS = 1.0
 CHARACTERS_PER_SECOND = 1_000_000

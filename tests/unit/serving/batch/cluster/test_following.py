@@ -6,9 +6,9 @@ import pytest
 
 from models.errors import TransientError
 from models.ray_jobs import RayJob
-from serving.batch import following
-from serving.batch.following import follow, stop
-from serving.batch.told import Line
+from serving.batch.cluster import following
+from serving.batch.cluster.following import follow, stop
+from serving.batch.cluster.told import Line
 
 AWAY = TransientError("nothing answers", seen="connection refused")
 Look = tuple[str | None, str] | TransientError

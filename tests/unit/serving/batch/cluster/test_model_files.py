@@ -4,26 +4,20 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import ray
 
-from models.cluster import connected
 from models.errors import WorkError
 from models.features import Encoding, Feature
-from serving.batch import model_files
+from serving.batch.cluster import model_files
+from serving.batch.cluster.model_files import at_hand, carried, everywhere
 from serving.batch.job import Job
-from serving.batch.model_files import at_hand, carried, everywhere
-from serving.batch.prompt_job import PromptJob
+from serving.batch.prompts.prompt_job import PromptJob
 from serving.batch.row_job import RowJob
 
-
-@pytest.fixture(scope="module", autouse=True)
-def ray_is_there() -> Iterator[None]:
-    with connected("local", 1):
-        yield
+pytestmark = pytest.mark.usefixtures("local_ray")
 
 
 @pytest.fixture(params=["rows", "prompts"])

@@ -10,8 +10,8 @@ import pyarrow.compute as pc
 
 from models.columns import KEY
 from serving.batch.job import ROW
-from serving.batch.prompts import PROMPT, context_of, fault_in, is_readable, refused
-from serving.batch.vllm_rows import TEXT, TOKENS
+from serving.batch.prompts.base import PROMPT, context_of, fault_in, is_readable, refused
+from serving.batch.prompts.vllm_rows import TEXT, TOKENS
 from serving.batch.workplace import Workplace
 
 

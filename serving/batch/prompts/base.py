@@ -17,8 +17,8 @@ from models.features import TEXT
 from models.keys import hash_keys, hash_rows
 from serving.batch.drift import Bins
 from serving.batch.job import DEAD, ERROR, ROW, TOKENS_IN, TOKENS_OUT
+from serving.batch.prompts.sampling import Sampling
 from serving.batch.row_keys import cells_of, declared_keys
-from serving.batch.sampling import Sampling
 from serving.language.draft import CONTEXT
 
 PROMPT = "prompt"

@@ -8,7 +8,7 @@ import pytest
 import ray
 
 from models.errors import InputError
-from serving.batch.vllm_place import ask, engines_of, require, runtime_env_of
+from serving.batch.prompts.vllm_place import ask, engines_of, require, runtime_env_of
 
 STAND_INS = Path(__file__).parents[3] / "stand_ins"
 HERE = {"python": platform.python_version(), "ray": ray.__version__, "vllm": "0.33.0"}

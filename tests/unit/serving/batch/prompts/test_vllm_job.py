@@ -10,9 +10,9 @@ import pytest
 from models.source import Chunk
 from models.specs.language import GenerationSpec
 from serving.batch.folder import Folder
+from serving.batch.prompts.vllm_job import VllmJob, engine_arguments_of, processor_config
+from serving.batch.prompts.vllm_tokens import Tokens, ends_of
 from serving.batch.reader import parted
-from serving.batch.vllm_job import VllmJob, engine_arguments_of, processor_config
-from serving.batch.vllm_tokens import Tokens, ends_of
 from serving.batch.workplace import Workplace
 from serving.language.vllm_config import engine_arguments
 from tests.stand_ins.vllm_form import write_form

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from models.columns import KEY
 from models.errors import WorkError
 from serving.batch.job import DEAD, ROW, TOKENS_IN, TOKENS_OUT, Answers
-from serving.batch.prompts import OUTPUT, Prompts, refused
+from serving.batch.prompts.base import OUTPUT, Prompts, refused
 
 TEXT = "text"
 """The prompt. As `prompt`, the name of the engine's own column, a refused row would come back

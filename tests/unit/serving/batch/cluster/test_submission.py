@@ -6,7 +6,7 @@ import pytest
 
 from models.errors import InputError, MillraceError, TransientError, WorkError
 from models.ray_jobs import RayJob
-from serving.batch.submission import ORDER, Errand, Order, error_of, fault_of, which
+from serving.batch.cluster.submission import ORDER, Errand, Order, error_of, fault_of, which
 
 ASKED = Order("m", "digest of the file", "2026-01-05", "/rows", "s3://b/tables", "http://mlflow")
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from models.errors import WorkError
-from serving.batch.sampling import Sampling
+from serving.batch.prompts.sampling import Sampling
 
 NO_ROOM = "the engine's cache has no room for the answer"
 
