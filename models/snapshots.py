@@ -17,7 +17,7 @@ from deltalake.exceptions import TableNotFoundError
 
 from models.arrays import spread
 from models.columns import BUCKET, TableSchema
-from models.delta_files import file_paths
+from models.delta_files import dataset_of, file_paths
 from models.errors import InputError
 from models.keys import split_bounds
 from models.places import Places
@@ -191,7 +191,7 @@ def count_rows(
 
 
 def _dataset(snapshot: Snapshot) -> ds.Dataset:
-    return DeltaTable(snapshot.uri, version=snapshot.version).to_pyarrow_dataset()
+    return dataset_of(DeltaTable(snapshot.uri, version=snapshot.version))
 
 
 def _commits(table: DeltaTable) -> dict[int, str]:

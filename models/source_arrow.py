@@ -10,6 +10,7 @@ import pyarrow.dataset as ds
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
+from models.delta_files import dataset_of
 from models.errors import InputError
 from models.source import CHUNK_ROWS, Batched, Chunk, projection, refuse_extension_types, sliced
 from models.source_files import File
@@ -81,7 +82,7 @@ class DeltaSource(Batched):
     @cached_property
     def _dataset(self) -> ds.Dataset:
         try:
-            return self.table.to_pyarrow_dataset()
+            return dataset_of(self.table)
         except DeltaError as error:
             raise InputError(
                 f"the Delta table {self.spec.source} cannot be read",

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
+from models.delta_files import dataset_of
 from models.errors import TransientError
 from models.places import Places
 from serving.standing import Release
@@ -86,7 +87,7 @@ class Ledger:
         try:
             if not _is_there(self.uri):
                 return ()
-            rows = DeltaTable(self.uri).to_pyarrow_table()
+            rows = dataset_of(DeltaTable(self.uri)).to_table()
         except (DeltaError, OSError) as error:
             raise TransientError(
                 "the release table cannot be read",

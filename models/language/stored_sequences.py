@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 from pyarrow import ipc
 
+from models.delta_files import dataset_of
 from models.errors import WorkError
 from models.language.documents import Ids, Mask
 from models.language.token_table import TokenTable
@@ -124,7 +125,7 @@ def _copy(sequences: StoredSequences) -> None:
 
 
 def _write(sequences: StoredSequences, folder: Path) -> None:
-    dataset = DeltaTable(sequences.uri, version=sequences.version).to_pyarrow_dataset()
+    dataset = dataset_of(DeltaTable(sequences.uri, version=sequences.version))
     wanted = pc.field("split") == sequences.split
     rows = max(1, _BATCH_BYTES // (4 * sequences.context))
     places: list[npt.NDArray[np.int64]] = []

@@ -8,6 +8,7 @@ import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, TableNotFoundError
 
+from models.delta_files import dataset_of
 from models.errors import TransientError, WorkError
 from models.language.tokenizer import LanguageTokenizer
 
@@ -48,7 +49,7 @@ def kept_tokenizer(uri: str, digest: str) -> LanguageTokenizer:
         WorkError: it is not there, or not what its digest says.
     """
     try:
-        rows = DeltaTable(uri).to_pyarrow_dataset().to_table(filter=pc.field("digest") == digest)
+        rows = dataset_of(DeltaTable(uri)).to_table(filter=pc.field("digest") == digest)
     except TableNotFoundError:
         rows = _SCHEMA.empty_table()
     names, contents = rows["file"].to_pylist(), rows["contents"].to_pylist()

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from models.columns import KEY
+from models.delta_files import dataset_of
 from models.errors import InputError
 from serving.batch.folder import Folder
 from serving.batch.job import FILE_ROWS, ROW
@@ -97,7 +98,7 @@ def origins(table: str, key: str, date: str | None = None) -> Sequence[Origin]:
 
 
 def _rows(table: deltalake.DeltaTable, key: str, date: str | None) -> list[dict[str, Any]]:
-    rows = table.to_pyarrow_dataset()
+    rows = dataset_of(table)
     if ROW not in rows.schema.names:
         raise InputError(
             f"the table {table.table_uri} does not say where its rows come from",

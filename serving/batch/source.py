@@ -13,7 +13,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from pyarrow import fs
 
 from models.columns import KEY
-from models.delta_files import file_paths
+from models.delta_files import dataset_of, file_paths
 from models.errors import InputError
 from models.source import broken_off
 from models.source_csv import CsvSource
@@ -273,7 +273,7 @@ def _is_delta(source: str) -> bool:
 def _delta(source: str) -> Resolved:
     try:
         table = deltalake.DeltaTable(source)
-        table.to_pyarrow_dataset()  # it refuses what only other readers know
+        dataset_of(table)  # it refuses what only other readers know
     except TableNotFoundError as error:
         raise _missing(source) from error
     except DeltaError as error:

@@ -10,7 +10,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -97,15 +97,19 @@ class Served:
         return httpx.post(url, json=inputs, timeout=30)
 
 
+@contextmanager
+def serving(home: Path, made: Made) -> Iterator[Served]:
+    places, endpoint = Places(home, "", "").prepared(), free_endpoint()
+    with triton.running(places, endpoint) as server, LanguageClient(endpoint, 3) as client:
+        yield Served(places, endpoint, server, client, made)
+
+
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     made = make(tmp_path_factory.mktemp("made") / "model", TEXT, max_position_embeddings=CONTEXT)
-    home, endpoint = tmp_path_factory.mktemp("home"), free_endpoint()
-    places = Places(home, "", "").prepared()
-    with triton.running(places, endpoint) as server, LanguageClient(endpoint, 3) as client:
-        made_served = Served(places, endpoint, server, client, made)
-        made_served.serve("lm", generation=GenerationSpec(stream_interval=INTERVAL))
-        yield made_served
+    with serving(tmp_path_factory.mktemp("home"), made) as found:
+        found.serve("lm", generation=GenerationSpec(stream_interval=INTERVAL))
+        yield found
 
 
 @pytest.fixture(scope="module")
@@ -501,7 +505,24 @@ def test_a_failing_engine_ends_its_requests_and_is_made_anew(served, tmp_path) -
     served.triton.unload("poisoned")
 
 
-def test_a_killed_backend_ends_its_streams_and_comes_back(served) -> None:
+def test_a_killed_backend_ends_its_streams_and_comes_back(served, tmp_path: Path) -> None:
+    greedy_answer = greedy(served, PROMPT)
+    for number in range(4):
+        home = tmp_path / str(number)
+        with serving(home, served.made) as other:
+            try:
+                _kill_and_come_back(other, greedy_answer)
+            except (AssertionError, TransientError):
+                # Triton ends too where the process held its lock when it was killed; `up` starts it
+                logs = "".join(log.read_text() for log in other.places.logs.iterdir())
+                if "boost::interprocess::lock_exception" not in logs:
+                    raise
+            else:
+                return
+    pytest.fail("Triton ended with its backend each time")
+
+
+def _kill_and_come_back(served: Served, greedy_answer: str) -> None:
     served.serve("doomed")
     folder = str(served.places.model_repository / "doomed")
     with closing(served.client.generate("doomed", PROMPT, LONG)) as stream:
@@ -524,7 +545,7 @@ def test_a_killed_backend_ends_its_streams_and_comes_back(served) -> None:
         with pytest.raises(TransientError, match="died"):
             list(stream)
         assert time.monotonic() - began < 30, "another process answers, but not this stream"
-    assert served.client.complete("doomed", PROMPT, GREEDY).texts[0] == greedy(served, PROMPT)
+    assert served.client.complete("doomed", PROMPT, GREEDY).texts[0] == greedy_answer
 
 
 def test_there_is_a_client_for_asyncio(served, expected) -> None:
