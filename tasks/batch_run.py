@@ -7,8 +7,8 @@ from datetime import datetime
 
 from models.pipeline import Pipeline
 from models.tracking import TrackedRun
-from serving.batch.actor import Told
 from serving.batch.agreement import Agreement
+from serving.batch.meter import Told
 from serving.batch.report import SECONDS_PER_DAY, BatchReport
 from serving.batch.throughput import (
     Sample,

@@ -20,7 +20,7 @@ from models.registry import CHAMPION, registry_of
 from models.snapshots import open_snapshot
 from models.source_files import plain
 from models.tracking import tracked_run
-from serving.batch.actor import Told
+from serving.batch.meter import Told
 from serving.batch.report import BatchReport
 from serving.batch.scoring import How, Target, done_before, score
 from serving.batch.source import Input, open_input

@@ -1,56 +1,18 @@
-"""The actor of Ray Data that holds one opened model, and what it tells while it works."""
+"""The actor of Ray Data that holds one opened model."""
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import ray
 import ray.data
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from serving.batch.cluster.model_files import Carried, at_hand
 from serving.batch.job import ROW, TOKENS_IN, TOKENS_OUT, ActorJob
 from serving.batch.throughput import Work
 from serving.batch.workplace import Workplace
-
-
-@dataclass
-class Told:
-    """What one actor has done.
-
-    Attributes:
-        opened: seconds to open the model.
-        busy: seconds in the model.
-        work: what it answered.
-    """
-
-    opened: float = 0.0
-    busy: float = 0.0
-    work: Work = field(default_factory=Work)
-
-
-class Meter:
-    """Adds up what the actors tell; an actor of Ray itself."""
-
-    def __init__(self) -> None:
-        self._told: dict[str, Told] = {}
-
-    def opened(self, actor: str, seconds: float) -> None:
-        """Take that an actor has opened its model."""
-        self._told.setdefault(actor, Told()).opened = seconds
-
-    def add(self, actor: str, seconds: float, work: Work) -> None:
-        """Take what an actor has done in one call."""
-        told = self._told.setdefault(actor, Told())
-        told.busy += seconds
-        told.work += work
-
-    def told(self) -> dict[str, Told]:
-        """Return what each actor has done."""
-        return self._told
 
 
 @dataclass(frozen=True)
@@ -120,15 +82,6 @@ def in_actors(rows: ray.data.Dataset, job: ActorJob, means: Means) -> ray.data.D
 def work_of(rows: pa.Table) -> Work:
     """Return how much work a table of answers is."""
     return Work(rows.num_rows, _sum(rows, TOKENS_IN), _sum(rows, TOKENS_OUT))
-
-
-def meter() -> Any:
-    """Start a meter, which takes no CPU of those that the job is given.
-
-    It lives and dies with the node of the driver: what it has added up is nowhere else.
-    """
-    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-    return ray.remote(Meter).options(num_cpus=0, scheduling_strategy=here).remote()
 
 
 def _sum(rows: pa.Table, name: str) -> int:

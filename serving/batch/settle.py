@@ -1,6 +1,6 @@
 """Before the commit: every row of the input is scored once or refused once, and none is missing."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +16,7 @@ from serving.batch.pieces import Piece
 TWICE = "the key is that of an earlier row"
 SHOWN = 3
 
+NONE: Places = np.empty(0, np.int64)
 _NO_KEYS = pa.schema([(ROW, pa.int64()), (KEY, pa.string())]).empty_table()
 
 
@@ -62,18 +63,17 @@ def settle(
     """
     total = _total(pieces, counted)
     places = {path: table[ROW].to_numpy() for path, table in written.items()}
-    again = _again(places)
+    taken, again = _taken(places)
     keys = pa.concat_tables([_NO_KEYS, *(table.select([ROW, KEY]) for table in written.values())])
     twins = _twins(keys) if unique_keys else DEAD.empty_table()
     twin_rows = twins[ROW].to_numpy()
     without = {
-        path: np.unique(np.concatenate([again[path], np.intersect1d(rows, twin_rows)]))
-        for path, rows in places.items()
+        path: np.union1d(again.get(path, NONE), np.intersect1d(rows, twin_rows))
+        for path, rows in (places.items() if again or len(twin_rows) else ())
     }
-    taken = np.unique(np.concatenate([np.empty(0, np.int64), *places.values()]))
     left = refused.filter(pa.array(~np.isin(refused[ROW].to_numpy(), taken)))
     dead = pa.concat_tables([left, twins]).sort_by(ROW)
-    _check(pieces, counted, np.sort(np.concatenate([taken, left[ROW].to_numpy()])), total)
+    _check(pieces, counted, _sorted([taken, left[ROW].to_numpy()]), total)
     return Settled(
         total, total - len(dead), dead, {p: rows for p, rows in without.items() if len(rows)}
     )
@@ -117,17 +117,22 @@ def _total(pieces: Sequence[Piece], counted: Mapping[str, int]) -> int:
     return total
 
 
-def _again(places: Mapping[str, Places]) -> dict[str, Places]:
-    """Return by file the rows in it that an earlier file has as well."""
-    rows = np.concatenate([np.empty(0, np.int64), *places.values()])
-    if len(np.unique(rows)) == len(rows):  # as it should be
-        return {path: np.empty(0, np.int64) for path in places}
-    seen = np.empty(0, np.int64)
+def _taken(places: Mapping[str, Places]) -> tuple[Places, dict[str, Places]]:
+    """Return the rows of all files, sorted, and by file those that an earlier file has as well."""
+    rows = _sorted(places.values())
+    if (np.diff(rows) != 0).all():  # as it should be
+        return rows, {}
+    seen = NONE
     found: dict[str, Places] = {}
     for path, each in places.items():
         found[path] = np.intersect1d(each, seen)
         seen = np.union1d(seen, each)
-    return found
+    return seen, found
+
+
+def _sorted(parts: Iterable[Places]) -> Places:
+    """Return rows in order; what is sorted in runs, as rows of files are, is quickly merged."""
+    return np.sort(np.concatenate([NONE, *parts]), kind="stable")
 
 
 def _twins(keys: pa.Table) -> pa.Table:

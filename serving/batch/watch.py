@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import ray
 
-from serving.batch.actor import Told, meter
+from serving.batch.meter import Told, meter
 from serving.batch.partition import Partition
 from serving.batch.throughput import Sample, Work
 

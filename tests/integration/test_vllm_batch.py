@@ -16,7 +16,7 @@ import ray
 
 from models.errors import InputError, WorkError
 from models.specs.language import GenerationSpec
-from serving.batch.actor import Told
+from serving.batch.meter import Told
 from serving.batch.prompts import vllm_job
 from serving.batch.prompts.sampling import Sampling
 from serving.batch.prompts.vllm_job import STAGE, VllmJob, engine_arguments_of, processor_of

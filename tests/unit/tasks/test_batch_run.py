@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from serving.batch.actor import Told
+from serving.batch.meter import Told
 from serving.batch.report import BatchReport
 from serving.batch.throughput import Sample, Work
 from tasks.batch_run import description_of, metrics_of
