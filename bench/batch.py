@@ -40,7 +40,7 @@ from serving.batch.source import open_input
 from tests.integration.batch_kills import asked, content, prepare, run
 from tests.integration.graphs import proto
 
-ROUNDS = 5
+ROUNDS, PROMPT_ROUNDS = 5, 2
 ROWS, WIDTH, HIDDEN = 2_000_000, 64, 768
 BATCH = 1024
 KILLED_ROWS = 400_000
@@ -189,7 +189,7 @@ def beside_the_engine(folder: Path, cores: int) -> Row:
         return ((done.tokens_in or 0) + (done.tokens_out or 0)) / done.seconds
 
     alone = _Alone(made.int8, prompts)
-    ours, theirs = in_turn(job, alone, ROUNDS)
+    ours, theirs = in_turn(job, alone, PROMPT_ROUNDS)
     value = ratio(ours, theirs)
     last = reports[-1]
     return Row(

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import ray.data
 
+from serving.batch.blocks import Blocks
 from serving.batch.cluster.model_files import Carried, at_hand
 from serving.batch.job import ROW, TOKENS_IN, TOKENS_OUT, ActorJob
 from serving.batch.throughput import Work
@@ -22,7 +23,7 @@ class Means:
     Attributes:
         workplace: where rows are put aside that are not.
         meter: takes what was done.
-        rows_per_call: rows that the model is given at a time; None for a block as it comes.
+        blocks: how rows go through Ray.
         num_actors: actors, one opened model each.
         cpus: CPUs of Ray that each holds.
         model: its files, where there are other nodes than the driver's.
@@ -30,7 +31,7 @@ class Means:
 
     workplace: Workplace
     meter: Any
-    rows_per_call: int | None
+    blocks: Blocks
     num_actors: int = 1
     cpus: float = 1
     model: Carried | None = None
@@ -72,9 +73,11 @@ def in_actors(rows: ray.data.Dataset, job: ActorJob, means: Means) -> ray.data.D
     return rows.map_batches(
         Actor,
         fn_constructor_args=(job, means.workplace, means.meter, means.model),
-        batch_size=means.rows_per_call,
+        batch_size=means.blocks.rows_per_call,
         batch_format="pyarrow",
-        compute=ray.data.ActorPoolStrategy(size=means.num_actors),
+        compute=ray.data.ActorPoolStrategy(
+            size=means.num_actors, max_tasks_in_flight_per_actor=means.blocks.ahead
+        ),
         num_cpus=means.cpus,
     )
 

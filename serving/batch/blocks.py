@@ -11,6 +11,10 @@ LARGEST = 2**24
 HANDED_LARGEST = 2**26
 """Where tasks read: a block that is handed on costs Ray tens of milliseconds, however small."""
 
+SLOW_SMALLEST, SLOW_LARGEST = 2**10, 2**16
+"""Bytes of a block of rows that are slowly answered: a kill costs no more than a few of them."""
+BLOCKS_PER_CALL = 8
+
 
 @dataclass(frozen=True)
 class Load:
@@ -38,10 +42,12 @@ class Blocks:
         rows_per_call: what an actor is given at a time; None for a block as it comes, which lets
             Ray join reading and answering in the actors, and no row is copied from one process to
             another.
+        ahead: blocks that an actor is given at a time, the one that it works on among them.
     """
 
     bytes: int
     rows_per_call: int | None
+    ahead: int = 2
 
 
 def blocks_of(load: Load, rows_per_call: int, call_bytes: int, answer_bytes: int) -> Blocks:
@@ -58,3 +64,22 @@ def blocks_of(load: Load, rows_per_call: int, call_bytes: int, answer_bytes: int
         return Blocks(max(min(load.bytes // files, HANDED_LARGEST), call_bytes), rows_per_call)
     given = load.bytes if load.rows is None else load.rows * answer_bytes
     return Blocks(max(min(given // files, LARGEST), call_bytes), None)
+
+
+def slow_blocks_of(load: Load, rows_per_call: int) -> Blocks:
+    """Return how rows go through Ray of which a call takes seconds: alike for all actors.
+
+    The calls are as many for each actor, so that none works alone at the end, and no actor is given
+    a second one while another that begins a little later has none.
+
+    Args:
+        load: what there is to do.
+        rows_per_call: rows that the model is given at a time, at most.
+    """
+    if not load.rows:
+        return Blocks(SLOW_LARGEST, rows_per_call, ahead=1)
+    calls = load.actors * -(-load.rows // (rows_per_call * load.actors))
+    rows = -(-load.rows // calls)
+    # A call takes whole blocks; one too many of small ones is little.
+    part = load.bytes * rows // load.rows // BLOCKS_PER_CALL
+    return Blocks(min(max(part, SLOW_SMALLEST), SLOW_LARGEST), rows, ahead=1)

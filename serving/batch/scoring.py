@@ -226,7 +226,7 @@ def _answer(
     filesystem, path = partition.place
     blocks = job.blocks(load_of(todo, how.num_actors))
     model = carried(job) if how.is_spread else None
-    means = Means(workplace, watch.meter, blocks.rows_per_call, how.num_actors, how.cpus, model)
+    means = Means(workplace, watch.meter, blocks, how.num_actors, how.cpus, model)
     with (
         _context(workplace.checkpoint() if how.resume else None, blocks.bytes),
         warnings.catch_warnings(),

@@ -10,7 +10,7 @@ from ray.data import Dataset
 from models.columns import KEY
 from models.engine_properties import own_properties
 from serving.batch.actor import Means, in_actors
-from serving.batch.blocks import Blocks, Load
+from serving.batch.blocks import Blocks, Load, slow_blocks_of
 from serving.batch.job import ROW, Answers
 from serving.batch.prompts.base import (
     OUTPUT,
@@ -22,9 +22,6 @@ from serving.batch.prompts.base import (
     refused,
 )
 from serving.batch.prompts.engine import Asked, Engine, Finished
-
-BLOCK_BYTES = 64 * 1024
-"""Of prompts in one file of the output: a kill costs no more than a few of them."""
 
 
 @dataclass(frozen=True)
@@ -44,9 +41,8 @@ class PromptJob(Prompts):
     batch_size: int = 256
 
     def blocks(self, load: Load) -> Blocks:
-        """Return how prompts go through Ray: always the same, to actors that only answer."""
-        del load
-        return Blocks(BLOCK_BYTES, self.batch_size)
+        """Return how prompts go through Ray, to actors that only answer."""
+        return slow_blocks_of(load, self.batch_size)
 
     def answered(self, rows: Dataset, means: Means) -> Dataset:
         """Answer rows in a pool of actors."""

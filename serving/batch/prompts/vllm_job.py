@@ -81,7 +81,7 @@ class VllmJob(Prompts):
         tokens = rows.map_batches(
             Tokens,
             fn_constructor_args=(self.form, means.workplace),
-            batch_size=means.rows_per_call,
+            batch_size=means.blocks.rows_per_call,
             batch_format="pyarrow",
             compute=ActorPoolStrategy(min_size=1, max_size=self.engines),
             **here,

@@ -2,7 +2,17 @@
 
 from dataclasses import replace
 
-from serving.batch.blocks import HANDED_LARGEST, LARGEST, Load, blocks_of
+import pytest
+
+from serving.batch.blocks import (
+    HANDED_LARGEST,
+    LARGEST,
+    SLOW_LARGEST,
+    Blocks,
+    Load,
+    blocks_of,
+    slow_blocks_of,
+)
 
 MANY = Load(pieces=160, rows=5_000_000, bytes=10**9, actors=2)
 
@@ -38,3 +48,18 @@ def test_a_job_of_unknown_length_goes_by_its_bytes() -> None:
         blocks_of(replace(MANY, rows=None, bytes=size), 1024, 1, 48) for size in (10**8, 10**12)
     )
     assert less.bytes < more.bytes == LARGEST
+
+
+@pytest.mark.parametrize(("rows", "actors"), [(512, 2), (600, 2), (20, 2), (5000, 3), (1, 4)])
+def test_slow_calls_are_as_many_and_as_large_for_every_actor(rows: int, actors: int) -> None:
+    blocks = slow_blocks_of(Load(1, rows, 370 * rows, actors), 256)
+    assert blocks.rows_per_call is not None
+    assert blocks.rows_per_call <= 256
+    calls = -(-rows // blocks.rows_per_call)
+    assert calls % actors == 0 or rows < actors
+    assert blocks.ahead == 1
+    assert blocks.bytes <= max(370 * blocks.rows_per_call / 8, 1024)
+
+
+def test_slow_rows_of_unknown_number_go_by_what_the_model_is_given() -> None:
+    assert slow_blocks_of(Load(1, None, 10**6, 2), 256) == Blocks(SLOW_LARGEST, 256, 1)
