@@ -40,7 +40,7 @@ from serving.batch.source import open_input
 from tests.integration.batch_kills import asked, content, prepare, run
 from tests.integration.graphs import proto
 
-ROUNDS, PROMPT_ROUNDS = 5, 2
+ROUNDS, PROMPT_ROUNDS = 5, 3
 ROWS, WIDTH, HIDDEN = 2_000_000, 64, 768
 BATCH = 1024
 KILLED_ROWS = 400_000
