@@ -139,6 +139,8 @@ def metrics_of(
     """
     measured = throughput(samples)
     done = samples[-1].work if samples else Work()
+    # What was written of rows that are there twice is not committed.
+    share = min(max(report.scored - report.resumed, 0) / done.rows, 1.0) if done.rows else 0.0
     answered = sum((each.work for each in told.values()), Work())
     found = {
         "rows": float(report.rows),
@@ -146,7 +148,7 @@ def metrics_of(
         "dead": float(report.dead),
         "resumed": float(report.resumed),
         "seconds": report.seconds,
-        PER_DAY: per_day(done.count(measured.unit), report.seconds),
+        PER_DAY: per_day(share * done.count(measured.unit), report.seconds),
         "redone_rows": float(max(answered.rows - done.rows, 0)),
     }
     if measured.steady is not None:
@@ -155,10 +157,10 @@ def metrics_of(
         found["peak_per_second"] = measured.peak
     units: Iterable[Unit] = ("tokens_in", "tokens_out") if report.tokens_in is not None else ()
     for unit in units:
-        found[unit] = float(done.count(unit))
-        found[f"{unit}_per_day"] = per_day(done.count(unit), report.seconds)
+        found[unit] = float(round(share * done.count(unit)))
+        found[f"{unit}_per_day"] = per_day(share * done.count(unit), report.seconds)
     if units and price_per_hour is not None:
-        cost = cost_per_million(price_per_hour, report.seconds, done.tokens)
+        cost = cost_per_million(price_per_hour, report.seconds, round(share * done.tokens))
         found |= {"cost_per_million_tokens": cost} if cost is not None else {}
     # Actors tell when they have opened their model; engines of vLLM do not tell when they are busy.
     shares = [each.busy / report.seconds for each in told.values() if each.opened]

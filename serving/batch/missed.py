@@ -5,6 +5,8 @@ from datetime import date, timedelta
 
 import deltalake
 
+from serving.batch.partition import empty
+
 
 def dates_to_do(committed: Collection[str], last: str, days: int) -> list[str]:
     """Return the dates without a commit, the oldest first, and the last in any case.
@@ -23,7 +25,8 @@ def dates_to_do(committed: Collection[str], last: str, days: int) -> list[str]:
 
 
 def committed_dates(table: str) -> frozenset[str]:
-    """Return the dates that a table of predictions has rows of; none where there is no table."""
+    """Return the dates that were committed to a table of predictions; none where there is none."""
     if not deltalake.DeltaTable.is_deltatable(table):
         return frozenset()
-    return frozenset(each["date"] for each in deltalake.DeltaTable(table).partitions())
+    opened = deltalake.DeltaTable(table)
+    return empty(opened) | {each["date"] for each in opened.partitions()}

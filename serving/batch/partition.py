@@ -25,6 +25,8 @@ from models.errors import InputError, TransientError, WorkError
 from models.source_files import resolve
 
 JOB = "millrace.job"
+PARTITION, FILES = "millrace.partition", "millrace.files"
+"""Of every commit: what it made, and of how many files; of none where no row was scored."""
 _ATTEMPTS = 20
 
 
@@ -90,17 +92,20 @@ class Partition:
         return self._active(opened) if opened is not None else frozenset()
 
     def committed(self) -> dict[str, str]:
-        """Return what was kept with the commit whose files are the partition now.
+        """Return what was kept with the commit that made the partition what it is now.
 
         It is empty before the first commit, and where the files are not those of one commit.
         """
         opened = self._open()
-        jobs = {PurePosixPath(file).parent.name for file in self._active(opened)} if opened else ()
-        if opened is None or len(jobs) != 1:
+        if opened is None:
+            return {}
+        jobs = {PurePosixPath(file).parent.name for file in self._active(opened)}
+        if not jobs:
+            return _newest(opened).get(self.value, {}) if self.value in empty(opened) else {}
+        if len(jobs) != 1:
             return {}
         (job,) = jobs
-        found = next((c for c in opened.history() if c.get(JOB) == job), {})
-        return {key: str(value) for key, value in found.items()}
+        return next((_texts(c) for c in opened.history() if c.get(JOB) == job), {})
 
     def check(self, schema: pa.Schema) -> None:
         """Return if rows of this schema may be committed.
@@ -172,7 +177,12 @@ class Partition:
         metadata: Mapping[str, str],
     ) -> None:
         properties = deltalake.CommitProperties(
-            custom_metadata={**metadata, JOB: self.job},
+            custom_metadata={
+                **metadata,
+                JOB: self.job,
+                PARTITION: self.value,
+                FILES: str(len(actions)),
+            },
             # With Delta's own retries a stale overwrite wins, and both jobs' rows stay.
             max_commit_retries=0,
         )
@@ -232,6 +242,22 @@ class Partition:
             seen=error,
             hint="see that the table can be written, and run again",
         )
+
+
+def empty(table: deltalake.DeltaTable) -> frozenset[str]:
+    """Return the values of the partitions whose newest commit scored no row of theirs."""
+    newest = _newest(table).items()
+    return frozenset(value for value, commit in newest if commit[FILES] == "0")
+
+
+def _newest(table: deltalake.DeltaTable) -> dict[str, dict[str, str]]:
+    """Return what was kept with the newest commit of each partition, by its value."""
+    commits = (_texts(commit) for commit in reversed(table.history()) if PARTITION in commit)
+    return {commit[PARTITION]: commit for commit in commits}
+
+
+def _texts(commit: Mapping[str, object]) -> dict[str, str]:
+    return {key: str(value) for key, value in commit.items()}
 
 
 def _rows(filesystem: pa.fs.FileSystem, file: pa.fs.FileInfo) -> int:

@@ -61,8 +61,8 @@ class BatchReport:
 
     @property
     def rows_per_second(self) -> float:
-        """Rows per second of this run, end to end."""
-        return (self.rows - self.resumed) / self.seconds
+        """Rows per second that this run brought into the output, end to end."""
+        return max(self.scored - self.resumed, 0) / self.seconds
 
     @property
     def rows_per_day(self) -> float:

@@ -15,6 +15,7 @@ from serving.batch.agreement import Agreement
 from serving.batch.job import ROW, Places
 from serving.batch.partition import Partition
 from serving.batch.pieces import Piece
+from serving.batch.read_again import read_again
 
 FEW = 8
 """Pieces that are read again, of each its beginning; more only where these hold too few rows."""
@@ -71,8 +72,9 @@ def examples(
     places = [table[ROW].to_numpy() for table in scored.files.values()]
     wanted = chosen(scored.pieces, places, count)
     written = _written(scored, wanted, answers)
-    for place, row in _read(scored.pieces, columns, wanted):
-        yield Example(written[place][KEY], row, written[place])
+    for rows_at, rows in read_again(scored.pieces, columns, wanted):
+        for number, place in enumerate(rows_at.tolist()):
+            yield Example(written[place][KEY], rows.slice(number, 1), written[place])
 
 
 def chosen(pieces: Sequence[Piece], scored: Sequence[Places], count: int) -> Places:
@@ -119,28 +121,3 @@ def _written(scored: Scored, wanted: Places, answers: Sequence[str]) -> dict[int
             )
             found |= {row[ROW]: row for row in rows.to_pylist()}
     return found
-
-
-def _read(
-    pieces: Sequence[Piece], columns: Sequence[str], wanted: Places
-) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Yield rows of the input with their `ROW`s; of a piece no more is read than it takes."""
-    firsts = np.array([piece.row for piece in pieces], np.int64)
-    for number, piece in enumerate(pieces):
-        end = firsts[number + 1] if number + 1 < len(pieces) else np.iinfo(np.int64).max
-        mine = wanted[(wanted >= piece.row) & (wanted < end)]
-        if len(mine):
-            yield from _rows_of(piece, columns, mine)
-
-
-def _rows_of(
-    piece: Piece, columns: Sequence[str], wanted: Places
-) -> Iterator[tuple[int, pa.RecordBatch]]:
-    first = piece.row
-    for chunk in piece.chunks(columns):
-        end = first + chunk.rows.num_rows
-        for place in wanted[(wanted >= first) & (wanted < end)].tolist():
-            yield place, chunk.rows.slice(place - first, 1)
-        first = end + len(chunk.unreadable)
-        if first > wanted[-1]:
-            return

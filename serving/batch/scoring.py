@@ -21,6 +21,7 @@ from serving.batch.fingerprint import fingerprint_of
 from serving.batch.folder import Folder
 from serving.batch.job import DEAD, ROW, TOKENS_IN, Job
 from serving.batch.partition import JOB, Partition
+from serving.batch.read_again import with_rows
 from serving.batch.reader import Rows
 from serving.batch.remaining import Todo, load_of, remaining
 from serving.batch.report import FINGERPRINT, BatchReport
@@ -117,6 +118,7 @@ def score(
     with lease.held(leases_of(target.partition), fingerprint[:SHORT]):
         if (report := _done_before(target, fingerprint)) is not None:
             return report
+        _finish_other(target)
         remove_leftovers(target.partition, fingerprint)
         return _run(found, job, target, how, fingerprint, on_work, check)
 
@@ -135,6 +137,17 @@ def done_before(found: Input, job: Job, target: Target) -> BatchReport | None:
     fingerprint = fingerprint_of(job, found.manifest)
     with lease.held(leases_of(target.partition), fingerprint[:SHORT]):
         return _done_before(target, fingerprint)
+
+
+def _finish_other(target: Target) -> None:
+    """Publish the dead letters of the job that the partition holds, if it died before it did.
+
+    One that is running does so itself.
+    """
+    kept = target.partition.committed()
+    other = kept.get(FINGERPRINT)
+    if other is not None and not lease.is_held(leases_of(target.partition), other[:SHORT]):
+        _finish(workplace_of(target.partition, other), target, other, kept[JOB])
 
 
 def _done_before(target: Target, fingerprint: str) -> BatchReport | None:
@@ -162,6 +175,7 @@ def _run(
     counted, refused = workplace.counted(), workplace.refused()
     settled = settle(found.pieces, counted, tables, refused, unique_keys=found.has_keys)
     require_few(settled, how.max_dead_letters)
+    dead = with_rows(settled.dead, found.pieces, job.columns)
     found.require_unchanged()
     agreement = check(Scored(found.pieces, partition, tables)) if check is not None else None
     files = committable(partition, tables, settled.without)
@@ -188,7 +202,7 @@ def _run(
     )
     seen = workplace.seen() | answers_seen(partition, tables, job.output_bins)
     lineage.keep(target.table, partition.job, found, seen)
-    workplace.folder.within(SETTLED).write_table("dead.parquet", settled.dead)
+    workplace.folder.within(SETTLED).write_table("dead.parquet", dead)
     version = partition.commit(job.output, report.metadata(), replaces, files)
     _finish(workplace, target, fingerprint, partition.job)
     seconds = time.perf_counter() - started

@@ -13,7 +13,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from pyarrow import fs
 
 from models.columns import KEY
-from models.delta_files import dataset_of, file_paths
+from models.delta_files import dataset_of, file_paths, manifest_of
 from models.errors import InputError
 from models.source import broken_off
 from models.source_csv import CsvSource
@@ -171,6 +171,13 @@ def _listed(path: str, found: Resolved) -> Iterator[tuple[File, Constants]]:
         within = filesystem.get_file_info(fs.FileSelector(place, recursive=True))
         infos = [i for i in within if format_of(i.path) == found.format and not _hidden(i, place)]
     elif found.table is not None:
+        if info.type != fs.FileType.File:
+            raise InputError(
+                f"a file of the Delta table {found.table.table_uri} is not there",
+                seen=place,
+                valid="all files that its log names",
+                hint="restore the file, or take it out of the table's log with deltalake's repair",
+            )
         root = locate(found.table.table_uri, Path.cwd())[1]
     for each in sorted(infos, key=lambda info: info.path):
         if each.type == fs.FileType.File:
@@ -224,8 +231,7 @@ def _pieces_of(
 
 def _manifest(found: Resolved, files: Sequence[File]) -> dict[str, Any]:
     if found.table is not None:
-        table = found.table
-        return {"format": "delta", "table": table.table_uri, "version": table.version()}
+        return manifest_of(found.table)
     return {"format": found.format, "files": [file.manifest() for file in files]}
 
 

@@ -72,3 +72,12 @@ def test_the_description_leads_to_the_version_and_says_what_was_extrapolated() -
     assert "[m version 3](#/models/m/versions/3)" in text
     assert text.endswith("172,800 rows a day, extrapolated from 50 s.")
     assert "extrapolated" not in description_of(replace(REPORT, seconds=4000), 1.0, "tokens")
+
+
+def test_what_was_written_and_not_committed_counts_for_nothing() -> None:
+    twice = replace(REPORT, scored=65, dead=55, tokens_in=900, tokens_out=400)
+    samples = [Sample(50.0, Work(100, 600, 300))]
+    found = metrics_of(twice, samples, TOLD, price_per_hour=3.6)
+    assert (found["tokens_in"], found["tokens_out"]) == (300, 150)
+    assert found["per_day"] == 450 / 50 * 86_400
+    assert found["cost_per_million_tokens"] == pytest.approx(50 / 3600 * 3.6 / 450 * 1e6)

@@ -2,6 +2,7 @@
 
 import bz2
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from models.features import Encoding, Feature
 from serving.batch.drift import Bins
 from serving.batch.job import FILE_ROWS
 from serving.batch.lineage import origins, seen_by
+from serving.batch.missed import committed_dates
 from serving.batch.partition import Partition
 from serving.batch.report import BatchReport
 from serving.batch.row_job import RowJob
@@ -418,3 +420,82 @@ def test_what_was_seen_of_each_column_is_kept_for_its_drift(tmp_path: Path, job:
         "a": [10, 10, 18, 2],
         "prediction": [10, 10, 18, 0],
     }
+
+
+ODD_VALUES = ("New York", "a/b", "ü", "e:f", "g=h", "100%", "plain", None)
+
+
+def delta(folder: Path, value: float) -> Path:
+    """Write a Delta table with a file for each of `ODD_VALUES`."""
+    count = len(ODD_VALUES)
+    columns = {"id": range(count), "a": [value] * count, "f": [1.0] * count, "c": ["x"] * count}
+    rows = pa.table(columns).append_column("where", pa.array(ODD_VALUES))
+    deltalake.write_deltalake(folder, rows, partition_by=["where"])
+    return folder
+
+
+def test_all_rows_of_a_delta_table_are_read_whatever_its_folders_are_called(
+    tmp_path: Path, run: Run
+) -> None:
+    report = run(delta(tmp_path / "with space", 1.0), str(tmp_path / "table"))
+    assert (report.rows, report.scored) == (len(ODD_VALUES), len(ODD_VALUES))
+
+
+def test_a_delta_table_without_one_of_its_files_is_told(tmp_path: Path, run: Run) -> None:
+    source = delta(tmp_path / "in", 1.0)
+    next(source.glob("where=New*/*.parquet")).unlink()
+    with pytest.raises(InputError, match="a file of the Delta table .* is not there"):
+        run(source, str(tmp_path / "table"))
+
+
+def test_a_delta_table_made_anew_in_its_place_is_another_input(tmp_path: Path, run: Run) -> None:
+    table = str(tmp_path / "table")
+    run(delta(tmp_path / "in", 1.0), table)
+    shutil.rmtree(tmp_path / "in")
+    again = run(delta(tmp_path / "in", 2.0), table)
+    assert not again.unchanged
+    assert {row["prediction"] for row in held(tmp_path / "table")} == {2.0}
+
+
+def test_dead_letters_of_a_job_that_died_before_it_told_them_outlive_another_job(
+    tmp_path: Path, job: RowJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def dying(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    good = open_input(str(numbers(tmp_path / "r.parquet", 40, bad=2)), job)
+    with monkeypatch.context() as patched:
+        patched.setattr("serving.batch.dead_letters.publish", dying)
+        with pytest.raises(KeyboardInterrupt):
+            score(good, job, target_in(tmp_path), How())
+    assert len(held(tmp_path / "table")) == 38
+    worse = open_input(str(numbers(tmp_path / "worse.parquet", 40, bad=20)), job)
+    with pytest.raises(InputError, match="20 of 40 rows cannot be scored"):
+        score(worse, job, target_in(tmp_path), How(max_dead_letters=0.1))
+    assert score(good, job, target_in(tmp_path), How()).unchanged
+    assert len(held(tmp_path / "table-dead")) == 2
+
+
+def test_a_date_without_one_row_that_can_be_scored_is_done_once(tmp_path: Path, run: Run) -> None:
+    source, table = numbers(tmp_path / "r.parquet", 4, bad=4), str(tmp_path / "table")
+    report = run(source, table)
+    assert (report.scored, report.dead, report.unchanged) == (0, 4, False)
+    assert run(source, table).unchanged
+    assert committed_dates(table) == {report.date}
+    assert run(numbers(tmp_path / "s.parquet", 4), table).scored == 4
+    deltalake.DeltaTable(table).delete("true")  # by hand: that is no commit of ours
+    assert committed_dates(table) == frozenset()
+    assert not run(tmp_path / "s.parquet", table).unchanged
+
+
+def test_the_dead_letter_of_a_second_key_holds_its_row(tmp_path: Path, scored: Scored) -> None:
+    (tmp_path / "r.csv").write_text(HEADER + "1,1,0,x\n2,2,0,x\n1,7,1,007\n")
+    (dead,) = (row for row in scored(tmp_path / "r.csv") if "reason" in row)
+    assert (dead["_row"], float(json.loads(dead["row"])["a"])) == (2, 7)
+
+
+def test_rows_a_second_are_those_of_the_output(tmp_path: Path, run: Run) -> None:
+    (tmp_path / "r.csv").write_text(HEADER + "1,1,0,x\n" * 10)
+    report = run(tmp_path / "r.csv", str(tmp_path / "table"))
+    assert report.scored == 1
+    assert report.rows_per_second == pytest.approx(1 / report.seconds)

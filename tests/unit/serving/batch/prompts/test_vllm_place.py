@@ -10,7 +10,7 @@ import ray
 from models.errors import InputError
 from serving.batch.prompts.vllm_place import ask, engines_of, require, runtime_env_of
 
-STAND_INS = Path(__file__).parents[3] / "stand_ins"
+STAND_INS = Path(__file__).parents[4] / "stand_ins"
 HERE = {"python": platform.python_version(), "ray": ray.__version__, "vllm": "0.33.0"}
 
 
