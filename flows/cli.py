@@ -73,7 +73,7 @@ def schema(as_json: AsJson = False) -> None:
 @app.command()
 def run(file: PipelineFile, set_: Overrides = None, as_json: AsJson = False) -> None:
     """Ingest, train, export, certify and register."""
-    _ready(file, set_, preflighted=True)
+    _ready(file, set_, preflighted=True, flow=True)
     from flows.show import show_training
     from flows.train_model import train_model
 
@@ -92,7 +92,7 @@ def release(
     as_json: AsJson = False,
 ) -> None:
     """Make what Triton serves equal to the registry's champions."""
-    _ready()
+    _ready(flow=True)
     from flows.release_loop import release_once, watch_releases
     from flows.show import show_release
 
@@ -120,7 +120,7 @@ def score(
     as_json: AsJson = False,
 ) -> None:
     """Score rows with the champion into one partition of a Delta table."""
-    _ready(file)
+    _ready(file, flow=True)
     from flows.score_batch import score_batch
     from flows.show_batch import show_batch
 
@@ -292,7 +292,7 @@ def demo(
     as_json: AsJson = False,
 ) -> None:
     """Train, promote, serve and score an example, and print one table."""
-    _ready(file, preflighted=True)
+    _ready(file, preflighted=True, flow=True)
     from flows.demo import run_demo
     from flows.show import show_demo
 
@@ -302,7 +302,11 @@ def demo(
 
 
 def _ready(
-    file: Path | None = None, overrides: list[str] | None = None, *, preflighted: bool = False
+    file: Path | None = None,
+    overrides: list[str] | None = None,
+    *,
+    preflighted: bool = False,
+    flow: bool = False,
 ) -> None:
     """Check the user's input before anything slow is imported, and set the environment.
 
@@ -310,6 +314,7 @@ def _ready(
         file: the pipeline file.
         overrides: lines of `--set`.
         preflighted: whether the source, its columns and the family are looked at as well.
+        flow: whether a flow of Prefect's is run.
     """
     from models.pipeline_file import load_pipeline
 
@@ -322,6 +327,11 @@ def _ready(
     places, prefect_api = found.places(), found.prefect_api()
     if prefect_api is not None:
         require_http(f"{prefect_api}/health", service="Prefect", setting="PREFECT_API_URL")
+    elif flow:
+        from flows import temporary_server
+
+        temporary_server.end_orphans(str(found.home))
+        temporary_server.keep_apart()
     console.native_stderr_to(places.logs / "native.log")
     console.set_up_logging()
 
