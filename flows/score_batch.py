@@ -58,7 +58,9 @@ def score_batch(
     with _ray(places, pipeline.batch.num_actors or 1):
         for missed in days[:-1]:
             try:
-                publish_batch(pipeline, score(input, missed))
+                made_up = score(input, missed)
+                publish_batch(pipeline, made_up)
+                log.info("made up for %s: %s", missed, told(made_up))
             except MillraceError as error:  # what is due tonight does not wait for it
                 log.warning("%s was missed, and cannot be made up for: %s", missed, error)
                 failed = failed or error
@@ -67,6 +69,14 @@ def score_batch(
     if failed is not None:
         raise failed
     return report
+
+
+def told(report: BatchReport) -> str:
+    """Return in a line what a job did."""
+    return (
+        f"{report.scored:,} of {report.rows:,} rows scored, {report.dead:,} dead letters, "
+        f"version {report.table_version} of {report.table}"
+    )
 
 
 def _score(pipeline: Pipeline, file: Path, chosen: settings.Settings) -> Score:

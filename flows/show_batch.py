@@ -20,6 +20,7 @@ def show_batch(report: "BatchReport") -> None:
         ("date", report.date),
         ("model", f"{report.model} version {report.model_version}"),
         ("rows", f"{report.rows:,}"),
+        ("scored", f"{report.scored:,}"),
         ("dead letters", f"{report.dead:,}"),
         *([("as live", report.agreement)] if report.agreement else []),
         *_pace(report),

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from models.pipeline import Pipeline
-from models.tracking import TrackedRun
+from models.places import Places
+from models.tracking import TrackedRun, client
 from serving.batch.agreement import Agreement
 from serving.batch.meter import Told
 from serving.batch.report import SECONDS_PER_DAY, BatchReport
@@ -28,6 +29,8 @@ EXPERIMENT = ".batch"
 LAST_RUNS = 30
 LIVE_SECONDS = 10.0
 DESCRIPTION = "mlflow.note.content"
+FINGERPRINT, DATE = "millrace.fingerprint", "millrace.date"
+"""Tags that tell a job from every other."""
 PER_DAY, STEADY_PER_DAY = "per_day", "steady_per_day"
 
 
@@ -88,18 +91,54 @@ class BatchRun:
         self.run.log_metrics(measured)
         self.run.set_tags(
             {
-                "millrace.fingerprint": report.fingerprint,
+                FINGERPRINT: report.fingerprint,
                 "millrace.model_version": report.model_version,
                 "millrace.model_digest": report.model_digest,
                 "millrace.table": report.table,
                 "millrace.table_version": report.table_version,
                 "millrace.dead_letters": report.dead_letters,
-                "millrace.date": report.date,
+                DATE: report.date,
                 DESCRIPTION: description_of(report, per_day=measured[PER_DAY], unit=unit),
             }
         )
         self.run.log_figure(throughput_figure(self.samples), "plots/throughput.png")
         self.run.log_figure(runs_figure(_last_runs(self.run), unit), "plots/last_runs.png")
+        _end_dead_runs(self.run, report)
+
+    def finish_late(self, pipeline: Pipeline, report: BatchReport) -> None:
+        """Log what a job came to that died after its commit: of its pace only the whole is known.
+
+        Args:
+            pipeline: of the job.
+            report: what was kept with the commit.
+        """
+        tokens = report.tokens_in or 0, report.tokens_out or 0
+        work = Work(max(report.scored - report.resumed, 0), *tokens)
+        self.samples = [Sample(report.seconds, work)]
+        self.finish(pipeline, report)
+
+
+def is_told(places: Places, experiment: str, report: BatchReport) -> bool:
+    """Return whether a run of MLflow that came to its end tells of a job.
+
+    Args:
+        places: where MLflow is.
+        experiment: its name.
+        report: what was kept with the job's commit.
+    """
+    store = client(places.tracking_uri)
+    known = store.get_experiment_by_name(experiment)
+    if known is None:
+        return False
+    return bool(store.search_runs([known.experiment_id], _that(report, "FINISHED"), max_results=1))
+
+
+def _that(report: BatchReport, status: str) -> str:
+    """Return MLflow's filter for a job's runs."""
+    return (
+        f"tags.`{FINGERPRINT}` = '{report.fingerprint}' and tags.`{DATE}` = '{report.date}' "
+        f"and attributes.status = '{status}'"
+    )
 
 
 def description_of(report: BatchReport, per_day: float, unit: Unit) -> str:
@@ -166,6 +205,13 @@ def metrics_of(
     shares = [each.busy / report.seconds for each in told.values() if each.opened]
     found |= {f"actor_{n}_utilisation": share for n, share in enumerate(sorted(shares))}
     return found
+
+
+def _end_dead_runs(run: TrackedRun, report: BatchReport) -> None:
+    """End the runs of a job's processes that died: of one job no two run at a time."""
+    for each in run.client.search_runs([run.experiment_id], _that(report, "RUNNING")):
+        if each.info.run_id != run.run_id:
+            run.client.set_terminated(each.info.run_id, "KILLED")
 
 
 def _last_runs(run: TrackedRun) -> list[tuple[datetime, float, float | None]]:

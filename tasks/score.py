@@ -1,7 +1,8 @@
 """Step: rows through the champion into a partition of the predictions table."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -19,7 +20,8 @@ from models.places import EMBEDDED, Places
 from models.registry import CHAMPION, registry_of
 from models.snapshots import open_snapshot
 from models.source_files import plain
-from models.tracking import tracked_run
+from models.tracking import TrackedRun, tracked_run
+from serving.batch.fingerprint import fingerprint_of
 from serving.batch.meter import Told
 from serving.batch.report import BatchReport
 from serving.batch.scoring import How, Target, done_before, score
@@ -30,7 +32,7 @@ from tasks.batch_agreement import LiveCheck
 from tasks.batch_bins import learnt_from, watched
 from tasks.batch_drift import Emit, Event, tell_drift
 from tasks.batch_job import AnyJob, job_of
-from tasks.batch_run import EXPERIMENT, BatchRun
+from tasks.batch_run import DATE, EXPERIMENT, FINGERPRINT, BatchRun, is_told
 from tasks.progress import log
 from tasks.retry import step
 from tasks.source_control import code_version
@@ -95,6 +97,9 @@ def scored(
     if report is None:
         job = watched(job, learnt_from(champion, places))
         report = _tracked(pipeline, places, package, found, job, target, telling)
+    elif not is_told(places, f"{pipeline.name}{EXPERIMENT}", report):
+        job = watched(job, learnt_from(champion, places))
+        _tell_late(pipeline, places, job, report, telling)
     if report.dead:
         log.warning("%s rows have no prediction; see %s", report.dead, target.dead_letters)
     return report
@@ -110,15 +115,13 @@ def _tracked(
     telling: Telling,
 ) -> BatchReport:
     """Score in a run of MLflow's."""
-    tags = {**telling.tags, "millrace.model": job.model}
-    name = f"{pipeline.name}{EXPERIMENT}"
+    fingerprint, rows = fingerprint_of(job, found.manifest), found.about_rows()
     with (
-        tracked_run(places, name, tags, system_metrics=False) as run,
-        progress.bar("score", found.rows, "rows") as bar,
+        _run_of(pipeline, places, target.date, fingerprint, telling) as run,
+        progress.bar("score", rows, "rows") as bar,
     ):
-        run.rename(f"{pipeline.name} {target.date}")
         run.log_params({"batch": pipeline.batch.model_dump(mode="json"), "input": found.source})
-        tracked = BatchRun(run, found.rows, _deadline(pipeline))
+        tracked = BatchRun(run, rows, _deadline(pipeline))
 
         def take(sample: Sample, told: Mapping[str, Told], resumed: int) -> None:
             bar.update(resumed + sample.work.rows)
@@ -128,9 +131,37 @@ def _tracked(
         report = score(found, job, target, _how(pipeline, places), take, check)
         if not report.unchanged:
             tracked.finish(pipeline, report)
-            every = (*job.bins, *job.output_bins)
-            tell_drift(run, report, every, pipeline.batch.max_drift, telling.emit)
+            _tell_drift(run, pipeline, job, report, telling)
     return report
+
+
+def _tell_late(
+    pipeline: Pipeline, places: Places, job: AnyJob, report: BatchReport, telling: Telling
+) -> None:
+    """Tell of a job whose process died after its commit, and before it had told."""
+    with _run_of(pipeline, places, report.date, report.fingerprint, telling) as run:
+        BatchRun(run, report.rows).finish_late(pipeline, report)
+        _tell_drift(run, pipeline, job, report, telling)
+
+
+@contextmanager
+def _run_of(
+    pipeline: Pipeline, places: Places, date: str, fingerprint: str, telling: Telling
+) -> Iterator[TrackedRun]:
+    """Open the run of a job in MLflow."""
+    own = {"millrace.model": pipeline.name, FINGERPRINT: fingerprint, DATE: date}
+    tags = {**telling.tags, **own}
+    name = f"{pipeline.name}{EXPERIMENT}"
+    with tracked_run(places, name, tags, system_metrics=False) as run:
+        run.rename(f"{pipeline.name} {date}")
+        yield run
+
+
+def _tell_drift(
+    run: TrackedRun, pipeline: Pipeline, job: AnyJob, report: BatchReport, telling: Telling
+) -> None:
+    every = (*job.bins, *job.output_bins)
+    tell_drift(run, report, every, pipeline.batch.max_drift, telling.emit)
 
 
 def _how(pipeline: Pipeline, places: Places) -> How:

@@ -92,8 +92,10 @@ def require_few(settled: Settled, most: float) -> None:
     dead = len(settled.dead)
     if dead > most * settled.rows:
         found = pc.value_counts(settled.dead["reason"]).to_pylist()
-        worst = sorted(found, key=lambda each: -each["counts"])[:SHOWN]
-        told = "; ".join(f"{each['values']} ({each['counts']:,})" for each in worst)
+        ranked = sorted(found, key=lambda each: -each["counts"])
+        told = "; ".join(f"{each['values']} ({each['counts']:,})" for each in ranked[:SHOWN])
+        others = sum(each["counts"] for each in ranked[SHOWN:])
+        told += f"; of other reasons ({others:,})" if others else ""
         raise InputError(
             f"{dead:,} of {settled.rows:,} rows cannot be scored; nothing was committed",
             seen=told,

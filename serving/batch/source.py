@@ -17,7 +17,7 @@ from models.delta_files import dataset_of, file_paths, manifest_of
 from models.errors import InputError
 from models.source import broken_off
 from models.source_csv import CsvSource
-from models.source_files import ENDINGS, File, format_of
+from models.source_files import COMPRESSED, ENDINGS, File, format_of
 from models.source_files import resolve as locate
 from models.source_jsonl import JsonlSource
 from models.specs.dataset import DatasetSpec
@@ -67,6 +67,18 @@ class Input:
         """How many rows there are; None where only reading tells."""
         known = [piece.rows for piece in self.pieces if piece.rows is not None]
         return sum(known) if len(known) == len(self.pieces) else None
+
+    def about_rows(self) -> int | None:
+        """Return how many rows there are, of text by its lines, to tell when a job will be done.
+
+        Returns:
+            None for text that is remote or compressed: to count it is to read all of it twice.
+        """
+        if self.rows is not None:
+            return self.rows
+        if any(not file.local or file.path.endswith(COMPRESSED) for file in self.files):
+            return None
+        return sum(_lines(file) for file in self.files)
 
     @property
     def size(self) -> int:
@@ -145,6 +157,7 @@ def resolve(source: str, format_name: str = "auto") -> Resolved:
     return Resolved(format_name, tuple(paths))
 
 
+READ_BYTES = 2**24
 Constants = tuple[tuple[str, str | None], ...]
 
 
@@ -190,6 +203,14 @@ def _constants(path: str, root: str) -> Constants:
     folders = PurePosixPath(path).relative_to(root).parts[:-1]
     pairs = (folder.split("=", 1) for folder in folders if "=" in folder)
     return tuple((n, None if v == NULL_PARTITION else unquote(v)) for n, v in pairs)
+
+
+def _lines(file: File) -> int:
+    count = 0
+    with file.open() as stream:
+        while part := stream.read(READ_BYTES):
+            count += part.count(b"\n")
+    return count
 
 
 def _parquet_pieces(

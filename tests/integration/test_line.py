@@ -207,6 +207,18 @@ def test_score_commits_every_row_once_and_again(line: Line, examples: Path) -> N
     assert (compared["compared"], compared["disagreed"], compared["reason"]) == (64, 0, "")
     assert compared["endpoint"] == line.places.triton[0].grpc
     assert run.data.metrics["agreement.compared"] == 64
+    # as where its process had died after the commit
+    store.delete_run(run.info.run_id)
+    dead = store.create_run(experiment.experiment_id, tags=run.data.tags)
+    words = ("score", str(examples / "digits.yaml"), "--date", "2026-01-31", "--json")
+    again = line.home.run(*words)
+    assert again.code == 0, again.err
+    assert again.json["unchanged"] is True
+    late, killed = store.search_runs([experiment.experiment_id])
+    assert (killed.info.run_id, killed.info.status) == (dead.info.run_id, "KILLED")
+    assert late.info.status == "FINISHED"
+    assert late.data.metrics["scored"] == done.json["rows"]
+    assert late.data.metrics["per_day"] == pytest.approx(run.data.metrics["per_day"], rel=0.2)
     assert run.data.metrics["agreement.share"] == 0
     table = deltalake.DeltaTable(done.json["table"]).to_pyarrow_table()
     assert table.num_rows == done.json["rows"] == line.outcome["snapshot"]["rows"]

@@ -126,6 +126,14 @@ def test_more_dead_rows_than_are_allowed_are_told(most: float, raises: bool) -> 
     assert "seen: bad (1)" in str(caught.value)
 
 
+def test_reasons_beyond_the_commonest_are_counted_together() -> None:
+    reasons = ["a"] * 4 + ["b"] * 3 + ["c"] * 2 + ["d", "e"]
+    dead = pa.table({"reason": reasons})
+    with pytest.raises(InputError, match="11 of 20 rows") as caught:
+        require_few(Settled(20, 9, dead, {}), 0.1)
+    assert "seen: a (4); b (3); c (2); of other reasons (2)" in str(caught.value)
+
+
 def test_rows_are_left_out_of_a_table() -> None:
     (table,) = written(f="0a 1b 2c").values()
     assert without_rows(table, np.array([1]))["_key"].to_pylist() == ["a", "c"]

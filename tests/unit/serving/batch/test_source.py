@@ -1,3 +1,4 @@
+import gzip
 from pathlib import Path
 
 import deltalake
@@ -204,3 +205,13 @@ def test_the_row_groups_of_a_piece_are_read_in_their_order(
         for piece in open_input(str(tmp_path / "r.parquet"), JOB).pieces
     }
     assert read == {first: list(range(first, min(first + 6, 40))) for first in range(0, 40, 6)}
+
+
+def test_rows_of_text_are_told_by_its_lines_unless_it_is_compressed(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("a,id\n" + "1,1\n" * 1000)
+    (tmp_path / "b.csv").write_text("a,id\n" + "1,1\n" * 10)
+    found = open_input(str(tmp_path), JOB)
+    assert found.rows is None
+    assert found.about_rows() == pytest.approx(1010, abs=5)
+    (tmp_path / "c.csv.gz").write_bytes(gzip.compress(b"a,id\n1,1\n"))
+    assert open_input(str(tmp_path / "c.csv.gz"), JOB).about_rows() is None
