@@ -112,9 +112,11 @@ class BatchRun:
             pipeline: of the job.
             report: what was kept with the commit.
         """
-        tokens = report.tokens_in or 0, report.tokens_out or 0
-        work = Work(max(report.scored - report.resumed, 0), *tokens)
-        self.samples = [Sample(report.seconds, work)]
+        rows = max(report.scored - report.resumed, 0)
+        # Those of the rows of an earlier run are in the commit too.
+        share = rows / report.scored if report.scored else 0.0
+        tokens = (round(share * (count or 0)) for count in (report.tokens_in, report.tokens_out))
+        self.samples = [Sample(report.seconds, Work(rows, *tokens))]
         self.finish(pipeline, report)
 
 
