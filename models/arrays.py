@@ -7,8 +7,9 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float32]
+Indices = npt.NDArray[np.int64]
 
 
-def spread(count: int, most: int) -> npt.NDArray[np.int64]:
+def spread(count: int, most: int) -> Indices:
     """Return so many positions of `count` at most, evenly apart, ascending: int64."""
     return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(np.int64))

@@ -5,8 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 import pyarrow as pa
 
+from models.arrays import Indices
 from models.errors import InputError, MillraceError, TransientError, nearest
 from models.specs.dataset import DatasetSpec
 
@@ -17,10 +19,17 @@ TEXT = {b"millrace": b"text"}
 
 @dataclass(frozen=True)
 class Unreadable:
-    """A row that never became one: a ragged line of CSV, or a line that is not JSON."""
+    """A row that never became one: a ragged line of CSV, or a line that is not JSON.
+
+    Attributes:
+        reason: why.
+        line: its text.
+        before: how many rows of its chunk come before it.
+    """
 
     reason: str
     line: str
+    before: int = 0
 
 
 @dataclass(frozen=True)
@@ -29,11 +38,26 @@ class Chunk:
 
     Attributes:
         rows: a record batch; its schema may differ from chunk to chunk.
-        unreadable: the lines on the way to it that are no rows.
+        unreadable: the lines among them that are no rows, in order.
     """
 
     rows: pa.RecordBatch
     unreadable: tuple[Unreadable, ...] = ()
+
+    def __len__(self) -> int:
+        """Return how many rows and unreadable lines there are."""
+        return int(self.rows.num_rows) + len(self.unreadable)
+
+    def places(self) -> Indices:
+        """Return where the rows are among rows and unreadable lines: int64, ascending."""
+        rows = np.arange(self.rows.num_rows)
+        before = np.array([line.before for line in self.unreadable], np.int64)
+        return rows + np.searchsorted(before, rows, side="right")
+
+    def unreadable_places(self) -> Indices:
+        """Return where the unreadable lines are likewise."""
+        before = np.array([line.before for line in self.unreadable], np.int64)
+        return before + np.arange(len(before))
 
 
 class Source(Protocol):

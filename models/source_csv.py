@@ -7,6 +7,7 @@ one row in quarantine and not the end of the ingestion.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import takewhile
 from typing import Any
 
 import pyarrow as pa
@@ -55,7 +56,8 @@ def _header(file: File) -> list[str]:
 
 def _read(file: File, wanted: Sequence[str]) -> Iterator[Chunk]:
     names = _header(file)
-    ragged: list[Unreadable] = []
+    ragged: list[csv.InvalidRow] = []
+    rows = lines = 0
     with _opened(file, ragged, names, [name for name in wanted if name in names]) as reader:
         while True:
             try:
@@ -64,28 +66,51 @@ def _read(file: File, wanted: Sequence[str]) -> Iterator[Chunk]:
                 break
             except pa.ArrowInvalid as error:
                 raise _not_csv(file, error) from error
-            unreadable = tuple(ragged)
-            del ragged[: len(unreadable)]
-            yield Chunk(as_text(batch), unreadable)
+            among = _among(tuple(ragged), lines, rows, batch.num_rows)
+            del ragged[: len(among)]  # the reader is ahead: the others are among later rows
+            yield Chunk(as_text(batch), among)
+            rows, lines = rows + batch.num_rows, lines + len(among)
     if ragged:
-        yield Chunk(pa.record_batch({}), tuple(ragged))
+        yield Chunk(pa.record_batch({}), tuple(_unreadable(row, 0) for row in ragged))
+
+
+def _among(
+    ragged: Sequence[csv.InvalidRow], lines: int, rows: int, count: int
+) -> tuple[Unreadable, ...]:
+    """Return the ragged lines that come before the last of the next rows.
+
+    Args:
+        ragged: those that are not told of yet, in order.
+        lines: how many were.
+        rows: rows before.
+        count: the next rows.
+    """
+    # Arrow numbers the rows from 1, which is the header, the ragged ones too.
+    before = (row.number - 2 - lines - n - rows for n, row in enumerate(ragged))
+    among = takewhile(lambda each: each[1] < count, zip(ragged, before, strict=True))
+    return tuple(_unreadable(*each) for each in among)
+
+
+def _unreadable(row: csv.InvalidRow, before: int) -> Unreadable:
+    reason = f"line has {row.actual_columns} cells, not {row.expected_columns}"
+    return Unreadable(reason, row.text, before)
 
 
 def _opened(
     file: File,
-    ragged: list[Unreadable],
+    ragged: list[csv.InvalidRow],
     names: Sequence[str] = (),
     include: Sequence[str] = (),
 ) -> csv.CSVStreamingReader:
     def skip(row: csv.InvalidRow) -> str:
-        reason = f"line has {row.actual_columns} cells, not {row.expected_columns}"
-        ragged.append(Unreadable(reason, row.text))
+        ragged.append(row)
         return "skip"
 
     try:
         return csv.open_csv(
             file.open(),
-            read_options=csv.ReadOptions(block_size=BLOCK_BYTES),
+            # With threads it does not number the rows.
+            read_options=csv.ReadOptions(block_size=BLOCK_BYTES, use_threads=False),
             parse_options=csv.ParseOptions(
                 delimiter="\t" if ".tsv" in file.path.lower() else ",",
                 newlines_in_values=True,

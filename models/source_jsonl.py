@@ -87,7 +87,7 @@ def _read_by_line(block: bytes) -> Chunk:
     for line in block.splitlines():
         if not line.strip():
             continue
-        row = _object(line)
+        row = _object(line, before=len(rows))
         if isinstance(row, Unreadable):
             unreadable.append(row)
         else:
@@ -102,7 +102,7 @@ def _read_by_line(block: bytes) -> Chunk:
     return Chunk(batch, tuple(unreadable))
 
 
-def _object(line: bytes) -> dict[str, Any] | Unreadable:
+def _object(line: bytes, before: int) -> dict[str, Any] | Unreadable:
     """Return the object that a line holds; text in it has to be UTF-8 when it is written."""
     shown = line.decode(errors="replace")
     try:
@@ -110,10 +110,10 @@ def _object(line: bytes) -> dict[str, Any] | Unreadable:
         if _SURROGATE.search(line):
             json.dumps(row, ensure_ascii=False).encode()
     except UnicodeError:
-        return Unreadable("line holds text that is not UTF-8", shown)
+        return Unreadable("line holds text that is not UTF-8", shown, before)
     except (ValueError, RecursionError):
-        return Unreadable("line is not a JSON object", shown)
-    return row if isinstance(row, dict) else Unreadable("line is not a JSON object", shown)
+        return Unreadable("line is not a JSON object", shown, before)
+    return row if isinstance(row, dict) else Unreadable("line is not a JSON object", shown, before)
 
 
 def _column(values: Sequence[Any]) -> tuple[pa.Array, dict[bytes, bytes] | None]:

@@ -49,7 +49,7 @@ class TextSource(Batched):
         size = 0
         for file in self.files:
             name = relpath(normpath(file.path), normpath(self.root))
-            read = _read(file, name)
+            read = _read(file, name, before=len(rows))
             if isinstance(read, Unreadable):
                 unreadable.append(read)
             elif read:
@@ -78,15 +78,15 @@ def with_defaults(spec: DatasetSpec) -> DatasetSpec:
     return spec.model_copy(update=defaults)
 
 
-def _read(file: File, name: str) -> str | Unreadable:
+def _read(file: File, name: str, before: int) -> str | Unreadable:
     with file.open() as stream:
         data = stream.read(MAX_BYTES + 1)
     if len(data) > MAX_BYTES:
-        return Unreadable(f"the file is larger than {MAX_BYTES // 2**20} MiB", name)
+        return Unreadable(f"the file is larger than {MAX_BYTES // 2**20} MiB", name, before)
     try:
         return str(data, "utf-8").removeprefix("\ufeff")
     except UnicodeDecodeError:
-        return Unreadable("the file is not UTF-8 text", name)
+        return Unreadable("the file is not UTF-8 text", name, before)
 
 
 def _chunk(rows: list[tuple[str, str]], unreadable: list[Unreadable]) -> Chunk:

@@ -32,8 +32,7 @@ class Origin:
     Attributes:
         row: as it is in the output.
         file: the file of the input that it was in.
-        place: its place there, from 0; lines that could not be read count behind the others of
-            their chunk.
+        place: its place there, from 0; lines that could not be read count too.
         manifest: what is known of that file: its size and digest; empty for a Delta table's.
         source: the input: which files, or which version of a table.
         job: id of the job.

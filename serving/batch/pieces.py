@@ -76,7 +76,7 @@ class TextPiece(Piece):
         return self.file.size
 
     def chunks(self, columns: Sequence[str]) -> Iterator[Chunk]:
-        """Read the rows; the unreadable lines of a chunk come behind its rows."""
+        """Read the rows."""
         spec = DatasetSpec(source=self.file.path, target=KEY, features=tuple(columns))
         if self.format == "jsonl":
             return JsonlSource(spec, (self.file,)).chunks()

@@ -59,10 +59,10 @@ def _rows_of(
 ) -> Iterator[tuple[Places, pa.RecordBatch]]:
     first = piece.row
     for chunk in piece.chunks(columns):
-        end = first + chunk.rows.num_rows
-        mine = wanted[(wanted >= first) & (wanted < end)]
+        places = first + chunk.places()
+        mine = np.flatnonzero(np.isin(places, wanted))
         if len(mine):
-            yield mine, chunk.rows.take(pa.array(mine - first))
-        first = end + len(chunk.unreadable)
+            yield places[mine], chunk.rows.take(pa.array(mine))
+        first += len(chunk)
         if first > wanted[-1]:
             return

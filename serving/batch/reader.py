@@ -19,7 +19,7 @@ from serving.batch.row_keys import cells_of
 from serving.batch.settle import without_rows
 from serving.batch.workplace import Workplace
 
-NO_KEY = "the key is null"
+NO_KEY = "the key is missing, or not text"
 
 
 class Rows(Datasource):
@@ -62,7 +62,7 @@ def _read(source: str, todo: Sequence[Todo], job: Job, workplace: Workplace) -> 
             piece, row = each.piece, each.piece.row
             seen = [np.zeros(len(bins.counts), np.int64) for bins in job.bins]
             for chunk in piece.chunks(job.columns):
-                first, row = row, row + chunk.rows.num_rows + len(chunk.unreadable)
+                first, row = row, row + len(chunk)
                 encoded = job.encoded(chunk.rows)
                 compared = job.compared(chunk.rows, encoded)
                 for bins, counts in zip(job.bins, seen, strict=True):
@@ -84,12 +84,12 @@ def parted(chunk: Chunk, first: int, encoded: pa.Table) -> tuple[pa.Table, pa.Ta
     """Part the rows of a chunk into those to score, encoded, and the others, of `DEAD`.
 
     Args:
-        chunk: some rows; its unreadable lines count behind them.
-        first: `ROW` of the first.
+        chunk: some rows and unreadable lines.
+        first: `ROW` of the first of them.
         encoded: what the job's `encoded` returned of them.
     """
     rows = chunk.rows
-    places = pa.array(np.arange(first, first + rows.num_rows))
+    places = pa.array(first + chunk.places())
     encoded = encoded.append_column(ROW, places)
     errors, keys = encoded[ERROR], encoded[KEY]
     if keys.null_count:
@@ -104,11 +104,9 @@ def parted(chunk: Chunk, first: int, encoded: pa.Table) -> tuple[pa.Table, pa.Ta
         columns = [bad[ROW], bad[KEY], errors.filter(is_bad), pa.array(seen, pa.string())]
         dead.append(pa.table(columns, schema=DEAD))
     if chunk.unreadable:
-        behind = first + rows.num_rows
-        count = len(chunk.unreadable)
         columns = [
-            pa.array(np.arange(behind, behind + count)),
-            pa.nulls(count, pa.string()),
+            pa.array(first + chunk.unreadable_places()),
+            pa.nulls(len(chunk.unreadable), pa.string()),
             pa.array([line.reason for line in chunk.unreadable]),
             pa.array([as_json({"line": line.line}) for line in chunk.unreadable]),
         ]

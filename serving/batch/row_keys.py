@@ -21,7 +21,7 @@ def declared_keys(
         held: the columns as the dataset holds them.
     """
     if KEY in rows.schema.names:
-        return cells_of(rows, KEY).cast(pa.string())
+        return cast(cells_of(rows, KEY), Column(KEY, "string")).values
     if not key:
         return None
     texts = {name: _key_cells(cells_of(rows, name), name, held) for name in key}

@@ -55,8 +55,8 @@ def test_what_is_no_utf8_text_is_put_aside_with_the_reason(tmp_path: Path) -> No
     (tmp_path / "surrogate.txt").write_bytes(b"a\xed\xa0\x80b")
     assert rows("*.txt", tmp_path) == {"good.txt": "good"}
     assert put_aside("*.txt", tmp_path) == [
-        Unreadable("the file is not UTF-8 text", "latin.txt"),
-        Unreadable("the file is not UTF-8 text", "surrogate.txt"),
+        Unreadable("the file is not UTF-8 text", "latin.txt", before=1),
+        Unreadable("the file is not UTF-8 text", "surrogate.txt", before=1),
     ]
 
 

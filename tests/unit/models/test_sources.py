@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
 
-from models import source_jsonl
+from models import source_csv, source_jsonl
 from models.errors import InputError, TransientError
 from models.source import CHUNK_ROWS
 from models.source_files import plain
@@ -66,6 +66,26 @@ def test_ragged_csv_lines_are_put_aside(tmp_path: Path) -> None:
     ]
 
 
+def test_a_csv_line_is_put_aside_in_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source_csv, "BLOCK_BYTES", 64)
+    lines = ["ragged" if n % 7 == 3 else f'{n},"over\ntwo lines"' for n in range(200)]
+    lines[100] = ""  # no row at all
+    (tmp_path / "r.csv").write_text("\n".join(["a,target", *lines, ""]))
+    chunks = list(open_source(spec("r.csv"), tmp_path).chunks())
+    assert len(chunks) > 20
+    del lines[100]
+    first = 0
+    for chunk in chunks:
+        for place, row in zip(chunk.places(), chunk.rows.to_pylist(), strict=True):
+            assert lines[first + place].startswith(f"{row['a']},")
+        for place in chunk.unreadable_places():
+            assert lines[first + place] == "ragged"
+        first += len(chunk)
+    assert first == len(lines)
+
+
 def test_json_lines_keep_text_that_looks_like_a_date(tmp_path: Path) -> None:
     rows = [{"d": "2024-01-01", "v": [1, 2.5], "target": 1}, {"d": "2024-01-02", "target": 0}]
     (tmp_path / "r.jsonl").write_text("\n".join(map(json.dumps, rows)))
@@ -76,6 +96,7 @@ def test_bad_json_lines_are_put_aside_and_mixed_types_become_text() -> None:
     chunk = source_jsonl.read_block(b'{"a": 1}\nnot json\n\n{"a": "x"}\n[1]\n')
     assert chunk.rows.to_pylist() == [{"a": "1"}, {"a": "x"}]
     assert [line.line for line in chunk.unreadable] == ["not json", "[1]"]
+    assert (chunk.places().tolist(), chunk.unreadable_places().tolist()) == ([0, 2], [1, 3])
 
 
 def test_json_lines_are_read_in_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

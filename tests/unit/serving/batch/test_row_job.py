@@ -133,13 +133,16 @@ def test_a_key_column_may_be_of_any_kind_of_text(model: Path, ids: pa.Array) -> 
 def test_a_row_without_its_key_is_dead(model: Path, ids: pa.Array) -> None:
     job = RowJob("m", 7, "digest", model, Encoding(FEATURES, "t", LABELS), ("id",))
     good, dead = parts(job, rows(id=ids))
-    assert (len(good), dead["reason"].to_pylist()) == (0, ["the key is null"] * 3)
+    assert (len(good), dead["reason"].to_pylist()) == (0, ["the key is missing, or not text"] * 3)
 
 
 def test_a_row_has_one_reason_that_of_the_model_first(model: Path) -> None:
     job = RowJob("m", 7, "digest", model, Encoding(FEATURES, "t", LABELS), ("id",))
     dead = parts(job, rows(id=[1, None, None], c=["x", "z", "x"]))[1]
-    assert dead["reason"].to_pylist() == ["c is unknown or missing", "the key is null"]
+    assert dead["reason"].to_pylist() == [
+        "c is unknown or missing",
+        "the key is missing, or not text",
+    ]
 
 
 def test_a_whole_number_that_a_reader_made_a_float_keeps_its_key(model: Path) -> None:
@@ -311,12 +314,12 @@ def test_a_column_that_is_not_there_is_missing(model: Path) -> None:
     assert dead["reason"].to_pylist() == ["c is unknown or missing"] * 3
 
 
-def test_lines_that_are_no_rows_are_dead_and_count_behind_the_rows(model: Path) -> None:
+def test_lines_that_are_no_rows_are_dead_in_their_places(model: Path) -> None:
     job = RowJob("m", 7, "digest", model, Encoding(FEATURES, "t", LABELS), ("id",))
-    good, dead = parts(job, rows(), Unreadable("line has 1 cells, not 3", "x"))
-    assert good[ROW].to_pylist() == [100, 101, 102]
+    good, dead = parts(job, rows(), Unreadable("line has 1 cells, not 3", "x", before=1))
+    assert good[ROW].to_pylist() == [100, 102, 103]
     assert dead.to_pylist() == [
-        {"_row": 103, "_key": None, "reason": "line has 1 cells, not 3", "row": '{"line": "x"}'}
+        {"_row": 101, "_key": None, "reason": "line has 1 cells, not 3", "row": '{"line": "x"}'}
     ]
 
 

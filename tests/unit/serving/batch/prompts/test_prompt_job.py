@@ -123,7 +123,7 @@ def test_prompts_have_the_keys_that_the_input_has(made: Made) -> None:
     job = PromptJob("m", 3, "d", made.folder, key=("id",))
     good, dead = read(job, id=[5, None], prompt=["a", "b"])
     assert good["_key"].to_pylist() == ["5"]
-    assert dead["reason"].to_pylist() == ["the key is null"]
+    assert dead["reason"].to_pylist() == ["the key is missing, or not text"]
 
 
 def test_a_prompt_without_a_key_is_known_by_its_text(job: PromptJob) -> None:
