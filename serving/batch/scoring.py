@@ -5,6 +5,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,7 @@ from serving.batch.watch import OnWork, Watch
 from serving.batch.workplace import (
     SHORT,
     Workplace,
+    abandoned,
     begun,
     leases_of,
     remove_leftovers,
@@ -42,6 +44,8 @@ from serving.batch.written import answers_seen, committable, prune, written
 
 SETTLED = "settled"
 """Folder of the dead letters from the commit of the output to their own."""
+KEPT = timedelta(days=30)
+"""How long what a dead run wrote waits to be taken up; longer where its date is run again."""
 MOST_TASKS = 4096
 """Tasks that read."""
 
@@ -118,8 +122,9 @@ def score(
     with lease.held(leases_of(target.partition), fingerprint[:SHORT]):
         if (report := _done_before(target, fingerprint)) is not None:
             return report
-        _finish_other(target)
-        remove_leftovers(target.partition, fingerprint)
+        _clear(target, fingerprint)
+        for date in abandoned(target.partition, datetime.now(UTC) - KEPT):
+            _clear(replace(target, date=date), "")
         return _run(found, job, target, how, fingerprint, on_work, check)
 
 
@@ -139,15 +144,16 @@ def done_before(found: Input, job: Job, target: Target) -> BatchReport | None:
         return _done_before(target, fingerprint)
 
 
-def _finish_other(target: Target) -> None:
-    """Publish the dead letters of the job that the partition holds, if it died before it did.
+def _clear(target: Target, fingerprint: str) -> None:
+    """Remove what dead runs of other jobs than that of the fingerprint left of a partition.
 
-    One that is running does so itself.
+    Where the partition holds what one of them committed, its dead letters are published first.
     """
     kept = target.partition.committed()
     other = kept.get(FINGERPRINT)
     if other is not None and not lease.is_held(leases_of(target.partition), other[:SHORT]):
         _finish(workplace_of(target.partition, other), target, other, kept[JOB])
+    remove_leftovers(target.partition, fingerprint)
 
 
 def _done_before(target: Target, fingerprint: str) -> BatchReport | None:

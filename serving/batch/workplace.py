@@ -8,6 +8,7 @@ input has.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any
 from uuid import uuid4
 
@@ -150,6 +151,25 @@ def remove_leftovers(partition: Partition, fingerprint: str) -> None:
     for name in leases.folders():
         if name != fingerprint[:SHORT] and not is_held(leases, name):
             _remove(Workplace(leases.within(name)), partition)
+
+
+def abandoned(partition: Partition, before: datetime) -> list[str]:
+    """Return the values of the table's other partitions whose newest job began long ago.
+
+    Nobody will take them up: what is missed is made up for in days.
+
+    Args:
+        partition: whose table it is.
+        before: what long ago is, with a time zone.
+    """
+    found = []
+    for folder in Folder(f"{partition.table}/{JOBS}").folders():
+        other = replace(partition, value=folder.removeprefix(f"{partition.column}="))
+        jobs = (leases_of(other).within(name) for name in leases_of(other).folders())
+        began = [file.mtime for job in jobs for file in job.files(RECORD)]
+        if other.value != partition.value and began and max(began) < before:
+            found.append(other.value)
+    return found
 
 
 def _remove(workplace: Workplace, partition: Partition) -> None:

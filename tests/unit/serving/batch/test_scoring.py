@@ -2,7 +2,9 @@
 
 import bz2
 import json
+import os
 import shutil
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -100,19 +102,25 @@ def test_odd_cells_late_in_a_csv_file_are_their_rows_alone(tmp_path: Path, score
         "-1": 3.5,
         "-2": "a is not a finite number",
         "-3": "f is not a finite number",
-        None: "the key is null",
+        None: "the key is missing, or not text",
     }
 
 
 def test_lines_with_too_many_or_too_few_cells_are_dead(tmp_path: Path, scored: Scored) -> None:
     (tmp_path / "r.csv").write_text(HEADER + "1,1,0,x\n2,1\n3,1,0,x,9\n4,4,0,x\n")
     rows = scored(tmp_path / "r.csv")
-    assert [(row["_key"], row.get("prediction"), row.get("row")) for row in rows] == [
-        ("1", 1.0, None),
-        ("4", 4.0, None),
-        (None, None, '{"line": "2,1"}'),
-        (None, None, '{"line": "3,1,0,x,9"}'),
+    assert [(row["_row"], row["_key"], row.get("prediction"), row.get("row")) for row in rows] == [
+        (0, "1", 1.0, None),
+        (3, "4", 4.0, None),
+        (1, None, None, '{"line": "2,1"}'),
+        (2, None, None, '{"line": "3,1,0,x,9"}'),
     ]
+
+
+def test_keys_that_are_lists_are_no_keys(tmp_path: Path, scored: Scored) -> None:
+    rows = {"_key": [[1], [2]], "a": [1.0, 2.0], "f": [True, None], "c": ["x", "x"]}
+    pq.write_table(pa.table(rows), tmp_path / "r.parquet")
+    assert answers(scored(tmp_path / "r.parquet")) == {None: "the key is missing, or not text"}
 
 
 def test_codes_keep_their_zeros_and_keys_are_those_of_ingestion(
@@ -474,6 +482,26 @@ def test_dead_letters_of_a_job_that_died_before_it_told_them_outlive_another_job
         score(worse, job, target_in(tmp_path), How(max_dead_letters=0.1))
     assert score(good, job, target_in(tmp_path), How()).unchanged
     assert len(held(tmp_path / "table-dead")) == 2
+
+
+def test_what_failed_runs_of_other_dates_wrote_is_kept_for_a_month(
+    tmp_path: Path, job: RowJob
+) -> None:
+    bad = open_input(str(numbers(tmp_path / "bad.parquet", 40, bad=20)), job)
+    good = open_input(str(numbers(tmp_path / "good.parquet", 40)), job)
+    target = target_in(tmp_path)
+    for date in ("2025-11-01", "2025-12-24"):
+        with pytest.raises(InputError, match="20 of 40 rows"):
+            score(bad, job, replace(target, date=date), How(max_dead_letters=0.1))
+    (record,) = (tmp_path / "table/_jobs/date=2025-11-01").glob("*/job.json")
+    month_ago = time.time() - 31 * 86_400
+    os.utime(record, (month_ago, month_ago))
+    score(good, job, target, How())
+    left = [path.parent.parent.name for path in (tmp_path / "table/_jobs").glob("*/*/job.json")]
+    assert left == ["date=2025-12-24"]
+    assert not list((tmp_path / "table/date=2025-11-01").glob("*"))
+    assert list((tmp_path / "table/date=2025-12-24").glob("*/*.parquet"))
+    assert len(held(tmp_path / "table")) == 40
 
 
 def test_a_date_without_one_row_that_can_be_scored_is_done_once(tmp_path: Path, run: Run) -> None:
