@@ -200,9 +200,11 @@ def metrics_of(
     for unit in units:
         found[unit] = float(round(share * done.count(unit)))
         found[f"{unit}_per_day"] = per_day(share * done.count(unit), report.seconds)
-    if units and price_per_hour is not None:
-        cost = cost_per_million(price_per_hour, report.seconds, round(share * done.tokens))
-        found |= {"cost_per_million_tokens": cost} if cost is not None else {}
+    if price_per_hour is not None:
+        count = round(share * (done.tokens if units else done.rows))
+        cost = cost_per_million(price_per_hour, report.seconds, count)
+        name = f"cost_per_million_{'tokens' if units else 'rows'}"
+        found |= {name: cost} if cost is not None else {}
     # Actors tell when they have opened their model; engines of vLLM do not tell when they are busy.
     shares = [each.busy / report.seconds for each in told.values() if each.opened]
     found |= {f"actor_{n}_utilisation": share for n, share in enumerate(sorted(shares))}

@@ -79,7 +79,9 @@ class BatchSpec(Spec):
         description="Share of rows that cannot be scored above which nothing is committed.",
     )
     price_per_hour: float | None = Field(
-        None, ge=0, description="What the machines cost; it gives the cost of a million tokens."
+        None,
+        ge=0,
+        description="What the machines cost; it gives the cost of a million tokens, or rows.",
     )
     deadline: Annotated[str, AfterValidator(_hour)] | None = Field(
         None,

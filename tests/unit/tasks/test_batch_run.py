@@ -62,8 +62,10 @@ def test_tokens_are_told_in_and_out_with_their_cost() -> None:
     assert found["cost_per_million_tokens"] == pytest.approx(0.05 / 900 * 1e6)
 
 
-def test_a_model_without_tokens_has_none() -> None:
-    assert not [name for name in metrics_of(REPORT, SAMPLES, TOLD, 3.6) if "token" in name]
+def test_a_model_without_tokens_has_the_cost_of_its_rows() -> None:
+    found = metrics_of(REPORT, SAMPLES, TOLD, 3.6)
+    assert not [name for name in found if "token" in name]
+    assert found["cost_per_million_rows"] == pytest.approx(0.05 / 100 * 1e6)
 
 
 def test_the_description_leads_to_the_version_and_says_what_was_extrapolated() -> None:
