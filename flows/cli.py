@@ -125,8 +125,12 @@ def score(
     from flows.show_batch import show_batch
 
     with console.stdout_for_results():
-        report = score_batch(str(file.resolve()), input, date, catch_up=catch_up)
-    console.print_json(report) if as_json else show_batch(report)
+        reports = score_batch(str(file.resolve()), input, date, catch_up=catch_up)
+    if as_json:
+        console.print_json(reports if catch_up else reports[-1])
+        return
+    for report in reports:
+        show_batch(report)
 
 
 @app.command()

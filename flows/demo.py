@@ -60,7 +60,7 @@ def run_demo(file: Path) -> DemoSummary:
             clients=CLIENTS,
             seconds=LOAD_SECONDS,
         )
-        batch = score_batch(str(file))
+        (batch,) = score_batch(str(file))
     return DemoSummary(training, live, seen, seen.requests_per_second, batch, batch.rows_per_day)
 
 

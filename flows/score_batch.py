@@ -34,8 +34,8 @@ def score_batch(
     date: str | None = None,
     *,
     catch_up: bool = False,
-) -> BatchReport:
-    """Score rows into the partition of a date.
+) -> list[BatchReport]:
+    """Score rows into the partition of a date, and return what was done for each date in order.
 
     Args:
         pipeline_file: path of the YAML file.
@@ -54,21 +54,22 @@ def score_batch(
         table = places.table("predictions", pipeline.name)
         days = dates_to_do(committed_dates(table), day, pipeline.batch.catch_up)
     failed: MillraceError | None = None
+    done: list[BatchReport] = []
     score = _score(pipeline, Path(pipeline_file), chosen)
     with _ray(places, pipeline.batch.num_actors or 1):
         for missed in days[:-1]:
             try:
-                made_up = score(input, missed)
-                publish_batch(pipeline, made_up)
-                log.info("made up for %s: %s", missed, told(made_up))
+                done.append(score(input, missed))
+                publish_batch(pipeline, done[-1])
+                log.info("made up for %s: %s", missed, told(done[-1]))
             except MillraceError as error:  # what is due tonight does not wait for it
                 log.warning("%s was missed, and cannot be made up for: %s", missed, error)
                 failed = failed or error
-        report = score(input, day)
-    publish_batch(pipeline, report)
+        done.append(score(input, day))
+    publish_batch(pipeline, done[-1])
     if failed is not None:
         raise failed
-    return report
+    return done
 
 
 def told(report: BatchReport) -> str:

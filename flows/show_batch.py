@@ -1,5 +1,6 @@
 """What batch jobs print."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ if TYPE_CHECKING:
 
 
 Row = tuple[object, object]
+DIGEST, FIRST_DIGITS = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{28,}\b"), r"\1…"
 
 
 def show_batch(report: "BatchReport") -> None:
@@ -65,9 +67,13 @@ def _steps(found: "Lineage") -> Iterator[Row]:
         yield "model", _in_line(found.version)
     for file in found.data.get("files", [found.data] if found.data else []):
         yield "learnt from", _in_line(file)
+    if not found.releases:
+        yield "release", "none: this version was not released from here"
     for event in found.releases:
         yield "release", _in_line(event)
 
 
 def _in_line(values: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in values.items() if value not in ("", None))
+    """Return names and values, of digests their first digits; `--json` has the whole."""
+    told = ((name, value) for name, value in values.items() if value not in ("", None))
+    return ", ".join(f"{name} {DIGEST.sub(FIRST_DIGITS, str(value))}" for name, value in told)

@@ -248,11 +248,13 @@ def test_dates_that_were_missed_are_made_up_for(line: Line, examples: Path, tmp_
     file.write_text((examples / "digits.yaml").read_text() + "\nbatch: {catch_up: 1}\n")
     done = line.home.run("score", str(file), "--catch-up", "--json")
     assert done.code == 0, done.err
-    yesterday = date.fromisoformat(done.json["date"])
-    assert committed_dates(done.json["table"]) == {
+    made_up, due = done.json
+    yesterday = date.fromisoformat(due["date"])
+    assert made_up["date"] == (yesterday - timedelta(days=1)).isoformat()
+    assert committed_dates(due["table"]) == {
         "2026-01-31",
-        (yesterday - timedelta(days=1)).isoformat(),
-        yesterday.isoformat(),
+        made_up["date"],
+        due["date"],
     }
 
 

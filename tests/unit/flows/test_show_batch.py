@@ -2,8 +2,10 @@ from dataclasses import replace
 
 import pytest
 
-from flows.show_batch import show_batch
+from flows.lineage import Lineage
+from flows.show_batch import show_batch, show_lineage
 from serving.batch.agreement import Agreement
+from serving.batch.lineage import Origin
 from serving.batch.report import BatchReport
 
 REPORT = BatchReport(
@@ -20,3 +22,16 @@ def test_a_batch_says_how_it_compares_with_the_live_model(
     assert "not compared with the live model: version 4 is live, not 3" in line
     show_batch(REPORT)
     assert "as live" not in capsys.readouterr().out
+
+
+def test_lineage_has_the_first_digits_of_digests_and_says_that_nothing_was_released(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
+    digest = "0123456789ab" + "c" * 52
+    origin = Origin({"_key": "7"}, "r.csv", 3, {"sha256": digest}, {}, "job", {}, 1)
+    show_lineage([Lineage(origin, {}, {}, [])])
+    shown = capsys.readouterr().out
+    assert "sha256 0123456789ab… " in shown
+    assert digest not in shown
+    assert "none: this version was not released from here" in shown
