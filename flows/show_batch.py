@@ -21,6 +21,7 @@ def show_batch(report: "BatchReport") -> None:
         ("table", f"{report.table} version {report.table_version}"),
         ("date", report.date),
         ("model", f"{report.model} version {report.model_version}"),
+        *([("input", _short(report.input))] if report.input else []),
         ("rows", f"{report.rows:,}"),
         ("scored", f"{report.scored:,}"),
         ("dead letters", f"{report.dead:,}"),
@@ -73,7 +74,12 @@ def _steps(found: "Lineage") -> Iterator[Row]:
         yield "release", _in_line(event)
 
 
+def _short(text: str) -> str:
+    """Return a text with the first digits of its digests."""
+    return DIGEST.sub(FIRST_DIGITS, text)
+
+
 def _in_line(values: Mapping[str, Any]) -> str:
     """Return names and values, of digests their first digits; `--json` has the whole."""
     told = ((name, value) for name, value in values.items() if value not in ("", None))
-    return ", ".join(f"{name} {DIGEST.sub(FIRST_DIGITS, str(value))}" for name, value in told)
+    return ", ".join(f"{name} {_short(str(value))}" for name, value in told)

@@ -38,6 +38,7 @@ class BatchReport:
             was nothing to do.
         agreement: how a sample of its answers compares with those of the live model; None where
             nobody looked.
+        input: which rows: the version of a table, or the files and the digest of their digests.
     """
 
     table: str
@@ -58,6 +59,7 @@ class BatchReport:
     seconds: float
     unchanged: bool = False
     agreement: Agreement | None = None
+    input: str = ""
 
     @property
     def rows_per_second(self) -> float:
@@ -72,7 +74,7 @@ class BatchReport:
     def metadata(self) -> dict[str, str]:
         """Return it as what is kept with the commit: what readers ask for, and the whole."""
         names = (
-            *("fingerprint", "model", "model_version", "model_digest"),
+            *("fingerprint", "model", "model_version", "model_digest", "input"),
             *("rows", "scored", "dead", "tokens_in", "tokens_out"),
         )
         values = asdict(self)

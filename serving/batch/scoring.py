@@ -205,6 +205,7 @@ def _run(
         tokens_out=total.tokens_out if has_tokens else None,
         seconds=time.perf_counter() - started,
         agreement=agreement,
+        input=found.words,
     )
     seen = workplace.seen() | answers_seen(partition, tables, job.output_bins)
     lineage.keep(target.table, partition.job, found, seen)

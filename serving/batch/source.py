@@ -21,6 +21,7 @@ from models.source_files import COMPRESSED, ENDINGS, File, format_of
 from models.source_files import resolve as locate
 from models.source_jsonl import JsonlSource
 from models.specs.dataset import DatasetSpec
+from serving.batch.fingerprint import digest_of_json
 from serving.batch.job import Job
 from serving.batch.pieces import PIECE_ROWS, ParquetPiece, Piece, TextPiece
 
@@ -79,6 +80,14 @@ class Input:
         if any(not file.local or file.path.endswith(COMPRESSED) for file in self.files):
             return None
         return sum(_lines(file) for file in self.files)
+
+    @property
+    def words(self) -> str:
+        """Which rows they are, in a line."""
+        if self.from_table:
+            return f"{self.source} version {self.manifest['version']}"
+        files = f"{len(self.files)} file{'s' if len(self.files) > 1 else ''}"
+        return f"{self.source}, {files}, sha256 {digest_of_json(self.manifest)}"
 
     @property
     def size(self) -> int:

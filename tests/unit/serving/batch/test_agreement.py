@@ -161,6 +161,6 @@ def test_a_commit_keeps_it() -> None:
 
 def test_a_commit_of_before_has_none() -> None:
     values = asdict(REPORT)
-    del values["agreement"]
+    del values["agreement"], values["input"]
     kept = BatchReport.of_commit({"millrace.report": json.dumps(values), "version": "7"})
     assert kept.agreement is None

@@ -446,6 +446,9 @@ def test_all_rows_of_a_delta_table_are_read_whatever_its_folders_are_called(
     tmp_path: Path, run: Run
 ) -> None:
     report = run(delta(tmp_path / "with space", 1.0), str(tmp_path / "table"))
+    assert report.input == f"{tmp_path}/with space version 0"
+    kept = deltalake.DeltaTable(tmp_path / "table").history(1)[0]
+    assert kept["millrace.input"] == report.input
     assert (report.rows, report.scored) == (len(ODD_VALUES), len(ODD_VALUES))
 
 

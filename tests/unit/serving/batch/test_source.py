@@ -8,6 +8,7 @@ import pytest
 
 from models.errors import InputError
 from models.features import Encoding, Feature
+from serving.batch.fingerprint import digest_of_json
 from serving.batch.row_job import RowJob
 from serving.batch.source import Resolved, open_input, resolve
 
@@ -215,3 +216,12 @@ def test_rows_of_text_are_told_by_its_lines_unless_it_is_compressed(tmp_path: Pa
     assert found.about_rows() == pytest.approx(1010, abs=5)
     (tmp_path / "c.csv.gz").write_bytes(gzip.compress(b"a,id\n1,1\n"))
     assert open_input(str(tmp_path / "c.csv.gz"), JOB).about_rows() is None
+
+
+def test_files_are_told_by_their_number_and_one_digest(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("a,id\n1,1\n")
+    (tmp_path / "b.csv").write_text("a,id\n2,2\n")
+    found = open_input(str(tmp_path), JOB)
+    assert found.words == f"{tmp_path}, 2 files, sha256 {digest_of_json(found.manifest)}"
+    (tmp_path / "b.csv").write_text("a,id\n3,3\n")
+    assert open_input(str(tmp_path), JOB).words != found.words
