@@ -4,7 +4,9 @@ Of columns the snapshot has statistics. How many tokens its texts have depends o
 reads them, so they are counted for a sample of its rows.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -47,15 +49,23 @@ def watched(job: AnyJob, snapshot: Snapshot | None) -> AnyJob:
     """
     if snapshot is None:
         return job
+    if isinstance(job, RowJob):
+        features, target = bins_of(snapshot)
+        bins = (*features, *_unless_gone(partial(text_bins, job), snapshot))
+        return replace(job, bins=bins, output_bins=() if target is None else (target,))
+    return replace(job, output_bins=_unless_gone(partial(prompt_bins, job), snapshot))
+
+
+def _unless_gone(
+    counted: Callable[[Snapshot], tuple[Bins, ...]], snapshot: Snapshot
+) -> tuple[Bins, ...]:
+    """Return bins of a sample of the rows; none where it cannot be read."""
     try:
-        if isinstance(job, RowJob):
-            features, target = bins_of(snapshot)
-            bins = (*features, *text_bins(job, snapshot))
-            return replace(job, bins=bins, output_bins=() if target is None else (target,))
-        return replace(job, output_bins=prompt_bins(job, snapshot))
+        return counted(snapshot)
     except OSError as error:  # such as of files that somebody has vacuumed away
-        log.warning("drift is not looked at, for %s cannot be read: %s", snapshot.uri, error)
-        return job
+        told = "drift of lengths is not looked at, for %s cannot be read: %s"
+        log.warning(told, snapshot.uri, error)
+        return ()
 
 
 def bins_of(snapshot: Snapshot) -> tuple[tuple[Bins, ...], Bins | None]:

@@ -87,6 +87,11 @@ def test_of_texts_the_tokens_that_the_model_reads_are_compared(
     assert lengths[:3] == [tokenizer_length(tokenizer.json, text) for text in texts[:3]]
     assert lengths[-2:] == [10, None]
     assert bins.counted(pa.array(lengths[:-2])).tolist() == list(bins.counts)
+    for file in Path(snapshot.uri).rglob("*.parquet"):
+        file.unlink()
+    gone = watched(RowJob("m", 1, "d", Path(), encoding), snapshot)
+    assert gone.bins == ()
+    assert [bins.column for bins in gone.output_bins] == ["prediction"]
 
 
 def tokenizer_length(contents: str, text: str) -> int:
