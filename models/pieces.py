@@ -17,7 +17,11 @@ ASKED = 32
 
 
 def answered(
-    answer: Callable[[Array], Array], rows: Array, read: ModelInput, most: int = ROWS
+    answer: Callable[[Array], Array],
+    rows: Array,
+    read: ModelInput,
+    most: int = ROWS,
+    most_tokens: int = PLACES,
 ) -> Array:
     """Return the answers `[rows, …]`, in the order of the rows.
 
@@ -28,27 +32,32 @@ def answered(
         rows: at least one, `[rows, width]`.
         read: what the model reads.
         most: rows of a piece, if they are no texts.
+        most_tokens: of a piece of texts, unless it is a single one.
     """
-    places = list(pieces(rows, read, most))
+    places = list(pieces(rows, read, most, most_tokens))
     found = np.concatenate([answer(read.trimmed(rows[each])) for each in places])
     return found[np.argsort(np.concatenate(places), kind="stable")]
 
 
-def pieces(rows: Array, read: ModelInput, most: int = ROWS) -> Iterator[Array]:
+def pieces(
+    rows: Array, read: ModelInput, most: int = ROWS, most_tokens: int = PLACES
+) -> Iterator[Array]:
     """Yield the places of the rows of each piece, texts of about a length together."""
     if read.padding is None:
         yield from np.split(np.arange(len(rows)), range(most, len(rows), most))
         return
     lengths = np.maximum(read.lengths(rows), 1)
     order = np.argsort(lengths, kind="stable")
-    yield from (np.array(piece) for piece in by_length(order.tolist(), lengths.tolist()))
+    yield from (
+        np.array(piece) for piece in by_length(order.tolist(), lengths.tolist(), most_tokens)
+    )
 
 
-def by_length(order: Sequence[int], lengths: Sequence[int]) -> Iterator[list[int]]:
-    """Cut places, by rising length, into pieces of `PLACES` when filled up to their longest."""
+def by_length(order: Sequence[int], lengths: Sequence[int], most: int) -> Iterator[list[int]]:
+    """Cut places, by rising length, into pieces of so many when filled up to their longest."""
     piece: list[int] = []
     for place in order:
-        if piece and (len(piece) + 1) * lengths[place] > PLACES:
+        if piece and (len(piece) + 1) * lengths[place] > most:
             yield piece
             piece = []
         piece.append(place)

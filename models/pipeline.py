@@ -58,7 +58,7 @@ class Pipeline(Spec):
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
-        names = ("model", "training", "export", "serving", "rollout")
+        names = ("model", "training", "export", "serving", "rollout", "batch")
         parts = {name: getattr(self, name) for name in names}
         if found := next(misfits(self.model.family, parts), None):
             raise ValueError(found)

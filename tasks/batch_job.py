@@ -3,6 +3,7 @@
 from models.columns import Column
 from models.language_engine import engine_of
 from models.package import FORM, GraphPackage, Package
+from models.pieces import PLACES
 from models.pipeline import Pipeline
 from models.places import Places
 from serving.batch.prompts.prompt_job import PromptJob
@@ -43,6 +44,7 @@ def job_of(
             held,
             batch.threads_per_actor,
             batch.batch_size or ROWS,
+            batch.max_num_batched_tokens or PLACES,
         )
     sampling = Sampling(**batch.sampling.model_dump())
     prompts = (*names, package.folder / FORM, batch.prompt, sampling, batch.key)
@@ -51,13 +53,16 @@ def job_of(
         return PromptJob(
             *prompts,
             threads=batch.threads_per_actor,
+            max_num_batched_tokens=batch.max_num_batched_tokens,
             cache_size_gib=generation.cache_size_gib,
             batch_size=batch_size,
         )
     engines = engines_of(batch.num_actors, gpus_of_ray(), generation.tensor_parallel_size)
     return VllmJob(
         *prompts,
-        arguments=engine_arguments_of(package.folder / FORM, generation),
+        arguments=engine_arguments_of(
+            package.folder / FORM, generation, batch.max_num_batched_tokens
+        ),
         vllm=vllm_version(places.vllm_python),
         python=places.vllm_python,
         engines=engines,

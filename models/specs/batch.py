@@ -47,7 +47,15 @@ class BatchSpec(Spec):
     batch_size: int | None = Field(
         None,
         ge=1,
-        description="Rows per call of the model: 1024, or 256 prompts, when left out.",
+        description="Rows per call of the model: 1024, or 256 prompts, when left out. Of texts a "
+        "call holds what `max_num_batched_tokens` lets it.",
+    )
+    max_num_batched_tokens: int | None = Field(
+        None,
+        ge=1,
+        description="Tokens that the model reads at a time: of texts, filled up to the longest of "
+        "a call, 8192 when left out; of a language model in a step of its engine, as many as the "
+        "engine chooses.",
     )
     num_actors: int | None = Field(
         None,

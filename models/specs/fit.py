@@ -8,7 +8,8 @@ from models.specs.base import Spec
 from models.specs.language import DEFAULT_FORMS, LanguageForm
 
 CAUSAL_LM = "causal_lm"
-FAMILIES = ("mlp", "cnn", "text_classifier", CAUSAL_LM)
+WITHOUT_TOKENS = ("mlp", "cnn")
+FAMILIES = (*WITHOUT_TOKENS, "text_classifier", CAUSAL_LM)
 LANGUAGE_FORMS: tuple[str, ...] = get_args(LanguageForm)
 OF_LANGUAGE: Mapping[str, tuple[str, ...]] = {
     "model": ("lora",),
@@ -24,6 +25,7 @@ OF_LANGUAGE: Mapping[str, tuple[str, ...]] = {
     ),
     "export": ("max_perplexity_increase", "group_size", "ratio"),
     "serving": ("generation",),
+    "batch": ("prompt", "sampling"),
 }
 """Keys that only language models have."""
 OF_OTHERS: Mapping[str, tuple[str, ...]] = {
@@ -82,11 +84,13 @@ def misfits(family: str, parts: Mapping[str, Spec]) -> Iterator[str]:
 
 def _values_apart(family: str, parts: Mapping[str, Spec]) -> Iterator[str]:
     """Yield values of training's keys that do not go with another one's."""
-    model, training = parts["model"], parts["training"]
+    model, training, batch = parts["model"], parts["training"], parts["batch"]
     if family != CAUSAL_LM and is_model_uri(getattr(model, "pretrained", None)):
         yield f"model.pretrained: a registered version does not go with the family {family}"
     if getattr(training, "optimizer", "") == "muon" and getattr(training, "parallel", "") != "ddp":
         yield "training.optimizer: muon takes whole matrices, which training.parallel: ddp has"
+    if family in WITHOUT_TOKENS and _is_set(batch, "max_num_batched_tokens"):
+        yield f"batch.max_num_batched_tokens: a model of the family {family} reads no tokens"
 
 
 def _is_set(part: Spec, key: str) -> bool:

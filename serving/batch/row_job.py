@@ -17,7 +17,7 @@ from models.features import TEXT, Encoding, Feature
 from models.keys import hash_keys, hash_rows
 from models.model_input import FEATURES
 from models.onnx_session import OnnxSession
-from models.pieces import ROWS, answered
+from models.pieces import PLACES, ROWS, answered
 from serving.batch.actor import Means, in_actors
 from serving.batch.blocks import Blocks, Load, blocks_of
 from serving.batch.drift import Bins
@@ -43,7 +43,8 @@ class RowJob:
         key: columns that identify a row; a hash of the encoded row when empty.
         held: columns as the dataset holds them, as far as that is known.
         threads: threads of each session.
-        batch_size: rows of a call of the session.
+        batch_size: rows of a call of the session, if they are no texts.
+        batch_tokens: tokens of a call, of texts.
         bins: the columns whose drift is looked at; of a text, `TOKENS`.
         output_bins: the same of the output.
     """
@@ -57,6 +58,7 @@ class RowJob:
     held: tuple[Column, ...] = ()
     threads: int = 1
     batch_size: int = ROWS
+    batch_tokens: int = PLACES
     bins: tuple[Bins, ...] = ()
     output_bins: tuple[Bins, ...] = ()
 
@@ -106,7 +108,11 @@ class RowJob:
     def parameters(self) -> Mapping[str, Any]:
         """Return what else changes the answers: how rows are read, and put together."""
         held = [asdict(column) for column in self.held]
-        return {"held": held, "batch_size": self.batch_size}
+        return {
+            "held": held,
+            "batch_size": self.batch_size,
+            "batch_tokens": self.batch_tokens,
+        }
 
     def blocks(self, load: Load) -> Blocks:
         """Return how rows go through Ray: read by the actors where there are pieces for all."""
@@ -201,7 +207,8 @@ class Scorer:
         """
         read, output = self.job.encoding.input, self.job.output
         features = _features(rows, read.width)
-        answers = answered(self.session.answer, features, read, self.job.batch_size)
+        calls = self.job.batch_size, self.job.batch_tokens
+        answers = answered(self.session.answer, features, read, *calls)
         scores = self.meaning.score(answers)
         columns = [
             rows[KEY],

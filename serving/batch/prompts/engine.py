@@ -56,6 +56,7 @@ class Engine:
         properties: OpenVINO's, that the form sets.
         threads: of the engine; 0 for all cores.
         sequences: answers at a time.
+        batched_tokens: that it reads in a step; None for as many as OpenVINO GenAI chooses.
         cache_size_gib: memory of keys and values.
     """
 
@@ -66,6 +67,7 @@ class Engine:
         *,
         threads: int,
         sequences: int,
+        batched_tokens: int | None,
         cache_size_gib: int,
     ) -> None:
         sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
@@ -75,7 +77,9 @@ class Engine:
         self._ov, self._genai, self._sequences = ov, genai, sequences
         scheduler = genai.SchedulerConfig()
         scheduler.max_num_seqs = sequences
-        scheduler.max_num_batched_tokens = max(scheduler.max_num_batched_tokens, sequences)
+        # Every answer that is under way takes one in each step.
+        tokens = batched_tokens or scheduler.max_num_batched_tokens
+        scheduler.max_num_batched_tokens = max(tokens, sequences)
         scheduler.cache_size = cache_size_gib
         scheduler.enable_prefix_caching = True
         options: dict[str, Any] = dict(properties)

@@ -31,12 +31,14 @@ class PromptJob(Prompts):
     Attributes:
         threads: threads of each engine; 0 for all cores.
         max_num_seqs: answers that an engine works on at a time.
+        max_num_batched_tokens: that an engine reads in a step; None for as many as it chooses.
         cache_size_gib: memory of keys and values of each engine.
         batch_size: prompts that an engine is given at a time, the longest first.
     """
 
     threads: int = 0
     max_num_seqs: int = 256
+    max_num_batched_tokens: int | None = None
     cache_size_gib: int = 1
     batch_size: int = 256
 
@@ -64,6 +66,7 @@ class Generator:
             own_properties(job.form),
             threads=job.threads,
             sequences=job.max_num_seqs,
+            batched_tokens=job.max_num_batched_tokens,
             cache_size_gib=job.cache_size_gib,
         )
 

@@ -91,7 +91,9 @@ class VllmJob(Prompts):
         return answers.map_batches(put_aside, batch_size=None, batch_format="pyarrow", **task)
 
 
-def engine_arguments_of(form: Path, generation: GenerationSpec) -> dict[str, Any]:
+def engine_arguments_of(
+    form: Path, generation: GenerationSpec, batched_tokens: int | None = None
+) -> dict[str, Any]:
     """Return how vLLM is to answer a night of prompts: keyword arguments of its engine.
 
     They are those of the live one, so that it has room beside it. But nobody waits for a single
@@ -100,11 +102,16 @@ def engine_arguments_of(form: Path, generation: GenerationSpec) -> dict[str, Any
     Args:
         form: the folder of the model's files, absolute.
         generation: how the model is served.
+        batched_tokens: that an engine reads in a step; None for as many as vLLM chooses.
     """
     alone = {"draft": None, "stream_interval": None}
     most = max(generation.max_num_seqs, MAX_NUM_SEQS)
     night = generation.model_copy(update={"max_num_seqs": most, **alone})
-    return engine_arguments(form, night)
+    arguments = engine_arguments(form, night)
+    if batched_tokens is not None:
+        # Every answer that is under way takes one in each step.
+        arguments["max_num_batched_tokens"] = max(batched_tokens, most)
+    return arguments
 
 
 def processor_of(job: VllmJob, form: Path, task: Mapping[str, Any]) -> Any:

@@ -37,6 +37,8 @@ def test_its_forms_are_what_the_file_says() -> None:
         ("text_classifier", "export", {"ratio": 0.8}, "export.ratio"),
         ("mlp", "training", {"log_steps": 1}, "training.log_steps"),
         ("mlp", "serving", {"generation": {"max_num_seqs": 2}}, "serving.generation"),
+        ("mlp", "batch", {"prompt": "text"}, "batch.prompt"),
+        ("cnn", "batch", {"max_num_batched_tokens": 64}, "batch.max_num_batched_tokens"),
         ("mlp", "export", {"candidates": ["openvino-int8"]}, "openvino-int8 is no form"),
         ("causal_lm", "training", {"pruning": {}}, "training.pruning"),
         ("mlp", "training", {"optimizer": "muon"}, "training.optimizer"),

@@ -24,6 +24,7 @@ MANIFEST = {"format": "delta", "table": "t", "version": 3}
         replace(ROWS, model="n"),
         replace(ROWS, key=()),
         replace(ROWS, batch_size=1),
+        replace(ROWS, batch_tokens=1),
         replace(ROWS, held=(Column("a", "bool"),)),
     ],
 )

@@ -136,6 +136,11 @@ def test_the_engine_may_have_fewer_answers_at_a_time(job: PromptJob, generator: 
     assert completions(narrow, PROMPTS) == completions(generator, PROMPTS)
 
 
+def test_the_engine_may_read_fewer_tokens_in_a_step(job: PromptJob, generator: Generator) -> None:
+    narrow = replace(job, max_num_seqs=2, max_num_batched_tokens=2).worker()
+    assert completions(narrow, PROMPTS) == completions(generator, PROMPTS)
+
+
 def test_files_of_another_form_are_told(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"n_ctx": 8}')
     with pytest.raises(WorkError, match="cannot open the files of the model"):

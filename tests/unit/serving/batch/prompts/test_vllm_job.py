@@ -54,6 +54,13 @@ def test_the_live_engine_may_have_more_answers_at_a_time() -> None:
     assert engine_arguments_of(FORM, GenerationSpec(max_num_seqs=512))["max_num_seqs"] == 512
 
 
+def test_an_engine_may_be_told_how_many_tokens_it_reads_in_a_step() -> None:
+    assert "max_num_batched_tokens" not in engine_arguments_of(FORM, GenerationSpec())
+    for asked, given in ((8192, 8192), (16, 256)):
+        arguments = engine_arguments_of(FORM, GenerationSpec(), asked)
+        assert arguments["max_num_batched_tokens"] == given
+
+
 def test_ray_is_told_of_the_engines_and_runs_no_other_stage() -> None:
     config = processor_config(replace(job(tensor_parallel_size=2), engines=3, batch_size=64), FORM)
     assert config.model_source == str(FORM)
