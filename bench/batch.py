@@ -1,11 +1,8 @@
-"""P6, P7 and P8: batch jobs beside what a person would write, without resume, and the engine alone.
+"""P6, P7 and P8: batch jobs beside a loop, without resume; of prompts see `bench/prompts.py`.
 
 P6 and P7 score rows of 64 numbers by a network of two hidden layers. Both sides of P6 read the same
 Parquet file and end with a commit to a Delta table, with as many threads as there are cores: the
 job's in one actor each, the loop's in one session. Ray is up before, as for a night's second job.
-
-P8 asks a language model of random weights, the layers of SmolLM2-135M in int8, for the answers to
-prompts of several lengths; the engine alone is given all of them at once.
 """
 
 import tempfile
@@ -14,7 +11,6 @@ from collections.abc import Collection, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import deltalake
 import numpy as np
@@ -22,8 +18,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from onnx import TensorProto, helper
 
+from bench import prompts
 from bench.catalog import attempt
-from bench.language_model import SERVED, written
 from bench.rounds import in_turn, ratio
 from bench.row import Row
 from models.answers import answers_of
@@ -31,22 +27,16 @@ from models.cluster import connected
 from models.features import Encoding, Feature
 from models.machine import this_machine
 from models.onnx_session import OnnxSession
-from serving.batch.prompts.prompt_job import PromptJob
-from serving.batch.prompts.sampling import Sampling
-from serving.batch.report import BatchReport
 from serving.batch.row_job import RowJob
 from serving.batch.scoring import How, Target, score
 from serving.batch.source import open_input
 from tests.integration.batch_kills import asked, content, prepare, run
 from tests.integration.graphs import proto
 
-ROUNDS, PROMPT_ROUNDS = 5, 3
+ROUNDS = 5
 ROWS, WIDTH, HIDDEN = 2_000_000, 64, 768
 BATCH = 1024
 KILLED_ROWS = 400_000
-PROMPTS, NEW_TOKENS = 512, 64
-LENGTHS = (80, 200, 400, 800)
-"""Characters of the prompts, in turn."""
 DATE = "2026-01-05"
 
 
@@ -64,7 +54,7 @@ def rows(wanted: Collection[str]) -> Iterator[Row]:
         if "P7" in wanted:
             yield killed if killed.error else attempt("P7", lambda: with_resume(stand, killed))
         if "P8" in wanted:
-            yield attempt("P8", lambda: beside_the_engine(folder, cores))
+            yield attempt("P8", lambda: prompts.row(folder, cores))
 
 
 @dataclass
@@ -162,72 +152,6 @@ def _killed(folder: Path) -> Row:
             raise RuntimeError(f"the job was not killed, or not resumed: {again.said}")
         shares.append(asked(place) / content(place)[0] - 1)
     return Row("P7", "", max(shares), "", holds=True, samples={"redone": shares})
-
-
-def beside_the_engine(folder: Path, cores: int) -> Row:
-    """P8: tokens per second of a job of prompts ÷ of the engine alone."""
-    made = written(folder / "lm", SERVED)
-    chance = np.random.default_rng(0)
-    starts = chance.integers(0, len(made.text) - max(LENGTHS), PROMPTS)
-    prompts = [made.text[s : s + LENGTHS[n % len(LENGTHS)]] for n, s in enumerate(starts)]
-    file = folder / "prompts.parquet"
-    pq.write_table(pa.table({"id": range(PROMPTS), "prompt": prompts}), file)
-    reports: list[BatchReport] = []
-
-    def job() -> float:
-        table = str(folder / f"answers{len(reports)}")
-        how = How(num_actors=cores)
-        work = PromptJob(
-            *("m", 1, "d", made.int8),
-            sampling=Sampling(max_tokens=NEW_TOKENS),
-            key=("id",),
-            threads=1,
-        )
-        target = Target(table, f"{table}-dead", DATE)
-        reports.append(score(open_input(str(file), work), work, target, how))
-        done = reports[-1]
-        return ((done.tokens_in or 0) + (done.tokens_out or 0)) / done.seconds
-
-    alone = _Alone(made.int8, prompts)
-    ours, theirs = in_turn(job, alone, PROMPT_ROUNDS)
-    value = ratio(ours, theirs)
-    last = reports[-1]
-    return Row(
-        name="P8",
-        what=f"tokens/s of a batch job ÷ the engine alone, {PROMPTS} prompts, "
-        f"{last.tokens_in:,} tokens in, {last.tokens_out:,} out",
-        value=value,
-        goal="≥ 0.95",
-        holds=value >= 0.95,
-        samples={"job": ours, "alone": theirs},
-    )
-
-
-class _Alone:
-    """The engine in this process, opened anew each time, given all prompts at once."""
-
-    def __init__(self, form: Path, prompts: list[str]) -> None:
-        self.form, self.prompts = form, prompts
-
-    def __call__(self) -> float:
-        import openvino_genai as genai
-
-        from models.engine_properties import own_properties
-
-        start = time.perf_counter()
-        scheduler = genai.SchedulerConfig()
-        scheduler.cache_size = 2
-        pipeline = genai.ContinuousBatchingPipeline(
-            str(self.form), scheduler, "CPU", own_properties(self.form)
-        )
-        tokenizer, config = pipeline.get_tokenizer(), pipeline.get_config()
-        config.max_new_tokens, config.do_sample = NEW_TOKENS, False
-        config.apply_chat_template = False
-        ids: list[Any] = [tokenizer.encode(each).input_ids for each in self.prompts]
-        found = pipeline.generate(ids, [config] * len(ids))
-        tokens = sum(each.shape[1] for each in ids)
-        tokens += sum(len(each.m_generation_ids[0]) for each in found)
-        return float(tokens / (time.perf_counter() - start))
 
 
 def _network(chance: np.random.Generator) -> bytes:

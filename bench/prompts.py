@@ -1,0 +1,138 @@
+"""P8: a batch job of prompts, beside the engine alone and beside transformers.generate.
+
+A language model of random weights, the layers of SmolLM2-135M in int8, answers prompts of several
+lengths. The engine alone is given all of them at once. transformers has the checkpoint in float32,
+as a script that was not exported would, and some of the prompts, in batches that are padded on
+the left: each goes on until its longest answer is done. All count tokens read and generated.
+"""
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+
+from bench.language_model import SERVED, Written, written
+from bench.rounds import in_turn, ratio
+from bench.row import Row
+from serving.batch.prompts.prompt_job import PromptJob
+from serving.batch.prompts.sampling import Sampling
+from serving.batch.report import BatchReport
+from serving.batch.scoring import How, Target, score
+from serving.batch.source import open_input
+
+ROUNDS, ROUNDS_BESIDE = 3, 2
+PROMPTS, NEW_TOKENS = 512, 64
+OF_TRANSFORMERS, TOGETHER = 64, 32
+"""Prompts of a measurement, and those of a batch."""
+LENGTHS = (80, 200, 400, 800)
+"""Characters of the prompts, in turn."""
+DATE = "2026-01-05"
+GOAL, GOAL_BESIDE = 0.95, 3.0
+
+
+def row(folder: Path, cores: int) -> Row:
+    """Measure P8; Ray is connected."""
+    made = written(folder / "lm", SERVED)
+    chance = np.random.default_rng(0)
+    starts = chance.integers(0, len(made.text) - max(LENGTHS), PROMPTS)
+    prompts = [made.text[s : s + LENGTHS[n % len(LENGTHS)]] for n, s in enumerate(starts)]
+    job = _Job(folder, made.int8, prompts, cores)
+    ours, alone = in_turn(job, _Alone(made.int8, prompts), ROUNDS)
+    torch.set_num_threads(cores)
+    again, theirs = in_turn(job, _Transformers(made, prompts[:OF_TRANSFORMERS]), ROUNDS_BESIDE, 0)
+    value, beside, last = ratio(ours, alone), ratio(again, theirs), job.reports[-1]
+    return Row(
+        name="P8",
+        what=f"tokens/s of a batch job ÷ the engine alone, {PROMPTS} prompts, "
+        f"{last.tokens_in:,} tokens in, {last.tokens_out:,} out; ÷ transformers.generate in "
+        f"float32 {beside:.2f}",
+        value=value,
+        goal=f"≥ {GOAL}, and ≥ {GOAL_BESIDE:g}",
+        holds=value >= GOAL and beside >= GOAL_BESIDE,
+        samples={"job": ours, "alone": alone, "job_again": again, "transformers": theirs},
+    )
+
+
+class _Job:
+    """A batch job, its start and its commit included."""
+
+    def __init__(self, folder: Path, form: Path, prompts: list[str], actors: int) -> None:
+        self.folder, self.form, self.actors = folder, form, actors
+        self.rows = folder / "prompts.parquet"
+        pq.write_table(pa.table({"id": range(len(prompts)), "prompt": prompts}), self.rows)
+        self.reports: list[BatchReport] = []
+
+    def __call__(self) -> float:
+        table = str(self.folder / f"answers{len(self.reports)}")
+        work = PromptJob(
+            *("m", 1, "d", self.form),
+            sampling=Sampling(max_tokens=NEW_TOKENS),
+            key=("id",),
+            threads=1,
+        )
+        found, target = open_input(str(self.rows), work), Target(table, f"{table}-dead", DATE)
+        done = score(found, work, target, How(num_actors=self.actors))
+        self.reports.append(done)
+        return ((done.tokens_in or 0) + (done.tokens_out or 0)) / done.seconds
+
+
+class _Alone:
+    """The engine in this process, opened anew each time, given all prompts at once."""
+
+    def __init__(self, form: Path, prompts: list[str]) -> None:
+        self.form, self.prompts = form, prompts
+
+    def __call__(self) -> float:
+        import openvino_genai as genai
+
+        from models.engine_properties import own_properties
+
+        start = time.perf_counter()
+        scheduler = genai.SchedulerConfig()
+        scheduler.cache_size = 2
+        pipeline = genai.ContinuousBatchingPipeline(
+            str(self.form), scheduler, "CPU", own_properties(self.form)
+        )
+        tokenizer, config = pipeline.get_tokenizer(), pipeline.get_config()
+        config.max_new_tokens, config.do_sample = NEW_TOKENS, False
+        config.apply_chat_template = False
+        ids: list[Any] = [tokenizer.encode(each).input_ids for each in self.prompts]
+        found = pipeline.generate(ids, [config] * len(ids))
+        tokens = sum(each.shape[1] for each in ids)
+        tokens += sum(len(each.m_generation_ids[0]) for each in found)
+        return float(tokens / (time.perf_counter() - start))
+
+
+@dataclass(frozen=True)
+class _Transformers:
+    """A script of one's own; its model is open already."""
+
+    made: Written
+    prompts: list[str]
+
+    def __call__(self) -> float:
+        start = time.perf_counter()
+        firsts = range(0, len(self.prompts), TOGETHER)
+        tokens = sum(self._answered(self.prompts[first : first + TOGETHER]) for first in firsts)
+        return tokens / (time.perf_counter() - start)
+
+    def _answered(self, prompts: list[str]) -> int:
+        """Continue prompts, and return how many tokens were read and generated, without padding."""
+        tokenizer = self.made.tokenizer
+        tokenizer.padding_side = "left"
+        asked = tokenizer(prompts, return_tensors="pt", padding=True)
+        with torch.no_grad():
+            found = self.made.model.generate(
+                input_ids=asked.input_ids,
+                attention_mask=asked.attention_mask,
+                max_new_tokens=NEW_TOKENS,
+                do_sample=False,
+                pad_token_id=tokenizer.pad_token_id,
+            )
+        new = found[:, asked.input_ids.shape[1] :]
+        return int(asked.attention_mask.sum() + (new != tokenizer.pad_token_id).sum())
