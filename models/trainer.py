@@ -1,9 +1,10 @@
 """Ray Train around the training loop: workers, shards, restarts and the result."""
 
 import signal
+import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -116,20 +117,29 @@ def fit(
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Make Ctrl-C a KeyboardInterrupt again.
+    """Make Ctrl-C a KeyboardInterrupt again, at the end of the block at the latest.
 
     Ray Train takes SIGINT, stops the workers in order, calls `sys.exit(0)`, and leaves its handler
-    behind.
+    behind. Of a run that has just come to its end the handler does nothing at all.
     """
-    in_main_thread = threading.current_thread() is threading.main_thread()
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
     before = signal.getsignal(signal.SIGINT)
+    told, heard = socket.socketpair()
+    told.setblocking(False)
+    heard.setblocking(False)
+    fd = signal.set_wakeup_fd(told.fileno(), warn_on_full_buffer=False)
     try:
         yield
     except SystemExit as error:
         raise KeyboardInterrupt from error
     finally:
-        if in_main_thread:
-            signal.signal(signal.SIGINT, before)
+        signal.set_wakeup_fd(fd)
+        signal.signal(signal.SIGINT, before)
+        with told, heard, suppress(BlockingIOError):
+            if signal.SIGINT in heard.recv(4096):
+                raise KeyboardInterrupt
 
 
 def _rows(
