@@ -32,7 +32,7 @@ localStorage.setItem("mlflow.assistant.fab.autoOpenedOnFirstLoad_v1", "true");
 localStorage.setItem("mlflow.assistant.panelOpen_v1", "false");
 """
 DRAWN_MS = 1_500
-LOADED_MS = 30_000
+LOADED_MS = 60_000
 
 
 @contextmanager
