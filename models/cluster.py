@@ -10,6 +10,7 @@ import ray
 import ray.data
 
 from models.errors import InputError, TransientError
+from models.interrupts import uninterrupted
 from models.places import EMBEDDED, has_jobs_api
 from models.reachable import require_tcp
 
@@ -39,8 +40,8 @@ def connected(address: str, processes: int) -> Iterator[None]:
     if ray.is_initialized():
         yield
         return
-    _connect(address, processes)
     try:
+        _connect(address, processes)
         yield
     finally:
         ray.shutdown()
@@ -70,7 +71,8 @@ def _start_embedded(processes: int) -> None:
 
 def _init(address: str, **options: Any) -> None:
     try:
-        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **options)
+        with uninterrupted():
+            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **options)
     except Exception as error:  # a node that takes too long to start is just that to Ray
         seen = str(error).splitlines()[0] if str(error) else type(error).__name__
         if address == EMBEDDED:

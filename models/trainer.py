@@ -1,10 +1,6 @@
 """Ray Train around the training loop: workers, shards, restarts and the result."""
 
-import signal
-import socket
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +17,7 @@ from models.batches import CACHE_BYTES
 from models.columns import BUCKET
 from models.errors import WorkError
 from models.history import History, failure_of
+from models.interrupts import interruptible
 from models.keys import split_bounds
 from models.progress import TrainEvent, told
 from models.shards import is_small
@@ -113,33 +110,6 @@ def fit(
         history=history.epochs,
         recoveries=tuple(history.recoveries),
     )
-
-
-@contextmanager
-def interruptible() -> Iterator[None]:
-    """Make Ctrl-C a KeyboardInterrupt again, at the end of the block at the latest.
-
-    Ray Train takes SIGINT, stops the workers in order, calls `sys.exit(0)`, and leaves its handler
-    behind. Of a run that has just come to its end the handler does nothing at all.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.getsignal(signal.SIGINT)
-    told, heard = socket.socketpair()
-    told.setblocking(False)
-    heard.setblocking(False)
-    fd = signal.set_wakeup_fd(told.fileno(), warn_on_full_buffer=False)
-    try:
-        yield
-    except SystemExit as error:
-        raise KeyboardInterrupt from error
-    finally:
-        signal.set_wakeup_fd(fd)
-        signal.signal(signal.SIGINT, before)
-        with told, heard, suppress(BlockingIOError):
-            if signal.SIGINT in heard.recv(4096):
-                raise KeyboardInterrupt
 
 
 def _rows(

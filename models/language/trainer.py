@@ -15,13 +15,13 @@ from ray.train.torch import TorchTrainer
 
 from models.errors import WorkError
 from models.history import failure_of
+from models.interrupts import interruptible
 from models.language.decoder import build_decoder
 from models.language.loop import EXPORTED, LanguageJob, Write, train
 from models.language.parallel import layers_of, require_splittable, strategy_of
 from models.language.recipe import Recipe
 from models.language.run_events import RunEvent, RunHistory
 from models.progress import TrainEvent, told
-from models.trainer import interruptible
 from models.training import autocast_type
 
 

@@ -1,4 +1,4 @@
-"""Ctrl-C while Ray Train runs, whose handler ends the process with 0 or does nothing."""
+"""Ctrl-C while Ray starts, and while Ray Train runs, whose handler ends with 0 or does nothing."""
 
 import os
 import signal
@@ -8,7 +8,7 @@ from types import FrameType
 
 import pytest
 
-from models.trainer import interruptible
+from models.interrupts import interruptible, uninterrupted
 
 
 def nothing(_signum: int, _frame: FrameType | None) -> None: ...
@@ -50,3 +50,27 @@ def test_without_ctrl_c_the_block_is_as_it_was() -> None:
         raise RuntimeError
     assert signal.getsignal(signal.SIGINT) is not nothing
     assert signal.set_wakeup_fd(-1) == -1
+
+
+def test_what_is_not_to_be_interrupted_comes_to_its_end_first() -> None:
+    done = []
+
+    def two_steps() -> None:
+        ctrl_c(signal.getsignal(signal.SIGINT))  # type: ignore[arg-type]
+        done.append("both")
+
+    with pytest.raises(KeyboardInterrupt), uninterrupted():
+        two_steps()
+    assert done == ["both"]
+    with uninterrupted():
+        done.append("more")
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_ctrl_c_that_is_ignored_stays_so() -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with uninterrupted():
+            os.kill(os.getpid(), signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGINT, before)
