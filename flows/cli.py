@@ -4,6 +4,7 @@ Modules that take seconds to import (MLflow, Prefect, Ray, torch) are imported b
 needs them, after the settings were put into the environment that they read.
 """
 
+import logging
 import sys
 import traceback
 from contextlib import suppress
@@ -338,6 +339,8 @@ def _ready(
         temporary_server.keep_apart()
     console.native_stderr_to(places.logs / "native.log")
     console.set_up_logging()
+    if flow:  # to import and to start what it runs on takes seconds, in which nothing else is said
+        logging.getLogger("millrace").info("starting the flow")
 
 
 def _require_named(pipeline: "Pipeline") -> None:
