@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import textwrap
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,7 +15,6 @@ import numpy as np
 import onnx
 import psutil
 import pytest
-from sklearn.datasets import load_breast_cancer
 from tritonclient import grpc, http
 
 from models.places import Endpoint, Places
@@ -311,37 +309,3 @@ def wait_for_checkpoints(process: Any, storage: Path, count: int, deadline_s: fl
 def _workers(pid: int) -> list[int]:
     children = psutil.Process(pid).children(recursive=True)
     return [c.pid for c in children if "RayTrainWorker" in " ".join(c.cmdline())]
-
-
-def test_a_users_own_csv_and_module_in_a_folder_of_their_own(tmp_path: Path, new_home) -> None:
-    data = load_breast_cancer(as_frame=True).frame.rename(columns={"target": "y"})
-    data.to_csv(tmp_path / "my.csv", index=False)
-    (tmp_path / "mine.yaml").write_text(
-        "{name: mine, dataset: {source: my.csv, target: y}, "
-        'model: {family: "net:Net", params: {hidden: 32}}, training: {epochs: 60}}\n'
-    )
-    (tmp_path / "net.py").write_text(
-        textwrap.dedent(
-            """
-            from torch import nn
-
-            class Net(nn.Module):
-                def __init__(self, in_features, num_classes, hidden):
-                    super().__init__()
-                    self.body = nn.Sequential(
-                        nn.Linear(in_features, hidden), nn.ReLU(), nn.Linear(hidden, num_classes))
-
-                def forward(self, x):
-                    return self.body(x)
-            """
-        )
-    )
-    done = new_home.run("run", str(tmp_path / "mine.yaml"), "--json", cwd=tmp_path)
-    assert done.code == 0, done.err
-    certificate = done.json["certificate"]
-    assert certificate["stages"][0]["metric"] >= 0.9
-    assert done.json["promotion"] | {"reason": ""} == {
-        "challenger": True,
-        "champion": False,
-        "reason": "",
-    }

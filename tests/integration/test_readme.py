@@ -50,8 +50,16 @@ def test_every_millrace_command_of_the_readme_works(reader: tuple) -> None:
     commands = _commands("millrace")
     assert len(commands) >= 9
     for _, *arguments in commands:
-        done = home.run(*arguments, cwd=folder, timeout=400)
+        is_own = arguments == ["run", "mine.yaml"]
+        done = home.run(*arguments, *(["--json"] if is_own else []), cwd=folder, timeout=400)
         assert done.code == 0, f"millrace {' '.join(arguments)}\n{done.out}\n{done.err}"
+        if is_own:  # a reader's own data and model
+            assert done.json["certificate"]["stages"][0]["metric"] >= 0.9
+            assert done.json["promotion"] | {"reason": ""} == {
+                "challenger": True,
+                "champion": False,
+                "reason": "",
+            }
 
 
 def test_down_left_no_process_behind(reader: tuple) -> None:
