@@ -5,6 +5,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from types import FrameType
 
 
 @contextmanager
@@ -36,7 +37,7 @@ def interruptible() -> Iterator[None]:
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Keep a Ctrl-C until the block has come to its end.
+    """Keep a Ctrl-C until the block has come to its end; a second one does not wait.
 
     A Ray that has begun to start and is not up ends the process with a fault when that exits.
     """
@@ -45,7 +46,13 @@ def uninterrupted() -> Iterator[None]:
         yield
         return
     seen: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda signum, _: seen.append(signum))
+
+    def keep(signum: int, _frame: FrameType | None) -> None:
+        if seen:
+            raise KeyboardInterrupt
+        seen.append(signum)
+
+    before = signal.signal(signal.SIGINT, keep)
     try:
         yield
     finally:

@@ -74,3 +74,16 @@ def test_a_ctrl_c_that_is_ignored_stays_so() -> None:
             os.kill(os.getpid(), signal.SIGINT)
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def test_a_second_ctrl_c_does_not_wait() -> None:
+    done = []
+
+    def hanging() -> None:
+        for _ in range(2):
+            ctrl_c(signal.getsignal(signal.SIGINT))  # type: ignore[arg-type]
+        done.append("never")
+
+    with pytest.raises(KeyboardInterrupt), uninterrupted():
+        hanging()
+    assert done == []
