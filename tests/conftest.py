@@ -1,8 +1,34 @@
 """What holds for all tests."""
 
+import ctypes
 import signal
+import sys
 
 # A shell that starts tests in the background has Ctrl-C ignored, and so would every command that
 # they start: what they send to it would be lost, as if the command had lost it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+class SignalStack(ctypes.Structure):
+    """`stack_t` of Linux."""
+
+    _fields_ = [
+        ("ss_sp", ctypes.c_void_p),
+        ("ss_flags", ctypes.c_int),
+        ("ss_size", ctypes.c_size_t),
+    ]
+
+
+SS_DISABLE = 2
+
+
+def pytest_runtest_setup() -> None:
+    """Take signals on the thread's own stack again.
+
+    OpenVINO's CPU plugin sets one for the thread that loads it, and where two are loaded and the
+    first goes first, the second leaves behind the first's, which is freed: the next signal, a
+    Ctrl-C or the end of a test's time, ends the whole process.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).sigaltstack(ctypes.byref(SignalStack(ss_flags=SS_DISABLE)), None)
