@@ -2,7 +2,6 @@
 
 import time
 from dataclasses import dataclass
-from typing import Any
 from uuid import uuid4
 
 import pyarrow as pa
@@ -12,6 +11,7 @@ import ray.data
 from serving.batch.blocks import Blocks
 from serving.batch.cluster.model_files import Carried, at_hand
 from serving.batch.job import ROW, TOKENS_IN, TOKENS_OUT, ActorJob
+from serving.batch.meter import Meter
 from serving.batch.throughput import Work
 from serving.batch.workplace import Workplace
 
@@ -30,7 +30,7 @@ class Means:
     """
 
     workplace: Workplace
-    meter: Any
+    meter: Meter
     blocks: Blocks
     num_actors: int = 1
     cpus: float = 1
@@ -41,12 +41,12 @@ class Actor:
     """Answers rows, and puts those aside that the model refuses."""
 
     def __init__(
-        self, job: ActorJob, workplace: Workplace, meter: Any, model: Carried | None = None
+        self, job: ActorJob, workplace: Workplace, meter: Meter, model: Carried | None = None
     ) -> None:
         began = time.perf_counter()
         self.workplace, self.meter, self.name = workplace, meter, uuid4().hex[:8]
         self.worker = at_hand(job, model).worker()
-        self.meter.opened.remote(self.name, time.perf_counter() - began)
+        self.meter.opened(self.name, time.perf_counter() - began)
 
     def __call__(self, rows: pa.Table) -> pa.Table:
         """Return the answers, of the job's `output`."""
@@ -55,7 +55,7 @@ class Actor:
         if answers.refused.num_rows:
             first = pc.min(answers.refused[ROW]).as_py()
             self.workplace.refuse(f"{first:019d}-{self.name}", answers.refused)
-        self.meter.add.remote(self.name, time.perf_counter() - began, work_of(answers.rows))
+        self.meter.add(self.name, time.perf_counter() - began, work_of(answers.rows))
         return answers.rows
 
 

@@ -44,6 +44,8 @@ class Watch:
         self._thread.join()
         if failed is None:
             self._look()
+        with suppress(ray.exceptions.RayError):
+            self.meter.forget()
 
     def _watch(self) -> None:
         while not self._done.wait(LOOK_SECONDS):
@@ -55,7 +57,7 @@ class Watch:
 
     def _take(self) -> None:
         self._rows |= self._partition.rows(known=self._rows)
-        self.told = ray.get(self.meter.told.remote())
+        self.told = self.meter.told()
         answered = sum((told.work for told in self.told.values()), Work())
         # What was answered and is not written yet is not done: tokens go by the rows' share.
         rows = sum(self._rows.values()) - self._resumed

@@ -20,6 +20,7 @@ from serving.batch.actor import Means, work_of
 from serving.batch.blocks import Blocks, Load
 from serving.batch.cluster.model_files import everywhere
 from serving.batch.job import ROW
+from serving.batch.meter import Meter
 from serving.batch.prompts import vllm_rows
 from serving.batch.prompts.base import Prompts
 from serving.batch.prompts.vllm_place import runtime_env_of
@@ -179,14 +180,14 @@ def _spread() -> tuple[dict[str, Any], dict[str, Any]]:
     return {**task, "scheduling_strategy": NodeAffinitySchedulingStrategy(node, soft=False)}, task
 
 
-def _put_aside(rows: pa.Table, workplace: Workplace, meter: Any) -> pa.Table:
+def _put_aside(rows: pa.Table, workplace: Workplace, meter: Meter) -> pa.Table:
     """Return the answers among rows of the processor; the others go to the workplace."""
     answers = vllm_rows.parted(rows)
     if answers.refused.num_rows:
         # The same rows come under the same name again.
         first = pc.min(answers.refused[ROW]).as_py()
         workplace.refuse(f"{first:019d}-{ENGINES}", answers.refused)
-    meter.add.remote(ENGINES, 0.0, work_of(answers.rows))
+    meter.add(ENGINES, 0.0, work_of(answers.rows))
     return answers.rows
 
 

@@ -1,0 +1,21 @@
+"""What actors tell, of each run apart."""
+
+import pytest
+
+from serving.batch.meter import Told, meter
+from serving.batch.throughput import Work
+
+pytestmark = pytest.mark.usefixtures("local_ray")
+
+
+def test_runs_share_a_process_and_nothing_else() -> None:
+    first, second = meter(), meter()
+    assert first.adder is second.adder
+    first.opened("a", 0.5)
+    first.add("a", 1.0, Work(10))
+    first.add("a", 2.0, Work(5))
+    second.add("a", 4.0, Work(1))
+    assert first.told() == {"a": Told(0.5, 3.0, Work(15))}
+    first.forget()
+    assert first.told() == {}
+    assert second.told() == {"a": Told(0.0, 4.0, Work(1))}
