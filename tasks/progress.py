@@ -43,8 +43,8 @@ class Bar:
             return
         if done and (time.monotonic() - self._last >= _LINE_SECONDS or done == self.total):
             self._last = time.monotonic()
-            of_total = f"/{self.total}" if self.total else ""
-            log.info("%s: %s%s %s  %s", self.title, f"{done:,}", of_total, self.unit, note)
+            of_total = f"/{self.total:,}" if self.total else ""
+            log.info("%s", f"{self.title}: {done:,}{of_total} {self.unit}  {note}".rstrip())
 
 
 @contextmanager
