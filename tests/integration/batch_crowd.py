@@ -100,7 +100,7 @@ def _job(folder: Path, jobs: int, number: int) -> None:
         (folder / f"ready{number}").touch()
         deadline = time.monotonic() + WAIT_SECONDS
         while len(list(folder.glob("ready*"))) < jobs and time.monotonic() < deadline:
-            time.sleep(0.001)
+            time.sleep(0.01)
         version: int = commit(partition, *given, **named)
         return version
 
@@ -110,6 +110,8 @@ def _job(folder: Path, jobs: int, number: int) -> None:
         print("won")  # noqa: T201
     except MillraceError as error:
         print(error.what)  # noqa: T201
+    finally:
+        (folder / f"ready{number}").touch()  # one that failed before is not waited for
 
 
 @dataclass(frozen=True)
