@@ -4,6 +4,8 @@ import ctypes
 import signal
 import sys
 
+import pytest
+
 # A shell that starts tests in the background has Ctrl-C ignored, and so would every command that
 # they start: what they send to it would be lost, as if the command had lost it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -21,6 +23,14 @@ class SignalStack(ctypes.Structure):
 
 
 SS_DISABLE = 2
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the unit tests that start a Ray before the others.
+
+    Files are handed out in this order, and a long one at the end would run by itself.
+    """
+    items.sort(key=lambda item: "local_ray" not in getattr(item, "fixturenames", ()))
 
 
 def pytest_runtest_setup() -> None:
