@@ -16,7 +16,7 @@ from models.pipeline import Pipeline
 from models.pipeline_file import load_pipeline
 from models.places import Places, has_jobs_api
 from models.tracking import check_reachable
-from serving.batch.missed import committed_dates, dates_to_do
+from serving.batch.missed import committed_dates, dates_to_do, in_turn
 from serving.batch.report import BatchReport
 from tasks.progress import log
 from tasks.report import publish_batch
@@ -53,23 +53,21 @@ def score_batch(
     if catch_up and date is None:
         table = places.table("predictions", pipeline.name)
         days = dates_to_do(committed_dates(table), day, pipeline.batch.catch_up)
-    failed: MillraceError | None = None
-    done: list[BatchReport] = []
     score = _score(pipeline, Path(pipeline_file), chosen)
+
+    def scored(each: str) -> BatchReport:
+        report = score(input, each)
+        publish_batch(pipeline, report)
+        if each != day:
+            log.info("made up for %s: %s", each, told(report))
+        return report
+
+    def failed(each: str, error: MillraceError) -> None:
+        if len(days) > 1:
+            log.warning("%s was not scored: %s", each, error)
+
     with _ray(places, pipeline.batch.num_actors or 1):
-        for missed in days[:-1]:
-            try:
-                done.append(score(input, missed))
-                publish_batch(pipeline, done[-1])
-                log.info("made up for %s: %s", missed, told(done[-1]))
-            except MillraceError as error:  # what is due tonight does not wait for it
-                log.warning("%s was missed, and cannot be made up for: %s", missed, error)
-                failed = failed or error
-        done.append(score(input, day))
-    publish_batch(pipeline, done[-1])
-    if failed is not None:
-        raise failed
-    return done
+        return in_turn(days, scored, failed)
 
 
 def told(report: BatchReport) -> str:

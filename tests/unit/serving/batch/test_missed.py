@@ -1,10 +1,12 @@
+from collections.abc import Callable
 from pathlib import Path
 
 import deltalake
 import pyarrow as pa
 import pytest
 
-from serving.batch.missed import committed_dates, dates_to_do
+from models.errors import InputError, MillraceError, WorkError
+from serving.batch.missed import committed_dates, dates_to_do, in_turn
 
 DUE = "2026-03-02"
 
@@ -32,3 +34,59 @@ def test_the_dates_of_a_table_are_its_partitions(tmp_path: Path) -> None:
     rows = pa.table({"date": ["2026-03-01", "2026-03-01", DUE], "x": [1, 2, 3]})
     deltalake.write_deltalake(str(tmp_path / "t"), rows, partition_by=["date"])
     assert committed_dates(str(tmp_path / "t")) == {"2026-03-01", DUE}
+
+
+FIRST = "2026-03-01"
+WRONG = InputError("the input has no rows", seen="a.csv", valid="one row", hint="name another")
+
+
+def score_but(wrong: dict[str, MillraceError], tried: list[str]) -> Callable[[str], str]:
+    """Return what scores a date, but for those with an error, and notes what it was asked."""
+
+    def score(each: str) -> str:
+        tried.append(each)
+        if each in wrong:
+            raise wrong[each]
+        return f"scored {each}"
+
+    return score
+
+
+def nothing(each: str, error: MillraceError) -> None:
+    pytest.fail(f"{each}: {error}")
+
+
+def test_dates_are_scored_in_turn() -> None:
+    done = in_turn([FIRST, DUE], score_but({}, []), nothing)
+    assert done == [f"scored {FIRST}", f"scored {DUE}"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "what"),
+    [
+        ({FIRST: WRONG}, f"1 of 2 dates not scored, {FIRST}: the input has no rows"),
+        ({DUE: WRONG}, f"1 of 2 dates not scored, {DUE}: the input has no rows"),
+        (
+            {FIRST: WRONG, DUE: WorkError("an actor died")},
+            f"2 of 2 dates not scored, {FIRST}, {DUE}: the input has no rows",
+        ),
+    ],
+)
+def test_a_date_that_fails_holds_up_none_and_is_named(
+    wrong: dict[str, MillraceError], what: str
+) -> None:
+    tried: list[str] = []
+    told: dict[str, MillraceError] = {}
+    with pytest.raises(InputError) as raised:
+        in_turn([FIRST, DUE], score_but(wrong, tried), told.__setitem__)
+    assert raised.value.as_dict() == WRONG.as_dict() | {"what": what}
+    assert tried == [FIRST, DUE]
+    assert told == wrong
+
+
+def test_of_one_date_the_error_is_as_it_was() -> None:
+    told: dict[str, MillraceError] = {}
+    with pytest.raises(InputError) as raised:
+        in_turn([DUE], score_but({DUE: WRONG}, []), told.__setitem__)
+    assert raised.value is WRONG
+    assert told == {DUE: WRONG}
