@@ -12,13 +12,15 @@ def fault_of(error: Exception) -> MillraceError:
     if isinstance(error, MillraceError):
         return error
     if cause is not None:  # after the first line Ray adds advice about its own settings
-        seen = f"{type(cause).__name__}: {str(cause).strip().splitlines()[0]}"
+        lines = str(cause).strip().splitlines()
+        seen = ": ".join([type(cause).__name__, *lines[:1]])
     else:
-        seen = [line for line in str(error).splitlines() if line[:1].strip()][-1]
+        lines = [line for line in str(error).splitlines() if line[:1].strip()]
+        seen = lines[-1] if lines else type(error).__name__
     return WorkError(
         "batch inference failed; nothing was committed",
         seen=seen,
-        hint="mend the cause and run it again",
+        hint="mend the cause and run it again; what the actors printed is in Ray's logs, /tmp/ray",
     )
 
 

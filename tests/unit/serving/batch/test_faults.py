@@ -28,10 +28,19 @@ def test_an_error_of_ours_comes_through() -> None:
     assert fault_of(ours) is ours
 
 
-def test_another_error_is_told_by_its_first_line() -> None:
-    fault = fault_of(FromTask(ValueError("no such thing\nadvice")))
+@pytest.mark.parametrize(
+    ("error", "seen"),
+    [
+        (FromTask(ValueError("no such thing\nadvice")), "ValueError: no such thing"),
+        (FromTask(StopIteration()), "StopIteration"),
+        (RuntimeError("a traceback\n  of lines\nRuntimeError: it broke"), "RuntimeError: it broke"),
+        (StopIteration(), "StopIteration"),
+    ],
+)
+def test_another_error_is_told_in_a_line(error: Exception, seen: str) -> None:
+    fault = fault_of(error)
     assert isinstance(fault, WorkError)
-    assert fault.seen == "ValueError: no such thing"
+    assert fault.seen == seen
 
 
 @pytest.mark.parametrize("kept", [FromTask(WorkError("it broke")), RuntimeError("it broke")])
