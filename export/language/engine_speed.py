@@ -29,7 +29,8 @@ class LanguageSpeed:
         tokens_per_second: median by the number of streams: new tokens of all of them together.
         prompt_tokens: length of the prompts.
         new_tokens: of each answer.
-        peak_memory_bytes: of the process, a cache of 1 GiB at most included.
+        peak_memory_bytes: of the process, a cache of 1 GiB at most included; 0 for vLLM, whose
+            memory is the GPU's.
     """
 
     time_to_first_token_ms: float

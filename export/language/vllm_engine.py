@@ -1,4 +1,4 @@
-"""How vLLM continues and scores texts with a form, on a GPU. It has not been run on one yet.
+"""How vLLM continues and scores texts with a form, on a GPU.
 
 In the environment that has vLLM, which need have nothing else of ours but numpy.
 """

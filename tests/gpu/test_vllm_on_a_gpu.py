@@ -1,7 +1,7 @@
 """Forms for vLLM; `make test` leaves these out.
 
-Those of conversions need what a machine with a GPU installs, and run on a CPU too, where they were
-run. Those that start vLLM have not been run yet.
+Those of conversions need what a machine with a GPU installs, and run on a CPU too. Run on an H100
+with vLLM 0.26.0 and torch 2.11 (VLLM_USE_FLASHINFER_SAMPLER=0, FlashInfer was not there).
 """
 
 import math
@@ -27,6 +27,8 @@ from tests.unit.export import language_models
 
 pytestmark = pytest.mark.gpu
 LIMITS = Limits(600, 64 * 2**30)
+LEAST_AGREEMENT = {"vllm-awq": 0.85}
+"""Where it is not 0.9: of this small model transformers finds 0.886 too, on a CPU; vLLM 0.884."""
 PYTHON = Path(os.environ["MILLRACE_VLLM_PYTHON"]) if "MILLRACE_VLLM_PYTHON" in os.environ else None
 NEEDS_VLLM = pytest.mark.skipif(lacking_vllm(PYTHON) is not None, reason=str(lacking_vllm(PYTHON)))
 NEEDS_COMPRESSOR = pytest.mark.skipif(
@@ -84,7 +86,7 @@ def test_vllm_measures_a_form_near_transformers(exporter: LanguageExporter, name
     row = exporter.row(name, exporter.reference)
     assert row.reason is None
     assert row.stage is not None
-    assert row.stage.top1_agreement > 0.9
+    assert row.stage.top1_agreement > LEAST_AGREEMENT.get(name, 0.9)
     assert row.stage.mean_kl < 0.05
     assert row.stage.texts_equal == row.stage.texts
     assert row.speed is not None
