@@ -45,6 +45,7 @@ def browser() -> Iterator["BrowserContext"]:
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
         context = chromium.new_context(viewport={"width": 1440, "height": 900})
+        context.set_default_timeout(LOADED_MS)
         context.add_init_script(PREFERENCES)
         context.on("request", lambda request: requested.append(request.url))
         yield context

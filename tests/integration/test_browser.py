@@ -22,7 +22,8 @@ from tests.integration.ports import service_ports
 if TYPE_CHECKING:
     pass
 
-pytestmark = pytest.mark.browser
+# The first test waits for a whole pipeline.
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(900)]
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "digits.yaml"
 

@@ -11,7 +11,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,8 @@ TOKENS = 16
 INTERVAL = 4
 """Tokens between two pieces, as the model here is so quick that its answers would come in two."""
 LONG = Sampling(temperature=1, ignore_eos=True, max_tokens=CONTEXT - 50)
+LONGER = replace(LONG, max_tokens=8 * CONTEXT)
+"""For the model `narrow`: LONG is over in two seconds, in which a busy machine may not do much."""
 PROMPT = "import os\n"
 ODD = ("😀", "né €", "a\0b", "\0", " ", "\n\n", "\u202e\ufeff", "日本語")
 PROMPTS = tuple(TEXT[start : start + 1 + start % 190] for start in range(0, 56 * 577, 577)) + ODD
@@ -118,6 +120,10 @@ def narrow(served: Served, tmp_path_factory: pytest.TempPathFactory) -> str:
     files = tmp_path_factory.mktemp("narrow") / "model"
     shutil.copytree(served.made.folder, files)
     (files / "chat_template.jinja").unlink()
+    config = json.loads((files / "config.json").read_text())
+    (files / "config.json").write_text(
+        json.dumps(config | {"max_position_embeddings": 16 * CONTEXT})
+    )
     served.serve("narrow", files=files, generation=GenerationSpec(max_num_seqs=2, max_queue_size=3))
     return "narrow"
 
@@ -376,7 +382,7 @@ def test_generate_by_http_is_one_answer_or_a_stream(served, expected) -> None:
 
 def test_a_full_queue_refuses_at_once_and_answers_later(served, narrow) -> None:
     with ExitStack() as held:
-        streams = [served.client.generate(narrow, PROMPT, LONG) for _ in range(2)]
+        streams = [served.client.generate(narrow, PROMPT, LONGER) for _ in range(2)]
         for each in streams:
             next(held.enter_context(closing(each)))
         threads = held.enter_context(ThreadPoolExecutor(3))
