@@ -278,6 +278,27 @@ def status(as_json: AsJson = False) -> None:
 
 
 @app.command()
+def sign(
+    model: Annotated[str, typer.Argument(help="A registered model.")],
+    version: Annotated[int, typer.Argument(min=1, help="Of which version.")],
+    as_json: AsJson = False,
+) -> None:
+    """Sign a version that has no signature this home trusts, its digests checked first."""
+    _ready()
+    from flows.sign_version import sign_version
+
+    with console.stdout_for_results():
+        found = sign_version(settings.load().places(), model, version)
+    if as_json:
+        console.print_json(found)
+        return
+    _say(f"signed {found.model} version {found.version}, which counted as: {found.before}")
+    for name, value in found.statement.items():
+        _say(f"  {name}: {value}")
+    console.print_hint("millrace release, if it has the alias champion")
+
+
+@app.command()
 def history(
     model: Annotated[str, typer.Argument(help="A registered model.")],
     limit: Annotated[int, typer.Option(min=1, help="Releases to print, the newest.")] = 20,

@@ -12,9 +12,10 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from flows import processes, run_state
+from flows import processes
 from flows.deployment_specs import DeploymentSpec
 from flows.settings import MARK, Settings
+from models.private_files import kept_secret
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import PrefectClient
@@ -52,7 +53,7 @@ def home_id(settings: Settings) -> str:
 
     Two hosts can have the same path, and a container has another host name after each start.
     """
-    return run_state.kept_secret(settings.home / "home.id", lambda: secrets.token_hex(4))
+    return kept_secret(settings.home / "home.id", lambda: secrets.token_hex(4))
 
 
 def owned(

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 from flows.deployment_specs import DeploymentSpec, plan
 from flows.deployment_upkeep import OURS, home_id, owned, put_right
 from flows.environment import apply
-from flows.run_state import replace_private
 from flows.services import answers, deployments_ready_file, errors_told
 from flows.settings import Settings, load
 from models.errors import TransientError
+from models.private_files import replace_private
 
 if TYPE_CHECKING:
     from prefect.deployments.runner import RunnerDeployment

@@ -6,6 +6,7 @@ imported. Importing this module imports none of them.
 
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from flows.settings import (
@@ -18,6 +19,7 @@ from flows.settings import (
     variable,
 )
 from models.places import EMBEDDED, is_this_machine
+from models.signing import SigningKeys
 
 _ADDRESSES = ("MLFLOW_TRACKING_URI", "PREFECT_API_URL")
 
@@ -93,6 +95,7 @@ def apply(settings: Settings) -> Settings:
         WorkError: the home folder cannot be written.
     """
     settings.places().prepared()
+    SigningKeys(settings.home).made(lambda: _live_until_now(settings))
     if settings.ray_address == EMBEDDED:
         ray_token(settings)
     environment = child_environment(settings)
@@ -100,6 +103,15 @@ def apply(settings: Settings) -> Settings:
         os.environ.pop(name, None)
     os.environ.update(environment)
     return settings
+
+
+def _live_until_now(settings: Settings) -> Iterator[tuple[str, int, str]]:
+    """Yield model, version and digest of what was ever live: of a home older than its key."""
+    from serving.ledger import ledger_of
+
+    for release in ledger_of(settings.places()).releases():
+        if release.kind == "live":
+            yield release.model, release.version, release.digest
 
 
 def child_environment(settings: Settings) -> dict[str, str]:
@@ -125,6 +137,7 @@ def chosen(settings: Settings) -> dict[str, str]:
         "MILLRACE_TABLES": settings.tables,
         "MILLRACE_DEPLOYMENTS": str(settings.deployments),
         "MILLRACE_PIPELINES": ",".join(files),
+        "MILLRACE_TRUSTED_SIGNERS": ",".join(settings.trusted_signers) or None,
         "RAY_ADDRESS": None if settings.ray_address == EMBEDDED else settings.ray_address,
         **{variable(name): str(getattr(settings, name)) for name in PORTS},
     }
@@ -149,6 +162,8 @@ def cluster_variables(settings: Settings) -> dict[str, str]:
         "MLFLOW_TRACKING_URI": places.tracking_uri,
         "MILLRACE_TABLES": places.tables_uri,
     }
+    keys = SigningKeys(settings.home, settings.trusted_signers)
+    variables["MILLRACE_TRUSTED_SIGNERS"] = ",".join(sorted(keys.trusted()))
     if is_this_machine(settings.ray_address):
         variables["MILLRACE_HOME"] = str(settings.home)
     if settings.vllm_python is not None:

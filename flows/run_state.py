@@ -8,13 +8,12 @@ process id can make a stale record look alive.
 import fcntl
 import json
 import os
-import secrets
 import time
-from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO
+
+from models.private_files import replace_private
 
 RECORD = "services.json"
 LOCK = "supervisor.lock"
@@ -122,27 +121,3 @@ def hold_lock(run: Path, name: str = LOCK, seconds: float = 1.0) -> IO[bytes] | 
                 handle.close()
                 return None
             time.sleep(0.05)
-
-
-def replace_private(path: Path, text: str) -> None:
-    """Write `text` to `path` atomically, readable by this user only."""
-    staged = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
-    descriptor = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w") as handle:
-        handle.write(text)
-    staged.replace(path)
-
-
-def kept_secret(path: Path, make: Callable[[], str]) -> str:
-    """Return the secret in `path`, made and written (mode 0600) by the first who asks.
-
-    Of several processes that ask at once, all get the same secret: a hard link never replaces.
-    """
-    if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        staged = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
-        replace_private(staged, make())
-        with suppress(FileExistsError):
-            path.hardlink_to(staged)
-        staged.unlink()
-    return path.read_text()

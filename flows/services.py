@@ -15,11 +15,11 @@ from functools import partial
 from http.client import HTTPException
 from pathlib import Path
 
-from flows import run_state
 from flows.console import print_error
 from flows.environment import child_environment
 from flows.settings import LOOPBACK, MARK, Settings, load
 from models.errors import InputError, MillraceError
+from models.private_files import kept_secret
 
 
 @dataclass(frozen=True)
@@ -236,7 +236,7 @@ def webhook_key(settings: Settings) -> str:
     def fernet_key() -> str:
         return base64.urlsafe_b64encode(secrets.token_bytes(32)).decode()
 
-    return run_state.kept_secret(settings.home / "webhook.key", fernet_key)
+    return kept_secret(settings.home / "webhook.key", fernet_key)
 
 
 def environment(settings: Settings, service: Service) -> dict[str, str]:

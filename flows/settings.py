@@ -16,6 +16,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from flows import run_state
 from models.errors import InputError, WorkError
 from models.places import EMBEDDED, Endpoint, Places
+from models.private_files import kept_secret
 
 LOOPBACK = "127.0.0.1"
 DEFAULT_DEPLOYMENTS = Path(__file__).parents[1] / "infra" / "prefect.yaml"
@@ -128,6 +129,9 @@ class Settings(BaseSettings):
     deployments: Annotated[Path, AfterValidator(absolute)] = Field(
         DEFAULT_DEPLOYMENTS, description="The prefect.yaml whose deployments are served."
     )
+    trusted_signers: Words = Field(
+        (), description="Public keys of other homes whose versions are trusted, see signing.pub."
+    )
     derived: dict[str, str] = Field(
         default_factory=dict, description="Set by apply(): addresses that nobody chose, as JSON."
     )
@@ -184,6 +188,8 @@ class Settings(BaseSettings):
             ray_address=self.ray_address,
             triton=self.triton or (self.local_triton,),
             vllm_python=self.vllm_python,
+            pipelines=tuple(str(absolute(Path(each))) for each in self.pipelines),
+            trusted_signers=self.trusted_signers,
         )
 
     def pipeline_files(self) -> tuple[Path, ...]:
@@ -290,6 +296,6 @@ def triton_token(settings: Settings) -> str:
 def _kept_token(settings: Settings, owner: str) -> str:
     path = settings.run / f"{owner.lower()}.token"
     try:
-        return run_state.kept_secret(path, lambda: secrets.token_hex(32))
+        return kept_secret(path, lambda: secrets.token_hex(32))
     except OSError as error:
         raise WorkError(f"the {owner} token cannot be kept", seen=error) from error

@@ -16,7 +16,6 @@ import uvicorn
 from fastapi import FastAPI, Request, Response
 from starlette.requests import ClientDisconnect
 
-from flows import run_state
 from flows.console import set_up_logging
 from flows.deployment_upkeep import home_id
 from flows.environment import apply
@@ -33,6 +32,7 @@ from flows.webhook_delivery import (
     too_large,
 )
 from flows.webhook_registration import Registrar, Subscription, mlflow_address
+from models.private_files import kept_secret
 
 BODY_SECONDS = 5.0
 LAST_RELEASE_SECONDS = 5.0
@@ -112,7 +112,7 @@ def serve(settings: Settings) -> None:
     from flows.webhook_release import Releaser
     from tasks.release import Lookout
 
-    secret = run_state.kept_secret(settings.run / "webhook.secret", lambda: secrets.token_hex(32))
+    secret = kept_secret(settings.run / "webhook.secret", lambda: secrets.token_hex(32))
 
     releaser = Releaser(settings)
 

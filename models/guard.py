@@ -16,6 +16,7 @@ class Credentials:
         smaller_is_better: of two metrics.
         author: the user who ran the training; empty if nobody is known.
         approved_by: who approved it; empty if nobody did.
+        unsigned: why it counts as not signed; empty if a key that this home trusts signed it.
     """
 
     passed: bool
@@ -24,6 +25,7 @@ class Credentials:
     author: str
     approved_by: str
     smaller_is_better: bool = False
+    unsigned: str = ""
 
 
 @dataclass(frozen=True)
@@ -45,10 +47,13 @@ def refusal(
     """Return why a version may not go live, or None.
 
     Args:
-        require: what its pipeline requires.
+        require: what its pipeline requires; of a version that is not signed, what the owner of
+            the home does, since nobody knows who wrote its pipeline file.
         credentials: what it brings.
         incumbent: the version that is live, or None where nothing is, or nothing is compared.
     """
+    if require.signed and credentials.unsigned:
+        return f"it is not trusted: {credentials.unsigned}"
     if require.certificate and not credentials.passed:
         return "its certificate says that it did not hold its gates"
     if require.approval and not credentials.approved_by:

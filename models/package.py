@@ -78,11 +78,13 @@ class Package:
         version: which version it is.
         files: the model's files, by name.
         folder: where the other files are.
+        untrusted: why it is worked with though it is not signed; empty if it is.
     """
 
     version: ModelVersion
     files: Mapping[str, Path]
     folder: Path
+    untrusted: str = ""
 
     def text(self, name: str) -> str:
         """Return a file of the evidence as text."""

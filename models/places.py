@@ -64,6 +64,8 @@ class Places:
         ray_address: `EMBEDDED`, of a cluster to connect to, or of one's Jobs API.
         triton: the endpoints to reconcile; the first is where requests are sent.
         vllm_python: the Python of an environment that has vLLM; None for this one.
+        pipelines: pipeline files of the owner, or globs.
+        trusted_signers: public keys, base64, whose versions this home trusts beside its own.
     """
 
     home: Path
@@ -72,6 +74,8 @@ class Places:
     ray_address: str = EMBEDDED
     triton: tuple[Endpoint, ...] = (Endpoint(),)
     vllm_python: Path | None = None
+    pipelines: tuple[str, ...] = ()
+    trusted_signers: tuple[str, ...] = ()
 
     @property
     def artifacts(self) -> Path:
@@ -103,6 +107,11 @@ class Places:
         """Folder of TensorRT's timing caches; safe to delete."""
         return self.home / "timing_caches"
 
+    @property
+    def pipeline_files(self) -> tuple[Path, ...]:
+        """The pipeline files that are there now."""
+        return tuple(file for pattern in self.pipelines for file in files_named(pattern))
+
     def table(self, *parts: str) -> str:
         """Return the URI of a table, `tables_uri/part/part`."""
         return "/".join([self.tables_uri.rstrip("/"), *parts])
@@ -129,6 +138,13 @@ class Places:
                 hint="set MILLRACE_HOME to a writable folder, or mend the permissions",
             ) from error
         return self
+
+
+def files_named(pattern: str) -> list[Path]:
+    """Return the files that an absolute path or glob names, in order."""
+    path = Path(pattern)
+    matches = sorted(Path(path.anchor).glob(str(path.relative_to(path.anchor))))
+    return [match for match in matches if match.is_file()]
 
 
 def has_jobs_api(ray_address: str) -> bool:

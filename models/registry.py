@@ -5,16 +5,18 @@ of a language model's form, and beside it what is needed to use it: see `models/
 Its sha256 is a tag of the version, checked when it is registered and whenever it is fetched.
 """
 
+import logging
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from models.digest import GRAPH, digest_of, digest_of_all, digest_of_model
 from models.errors import InputError, TransientError, WorkError
 from models.logged_model import log_form, log_graph
+from models.model_names import require_model_name
 from models.package import (
     DIGEST_TAG,
     EVIDENCE,
@@ -26,11 +28,16 @@ from models.package import (
     Package,
     fetched,
 )
+from models.pipeline import Pipeline
 from models.places import Places
+from models.signing import SIGNATURE_TAG
 from models.tracking import TrackedRun, check_reachable, client
+from models.trust import Trust, trust_of
 
 if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion as MlflowVersion
+
+log = logging.getLogger("millrace")
 
 CHAMPION = "champion"
 CHALLENGER = "challenger"
@@ -45,10 +52,12 @@ class Registry:
     Attributes:
         tracking_uri: its address.
         cache: folder for fetched versions, by digest.
+        trust: signs what is registered, and decides what is fetched.
     """
 
     tracking_uri: str
     cache: Path
+    trust: Trust
 
     def register(
         self,
@@ -129,7 +138,15 @@ class Registry:
             tags={**tags, **own},
             model_id=info.model_id,
         )
-        return _version_of(made, ())
+        # Its number is known only now. What ends here leaves a version without a signature, which
+        # nobody works with, and no alias was set yet.
+        return self.sign(_version_of(made, ()))
+
+    def sign(self, version: ModelVersion) -> ModelVersion:
+        """Sign a version as it is in the registry, and return it with its signature."""
+        signature = self.trust.keys.sign(version)
+        self.set_tags(version, {SIGNATURE_TAG: signature})
+        return replace(version, tags={**version.tags, SIGNATURE_TAG: signature})
 
     def by_alias(self, model: str, alias: str) -> ModelVersion | None:
         """Return the version that an alias points at, or None.
@@ -222,10 +239,31 @@ class Registry:
         """Return the files of a version, from the cache if they are there.
 
         Raises:
-            InputError: the version was not made by Millrace, or its files are not the ones that
-                were registered.
+            InputError: the version is not trusted, was not made by Millrace, or its files are not
+                the ones that were registered.
             TransientError: the artifact store does not answer.
         """
+        untrusted = self.require_trusted(version)
+        return replace(fetched(version, self.tracking_uri, self.cache), untrusted=untrusted)
+
+    def require_trusted(self, version: ModelVersion) -> str:
+        """Return why a version is worked with though it is not signed; empty if it is.
+
+        Raises:
+            InputError: it is not signed by a key that this home trusts, and has to be.
+        """
+        untrusted = self.trust.require(version)
+        if untrusted:
+            log.warning("%s version %s: %s", version.model, version.version, untrusted)
+        return untrusted
+
+    def fetch_to_sign(self, version: ModelVersion) -> Package:
+        """Return the files of a version that somebody is about to sign, their digests checked.
+
+        Raises:
+            InputError, TransientError: as `fetch`, but it need not be signed.
+        """
+        require_model_name(version.model)
         return fetched(version, self.tracking_uri, self.cache)
 
     def _check_logged(
@@ -246,9 +284,14 @@ class Registry:
             )
 
 
-def registry_of(places: Places) -> Registry:
-    """Return the registry of an installation."""
-    return Registry(places.tracking_uri, places.home / "cache")
+def registry_of(places: Places, given: Pipeline | None = None) -> Registry:
+    """Return the registry of an installation.
+
+    Args:
+        places: where everything is.
+        given: the pipeline that a command was given: what it requires of a signature counts.
+    """
+    return Registry(places.tracking_uri, places.home / "cache", trust_of(places, given))
 
 
 def _found(ask: Callable[[], "MlflowVersion"]) -> "MlflowVersion | None":

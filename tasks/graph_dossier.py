@@ -50,7 +50,7 @@ class GraphDossier:
             answers={answers_of(package.encoding).output: answers},
             difference=chosen.golden_difference if chosen else 0.0,
             latency_slo_ms=pipeline_of(package).serving.latency_slo_ms,
-            caution=_caution(certificate),
+            caution="; ".join(filter(None, (package.untrusted, _caution(certificate)))),
         )
 
     def measured(self) -> Measured:

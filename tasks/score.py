@@ -76,7 +76,7 @@ def scored(
     pipeline: Pipeline, places: Places, source: str | None, date: str, telling: Telling
 ) -> BatchReport:
     """Do what `score_rows` does, without Prefect; arguments and errors as there."""
-    registry = registry_of(places)
+    registry = registry_of(places, pipeline)
     champion = registry.by_alias(pipeline.name, CHAMPION)
     if champion is None:
         raise InputError(

@@ -32,6 +32,7 @@ def pinned_base(spec: ModelSpec, registry: Registry) -> ModelSpec:
             valid=f"a causal_lm that was registered, as {VALID}",
             hint="name another model",
         )
+    registry.require_trusted(version)
     digest = version.tags.get(CHECKPOINT_TAG, "")
     if not digest:
         raise InputError(
@@ -61,6 +62,7 @@ def fetched_base(spec: ModelSpec, registry: Registry) -> ModelSpec:
     if not is_model_uri(spec.pretrained):
         return spec
     version = _version(str(spec.pretrained), registry)
+    registry.require_trusted(version)
     folder = fetched_checkpoint(version, str(spec.revision), registry.tracking_uri, registry.cache)
     return spec.model_copy(update={"pretrained": str(folder), "revision": None})
 

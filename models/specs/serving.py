@@ -11,6 +11,11 @@ from models.specs.language import GenerationSpec
 class RequireSpec(Spec):
     """What a version must have before it takes traffic, whoever set the alias."""
 
+    signed: bool = Field(
+        True,
+        description="A signature by a key that this home trusts. false counts only in a file that "
+        "this home's owner names: in MILLRACE_PIPELINES or to `millrace score`.",
+    )
     certificate: bool = Field(True, description="A certificate that says it held its gates.")
     max_metric_drop: float | None = Field(
         0.05,

@@ -53,7 +53,8 @@ class LanguageDossier:
             InputError: they cannot be read.
         """
         slo = pipeline_of(self.package).serving.latency_slo_ms
-        caution = _caution(language_certificate_of(self.package))
+        machine = _caution(language_certificate_of(self.package))
+        caution = "; ".join(filter(None, (self.package.untrusted, machine)))
         try:
             golden = GoldenPrompts.of(self.package.golden(), slo, caution)
         except (ValueError, TypeError, KeyError, OSError) as error:
@@ -64,7 +65,7 @@ class LanguageDossier:
                 hint="register the model again",
             ) from error
         # Another kind of machine rounds otherwise, and a tie may fall otherwise.
-        return replace(golden, exact=golden.exact and not caution)
+        return replace(golden, exact=golden.exact and not machine)
 
     def measured(self) -> Measured:
         """Return what it was certified with."""

@@ -2,6 +2,7 @@
 
 import threading
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 import numpy as np
 
@@ -29,13 +30,20 @@ class Line:
 
     def release(self, *models: str) -> tuple[Outcome, ...]:
         """Release these models, or all."""
+        return self._released(models, Request("a test"))
+
+    def release_again(self, *models: str) -> tuple[Outcome, ...]:
+        """Release as a person does who asks for it: what was refused is tried again."""
+        return self._released(models, Request("a test", again_from=datetime.now(UTC)))
+
+    def _released(self, models: tuple[str, ...], request: Request) -> tuple[Outcome, ...]:
         repository = Repository(self.places.model_repository, self.places.staging)
         return reconcile(
             RegistryDesk(self.places),
             ledger_of(self.places),
             repository,
             [self.client.endpoint],
-            Request("a test"),
+            request,
             models or None,
         )
 

@@ -17,11 +17,13 @@ import yaml
 from onnx import TensorProto, helper, numpy_helper
 
 from export.certificate import Certificate, Stage
+from models.digest import digest_of_all
 from models.features import Encoding, Feature
 from models.model_input import FEATURES
-from models.package import DIGEST_TAG
+from models.package import DIGEST_TAG, EVIDENCE_TAG, EXTRA_FILES
 from models.pipeline import Pipeline
 from models.places import Places
+from models.registry import registry_of
 from models.specs.dataset import DatasetSpec
 from models.tables import ingest
 from models.tracking import client
@@ -183,8 +185,8 @@ class Planted:
     folder: Path
 
 
-def plant(places: Places, name: str, version: Version) -> Planted:
-    """Write a version's files into a run's artifacts and register them."""
+def plant(places: Places, name: str, version: Version, *, signed: bool = True) -> Planted:
+    """Write a version's files into a run's artifacts, register them, and sign what is there."""
     store = client(places.tracking_uri)
     experiment = store.get_experiment_by_name(name)
     location = f"{places.artifacts.as_uri()}/{name}"
@@ -205,6 +207,21 @@ def plant(places: Places, name: str, version: Version) -> Planted:
         name,
         folder.as_uri(),
         run_id=run.run_id,
-        tags={DIGEST_TAG: version.certificate(name).digest, **(version.tags or {})},
+        tags={
+            DIGEST_TAG: version.certificate(name).digest,
+            **(version.tags or {}),
+        },
     )
-    return Planted(name, int(made.version), folder)
+    planted = Planted(name, int(made.version), folder)
+    if signed:
+        seal(places, planted)
+    return planted
+
+
+def seal(places: Places, planted: Planted) -> None:
+    """Sign a version as it lies there, whatever is wrong with it: its evidence is as it is now."""
+    registry, extra = registry_of(places), planted.folder / "extra_files"
+    version = registry.version(planted.name, planted.number)
+    files = {each: extra / each for each in EXTRA_FILES if (extra / each).is_file()}
+    registry.set_tags(version, {EVIDENCE_TAG: digest_of_all(files)})
+    registry.sign(registry.version(planted.name, planted.number))

@@ -31,6 +31,7 @@ from tests.integration.planted import (
     ingest_rows,
     made_by,
     plant,
+    seal,
     softmax,
     weights_of,
 )
@@ -264,8 +265,9 @@ def test_a_bad_version_is_refused_with_its_reason(
 ) -> None:
     monkeypatch.setattr(trial_limits, "ALONE", replace(trial_limits.ALONE, seconds=12.0))
     make, spoil, reason = BAD[kind]
-    planted = plant(line.places, NAME, make())
+    planted = plant(line.places, NAME, make(), signed=False)
     spoil(planted, line.places)
+    seal(line.places, planted)
     line.promote(planted)
     with Asking(line, NAME, 0) as asking:
         line.release()

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from flows import run_state
 from flows.run_state import RunRecord, ServiceRecord
+from models.private_files import kept_secret
 
 RECORD = RunRecord(7, 1.5, (ServiceRecord("triton", "http://127.0.0.1:8000", "log", pid=8),))
 
@@ -37,9 +38,7 @@ def test_all_who_ask_at_once_get_one_secret(tmp_path: Path) -> None:
     secrets = iter("abcdefgh")
     with ThreadPoolExecutor(8) as pool:
         got = set(
-            pool.map(
-                lambda _: run_state.kept_secret(tmp_path / "key", lambda: next(secrets)), range(8)
-            )
+            pool.map(lambda _: kept_secret(tmp_path / "key", lambda: next(secrets)), range(8))
         )
     assert len(got) == 1
     assert [file.name for file in tmp_path.iterdir()] == ["key"]

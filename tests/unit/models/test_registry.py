@@ -14,7 +14,9 @@ from models.features import Encoding, Feature
 from models.package import DIGEST_TAG, EXTRA_FILES, ModelVersion
 from models.places import Places
 from models.registry import CHALLENGER, CHAMPION, Registry
+from models.signing import SigningKeys
 from models.tracking import TrackedRun, client, tracked_run
+from models.trust import Trust, trust_of
 
 ENCODING = Encoding((Feature("v", "vector", width=2),), "t", ("no", "yes"))
 GOLDEN = np.array([[1, 2], [3, 4], [5, 6]], dtype=np.float32)
@@ -53,14 +55,14 @@ def run(mlflow_places: Places) -> Iterator[TrackedRun]:
 
 @pytest.fixture
 def registry(mlflow_places: Places, tmp_path: Path) -> Registry:
-    return Registry(mlflow_places.tracking_uri, tmp_path / "cache")
+    return Registry(mlflow_places.tracking_uri, tmp_path / "cache", trust_of(mlflow_places))
 
 
 def register(
     mlflow_places: Places, run: TrackedRun, evidence: dict[str, Path], model: str
 ) -> ModelVersion:
     extra = {name: evidence[name] for name in EXTRA_FILES}
-    registry = Registry(mlflow_places.tracking_uri, Path())
+    registry = Registry(mlflow_places.tracking_uri, Path(), trust_of(mlflow_places))
     return registry.register(run, model, evidence["model.onnx"], extra, {"color": "blue"})
 
 
@@ -273,7 +275,7 @@ def test_a_version_without_a_digest_is_refused(squares: ModelVersion, registry: 
     store = client(registry.tracking_uri)
     store.create_registered_model("foreign")
     made = store.create_model_version("foreign", "/somewhere/model")
-    with pytest.raises(InputError, match="foreign version 1 has no digest"):
+    with pytest.raises(InputError, match="foreign version 1 is not trusted: it has no digest"):
         registry.fetch(registry.version("foreign", int(made.version)))
 
 
@@ -295,4 +297,4 @@ def test_an_mlflow_that_is_not_there_is_told_at_once(
     ask: Callable[[Registry], object], tmp_path: Path
 ) -> None:
     with pytest.raises(TransientError, match="MLflow cannot be reached"):
-        ask(Registry("http://127.0.0.1:9", tmp_path))
+        ask(Registry("http://127.0.0.1:9", tmp_path, Trust(SigningKeys(tmp_path))))

@@ -16,6 +16,7 @@ from models.package import LanguagePackage, ModelVersion
 from models.places import Places
 from models.registry import Registry
 from models.tracking import TrackedRun, tracked_run
+from models.trust import trust_of
 
 FILES = {"openvino_model.xml": "<net/>", "openvino_model.bin": "weights", "config.json": "{}"}
 EVIDENCE = {
@@ -39,7 +40,7 @@ def run(mlflow_places: Places) -> Iterator[TrackedRun]:
 
 @pytest.fixture
 def registry(mlflow_places: Places, tmp_path: Path) -> Registry:
-    return Registry(mlflow_places.tracking_uri, tmp_path / "cache")
+    return Registry(mlflow_places.tracking_uri, tmp_path / "cache", trust_of(mlflow_places))
 
 
 @pytest.fixture

@@ -15,9 +15,11 @@ from models.language.kept_checkpoint import ARTIFACT, CHECKPOINT_TAG, checkpoint
 from models.package import EVIDENCE, ModelVersion
 from models.pipeline import Pipeline
 from models.places import Places
-from models.registry import Registry
+from models.registry import Registry, registry_of
+from models.signing import SigningKeys
 from models.specs.training import ModelSpec
 from models.tracking import TrackedRun, tracked_run
+from models.trust import Trust
 
 FILES = {"config.json": "{}", "model.safetensors": "weights", "adapter/adapter_config.json": "{}"}
 
@@ -53,7 +55,7 @@ class Registered:
 @pytest.fixture
 def registered(mlflow_places: Places, tmp_path: Path) -> Iterator[Registered]:
     with tracked_run(mlflow_places, "bases", {}, system_metrics=False) as run:
-        made = Registered(run, Registry(mlflow_places.tracking_uri, tmp_path / "cache"), tmp_path)
+        made = Registered(run, registry_of(mlflow_places), tmp_path)
         for name, text in FILES.items():
             (made.checkpoint / name).parent.mkdir(parents=True, exist_ok=True)
             (made.checkpoint / name).write_text(text)
@@ -89,7 +91,7 @@ def test_a_pinned_base_becomes_the_checkpoint_that_its_run_keeps(registered: Reg
 
 @pytest.mark.parametrize("pretrained", [None, "./decoder", "someone/decoder"])
 def test_other_models_stay_as_they_are(pretrained: str | None) -> None:
-    registry = Registry("", Path())  # is not asked
+    registry = Registry("", Path(), Trust(SigningKeys(Path())))  # is not asked
     given = spec(pretrained)
     assert pinned_base(given, registry) == fetched_base(given, registry) == given
 
