@@ -6,9 +6,7 @@ needs them, after the settings were put into the environment that they read.
 
 import logging
 import sys
-import traceback
 from contextlib import suppress
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,6 +14,8 @@ import typer
 
 from flows import console, environment, run_state, settings
 from models.errors import MillraceError, TransientError
+from models.faults import written_trace
+from models.printable import safe
 from models.reachable import require_http
 
 if TYPE_CHECKING:
@@ -377,7 +377,7 @@ def _require_named(pipeline: "Pipeline") -> None:
 
 
 def _say(line: str) -> None:
-    sys.stderr.write(line + "\n")
+    sys.stderr.write(safe(line) + "\n")
 
 
 def main() -> None:
@@ -399,14 +399,11 @@ def main() -> None:
 
 
 def _unexpected(error: Exception) -> MillraceError:
-    name = f"error-{datetime.now().strftime('%Y%m%d-%H%M%S')}.log"
-    hint = "run it again; if it stays, report it with this trace"
-    try:
-        path = settings.load().places().prepared().logs / name
-        path.write_text("".join(traceback.format_exception(error)))
-        hint = f"the trace is in {path}"
-    except (MillraceError, OSError):
-        traceback.print_exception(error)
+    logs = None
+    with suppress(MillraceError):  # a setting may be what is wrong
+        logs = settings.load().places().logs
     return MillraceError(
-        "an unexpected fault ended the command", seen=f"{type(error).__name__}: {error}", hint=hint
+        "an unexpected fault ended the command",
+        seen=f"{type(error).__name__}: {error}",
+        hint=f"run it again; if it stays, report it with {written_trace(error, logs)}",
     )

@@ -16,10 +16,12 @@ from rich.table import Table
 from rich.text import Text
 
 from models.errors import MillraceError
+from models.printable import guard_logging, redacted, safe
 
 
 def set_up_logging() -> None:
     """Send the lines of the logger `millrace` to stderr: short on a terminal, dated in a log."""
+    guard_logging()
     log = logging.getLogger("millrace")
     log.setLevel(logging.INFO)
     log.propagate = False
@@ -58,18 +60,19 @@ def print_table(
     title: str, head: Sequence[str], rows: Iterable[Sequence[object]], *, numbers: int = 0
 ) -> None:
     """Print a table; columns from `numbers` on are aligned to the right if it is not 0."""
-    table = Table(title=title, title_justify="left", title_style="bold", header_style="bold")
+    heading = Text(safe(title), style="bold")
+    table = Table(title=heading, title_justify="left", header_style="bold")
     for position, name in enumerate(head):
         right = bool(numbers) and position >= numbers
         table.add_column(name, justify="right" if right else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(Text(str(cell)) for cell in row))
+        table.add_row(*(Text(safe(str(cell))) for cell in row))
     Console(soft_wrap=False).print(table)
 
 
 def print_hint(text: str, label: str = "next") -> None:
     """Print the next step, or another line of that kind, on stderr."""
-    Console(stderr=True, highlight=False).print(Text(f"{label}: {text}", style="dim"))
+    Console(stderr=True, highlight=False).print(Text(safe(f"{label}: {text}"), style="dim"))
 
 
 def print_piece(text: str) -> None:
@@ -96,8 +99,8 @@ def plain(value: Any) -> Any:
         return {str(name): plain(each) for name, each in value.items()}
     if isinstance(value, list | tuple):
         return [plain(each) for each in value]
-    if isinstance(value, Path):
-        return str(value)
+    if isinstance(value, str | Path):
+        return redacted(str(value))
     return value
 
 

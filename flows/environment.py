@@ -109,7 +109,10 @@ def _live_until_now(settings: Settings) -> Iterator[tuple[str, int, str]]:
     """Yield model, version and digest of what was ever live: of a home older than its key."""
     from serving.ledger import ledger_of
 
-    for release in ledger_of(settings.places()).releases():
+    places = settings.places()
+    if not any(places.model_repository.iterdir()):
+        return  # a new home: nothing was ever released from it
+    for release in ledger_of(places).releases():
         if release.kind == "live":
             yield release.model, release.version, release.digest
 

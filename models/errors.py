@@ -7,11 +7,13 @@
 
 An error is raised from values: what failed, what was seen, what is valid and what to do next.
 The text is put together here, so that every error reads alike, and the values survive pickling
-between Ray and Prefect processes.
+between Ray and Prefect processes. No password of an address and no control character is in it.
 """
 
 from difflib import get_close_matches
 from typing import ClassVar
+
+from models.printable import safe
 
 MAX_NAMED = 5
 """Words of a hint."""
@@ -33,11 +35,12 @@ class MillraceError(Exception):
     def __init__(
         self, what: str, *, seen: object = None, valid: object = None, hint: str | None = None
     ) -> None:
+        what = safe(what)
         super().__init__(what)
         self.what = what
-        self.seen = None if seen is None else str(seen)
-        self.valid = None if valid is None else str(valid)
-        self.hint = hint
+        self.seen = None if seen is None else safe(str(seen))
+        self.valid = None if valid is None else safe(str(valid))
+        self.hint = None if hint is None else safe(hint)
 
     def __str__(self) -> str:
         """Return the whole message, one labelled line for each value that is known."""

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from models.places import Endpoint
+from models.printable import one_line
 from serving.rollout import Split
 from serving.standing import Kind, Wish
 from serving.status import Tags
@@ -152,4 +153,4 @@ def in_words(action: Action) -> str:
     """Return an action in a few words, the same for the same thing to do."""
     version = getattr(action, "version", None)
     words = (type(action).__name__.lower(), action.model, version and f"version {version}")
-    return " ".join(word for word in words if word)
+    return one_line(" ".join(word for word in words if word))

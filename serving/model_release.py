@@ -38,6 +38,7 @@ from serving.observe import Observer
 from serving.outcome import Outcome, outcome_of, refusal
 from serving.plan import plan
 from serving.standing import Kind, Release, Wish
+from serving.world import World
 
 log = logging.getLogger("millrace")
 
@@ -76,7 +77,7 @@ class ModelRelease:
 
     def __init__(self, model: str, observer: Observer, request: Request, stop: Event) -> None:
         self.model, self.request = model, request
-        self.world = observer.world(model)
+        self.world = _seen(observer, model)
         self._observer, self._stop = observer, stop
         self._desk, self._ledger = observer.desk, observer.ledger
         self._repository = observer.repository
@@ -97,7 +98,7 @@ class ModelRelease:
                 return
             self._do_all(actions)
             try:
-                self.world = self._observer.world(self.model)
+                self.world = _seen(self._observer, self.model)
             except MillraceError as error:  # what was done is told all the same
                 self._failure = self._failure or error
                 return
@@ -310,6 +311,14 @@ class ModelRelease:
             if not self._repository.is_whole(model, version):
                 log.warning("%s version %s was changed on disk; staged again", model, version)
                 self._repository.stage(model, version, self._desk.fetch(model, version))
+
+
+def _seen(observer: Observer, model: str) -> World:
+    """Look at a model, or raise why it cannot be looked at."""
+    world = observer.world(model)
+    if model in world.faults:
+        raise world.faults[model]
+    return world
 
 
 def _local(action: Action, error: OSError) -> MillraceError:

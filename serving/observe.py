@@ -2,13 +2,16 @@
 
 import logging
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 
 from models.errors import MillraceError, TransientError
+from models.faults import unexpected
 from models.places import Endpoint
+from models.printable import one_line
 from models.specs.rollout import RolloutSpec
 from serving import splitting
 from serving.client import TritonClient
@@ -40,6 +43,7 @@ class Observer:
         repository: the model repository that the servers read.
         endpoints: every server.
         again_from: refusals before this moment are tried again; None keeps to them.
+        traces: folder for the traces of faults that nobody expected; None keeps none.
     """
 
     desk: Desk
@@ -47,13 +51,20 @@ class Observer:
     repository: Repository
     endpoints: tuple[Endpoint, ...]
     again_from: datetime | None = None
+    traces: Path | None = None
 
     def world(self, model: str | None = None) -> World:
         """Look at the registry, the table, the disk and every replica.
 
+        What cannot be read of one model is that model's fault, and nobody else's.
+
         Args:
             model: the model to look at, with what was made of it for a while; None for all.
+
+        Raises:
+            TransientError: the release table cannot be read.
         """
+        faults: dict[str, MillraceError] = {}
         events = self.ledger.by_model(model)
         standings = {each: standing_of(events[each]) for each in events}
         try:
@@ -64,9 +75,22 @@ class Observer:
         foreign = {m for m, wish in champions.items() if not wish.digest and m not in standings}
         wishes = {model: wish for model, wish in champions.items() if model not in foreign}
         staged = self.repository.digests(model)
-        replicas = tuple(self._seen(endpoint, standings, model) for endpoint in self.endpoints)
+        replicas = tuple(
+            self._seen(endpoint, standings, model, faults) for endpoint in self.endpoints
+        )
         now = time.time()
-        rollouts = dict(self._rollouts(wishes, staged))
+        policies: dict[str, Policy] = {}
+        rollouts: dict[str, RolloutSpec] = {}
+        for name, wish in wishes.items():
+            if wish.version in staged.get(name, ()):
+                with _own_fault(name, faults, self.traces):
+                    policies[name] = self._policy(name, wish)
+                    if (spec := self.desk.rollout(name, wish.version)).kind != "direct":
+                        rollouts[name] = spec
+        tags: dict[tuple[str, int], Mapping[str, str] | None] = {}
+        for name in (wishes.keys() | standings.keys()) if away is None else ():
+            with _own_fault(name, faults, self.traces):
+                tags |= self._tags(name, wishes, standings)
         splits = dict(self._splits(staged))
         moves = {
             model: move(split, rollouts[model], _counts(split, replicas), now)
@@ -79,18 +103,23 @@ class Observer:
             replicas=replicas,
             staged=staged,
             left_alone=foreign,
-            policies=dict(self._policies(wishes, staged)),
-            tags={} if away else dict(self._tags(wishes, standings)),
+            policies=policies,
+            tags=tags,
             rollouts=rollouts,
             splits=splits,
             moves=moves,
             now=now,
             again_from=self.again_from,
+            faults=faults,
             registry_away=away,
         )
 
     def _seen(
-        self, endpoint: Endpoint, standings: Mapping[str, Standing], model: str | None
+        self,
+        endpoint: Endpoint,
+        standings: Mapping[str, Standing],
+        model: str | None,
+        faults: dict[str, MillraceError],
     ) -> Replica:
         """Look at a replica, and ask what should be live there for one golden row."""
         with TritonClient(endpoint) as client:
@@ -104,7 +133,11 @@ class Observer:
                 for model, standing in standings.items()
                 if standing.live and live_version(index, model) == standing.live.version
             }
-            unwell = {m for m, version in live.items() if not self._answers(client, m, version)}
+            unwell = set()
+            for name, version in live.items():
+                with _own_fault(name, faults, self.traces):
+                    if not self._answers(client, name, version):
+                        unwell.add(name)
         return Replica(endpoint, index, frozenset(unwell))
 
     def _answers(self, client: TritonClient, model: str, version: int) -> bool:
@@ -120,23 +153,10 @@ class Observer:
             return False
         return True
 
-    def _policies(
-        self, wishes: Mapping[str, Wish], staged: Mapping[str, Iterable[int]]
-    ) -> Iterator[tuple[str, Policy]]:
-        for model, wish in wishes.items():
-            if wish.version in staged.get(model, ()):
-                serving = self.repository.artifact(model, wish.version).serving
-                quorum = None if serving.quorum == "all" else serving.quorum
-                yield model, Policy(quorum, serving.keep_versions)
-
-    def _rollouts(
-        self, wishes: Mapping[str, Wish], staged: Mapping[str, Collection[int]]
-    ) -> Iterator[tuple[str, RolloutSpec]]:
-        for model, wish in wishes.items():
-            if wish.version in staged.get(model, ()):
-                spec = self.desk.rollout(model, wish.version)
-                if spec.kind != "direct":
-                    yield model, spec
+    def _policy(self, model: str, wish: Wish) -> Policy:
+        serving = self.repository.artifact(model, wish.version).serving
+        quorum = None if serving.quorum == "all" else serving.quorum
+        return Policy(quorum, serving.keep_versions)
 
     def _splits(self, staged: Iterable[str]) -> Iterator[tuple[str, Split]]:
         for model in staged:
@@ -145,19 +165,33 @@ class Observer:
                     yield model, split
 
     def _tags(
-        self, wishes: Mapping[str, Wish], standings: Mapping[str, Standing]
-    ) -> Iterator[tuple[tuple[str, int], Mapping[str, str] | None]]:
-        for model in wishes.keys() | standings.keys():
-            standing = standings.get(model, Standing())
-            versions = {wishes[model].version} if model in wishes else set()
-            if standing.live is not None:
-                versions.add(standing.live.version)
-            if standing.superseded is not None:
-                versions.add(standing.superseded)
-            if standing.withdrawn is not None:
-                versions.add(standing.withdrawn.version)
-            for version in versions:
-                yield (model, version), self.desk.tags(model, version)
+        self, model: str, wishes: Mapping[str, Wish], standings: Mapping[str, Standing]
+    ) -> Mapping[tuple[str, int], Mapping[str, str] | None]:
+        """Return the tags of each version of a model that is concerned."""
+        standing = standings.get(model, Standing())
+        versions = {wishes[model].version} if model in wishes else set()
+        if standing.live is not None:
+            versions.add(standing.live.version)
+        if standing.superseded is not None:
+            versions.add(standing.superseded)
+        if standing.withdrawn is not None:
+            versions.add(standing.withdrawn.version)
+        return {(model, version): self.desk.tags(model, version) for version in versions}
+
+
+@contextmanager
+def _own_fault(model: str, faults: dict[str, MillraceError], traces: Path | None) -> Iterator[None]:
+    """Keep what the block raises as the fault of its model; what passes ends the whole look.
+
+    Raises:
+        TransientError: a service went away meanwhile, which is the fault of no model.
+    """
+    try:
+        yield
+    except TransientError:
+        raise
+    except Exception as error:
+        faults[model] = unexpected(f"{one_line(model)} cannot be looked at", error, traces)
 
 
 def _counts(split: Split, replicas: Iterable[Replica]) -> Counts:

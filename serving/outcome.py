@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from models.errors import MillraceError, TransientError, WorkError
 from models.places import Endpoint
+from models.printable import one_line
 from serving.index import live_version
 from serving.world import Replica, World
 
@@ -77,7 +78,7 @@ def outcome_of(
 def refusal(model: str, version: int, reason: str) -> WorkError:
     """Return the error of a version that did not pass."""
     return WorkError(
-        f"version {version} of {model} was refused",
+        f"version {version} of {one_line(model)} was refused",
         seen=reason,
         hint="what served before still does; move the alias, or run millrace release to try again",
     )

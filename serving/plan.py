@@ -44,7 +44,7 @@ def plan(world: World) -> tuple[Action, ...]:
         return tuple(action for model in sorted(world.standings) for action in _kept(world, model))
     left = _left_behind(world)
     models = world.wishes.keys() | (world.staged.keys() - set(world.left_alone))
-    ours = {model for model in models if not is_made_here(model)}
+    ours = {model for model in models - world.faults.keys() if not is_made_here(model)}
     return tuple(
         action
         for model in sorted(ours | left.keys())

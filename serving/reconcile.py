@@ -5,10 +5,13 @@ candidate that hangs in its trial keeps nobody else from going live.
 """
 
 from collections.abc import Sequence
+from pathlib import Path
 from threading import Event
 
 from models.errors import MillraceError
+from models.faults import unexpected
 from models.places import Endpoint
+from models.printable import one_line
 from serving.abreast import abreast
 from serving.desk import Desk
 from serving.ledger import Ledger
@@ -26,6 +29,7 @@ def reconcile(
     endpoints: Sequence[Endpoint],
     request: Request,
     models: Sequence[str] | None = None,
+    traces: Path | None = None,
 ) -> tuple[Outcome, ...]:
     """Bring every server to the desired versions, as far as that goes.
 
@@ -39,20 +43,24 @@ def reconcile(
         endpoints: every server.
         request: who asks, and how.
         models: the models to release; None for all.
+        traces: folder for the traces of faults that nobody expected.
 
     Raises:
         TransientError: the registry does not answer; every server has what was live.
     """
-    observer = Observer(desk, ledger, repository, tuple(endpoints), request.again_from)
+    observer = Observer(desk, ledger, repository, tuple(endpoints), request.again_from, traces)
 
     def release(model: str, stop: Event) -> tuple[Outcome, ...]:
         with repository.exclusive(model):
             try:
                 made = ModelRelease(model, observer, request, stop)
-            except MillraceError as error:  # it cannot be seen where it stands
-                return tuple(Outcome(e, model, None, None, False, 0.0, error) for e in endpoints)
-            made.carry_out()
-            return made.outcomes()
+                made.carry_out()
+                return made.outcomes()
+            except Exception as error:  # whatever it is, the other models go on
+                return failed(model, unexpected(_failed(model), error, traces))
+
+    def failed(model: str, error: MillraceError) -> tuple[Outcome, ...]:
+        return tuple(Outcome(e, model, None, None, False, 0.0, error) for e in endpoints)
 
     outcomes: dict[str, tuple[Outcome, ...]] = {}
     away: MillraceError | None = None
@@ -61,8 +69,14 @@ def reconcile(
         models = list(dict.fromkeys(action.model for action in plan(world)))
         for model in world.wishes.keys() - set(models):
             outcomes[model] = tuple(outcome_of(world, model, each) for each in world.replicas)
+        for model, fault in world.faults.items():
+            outcomes[model] = failed(model, fault)
         away = world.registry_away
     outcomes |= abreast(release, models)
     if away is not None:
         raise away
     return tuple(outcome for model in sorted(outcomes) for outcome in outcomes[model])
+
+
+def _failed(model: str) -> str:
+    return f"the release of {one_line(model)} ended in a fault"

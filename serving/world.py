@@ -59,6 +59,7 @@ class World:
         moves: what the judge says of it.
         now: seconds since 1970.
         again_from: refusals before this moment are tried again; None keeps to them.
+        faults: why a model could not be looked at, by model: it is left as it is.
         registry_away: why the registry does not answer, where it does not: nothing is known of
             what is wanted, and what was live is what is to serve.
     """
@@ -75,6 +76,7 @@ class World:
     moves: Mapping[str, Move] = field(default_factory=dict)
     now: float = 0.0
     again_from: datetime | None = None
+    faults: Mapping[str, MillraceError] = field(default_factory=dict)
     registry_away: MillraceError | None = None
 
     def standing(self, model: str) -> Standing:

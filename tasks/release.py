@@ -10,6 +10,7 @@ from models.errors import InputError, MillraceError, WorkError
 from models.guard import Credentials, Incumbent, refusal
 from models.package import ModelVersion, Package
 from models.places import Places
+from models.printable import one_line
 from models.registry import Registry, registry_of
 from models.specs.rollout import RolloutSpec
 from models.tracking import TrackedRun
@@ -56,7 +57,7 @@ def reconcile_triton(
     request = Request(asked_by, link, datetime.now(UTC) if again else None)
     repository = Repository(places.model_repository, places.staging)
     desk, ledger = RegistryDesk(places), ledger_of(places)
-    return reconcile(desk, ledger, repository, places.triton, request, models)
+    return reconcile(desk, ledger, repository, places.triton, request, models, places.logs)
 
 
 @dataclass
@@ -77,8 +78,10 @@ class Lookout:
             self._desk = RegistryDesk(places)
         repository = Repository(places.model_repository, places.staging)
         observer = Observer(self._desk, ledger_of(places), repository, places.triton)
-        due: dict[str, str] = {}
-        for model in sorted({action.model for action in plan(observer.world())}):
+        world = observer.world()
+        # a release tells what it is, and keeps its trace
+        due = dict.fromkeys(world.faults, "it cannot be looked at")
+        for model in sorted({action.model for action in plan(world)}):
             with repository.exclusive(model, wait=False) as nothing_changes:
                 if nothing_changes and (actions := plan(observer.world(model))):
                     due[model] = in_words(actions[0])
@@ -172,7 +175,7 @@ class RegistryDesk:
         """
         from mlflow.exceptions import MlflowException
 
-        said = f"{release.model} version {release.version}: {release.kind}"
+        said = f"{one_line(release.model)} version {release.version}: {release.kind}"
         log.info("%s%s", said, f", {release.reason}" if release.reason else "")
         if release.kind not in ("live", "refused"):
             return

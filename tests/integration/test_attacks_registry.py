@@ -12,7 +12,9 @@ from models.package import DIGEST_TAG, EVIDENCE_TAG
 from models.registry import registry_of
 from models.signing import SIGNATURE_TAG
 from models.tracking import client
+from serving.names import is_made_here
 from serving.outcome import Outcome
+from tasks.release import Lookout
 from tests.integration.asked import Asking, Line
 from tests.integration.planted import Planted, good, ingest_rows, plant, seal
 
@@ -145,3 +147,37 @@ def test_the_key_is_not_for_other_users(line: Line, live: Planted) -> None:
     done = subprocess.run(["/bin/cat", str(file)], user="nobody", capture_output=True, check=False)
     assert done.returncode != 0
     assert done.stdout == b""
+
+
+NAMES = [
+    *("a\x00b", "x\ny", "\U0001f600", "n" * 256, "\x1b[31mred", "\u202eabc", ".hidden", "a b"),
+    *("a'b", "a%sb", "con", "x.arms", "x.trial-1-ab"),
+]
+
+
+def test_names_that_cannot_be_used_stop_no_other_model(
+    line: Line, live: Planted, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = client(line.places.tracking_uri)
+    for name in NAMES:
+        store.create_registered_model(name)
+        made = store.create_model_version(name, "file:///tmp/x", tags={DIGEST_TAG: "0" * 64})
+        store.set_registered_model_alias(name, "champion", made.version)
+    try:
+        Lookout(lambda: line.places).due()
+        second = plant(line.places, NAME, good(1, pipeline=FREE))
+        line.promote(second)
+        with caplog.at_level("INFO", logger="millrace"):
+            outcomes = {each.model: each.error for each in line.release()}
+        assert outcomes[NAME] is None
+        assert line.client.live_version(NAME) == second.number
+        told = [name for name in NAMES if not is_made_here(name)]
+        assert all(outcomes[name] is not None for name in told)
+        assert all(str(outcomes[name]).replace("\n", "").isprintable() for name in told)
+        assert all(record.getMessage().isprintable() for record in caplog.records)
+        line.promote(live)
+        line.release()
+        assert line.client.live_version(NAME) == live.number
+    finally:
+        for name in NAMES:
+            store.delete_registered_model(name)
