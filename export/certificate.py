@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, replace
 import numpy as np
 
 from models.arrays import Array
+from models.bounded import bounded_json
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,7 @@ class Certificate:
     @classmethod
     def from_json(cls, text: str) -> "Certificate":
         """Read what `to_json` wrote."""
-        values = json.loads(text)
+        values = bounded_json(text)
         stages = tuple(Stage(**stage) for stage in values.pop("stages"))
         reference = values.pop("reference", None)
         values["batch_sizes"] = tuple(values.get("batch_sizes", ()))

@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
+from models.bounded import YAML_BYTES, bounded_text, bounded_yaml
 from models.errors import InputError
 from models.specs.batch import ScheduleSpec
 
@@ -132,8 +133,8 @@ def scheduled(file: Path) -> Scheduled:
 
 def _yaml(file: Path) -> dict[str, Any]:
     try:
-        raw = yaml.safe_load(file.read_text())
-    except (OSError, yaml.YAMLError) as error:
+        raw = bounded_yaml(bounded_text(file, YAML_BYTES))
+    except (OSError, ValueError, yaml.YAMLError) as error:
         raise InputError(f"{file} cannot be read", seen=error, valid="a YAML file") from error
     if not isinstance(raw, dict):
         raise InputError(f"{file} is no mapping", seen=type(raw).__name__, valid="key: value lines")

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from models.arrays import Array
+from models.bounded import bounded_json
 from models.casts import Cast, cast, mask, plain
 from models.columns import Column, TableSchema, ValueType
 from models.errors import InputError
@@ -165,7 +166,7 @@ class Encoding:
     @classmethod
     def from_json(cls, text: str) -> "Encoding":
         """Read what `to_json` wrote."""
-        values = json.loads(text)
+        values = bounded_json(text)
         features = tuple(
             Feature(**{**feature, "categories": tuple(feature["categories"])})
             for feature in values["features"]

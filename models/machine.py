@@ -15,6 +15,7 @@ FEATURES = (
 )
 """Flags of /proc/cpuinfo that choose kernels of ONNX Runtime, x86 and then ARM."""
 CPUINFO = Path("/proc/cpuinfo")
+CGROUPS = Path("/sys/fs/cgroup")
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,34 @@ def this_machine() -> Machine:
         flags=tuple(flag for flag in FEATURES if flag in known),
         gpu=_gpu(),
     )
+
+
+def memory_bytes(proc: Path = Path("/proc/self/cgroup"), root: Path = CGROUPS) -> int:
+    """Return the memory that this process may use: the machine's, or less where a cgroup says so.
+
+    Args:
+        proc: names the cgroups of this process, a line each.
+        root: where they are mounted.
+    """
+    found = [psutil.virtual_memory().total]
+    with suppress(OSError):
+        for line in proc.read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            if controllers == "":  # version 2
+                found += _limits(root, path, "memory.max")
+            elif "memory" in controllers.split(","):
+                found += _limits(root / "memory", path, "memory.limit_in_bytes")
+    return min(found)
+
+
+def _limits(root: Path, path: str, name: str) -> list[int]:
+    """Return the limits of a cgroup and of all above it; seen from inside it is the root."""
+    folder, found = root / path.lstrip("/"), []
+    for each in dict.fromkeys([folder, *folder.parents, root]):
+        with suppress(OSError, ValueError):
+            if each.is_relative_to(root):
+                found.append(int((each / name).read_text()))
+    return found
 
 
 def cores_used(seconds: float = 1.0) -> float:

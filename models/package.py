@@ -4,21 +4,21 @@ A version of one graph is a folder with `model.onnx`; one of a language model ha
 form in `form/`. Beside them is the evidence.
 """
 
-import json
 import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
-
 from models.arrays import Array
+from models.bounded import bounded_arrays, bounded_json, bounded_text
 from models.digest import GRAPH, digest_of, digest_of_all, digest_of_model
 from models.errors import InputError, MillraceError, TransientError
+from models.evidence_check import require_readable
 from models.features import TEXT, Encoding, text_request
 from models.model_input import FEATURES
 from models.tracking import client
@@ -87,8 +87,20 @@ class Package:
     untrusted: str = ""
 
     def text(self, name: str) -> str:
-        """Return a file of the evidence as text."""
-        return (self.folder / name).read_text()
+        """Return a file of the evidence as text.
+
+        Raises:
+            ValueError: it is too large, or no text.
+        """
+        return bounded_text(self.folder / name)
+
+    @contextmanager
+    def _read(self, name: str) -> Iterator[None]:
+        """Tell what the block cannot read of a file as the fault of the version."""
+        try:
+            yield
+        except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
+            raise unreadable(self.version, name, error) from error
 
     @property
     def graph(self) -> "GraphPackage":
@@ -118,19 +130,24 @@ class GraphPackage(Package):
     @cached_property
     def encoding(self) -> Encoding:
         """Rows to tensors."""
-        return Encoding.from_json(self.text("encoding.json"))
+        with self._read("encoding.json"):
+            return Encoding.from_json(self.text("encoding.json"))
 
     def golden(self) -> tuple[Array, Array]:
         """Return the golden batch and PyTorch's answers to it."""
-        with np.load(self.folder / "golden.npz", allow_pickle=False) as arrays:
-            return arrays[self.encoding.input.name], arrays["answers"]
+        name = self.encoding.input.name
+        with self._read("golden.npz"):
+            arrays = bounded_arrays(self.folder / "golden.npz")
+            return arrays[name], arrays["answers"]
 
     def golden_request(self) -> dict[str, Array]:
         """Return the golden batch as a client sends it."""
-        with np.load(self.folder / "golden.npz", allow_pickle=False) as arrays:
-            if self.encoding.tokenizer is None:
+        tokenizer = self.encoding.tokenizer
+        with self._read("golden.npz"):
+            arrays = bounded_arrays(self.folder / "golden.npz")
+            if tokenizer is None:
                 return {FEATURES: arrays[FEATURES]}
-            return text_request(json.loads(arrays[TEXT].item()))
+            return text_request(bounded_json(str(arrays[TEXT].item())))
 
 
 @dataclass(frozen=True)
@@ -139,7 +156,17 @@ class LanguagePackage(Package):
 
     def golden(self) -> Mapping[str, Any]:
         """Return what it was asked and answered when it was certified."""
-        return dict(json.loads(self.text("golden.json")))
+        return dict(bounded_json(self.text("golden.json")))
+
+
+def unreadable(version: ModelVersion, what: str, error: Exception) -> InputError:
+    """Return the error of a file of a version that cannot be read."""
+    lines = str(error).splitlines() or [""]
+    return InputError(
+        f"the {what} of {version.model} version {version.version} cannot be read",
+        seen=lines[0] if isinstance(error, ValueError) else f"{type(error).__name__}: {lines[0]}",
+        hint="register the model again",
+    )
 
 
 def fetched(version: ModelVersion, tracking_uri: str, cache: Path) -> Package:
@@ -200,6 +227,7 @@ def _download(version: ModelVersion, tracking_uri: str, folder: Path) -> None:
             _copy(file, kept / name, version)
         # Before it gets its name: a download that went wrong is not kept, and tried again.
         _check_digests(kept, version)
+        require_readable(kept, f"{version.model} version {version.version}")
         folder.parent.mkdir(parents=True, exist_ok=True)
         if not folder.exists():
             kept.rename(folder)

@@ -7,6 +7,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from models.bounded import YAML_BYTES, bounded_text, bounded_yaml
 from models.errors import InputError, nearest
 from models.pipeline import NAME, Pipeline
 from models.source import missing_file
@@ -72,16 +73,16 @@ def json_schema() -> dict[str, Any]:
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return bounded_text(path, YAML_BYTES)
     except FileNotFoundError as error:
         raise missing_file(path.resolve(), "the pipeline file") from error
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise InputError(f"the pipeline file {path} cannot be read", seen=error) from error
 
 
 def _parse(text: str, path: Path) -> dict[str, Any]:
     try:
-        values = yaml.load(text, Loader=_Loader)  # noqa: S506 - a safe loader
+        values = bounded_yaml(text, _Loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
@@ -90,8 +91,8 @@ def _parse(text: str, path: Path) -> dict[str, Any]:
             seen=" ".join(filter(None, (error.problem, error.context))),
             hint="mend that line; YAML goes by indentation, with spaces",
         ) from error
-    except yaml.YAMLError as error:
-        raise InputError(f"{path} is not YAML", seen=error) from error
+    except (yaml.YAMLError, ValueError) as error:
+        raise InputError(f"{path} is not YAML that can be read", seen=error) from error
     if not isinstance(values, dict):
         raise InputError(
             f"{path} holds no pipeline",
@@ -132,8 +133,8 @@ def _override(values: dict[str, Any], override: str) -> Location:
             hint="e.g. --set training.epochs=5",
         )
     try:
-        value = yaml.load(text, Loader=_Loader)  # noqa: S506 - a safe loader
-    except yaml.YAMLError as error:
+        value = bounded_yaml(text, _Loader)
+    except (yaml.YAMLError, ValueError) as error:
         raise InputError("the value of an override is not YAML", seen=override) from error
     inner = values
     for part in parts[:-1]:

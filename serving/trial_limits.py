@@ -2,10 +2,15 @@
 
 from models.apart import Limits
 from models.language_engine import EngineName
+from models.machine import memory_bytes
 from models.specs.serving import ServingSpec
 
 ALONE = Limits(seconds=60.0, memory=16 << 30)
-"""Of the smallest model; a larger one has more of both."""
+"""Of the smallest model; a larger one has more of both. Less memory where the machine has less."""
+SHARE, MOST_SHARE = 0.5, 0.75
+"""Of the machine's memory: for the smallest model, and for any. The rest is for what serves."""
+LEAST = 4 << 30
+"""Of address space, of which ONNX Runtime and OpenVINO reserve more than they use."""
 BYTES_PER_SECOND = 16 << 20
 """What a model is given time for beyond that: a slow disk, and as many operations as weights."""
 COPIES = 4
@@ -19,7 +24,13 @@ too.
 
 def alone_limits(size: int) -> Limits:
     """Return what a model of so many bytes may take to be opened and to answer once."""
-    return Limits(ALONE.seconds + size / BYTES_PER_SECOND, ALONE.memory + COPIES * size)
+    return Limits(ALONE.seconds + size / BYTES_PER_SECOND, memory_limit(size, memory_bytes()))
+
+
+def memory_limit(size: int, machine: int) -> int:
+    """Return the bytes that a trial of a model of so many bytes may take on such a machine."""
+    wanted = min(ALONE.memory, int(SHARE * machine)) + COPIES * size
+    return max(LEAST, min(wanted, int(MOST_SHARE * machine)))
 
 
 def load_seconds(serving: ServingSpec, size: int, engine: EngineName | None = None) -> float:

@@ -4,8 +4,9 @@ import yaml
 
 from export.certificate import Certificate
 from export.language.language_certificate import LanguageCertificate
+from models.bounded import bounded_yaml
 from models.errors import InputError
-from models.package import Package
+from models.package import Package, unreadable
 from models.pipeline import Pipeline
 from models.places import Places
 from models.snapshots import Snapshot, open_snapshot
@@ -19,8 +20,8 @@ def certificate_of(package: Package) -> Certificate:
     """
     try:
         return Certificate.from_json(package.text("certificate.json"))
-    except (ValueError, TypeError, KeyError) as error:
-        raise _unreadable(package, "certificate", error) from error
+    except (ValueError, TypeError, KeyError, AttributeError, OSError) as error:
+        raise unreadable(package.version, "certificate", error) from error
 
 
 def language_certificate_of(package: Package) -> LanguageCertificate:
@@ -31,8 +32,8 @@ def language_certificate_of(package: Package) -> LanguageCertificate:
     """
     try:
         return LanguageCertificate.from_json(package.text("certificate.json"))
-    except (ValueError, TypeError, KeyError, OSError) as error:
-        raise _unreadable(package, "certificate", error) from error
+    except (ValueError, TypeError, KeyError, AttributeError, OSError) as error:
+        raise unreadable(package.version, "certificate", error) from error
 
 
 def pipeline_of(package: Package) -> Pipeline:
@@ -42,9 +43,9 @@ def pipeline_of(package: Package) -> Pipeline:
         InputError: it cannot be read.
     """
     try:
-        return Pipeline.model_validate(yaml.safe_load(package.text("pipeline.yaml")))
-    except (ValueError, yaml.YAMLError) as error:
-        raise _unreadable(package, "pipeline file", error) from error
+        return Pipeline.model_validate(bounded_yaml(package.text("pipeline.yaml")))
+    except (ValueError, OSError, yaml.YAMLError) as error:
+        raise unreadable(package.version, "pipeline file", error) from error
 
 
 def certified_snapshot(places: Places, certificate: Certificate | LanguageCertificate) -> Snapshot:
@@ -63,11 +64,3 @@ def certified_snapshot(places: Places, certificate: Certificate | LanguageCertif
             hint="run the pipeline again",
         )
     return snapshot
-
-
-def _unreadable(package: Package, what: str, error: Exception) -> InputError:
-    return InputError(
-        f"the {what} of {package.version.model} version {package.version.version} cannot be read",
-        seen=str(error).splitlines()[0],
-        hint="register the model again",
-    )

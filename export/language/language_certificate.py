@@ -8,6 +8,7 @@ from typing import Any
 from export.language.engine_speed import LanguageSpeed
 from export.language.language_candidate import LanguageCandidate, LanguageStage
 from export.language.live_stage import LiveStage
+from models.bounded import bounded_json
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ class LanguageCertificate:
     @classmethod
     def from_json(cls, text: str) -> "LanguageCertificate":
         """Read what `to_json` wrote."""
-        values = json.loads(text)
+        values = bounded_json(text)
         stages = tuple(LanguageStage(**stage) for stage in values.pop("stages"))
         forms = tuple(_form(form) for form in values.pop("forms"))
         live = values.pop("live", None)

@@ -4,11 +4,11 @@ Speculative decoding (Leviathan, Kalman and Matias 2023): every token of an answ
 model itself chose, so a draft changes how long an answer takes, and of greedy ones nothing else.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from models.bounded import bounded_json, bounded_text
 from models.digest import digest_of
 from models.errors import InputError
 from models.language_engine import EngineName, engine_of
@@ -76,7 +76,7 @@ def tokens_of(files: Mapping[str, Path], whose: str) -> Tokens:
             hint="name such a version in serving.generation.draft",
         )
     try:
-        config = json.loads(files[CONFIG].read_text())
+        config = bounded_json(bounded_text(files[CONFIG]))
         size = config.get("vocab_size")
         context = next((int(config[name]) for name in CONTEXT if config.get(name)), None)
     except (ValueError, TypeError, AttributeError) as error:

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -181,3 +182,19 @@ def test_names_that_cannot_be_used_stop_no_other_model(
     finally:
         for name in NAMES:
             store.delete_registered_model(name)
+
+
+def test_a_pipeline_file_of_aliases_is_refused_in_seconds_even_if_it_is_signed(
+    line: Line, live: Planted
+) -> None:
+    """Seven levels took 112 s of a release."""
+    lines = ["a0: &a0 [" + ", ".join(["x"] * 9) + "]"]
+    for level in range(1, 9):
+        lines.append(f"a{level}: &a{level} [" + ", ".join([f"*a{level - 1}"] * 9) + "]")
+    planted = plant(line.places, NAME, good(1, pipeline=FREE))
+    file = planted.folder / "extra_files" / "pipeline.yaml"
+    file.write_text(file.read_text() + "\n".join(lines) + "\n")
+    seal(line.places, planted)
+    began = time.monotonic()
+    is_refused(line, live, planted, "values, its aliases written out")
+    assert time.monotonic() - began < 60

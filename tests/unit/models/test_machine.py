@@ -1,9 +1,10 @@
 from pathlib import Path
 
+import psutil
 import pytest
 
 from models import machine
-from models.machine import Machine, this_machine
+from models.machine import Machine, memory_bytes, this_machine
 
 XEON = """processor : 0
 model name : A Xeon
@@ -55,3 +56,29 @@ def test_what_a_process_starts_is_not_others(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_the_share_of_others_is_a_share() -> None:
     assert 0 <= machine.others_use(0.1) <= 1
+
+
+@pytest.mark.parametrize(
+    ("cgroups", "file", "value", "limit"),
+    [
+        ("0::/a/b\n", "a/b/memory.max", "1000\n", 1000),
+        ("0::/a/b\n", "a/memory.max", "1000\n", 1000),  # of the one above
+        ("0::/a/b\n", "memory.max", "1000\n", 1000),  # as a container sees its own
+        ("0::/a/b\n", "a/memory.max", "max\n", None),
+        ("3:cpu,memory:/a\n", "memory/a/memory.limit_in_bytes", "1000\n", 1000),
+        ("3:cpu,memory:/a\n", "memory/a/memory.limit_in_bytes", f"{1 << 62}\n", None),
+        ("", "memory.max", "1000\n", None),
+    ],
+)
+def test_memory_is_what_a_cgroup_leaves(
+    tmp_path: Path, cgroups: str, file: str, value: str, limit: int | None
+) -> None:
+    proc, root = tmp_path / "cgroup", tmp_path / "fs"
+    proc.write_text(cgroups)
+    (root / file).parent.mkdir(parents=True)
+    (root / file).write_text(value)
+    assert memory_bytes(proc, root) == (limit or psutil.virtual_memory().total)
+
+
+def test_without_cgroups_memory_is_the_machines(tmp_path: Path) -> None:
+    assert memory_bytes(tmp_path / "none") == psutil.virtual_memory().total

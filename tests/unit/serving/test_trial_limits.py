@@ -1,12 +1,32 @@
+import pytest
+
 from models.specs.serving import ServingSpec
-from serving.trial_limits import ALONE, alone_limits, load_seconds
+from serving import trial_limits
+from serving.trial_limits import ALONE, LEAST, alone_limits, load_seconds, memory_limit
 
 GIB = 1 << 30
 
 
-def test_a_large_model_has_more_time_and_memory_than_a_small_one() -> None:
+def test_a_large_model_has_more_time_and_memory_than_a_small_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(trial_limits, "memory_bytes", lambda: 256 * GIB)
     small, large = alone_limits(1000), alone_limits(2 * GIB)
     assert small.seconds - ALONE.seconds < 0.01
     assert large.seconds == ALONE.seconds + 128
     assert large.memory == ALONE.memory + 8 * GIB
     assert load_seconds(ServingSpec(), 2 * GIB) == load_seconds(ServingSpec(), 0) + 128
+
+
+@pytest.mark.parametrize(
+    ("size", "machine", "limit"),
+    [
+        (0, 256 * GIB, 16 * GIB),
+        (0, 24 * GIB, 12 * GIB),
+        (1 * GIB, 24 * GIB, 16 * GIB),
+        (8 * GIB, 24 * GIB, 18 * GIB),
+        (0, 2 * GIB, LEAST),
+    ],
+)
+def test_a_trial_leaves_memory_to_what_serves(size: int, machine: int, limit: int) -> None:
+    assert memory_limit(size, machine) == limit
