@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from flows.mlflow_login import login_of
 from flows.settings import (
     DEFAULT_PIPELINES,
     LOOPBACK,
@@ -43,6 +44,8 @@ def tool_environment(settings: Settings) -> dict[str, str]:
         # it they land in ./mlruns. The server gets the same folder as --default-artifact-root.
         "_MLFLOW_SERVER_ARTIFACT_ROOT": str(settings.home / "artifacts"),
     }
+    if (login := login_of(settings)) is not None:
+        environment |= login.client_variables
     if settings.ray_address == EMBEDDED:
         environment["RAY_AUTH_MODE"] = "token"
         # Nobody preempts a node of this machine; the watcher would be one more process to start.
@@ -141,6 +144,7 @@ def chosen(settings: Settings) -> dict[str, str]:
         "MILLRACE_DEPLOYMENTS": str(settings.deployments),
         "MILLRACE_PIPELINES": ",".join(files),
         "MILLRACE_TRUSTED_SIGNERS": ",".join(settings.trusted_signers) or None,
+        "MILLRACE_MLFLOW_AUTH": "true" if settings.mlflow_auth else None,
         "RAY_ADDRESS": None if settings.ray_address == EMBEDDED else settings.ray_address,
         **{variable(name): str(getattr(settings, name)) for name in PORTS},
     }
@@ -169,6 +173,8 @@ def cluster_variables(settings: Settings) -> dict[str, str]:
     variables["MILLRACE_TRUSTED_SIGNERS"] = ",".join(sorted(keys.trusted()))
     if is_this_machine(settings.ray_address):
         variables["MILLRACE_HOME"] = str(settings.home)
+        if settings.mlflow_auth:
+            variables["MILLRACE_MLFLOW_AUTH"] = "true"
     if settings.vllm_python is not None:
         variables["MILLRACE_VLLM_PYTHON"] = str(settings.vllm_python)
     return variables

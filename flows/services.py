@@ -68,9 +68,8 @@ class Service:
 
 def local(settings: Settings) -> tuple[Service, ...]:
     """Return the services that run here: a part that was given another address does not."""
-    served_elsewhere = (settings.mlflow_tracking_uri or "").startswith(("http://", "https://"))
     return (
-        *(() if served_elsewhere else (mlflow_server(settings),)),
+        *((mlflow_server(settings),) if settings.runs_mlflow else ()),
         *(() if settings.prefect_api_url else (prefect_server(settings),)),
         *(() if settings.triton else (triton_server(settings),)),
         deployments(settings),
@@ -80,28 +79,12 @@ def local(settings: Settings) -> tuple[Service, ...]:
 
 
 def mlflow_server(settings: Settings) -> Service:
-    """Return the MLflow server over the embedded database and artifacts folder.
-
-    One worker: the SQLite behind it takes one writer at a time, and each worker costs 300 MB.
-    """
-    port = settings.mlflow_port
-    artifacts = str(settings.home / "artifacts")
-    database = settings.mlflow_tracking_uri or settings.mlflow_database()
-    options = {
-        "--host": LOOPBACK,
-        "--port": str(port),
-        "--workers": "1",
-        "--backend-store-uri": database,
-        "--default-artifact-root": artifacts,
-        "--artifacts-destination": artifacts,
-        # Its own default also lets in every private address.
-        "--allowed-hosts": f"{LOOPBACK}:{port},localhost:{port}",
-        "--cors-allowed-origins": f"http://{LOOPBACK}:{port},http://localhost:{port}",
-    }
+    """Return the MLflow server over the embedded database and artifacts folder."""
+    address = f"http://{LOOPBACK}:{settings.mlflow_port}"
     return Service(
         name="mlflow",
         log=_log(settings, "mlflow"),
-        argv=(sys.executable, "-m", "mlflow", "server", *_flat(options)),
+        argv=(sys.executable, "-m", "flows.mlflow_server"),
         environment={
             "MLFLOW_WEBHOOK_SECRET_ENCRYPTION_KEY": webhook_key(settings),
             "MLFLOW_WEBHOOK_ALLOWED_SCHEMES": "http,https",
@@ -111,9 +94,9 @@ def mlflow_server(settings: Settings) -> Service:
             # Jobs (LLM judges, scorers) would add several processes of 200 MB.
             "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
         },
-        address=f"http://{LOOPBACK}:{port}",
-        health=f"http://{LOOPBACK}:{port}/health",
-        ports=(Port(port, "MILLRACE_MLFLOW_PORT"),),
+        address=address,
+        health=f"{address}/health",
+        ports=(Port(settings.mlflow_port, "MILLRACE_MLFLOW_PORT"),),
     )
 
 
@@ -267,10 +250,6 @@ def answers(url: str, timeout: float = 2.0) -> bool:
 
 def _log(settings: Settings, name: str) -> Path:
     return settings.places().logs / f"{name}.log"
-
-
-def _flat(options: Mapping[str, str]) -> tuple[str, ...]:
-    return tuple(word for pair in options.items() for word in pair)
 
 
 def named(settings: Settings, names: list[str]) -> Service:

@@ -129,6 +129,10 @@ class Settings(BaseSettings):
     deployments: Annotated[Path, AfterValidator(absolute)] = Field(
         DEFAULT_DEPLOYMENTS, description="The prefect.yaml whose deployments are served."
     )
+    mlflow_auth: bool = Field(
+        False,
+        description="Whether the MLflow of `up` asks for a login, see HOME/mlflow_admin.password.",
+    )
     trusted_signers: Words = Field(
         (), description="Public keys of other homes whose versions are trusted, see signing.pub."
     )
@@ -169,6 +173,16 @@ class Settings(BaseSettings):
     def mlflow_uri(self) -> str:
         """Return where MLflow is now: as chosen, the server of `millrace up`, or SQLite."""
         return self.mlflow_tracking_uri or _served(self.run, "mlflow") or self.mlflow_database()
+
+    @property
+    def runs_mlflow(self) -> bool:
+        """Whether the MLflow server is one that `millrace up` runs here."""
+        return not (self.mlflow_tracking_uri or "").startswith(("http://", "https://"))
+
+    @property
+    def asks_for_mlflow_login(self) -> bool:
+        """Whether that server asks for a login."""
+        return self.mlflow_auth and self.runs_mlflow
 
     def mlflow_database(self) -> str:
         """Return the URI of the embedded MLflow database."""

@@ -1,0 +1,98 @@
+"""`python -m flows.mlflow_server`: MLflow's server behind the guard, in one process.
+
+`mlflow server` takes the address of the database as an argument, which every user of the machine
+can read in /proc, and starts a second process of 250 MB. Its own settings are environment variables
+that it sets for the second one; they are set here the same way.
+"""
+
+import logging
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from flows.mlflow_guard import Guarded
+from flows.mlflow_login import Login, login_of
+from flows.services import errors_told
+from flows.settings import LOOPBACK, Settings, load
+from models.errors import WorkError
+from models.printable import guard_logging
+
+if TYPE_CHECKING:
+    from flows.mlflow_guard import App
+
+
+def server_variables(settings: Settings) -> dict[str, str]:
+    """Return the variables that `mlflow server` makes of its options.
+
+    One worker: the SQLite behind it takes one writer at a time, and each worker costs 300 MB.
+    """
+    port = settings.mlflow_port
+    artifacts = str(settings.home / "artifacts")
+    database = settings.mlflow_tracking_uri or settings.mlflow_database()
+    return {
+        "_MLFLOW_SERVER_FILE_STORE": database,
+        "_MLFLOW_SERVER_REGISTRY_STORE": database,
+        "_MLFLOW_SERVER_ARTIFACT_ROOT": artifacts,
+        "_MLFLOW_SERVER_ARTIFACT_DESTINATION": artifacts,
+        "_MLFLOW_SERVER_SERVE_ARTIFACTS": "true",
+        "_MLFLOW_SGI_NAME": "uvicorn",
+        "_MLFLOW_IN_JOB_EXECUTOR": "false",
+        # Its own default also lets in every private address.
+        "MLFLOW_SERVER_ALLOWED_HOSTS": ",".join(sorted(hosts(port))),
+        "MLFLOW_SERVER_CORS_ALLOWED_ORIGINS": ",".join(f"http://{each}" for each in hosts(port)),
+        # Only for the server: a client in this process would go by them too.
+        "MLFLOW_TRACKING_URI": database,
+    }
+
+
+def hosts(port: int) -> frozenset[str]:
+    """Return what this server is called."""
+    return frozenset({f"{LOOPBACK}:{port}", f"localhost:{port}"})
+
+
+def application(settings: Settings, login: Login | None) -> "App":
+    """Return MLflow's application, with its basic auth where a login is given.
+
+    Raises:
+        WorkError: its database cannot be opened.
+    """
+    variables = server_variables(settings)
+    os.environ.update(variables | (login.server_variables if login else {}))
+    from mlflow.server.handlers import initialize_backend_stores
+
+    database = variables["_MLFLOW_SERVER_FILE_STORE"]
+    try:
+        initialize_backend_stores(database, database, variables["_MLFLOW_SERVER_ARTIFACT_ROOT"])
+    except Exception as error:
+        logging.getLogger("millrace").exception("the database of MLflow cannot be opened")
+        raise WorkError(
+            "the database of MLflow cannot be opened",
+            seen=f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}",
+            hint="check MLFLOW_TRACKING_URI, or the file mlflow.db in the home",
+        ) from error
+    if login is None:
+        from mlflow.server.fastapi_app import app
+
+        return app  # type: ignore[no-any-return]
+    from mlflow.server.auth import create_app
+
+    return create_app()  # type: ignore[no-any-return]
+
+
+def main() -> None:
+    """Serve until SIGTERM."""
+    guard_logging()
+    logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
+    with errors_told():
+        settings = load()
+        app = Guarded(application(settings, login_of(settings)), hosts(settings.mlflow_port))
+    import uvicorn
+
+    # No access log: MLflow's clients ask every few seconds, and who asks is always this machine.
+    uvicorn.run(
+        app, host=LOOPBACK, port=settings.mlflow_port, access_log=False, log_level="warning"
+    )
+
+
+if __name__ == "__main__":
+    main()
