@@ -1,0 +1,222 @@
+"""What a process of another user, a user of few rights and a web page may do to MLflow: nothing."""
+
+import base64
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.mlflow_home import Ask, Mlflow, as_stranger, running_mlflow
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="users and /proc")
+
+JSON = {"Content-Type": "application/json"}
+API = "/api/2.0/mlflow"
+LISTED = """
+import json, os
+os.environ["_MLFLOW_SGI_NAME"] = "uvicorn"
+from mlflow.server.auth import create_app
+from mlflow.server import app
+fast = create_app()
+found = {(m, r.rule) for r in app.url_map.iter_rules() for m in r.methods}
+def walk(routes, prefix=""):
+    for route in routes:
+        path = prefix + getattr(route, "path", "")
+        for method in getattr(route, "methods", None) or ():
+            yield method, path
+        yield from walk(getattr(route, "routes", None) or (), path)
+found |= set(walk(fast.routes))
+print(json.dumps(sorted(found)))
+"""
+
+
+def basic(user: str, password: str) -> dict[str, str]:
+    word = base64.b64encode(f"{user}:{password}".encode()).decode()
+    return {"Authorization": f"Basic {word}"}
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mlflow]:
+    path = tmp_path_factory.mktemp("login") / "home"
+    with running_mlflow(path, MILLRACE_MLFLOW_AUTH="true") as server:
+        seed(server, basic("admin", server.password))
+        yield server
+
+
+@pytest.fixture(scope="module")
+def without_login(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mlflow]:
+    with running_mlflow(tmp_path_factory.mktemp("open") / "home") as server:
+        seed(server, {})
+        yield server
+
+
+def seed(server: Mlflow, login: dict[str, str]) -> None:
+    """Make a model with a version and the alias, an experiment, and a user of no rights."""
+    asked = [
+        Ask("POST", f"{API}/experiments/create", json.dumps({"name": "e"})),
+        Ask("POST", f"{API}/registered-models/create", json.dumps({"name": "digits"})),
+        Ask(
+            "POST",
+            f"{API}/model-versions/create",
+            json.dumps({"name": "digits", "source": "s3://nowhere/x"}),
+        ),
+        Ask(
+            "POST",
+            f"{API}/registered-models/alias",
+            json.dumps({"name": "digits", "alias": "champion", "version": "1"}),
+        ),
+    ]
+    if login:
+        eve = json.dumps({"username": "eve", "password": "eve-is-a-user-1"})
+        asked.append(Ask("POST", f"{API}/users/create", eve))
+    asked = [Ask(each.method, each.path, each.body, {**JSON, **login}) for each in asked]
+    for status, text in as_stranger(server.address, asked):
+        assert status == 200, text
+
+
+def routes(server: Mlflow) -> list[tuple[str, str]]:
+    """Return method and path of every route of MLflow, with its login."""
+    done = subprocess.run(
+        [sys.executable, "-c", LISTED],
+        env=server.home.environment
+        | {
+            "MLFLOW_AUTH_CONFIG_PATH": str(server.home.path / "mlflow_auth.ini"),
+            "MLFLOW_FLASK_SERVER_SECRET_KEY": "x",
+            "_MLFLOW_SERVER_FILE_STORE": f"sqlite:///{server.home.path}/mlflow.db",
+        },
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    found = json.loads(done.stdout.splitlines()[-1])
+    plain = {(method, re.sub(r"<[^>]*>|{[^}]*}", "1", path)) for method, path in found}
+    return sorted(plain)
+
+
+PUBLIC = re.compile(r"^/(health|version|static-files/.*|favicon.ico|.*/server-info.*)$")
+
+
+def test_without_a_login_nothing_is_read_or_changed(guarded: Mlflow) -> None:
+    before = guarded.objects(), guarded.files()
+    every = [each for each in routes(guarded) if each[0] != "OPTIONS"]
+    assert len(every) > 300
+    asked = [
+        Ask(method, path, None if method in ("GET", "HEAD") else "{}", JSON)
+        for method, path in every
+        if not PUBLIC.match(path)
+    ]
+    answered = as_stranger(guarded.address, asked)
+    let_in = [
+        (each.method, each.path, status)
+        for each, (status, _) in zip(asked, answered, strict=True)
+        if status < 400
+    ]
+    assert let_in == []
+    assert (guarded.objects(), guarded.files()) == before
+
+
+def test_a_wrong_password_is_none(guarded: Mlflow) -> None:
+    asked = [
+        Ask("GET", f"{API}/registered-models/search", None, basic("admin", word))
+        for word in ("", "password1234", "password", guarded.password[:-1])
+    ]
+    assert [status for status, _ in as_stranger(guarded.address, asked)] == [401] * 4
+
+
+def changes(server: Mlflow) -> list[Ask]:
+    """Return requests that would change what others made, or make the server ask elsewhere."""
+    digits = {"name": "digits"}
+    version = {**digits, "version": "1"}
+    hook = {"name": "h", "url": "http://127.0.0.1:1/", "events": [{"entity": "RUN"}]}
+    mutation = {"query": "mutation { __typename }"}
+    named = [
+        ("POST", f"{API}/registered-models/alias", {**version, "alias": "champion"}),
+        ("DELETE", f"{API}/registered-models/alias", {**digits, "alias": "champion"}),
+        ("DELETE", f"{API}/registered-models/delete", digits),
+        ("POST", f"{API}/registered-models/set-tag", {**digits, "key": "k", "value": "v"}),
+        ("POST", f"{API}/model-versions/create", {**digits, "source": "file:///tmp"}),
+        ("POST", f"{API}/model-versions/set-tag", {**version, "key": "k", "value": "v"}),
+        ("DELETE", f"{API}/model-versions/delete", version),
+        ("POST", f"{API}/experiments/delete", {"experiment_id": "1"}),
+        ("POST", f"{API}/runs/create", {"experiment_id": "1"}),
+        ("POST", f"{API}/webhooks", hook),
+        ("POST", "/graphql", mutation),
+        ("PATCH", f"{API}/users/update-password", {"username": "admin", "password": "x" * 12}),
+        ("PATCH", f"{API}/users/update-admin", {"username": "eve", "is_admin": True}),
+        ("DELETE", f"{API}/users/delete", {"username": "admin"}),
+        ("PUT", "/api/2.0/mlflow-artifacts/artifacts/1/x/artifacts/model.onnx", {}),
+        ("PUT", "/ajax-api/2.0/mlflow-artifacts/artifacts/1/x/artifacts/model.onnx", {}),
+        ("DELETE", "/api/2.0/mlflow-artifacts/artifacts/1/x", {}),
+        ("POST", "/ajax-api/2.0/mlflow/upload-artifact?run_uuid=1&path=x", {}),
+        ("POST", "/ajax-api/3.0/jobs/", {"job_name": "x"}),
+        ("POST", "/ajax-api/3.0/mlflow/gateway/endpoints/create", {"name": "x"}),
+        ("POST", "/v1/traces", {}),
+    ]
+    return [Ask(method, path, json.dumps(body)) for method, path, body in named]
+
+
+def test_a_user_of_no_rights_changes_nothing_of_others(guarded: Mlflow) -> None:
+    before = guarded.objects(), guarded.files()
+    login = JSON | {"X-Mlflow-Experiment-Id": "1"} | basic("eve", "eve-is-a-user-1")
+    asked = [Ask(each.method, each.path, each.body, login) for each in changes(guarded)]
+    answered = as_stranger(guarded.address, asked)
+    told = {each.path: answer for each, answer in zip(asked, answered, strict=True)}
+    assert (guarded.objects(), guarded.files()) == before, told
+    read = Ask("GET", f"{API}/registered-models/get?name=digits", None, login)
+    ((status, _),) = as_stranger(guarded.address, [read])
+    assert status == 403
+
+
+PAGES = {
+    "a foreign page": {**JSON, "Origin": "http://evil.example", "Sec-Fetch-Site": "cross-site"},
+    "a page of another port": {**JSON, "Origin": "http://localhost:8888"},
+    "a page in a sandbox": {**JSON, "Origin": "null"},
+    "a page without an origin": {**JSON, "Sec-Fetch-Site": "same-site"},
+    "a form": {
+        "Content-Type": "application/x-www-form-urlencoded",
+        "Origin": "http://evil.example",
+    },
+    "plain text": {"Content-Type": "text/plain"},
+    "a rebound name": {**JSON, "Host": "evil.example:5000"},
+    "a rebound name with its origin": {
+        **JSON,
+        "Host": "evil.example:5000",
+        "Origin": "http://evil.example:5000",
+        "Sec-Fetch-Site": "same-origin",
+    },
+}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_in_a_browser_changes_nothing(without_login: Mlflow, page: str) -> None:
+    before = without_login.objects(), without_login.files()
+    asked = [Ask(each.method, each.path, each.body, PAGES[page]) for each in changes(without_login)]
+    answered = as_stranger(without_login.address, asked)
+    assert {status for status, _ in answered} == {403}
+    assert (without_login.objects(), without_login.files()) == before
+
+
+def test_its_own_page_and_clients_work(without_login: Mlflow) -> None:
+    body = json.dumps({"name": "digits", "key": "k", "value": "v"})
+    own = {**JSON, "Origin": without_login.address, "Sec-Fetch-Site": "same-origin"}
+    localhost = without_login.address.replace("127.0.0.1", "localhost")
+    asked = [
+        Ask("POST", f"{API}/registered-models/set-tag", body, headers)
+        for headers in (JSON, own, {**own, "Host": localhost[7:], "Origin": localhost})
+    ]
+    asked += [Ask("GET", "/", None, {"Sec-Fetch-Site": "cross-site"}), Ask("GET", "/health")]
+    answered = as_stranger(without_login.address, asked)
+    assert {status for status, _ in answered} == {200}
+
+
+def test_no_secret_is_in_an_argument_or_for_others_to_read(guarded: Mlflow) -> None:
+    home: Path = guarded.home.path
+    for name in ("mlflow_admin.password", "mlflow_auth.ini", "mlflow_flask.key"):
+        assert (home / name).stat().st_mode & 0o077 == 0
+    line = Path(f"/proc/{guarded.pid}/cmdline").read_bytes().decode()
+    assert guarded.password not in line
+    assert "sqlite" not in line
