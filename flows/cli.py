@@ -118,15 +118,19 @@ def score(
         bool,
         typer.Option("--catch-up", help="Without --date: make up for missed ones first."),
     ] = False,
+    version: Annotated[
+        int | None,
+        typer.Option(min=1, help="Score with this version, whether it is approved or not."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Score rows with the champion into one partition of a Delta table."""
+    """Score rows with the approved version into one partition of a Delta table."""
     _ready(file, flow=True)
     from flows.score_batch import score_batch
     from flows.show_batch import show_batch
 
     with console.stdout_for_results():
-        reports = score_batch(str(file.resolve()), input, date, catch_up=catch_up)
+        reports = score_batch(str(file.resolve()), input, date, catch_up=catch_up, version=version)
     if as_json:
         console.print_json(reports if catch_up else reports[-1])
         return

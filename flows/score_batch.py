@@ -1,4 +1,4 @@
-"""Flow: batch inference with the champion."""
+"""Flow: batch inference with the approved version."""
 
 import re
 from collections.abc import Callable
@@ -23,8 +23,8 @@ from tasks.report import publish_batch
 from tasks.score import score_rows
 from tasks.score_elsewhere import score_elsewhere
 
-Score = Callable[[str | None, str], BatchReport]
-"""Scores a source into the partition of a date."""
+Score = Callable[[str | None, str, int | None], BatchReport]
+"""Scores a source into the partition of a date, with a version or the approved one."""
 
 
 @flow(name="score_batch", retries=0, persist_result=False)
@@ -34,6 +34,7 @@ def score_batch(
     date: str | None = None,
     *,
     catch_up: bool = False,
+    version: int | None = None,
 ) -> list[BatchReport]:
     """Score rows into the partition of a date, and return what was done for each date in order.
 
@@ -43,6 +44,7 @@ def score_batch(
         date: `YYYY-MM-DD`; yesterday in UTC when None, the day that a nightly job closes.
         catch_up: without a date, first make up for those that were missed, the oldest first, of
             the last `batch.catch_up` days.
+        version: to score with, whether it is approved or not; None for the approved one.
     """
     pipeline = load_pipeline(Path(pipeline_file))
     day = checked_date(date)
@@ -56,7 +58,7 @@ def score_batch(
     score = _score(pipeline, Path(pipeline_file), chosen)
 
     def scored(each: str) -> BatchReport:
-        report = score(input, each)
+        report = score(input, each, version)
         publish_batch(pipeline, report)
         if each != day:
             log.info("made up for %s: %s", each, told(report))

@@ -50,7 +50,7 @@ def _done(errand: Errand) -> dict[str, Any]:
     events: list[Event] = []
     telling = Telling(errand.tags, events.append)
     with connected(places.ray_address, pipeline.batch.num_actors or 1):
-        report = scored(pipeline, places, errand.source, errand.date, telling)
+        report = scored(pipeline, places, errand.source, errand.date, telling, errand.version)
     return {"report": asdict(report), "events": [asdict(event) for event in events]}
 
 

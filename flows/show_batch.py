@@ -21,6 +21,7 @@ def show_batch(report: "BatchReport") -> None:
         ("table", f"{report.table} version {report.table_version}"),
         ("date", report.date),
         ("model", f"{report.model} version {report.model_version}"),
+        *([("approved", _approval(report))] if report.approved is not None else []),
         *([("input", _short(report.input))] if report.input else []),
         ("rows", f"{report.rows:,}"),
         ("scored", f"{report.scored:,}"),
@@ -29,6 +30,10 @@ def show_batch(report: "BatchReport") -> None:
         *_pace(report),
     ]
     print_table("batch", ("what", "value"), rows)
+
+
+def _approval(report: "BatchReport") -> str:
+    return f"{'yes' if report.approved else 'no'}: {report.approval}"
 
 
 def _pace(report: "BatchReport") -> list[Row]:

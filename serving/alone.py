@@ -1,6 +1,7 @@
-"""`python -m models.limited BYTES serving.alone FILE`: load a model and answer the rows on stdin.
+"""`python -m models.limited BYTES serving.alone FILE [OUTPUT…]`: answer the rows on stdin.
 
-The rows are an npz. What it is run for is to see it end well: nobody reads the answers.
+The rows are an npz, and so are the answers on stdout, of the outputs that are named. Where none is,
+it is run to see it end well: nobody reads the answers.
 """
 
 import sys
@@ -12,13 +13,20 @@ import onnxruntime
 
 def main() -> None:
     """Open the file and answer once."""
+    file, *outputs = sys.argv[1:]
     with np.load(BytesIO(sys.stdin.buffer.read()), allow_pickle=False) as rows:
         inputs = {k: v.astype(object) if v.dtype.kind == "U" else v for k, v in rows.items()}
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     options.log_severity_level = 4
-    session = onnxruntime.InferenceSession(sys.argv[1], options, providers=["CPUExecutionProvider"])
-    session.run(None, inputs)
+    session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
+    there = [node.name for node in session.get_outputs()]
+    asked = [name for name in outputs if name in there]  # one that is lacking is seen as such
+    answers = session.run(asked or None, inputs)
+    if outputs:
+        buffer = BytesIO()
+        np.savez(buffer, **dict(zip(asked or there, answers, strict=True)))
+        sys.stdout.buffer.write(buffer.getvalue())
 
 
 if __name__ == "__main__":

@@ -28,6 +28,18 @@ class Expected(Protocol):
         """
         ...
 
+    def prove_alone(self, artifact: Artifact) -> float:
+        """Do the same with all that is certified, and return the largest difference.
+
+        It is for a process that has no server. What it needs a server for is left out: answers in
+        other company, and latency.
+
+        Raises:
+            WorkError: as `try_alone`; or an answer differs by more than the certificate admits.
+            TransientError: its process was killed.
+        """
+        ...
+
     def compare(
         self, client: TritonClient, name: str, artifact: Artifact, version: int | None = None
     ) -> float:

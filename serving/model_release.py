@@ -35,7 +35,7 @@ from serving.backend_check import require_backend
 from serving.client import TritonClient
 from serving.index import live_version
 from serving.observe import Observer
-from serving.outcome import Outcome, outcome_of, refusal
+from serving.outcome import Outcome, outcome_of, refusal, sentence
 from serving.plan import plan
 from serving.standing import Kind, Release, Wish
 from serving.world import World
@@ -158,8 +158,8 @@ class ModelRelease:
         if error.transient or not judged or not wish or standing.is_live(wish):
             self._failure = error
             return
-        self._refusal = refusal(self.model, wish.version, _sentence(error))
-        self._append("refused", wish, _sentence(error))
+        self._refusal = refusal(self.model, wish.version, sentence(error))
+        self._append("refused", wish, sentence(error))
 
     @singledispatchmethod
     def _do(self, action: Action) -> None:
@@ -327,9 +327,3 @@ def _local(action: Action, error: OSError) -> MillraceError:
         seen=f"{error.strerror or error}: {error.filename or ''}".rstrip(": "),
         hint="check the free space and the permissions of MILLRACE_HOME; release again",
     )
-
-
-def _sentence(error: MillraceError) -> str:
-    parts = [error.what, f"seen: {error.seen}" if error.seen else ""]
-    parts.append(f"valid: {error.valid}" if error.valid else "")
-    return "; ".join(part for part in parts if part)

@@ -82,3 +82,10 @@ def refusal(model: str, version: int, reason: str) -> WorkError:
         seen=reason,
         hint="what served before still does; move the alias, or run millrace release to try again",
     )
+
+
+def sentence(error: MillraceError) -> str:
+    """Return what failed, what was seen and what is valid in one line: the reason of a refusal."""
+    parts = [error.what, f"seen: {error.seen}" if error.seen else ""]
+    parts.append(f"valid: {error.valid}" if error.valid else "")
+    return "; ".join(part for part in parts if part)

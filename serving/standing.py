@@ -6,12 +6,23 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 from uuid import uuid4
 
-Kind = Literal["proved", "live", "refused", "withdrawn", "left", "step", "unwanted", "unloaded"]
-"""proved: it passed its trial. live: clients get it. refused: it did not pass, what served before
-still does. step: a step of a rollout of it began. withdrawn: the alias left a version that was
-refused or rolled out, or it is to be tried again. left: the alias of such a version is gone, and
-what is live stays. unwanted: the alias of what is live was removed, and may come back. unloaded: it
-did not, and nothing is served.
+Kind = Literal[
+    "proved",
+    "accepted",
+    "live",
+    "refused",
+    "withdrawn",
+    "left",
+    "step",
+    "unwanted",
+    "unloaded",
+]
+"""proved: it passed its trial. accepted: it passed what of that needs no server, in a batch job
+where nothing was live; that makes nothing live, and spares it no trial. live: clients get it.
+refused: it did not pass, what served before still does. step: a step of a rollout of it began.
+withdrawn: the alias left a version that was refused or rolled out, or it is to be tried again.
+left: the alias of such a version is gone, and what is live stays. unwanted: the alias of what is
+live was removed, and may come back. unloaded: it did not, and nothing is served.
 """
 
 
@@ -77,6 +88,8 @@ class Standing:
         withdrawn: the last version that the alias left before it was live, until another is tried.
         stays: whether what is live stays without an alias: that was last on another version.
         unwanted: the event that found the alias of what is live gone, until one is set again.
+        accepted: the newest acceptance by a batch job, until something goes live, is refused or
+            withdrawn.
     """
 
     live: Release | None = None
@@ -88,6 +101,7 @@ class Standing:
     withdrawn: Release | None = None
     stays: bool = False
     unwanted: Release | None = None
+    accepted: Release | None = None
 
     @property
     def tried(self) -> Release | None:
@@ -101,6 +115,10 @@ class Standing:
     def has_proved(self, wish: Wish) -> bool:
         """Whether the version needs no proof: it was live once, or it passed a moment ago."""
         return wish in self.served or (self.proved is not None and wish == self.proved.wish)
+
+    def is_accepted(self, wish: Wish) -> bool:
+        """Whether a batch job accepted this very version, and nothing happened since."""
+        return self.accepted is not None and wish == self.accepted.wish
 
     def has_passed(self, wish: Wish) -> bool:
         """Whether its rollout ended well a moment ago: then its proof says so."""
@@ -128,6 +146,8 @@ def _after(standing: Standing, event: Release) -> Standing:
     match event.kind:
         case "proved":
             return replace(standing, proved=event)
+        case "accepted":
+            return replace(standing, accepted=event)
         case "refused":
             return Standing(standing.live, standing.superseded, event, standing.served)
         case "step":
@@ -135,7 +155,13 @@ def _after(standing: Standing, event: Release) -> Standing:
         case "withdrawn" | "left":
             stays = event.kind == "left"
             return replace(
-                standing, refused=None, proved=None, step=None, withdrawn=event, stays=stays
+                standing,
+                refused=None,
+                proved=None,
+                step=None,
+                withdrawn=event,
+                stays=stays,
+                accepted=None,
             )
         case "unwanted":
             return replace(standing, unwanted=event)

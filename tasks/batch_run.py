@@ -31,6 +31,8 @@ LIVE_SECONDS = 10.0
 DESCRIPTION = "mlflow.note.content"
 FINGERPRINT, DATE = "millrace.fingerprint", "millrace.date"
 """Tags that tell a job from every other."""
+APPROVED = "millrace.approved"
+"""Tag: whether the version was the one that online serves, or would."""
 PER_DAY, STEADY_PER_DAY = "per_day", "steady_per_day"
 
 
@@ -98,6 +100,7 @@ class BatchRun:
                 "millrace.table_version": report.table_version,
                 "millrace.dead_letters": report.dead_letters,
                 DATE: report.date,
+                **({} if report.approved is None else {APPROVED: report.approved}),
                 DESCRIPTION: description_of(report, per_day=measured[PER_DAY], unit=unit),
             }
         )

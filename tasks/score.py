@@ -1,9 +1,10 @@
-"""Step: rows through the champion into a partition of the predictions table."""
+"""Step: rows through the approved version into a partition of the predictions table."""
 
+import logging
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from zoneinfo import ZoneInfo
@@ -14,19 +15,23 @@ from prefect.events import emit_event
 
 from models.columns import Column
 from models.errors import InputError
-from models.package import Package
+from models.package import ModelVersion, Package
 from models.pipeline import Pipeline
 from models.places import EMBEDDED, Places
-from models.registry import CHAMPION, registry_of
+from models.registry import registry_of
 from models.snapshots import open_snapshot
 from models.source_files import plain
 from models.tracking import TrackedRun, tracked_run
+from serving.approval import Approver, Choice
 from serving.batch.fingerprint import fingerprint_of
 from serving.batch.meter import Told
 from serving.batch.report import BatchReport
 from serving.batch.scoring import How, Target, done_before, score
 from serving.batch.source import Input, open_input
 from serving.batch.throughput import Sample
+from serving.ledger import ledger_of
+from serving.repository import Repository
+from serving.standing import Wish
 from tasks import progress
 from tasks.batch_agreement import LiveCheck
 from tasks.batch_bins import learnt_from, watched
@@ -34,24 +39,29 @@ from tasks.batch_drift import Emit, Event, tell_drift
 from tasks.batch_job import AnyJob, job_of
 from tasks.batch_run import DATE, EXPERIMENT, FINGERPRINT, BatchRun, is_told
 from tasks.progress import log
+from tasks.release import RegistryDesk
 from tasks.retry import step
 from tasks.source_control import code_version
 
 
 @step(timeout_seconds=24 * 3600, retries=1)
-def score_rows(pipeline: Pipeline, places: Places, source: str | None, date: str) -> BatchReport:
-    """Score a source with the champion, pinned at the start, and commit it as one partition.
+def score_rows(
+    pipeline: Pipeline, places: Places, source: str | None, date: str, version: int | None = None
+) -> BatchReport:
+    """Score a source with the approved version, pinned at the start, and commit one partition.
 
     Args:
         pipeline: names the model.
         places: where tables and registry are.
         source: the rows; the pipeline's `batch.input`, or its dataset's table, when None.
         date: the partition, `YYYY-MM-DD`.
+        version: to score with, whether it is approved or not; None for the approved one.
 
     Raises:
-        InputError: there is no champion, or nothing to score.
+        InputError: there is no approved version, or nothing to score.
     """
-    return scored(pipeline, places, source, date, Telling(code_version(pipeline.folder), emit))
+    telling = Telling(code_version(pipeline.folder), emit)
+    return scored(pipeline, places, source, date, telling, version)
 
 
 def emit(event: Event) -> None:
@@ -73,18 +83,22 @@ class Telling:
 
 
 def scored(
-    pipeline: Pipeline, places: Places, source: str | None, date: str, telling: Telling
+    pipeline: Pipeline,
+    places: Places,
+    source: str | None,
+    date: str,
+    telling: Telling,
+    version: int | None = None,
 ) -> BatchReport:
     """Do what `score_rows` does, without Prefect; arguments and errors as there."""
-    registry = registry_of(places, pipeline)
-    champion = registry.by_alias(pipeline.name, CHAMPION)
-    if champion is None:
-        raise InputError(
-            f"{pipeline.name} has no champion to score with",
-            valid=f"a version of {pipeline.name} with the alias {CHAMPION}",
-            hint="run `millrace run FILE`, then set the alias in the MLflow UI",
-        )
-    package = registry.fetch(champion)
+    chosen, choice = chosen_version(places, pipeline.name, version)
+    log.log(
+        logging.INFO if choice.is_approved else logging.WARNING,
+        "%s version %s%s: %s",
+        *(pipeline.name, chosen.version, "" if choice.is_approved else ", not approved"),
+        choice.reason,
+    )
+    package = registry_of(places, pipeline).fetch(chosen)
     job = job_of(pipeline, package, places, _held(pipeline, places))
     named = named_input(pipeline, source, date) or _dataset_table(pipeline, places)
     found = open_input(plain(named), job)
@@ -95,14 +109,51 @@ def scored(
     )
     report = done_before(found, job, target)
     if report is None:
-        job = watched(job, learnt_from(champion, places))
-        report = _tracked(pipeline, places, package, found, job, target, telling)
+        job = watched(job, learnt_from(chosen, places))
+        report = _tracked(pipeline, places, package, found, job, target, telling, choice)
     elif not is_told(places, f"{pipeline.name}{EXPERIMENT}", report):
-        job = watched(job, learnt_from(champion, places))
+        job = watched(job, learnt_from(chosen, places))
         _tell_late(pipeline, places, job, report, telling)
     if report.dead:
         log.warning("%s rows have no prediction; see %s", report.dead, target.dead_letters)
     return report
+
+
+def chosen_version(
+    places: Places, model: str, version: int | None = None
+) -> tuple[ModelVersion, Choice]:
+    """Return the version to score with: the approved one, or the one that is asked for.
+
+    Args:
+        places: where the registry and the release table are.
+        model: the model.
+        version: whom to score with; None for the approved one.
+
+    Raises:
+        InputError: there is none, or the registry no longer has what is live.
+    """
+    registry = registry_of(places)
+    repository = Repository(places.model_repository, places.staging)
+    approver = Approver(RegistryDesk(places), ledger_of(places), repository)
+    if version is not None:
+        named = registry.version(model, version)
+        return named, approver.named(model, Wish(version, named.digest))
+    choice = approver.choose(model)
+    number = choice.wish.version
+    hint = f"move the alias to a version that is there, or score with `--version` of {model}"
+    try:
+        found = registry.version(model, number)
+    except InputError as error:
+        what = f"version {number} of {model} is live, and the registry has it no longer"
+        raise InputError(what, seen=error.what, hint=hint) from error
+    if found.digest != choice.wish.digest:
+        raise InputError(
+            f"version {number} of {model} is live, and is another file in the registry",
+            seen=f"sha256 {found.digest}",
+            valid=f"sha256 {choice.wish.digest}",
+            hint=hint,
+        )
+    return found, choice
 
 
 def _tracked(
@@ -113,6 +164,7 @@ def _tracked(
     job: AnyJob,
     target: Target,
     telling: Telling,
+    choice: Choice,
 ) -> BatchReport:
     """Score in a run of MLflow's."""
     fingerprint, rows = fingerprint_of(job, found.manifest), found.about_rows()
@@ -128,7 +180,8 @@ def _tracked(
             tracked.take(sample, told, resumed)
 
         check = LiveCheck(job, package, places, pipeline.batch.max_disagreement, tracked.compared)
-        report = score(found, job, target, _how(pipeline, places), take, check)
+        how = replace(_how(pipeline, places), approved=choice.is_approved, approval=choice.reason)
+        report = score(found, job, target, how, take, check)
         if not report.unchanged:
             tracked.finish(pipeline, report)
             _tell_drift(run, pipeline, job, report, telling)

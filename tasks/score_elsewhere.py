@@ -1,4 +1,4 @@
-"""Step: rows through the champion on a Ray cluster, as a job of the cluster's Jobs API."""
+"""Step: rows through the approved version on a Ray cluster, as a job of the cluster's Jobs API."""
 
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -31,6 +31,7 @@ def score_elsewhere(
     variables: Mapping[str, str],
     source: str | None,
     date: str,
+    version: int | None = None,
 ) -> BatchReport:
     """Do what `score_rows` does in a job of a cluster, and follow it to its end.
 
@@ -44,6 +45,8 @@ def score_elsewhere(
         variables: that tell the job the same.
         source: the rows; the pipeline's `batch.input`, or its dataset's table, when None.
         date: the partition, `YYYY-MM-DD`.
+        version: to score with, whether it is approved or not; None for the approved one, which
+            the job finds for itself.
 
     Raises:
         InputError: the cluster cannot see what it has to, or does not let us in; or as
@@ -54,14 +57,14 @@ def score_elsewhere(
     named = named_input(pipeline, source, date)
     require_shared(places, named)
     order = Order(
-        pipeline.name, digest_of(file), date, named, places.tables_uri, places.tracking_uri
+        pipeline.name, digest_of(file), date, named, places.tables_uri, places.tracking_uri, version
     )
     jobs = RayJobs(places.ray_address)
     running = which(jobs.all(), order.digest)
     id = running.id if running is not None else order.new_id()
     with _ended_if_cancelled(jobs, id):
         if running is None:
-            errand = Errand(id, PIPELINE, date, named, code_version(pipeline.folder))
+            errand = Errand(id, PIPELINE, date, named, code_version(pipeline.folder), version)
             with _proof(places.table("predictions", pipeline.name), id):
                 _submit(jobs, order, errand, file, variables)
             log.info("submitted the job %s to %s", id, places.ray_address)

@@ -39,6 +39,9 @@ class BatchReport:
         agreement: how a sample of its answers compares with those of the live model; None where
             nobody looked.
         input: which rows: the version of a table, or the files and the digest of their digests.
+        approved: whether the version was the approved one when it was committed; None of a commit
+            of before that was told.
+        approval: why it was that version, in a sentence.
     """
 
     table: str
@@ -60,6 +63,8 @@ class BatchReport:
     unchanged: bool = False
     agreement: Agreement | None = None
     input: str = ""
+    approved: bool | None = None
+    approval: str = ""
 
     @property
     def rows_per_second(self) -> float:
@@ -74,7 +79,7 @@ class BatchReport:
     def metadata(self) -> dict[str, str]:
         """Return it as what is kept with the commit: what readers ask for, and the whole."""
         names = (
-            *("fingerprint", "model", "model_version", "model_digest", "input"),
+            *("fingerprint", "model", "model_version", "model_digest", "input", "approved"),
             *("rows", "scored", "dead", "tokens_in", "tokens_out"),
         )
         values = asdict(self)

@@ -80,6 +80,8 @@ class How:
         max_dead_letters: share of the rows that may be refused.
         resume: whether what a dead run did is taken up, and what is done is kept for the next.
         is_spread: whether there are other nodes than the driver's, or may be.
+        approved: whether its version is the approved one; None where that is not known.
+        approval: why it is scored with, in a sentence.
     """
 
     num_actors: int = 1
@@ -87,6 +89,8 @@ class How:
     max_dead_letters: float = 1.0
     resume: bool = True
     is_spread: bool = False
+    approved: bool | None = None
+    approval: str = ""
 
 
 def score(
@@ -206,6 +210,8 @@ def _run(
         seconds=time.perf_counter() - started,
         agreement=agreement,
         input=found.words,
+        approved=how.approved,
+        approval=how.approval,
     )
     seen = workplace.seen() | answers_seen(partition, tables, job.output_bins)
     lineage.keep(target.table, partition.job, found, seen)

@@ -1,6 +1,7 @@
 """What a version of a language model must answer: the prompts it was certified with, greedily."""
 
-from collections.abc import Iterator, Mapping
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -81,16 +82,33 @@ class GoldenPrompts:
 
         Not with vLLM: it need not be here, and its backend on the server is a process by itself.
         """
+        if artifact.engine != "vllm":
+            self._alone(artifact, self.prompts[:1], 2)
+
+    def prove_alone(self, artifact: Artifact) -> float:
+        """Continue all prompts in a process of its own, and compare.
+
+        Not with vLLM: its forms run on GPUs, and the batch job's own engine is a process by itself.
+
+        Raises:
+            WorkError: it cannot be opened, or more differs than the certificate admits.
+            TransientError: its process was killed.
+        """
         if artifact.engine == "vllm":
-            return
+            return 0.0
+        found = self._alone(artifact, self.prompts, self.max_tokens)
+        return self._admitted(difference(self.answers, found))
+
+    def _alone(self, artifact: Artifact, prompts: Sequence[str], tokens: int) -> list[str]:
         folder = next(iter(artifact.files.values())).parent
-        run_apart(
+        told = run_apart(
             "serving.language.alone",
-            [folder],
+            [folder, str(tokens)],
             alone_limits(artifact.size_bytes),
             what="loading and answering",
-            stdin=self.prompts[0].encode(),
+            stdin=json.dumps(list(prompts)).encode(),
         )
+        return [str(answer) for answer in json.loads(told.splitlines()[-1])]
 
     def compare(
         self, client: TritonClient, name: str, artifact: Artifact, version: int | None = None
@@ -105,6 +123,10 @@ class GoldenPrompts:
             list(self.answered(client, name, version, number)) for number in (1, len(self.prompts))
         ]
         largest = max(difference(self.answers, answers) for answers in found)
+        return self._admitted(largest)
+
+    def _admitted(self, largest: float) -> float:
+        """Return a difference that the certificate admits; WorkError if it does not."""
         if not largest <= (allowed := 0.0 if self.exact else INEXACT):
             raise WorkError(
                 "its answers differ from those of its certificate",

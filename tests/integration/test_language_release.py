@@ -13,6 +13,7 @@ import pytest
 
 from export.language.language_candidate import LanguageStage
 from export.language.language_certificate import CertifiedForm, LanguageCertificate
+from models.errors import WorkError
 from models.package import ModelVersion
 from models.places import Places
 from models.specs.rollout import RolloutSpec
@@ -85,6 +86,14 @@ def line(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Line]:
     places = Places(tmp_path_factory.mktemp("home"), "", "").prepared()
     with triton.running(places, free_endpoint()) as client:
         yield Line(client, places, models)
+
+
+def test_golden_prompts_are_answered_without_a_server(line: Line) -> None:
+    line.register("apart", 1, 0)
+    artifact = line.desk.fetch("apart", 1)
+    assert line.golden(0).prove_alone(artifact) == 0.0
+    with pytest.raises(WorkError, match="differ from those of its certificate"):
+        line.golden(1).prove_alone(artifact)
 
 
 def test_a_champion_is_proved_and_answers_as_certified(line: Line) -> None:

@@ -34,8 +34,8 @@ PASSING = (
 class Order:
     """What is asked for: by its digest a flow that comes back finds the job of the one before.
 
-    Code and champion are not of it: a job that runs is waited for, and what changed meanwhile is
-    done by the next run, which finds another fingerprint.
+    Code and the approved version are not of it: a job that runs is waited for, and what changed
+    meanwhile is done by the next run, which finds another fingerprint.
 
     Attributes:
         pipeline: its name.
@@ -44,6 +44,7 @@ class Order:
         source: the rows; None for what the pipeline says.
         tables: root of the tables.
         registry: address of MLflow.
+        version: to score with; None for the approved one.
     """
 
     pipeline: str
@@ -52,6 +53,7 @@ class Order:
     source: str | None
     tables: str
     registry: str
+    version: int | None = None
 
     @property
     def digest(self) -> str:
@@ -73,6 +75,7 @@ class Errand:
         date: the partition.
         source: the rows; None for the dataset's table.
         tags: of the run in MLflow.
+        version: to score with; None for the approved one.
     """
 
     submission: str
@@ -80,6 +83,7 @@ class Errand:
     date: str
     source: str | None = None
     tags: Mapping[str, str] = field(default_factory=dict)
+    version: int | None = None
 
     @property
     def entrypoint(self) -> str:

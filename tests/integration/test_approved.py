@@ -1,0 +1,96 @@
+"""The nightly batch takes the version that online serves: a real registry, Triton and Ray."""
+
+import sys
+from collections.abc import Iterator
+
+import deltalake
+import pytest
+
+from models.cluster import connected
+from models.errors import InputError
+from models.pipeline import Pipeline
+from models.tracking import client
+from serving.batch.report import BatchReport
+from tasks.score import Telling, scored
+from tests.integration.asked import Line
+from tests.integration.planted import DATASET, Planted, good, ingest_rows, plant
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the wheel is for Linux")
+
+NO_WORSE = {"promotion": {"require": {"max_metric_drop": 0.0}}}
+
+
+@pytest.fixture(scope="module")
+def ray_of(line: Line) -> Iterator[Line]:
+    with connected(line.places.ray_address, 1):
+        yield line
+
+
+def score(line: Line, name: str, date: str, version: int | None = None) -> BatchReport:
+    pipeline = Pipeline(name=name, dataset=DATASET).located(line.places.home)
+    telling = Telling({}, lambda event: None)
+    return scored(pipeline, line.places, None, date, telling, version)
+
+
+def worse(line: Line, name: str) -> Planted:
+    return plant(line.places, name, good(3, metric=0.4, pipeline=NO_WORSE))
+
+
+def test_a_refused_champion_scores_nothing_and_what_is_live_does(ray_of: Line) -> None:
+    line, name = ray_of, "nightly"
+    ingest_rows(line.places, name)
+    line.promote(plant(line.places, name, good(0)))
+    line.release()
+    second = worse(line, name)
+    line.promote(second)
+    line.release()
+    assert line.tags(second)["millrace.status"] == "refused"
+
+    report = score(line, name, "2026-01-01")
+    assert (report.model_version, report.approved) == (1, True)
+    assert "version 2 has the alias champion and was refused" in report.approval
+    assert report.agreement is not None
+    assert report.agreement.compared == 64
+    table = deltalake.DeltaTable(report.table)
+    assert table.history(1)[0]["millrace.approved"] == "True"
+    (run,) = _runs(line, name)
+    assert run.data.tags["millrace.approved"] == "True"
+
+    assert score(line, name, "2026-01-01").unchanged
+    other = score(line, name, "2026-01-01", version=2)  # as with any other version: in its place
+    assert (other.model_version, other.approved, other.unchanged) == (2, False, False)
+    assert other.approval.startswith("asked for by its number, 2; version 1 is live")
+    versions = deltalake.DeltaTable(report.table).to_pyarrow_table()["model_version"]
+    assert set(versions.to_pylist()) == {2}
+    assert score(line, name, "2026-01-01").model_version == 1
+
+
+def test_where_nothing_is_live_the_same_is_decided_and_written_down(ray_of: Line) -> None:
+    line, name = ray_of, "unreleased"
+    ingest_rows(line.places, name)
+    line.promote(plant(line.places, name, good(0, passed=False)))
+    with pytest.raises(InputError, match="version 1 of unreleased has the alias") as caught:
+        score(line, name, "2026-01-01")
+    assert "did not hold its gates" in str(caught.value.seen)
+    assert not deltalake.DeltaTable.is_deltatable(line.places.table("predictions", name))
+    wrong = plant(line.places, name, good(3, metric=1.0))
+    (wrong.folder / "model.onnx").write_bytes(good(0).model)
+    line.promote(wrong)
+    with pytest.raises(InputError, match="version 2 of unreleased") as caught:
+        score(line, name, "2026-01-01")
+    assert "is not the file that was registered" in str(caught.value.seen)
+    third = plant(line.places, name, good(0))
+    line.promote(third)
+    report = score(line, name, "2026-01-01")
+    assert (report.model_version, report.approved) == (3, True)
+    kinds = [(each.kind, each.version) for each in line.releases(name)]
+    assert kinds == [("refused", 1), ("refused", 2), ("accepted", 3)]
+    assert "millrace.status" not in line.tags(third)
+    line.release(name)
+    assert line.client.live_version(name) == 3
+
+
+def _runs(line: Line, name: str):  # type: ignore[no-untyped-def]
+    store = client(line.places.tracking_uri)
+    experiment = store.get_experiment_by_name(f"{name}.batch")
+    return store.search_runs([experiment.experiment_id])

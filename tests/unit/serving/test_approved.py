@@ -1,0 +1,475 @@
+"""Online and batch answer with the same version: histories, carried out by the plan of a release.
+
+`Home` is a home without servers: the registry is a fake, the release table a real one, and each
+replica a set of loaded versions to which the actions of the real plan are done.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from models.errors import InputError, TransientError, WorkError
+from models.places import Endpoint, Places
+from models.specs.rollout import RolloutSpec
+from serving.actions import Action, Divert, Prove, Record, Stage, Switch, Unload, Verify
+from serving.approval import Approver, Choice
+from serving.approved import SCORE, Approved, Unapproved, Undecided, approved
+from serving.index import LoadedModel
+from serving.ledger import Ledger
+from serving.plan import GRACE_SECONDS, plan
+from serving.repository import Repository
+from serving.rollout import Split
+from serving.standing import Release, Standing, Wish, standing_of
+from serving.world import Replica, World
+
+REFUSAL = "its accuracy of 0.3900 is 60.0% below 0.9700 of version 1; allowed is 5.0%"
+
+
+@dataclass
+class Answers:
+    """What a version is expected to answer: one that is broken answers something else.
+
+    Attributes:
+        broken: versions that do.
+        tried: versions that were asked in a process of their own.
+    """
+
+    broken: set[int] = field(default_factory=set)
+    tried: list[int] = field(default_factory=list)
+
+    def of(self, version: int) -> Any:
+        answers = self
+
+        class Expected:
+            def prove_alone(self, artifact: object) -> float:
+                answers.tried.append(version)
+                if version in answers.broken:
+                    raise WorkError("its answers differ from those of its certificate")
+                return 0.0
+
+        return Expected()
+
+
+@dataclass
+class Home:
+    """A registry, a release table, and what each replica has loaded."""
+
+    path: Path
+    champion: int | None = None
+    refuses: dict[int, str] = field(default_factory=dict)
+    answers: Answers = field(default_factory=Answers)
+    rollout: RolloutSpec = field(default_factory=RolloutSpec)
+    replicas: list[set[int] | None] = field(default_factory=lambda: [set()])
+    staged: set[int] = field(default_factory=set)
+    split: Split | None = None
+    registry_away: bool = False
+    later: float = 0.0
+    written: dict[int, dict[str, str | None]] = field(default_factory=dict)
+
+    @property
+    def ledger(self) -> Ledger:
+        return Ledger(str(self.path / "releases"))
+
+    @property
+    def standing(self) -> Standing:
+        return standing_of(self.ledger.releases("m"))
+
+    def now(self) -> float:
+        import time
+
+        return time.time() + self.later
+
+    # The registry's side.
+
+    def wishes(self, model: str | None = None) -> Mapping[str, Wish]:
+        if self.registry_away:
+            raise TransientError("MLflow does not answer")
+        return {} if self.champion is None else {"m": wish(self.champion)}
+
+    def fetch(self, model: str, version: int) -> Any:
+        return None
+
+    def verify(self, model: str, version: int, previous: int | None) -> None:
+        reason = self.refuses.get(version, "")
+        if reason and (previous is not None or reason != REFUSAL):  # which compares with live
+            raise WorkError(reason)
+
+    def expected(self, model: str, version: int) -> Any:
+        return self.answers.of(version)
+
+    def write(self, model: str, version: int, tags: Mapping[str, str | None]) -> None:
+        self.written.setdefault(version, {}).update(tags)
+
+    def tell(self, release: Release) -> None:
+        pass
+
+    # Online.
+
+    def release(self, again: bool = False) -> None:
+        """Do what the plan says until it says nothing more; a refusal is written down."""
+        from datetime import UTC, datetime
+
+        again_from = datetime.now(UTC) if again else None
+        for _ in range(12):
+            actions = [
+                a
+                for a in plan(self.world(again_from))
+                if isinstance(a, Stage | Verify | Prove | Record | Switch | Unload | Divert)
+            ]
+            if not actions:
+                return
+            for action in actions:
+                try:
+                    self.do(action)
+                except WorkError as error:
+                    assert self.champion is not None
+                    self.append("refused", self.champion, error.what)
+                    break
+        raise AssertionError(f"the release does not end: {actions}")
+
+    def world(self, again_from: Any = None) -> World:
+        def index(loaded: set[int] | None) -> tuple[LoadedModel, ...] | None:
+            if loaded is None:
+                return None
+            arms = (self.split.champion, self.split.candidate) if self.split else ()
+            entries = [LoadedModel("m", version, "READY") for version in loaded]
+            return (*entries, *(LoadedModel("m.arms", version, "READY") for version in arms))
+
+        return World(
+            wishes={} if self.registry_away else self.wishes(),
+            standings={"m": self.standing},
+            replicas=tuple(
+                Replica(Endpoint(grpc_port=port), index(loaded))
+                for port, loaded in enumerate(self.replicas)
+            ),
+            staged={"m": {version: f"d{version}" for version in self.staged}},
+            rollouts={"m": self.rollout} if self.rollout.kind != "direct" else {},
+            splits={"m": self.split} if self.split else {},
+            now=self.now(),
+            again_from=again_from,
+            registry_away=TransientError("away") if self.registry_away else None,
+        )
+
+    def do(self, action: Action) -> None:
+        match action:
+            case Stage():
+                self.staged.add(action.version)
+            case Verify():
+                self.verify("m", action.version, action.previous)
+            case Prove():
+                self.answers.of(action.version).prove_alone(None)
+            case Record():
+                self.append(action.kind, action.wish.version, action.reason)
+            case Switch():
+                self.replicas[action.endpoint.grpc_port] = {action.version, *action.keep}
+                self.split = None
+            case Unload():
+                self.replicas[action.endpoint.grpc_port] = set()
+            case Divert():
+                self.split = action.split
+                self.replicas[action.endpoint.grpc_port] = {action.split.champion}
+
+    def append(self, kind: Any, version: int, reason: str = "") -> None:
+        self.ledger.append(Release("m", kind, version, f"d{version}", reason=reason))
+
+    def online(self) -> int | None:
+        """Return the version that clients get, which all replicas agree on."""
+        (answering,) = {max(loaded, default=None) for loaded in self.replicas if loaded is not None}
+        return answering
+
+    # Batch.
+
+    def approver(self) -> Approver:
+        repository = Repository(self.path / "models", self.path)
+        return Approver(self, self.ledger, repository, self.now)  # type: ignore[arg-type]
+
+    def score(self) -> int | None:
+        """Return the version that a batch job takes; None where it refuses."""
+        try:
+            return self.approver().choose("m").wish.version
+        except InputError:
+            return None
+
+    def named(self, version: int) -> Choice:
+        return self.approver().named("m", wish(version))
+
+    def promote(self, version: int | None) -> None:
+        self.champion = version
+
+
+def wish(version: int) -> Wish:
+    return Wish(version, f"d{version}")
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    Places(tmp_path, "", "").prepared()
+    return Home(tmp_path)
+
+
+def live(home: Home, version: int = 1) -> None:
+    home.promote(version)
+    home.release()
+    assert home.online() == version
+
+
+def moved(home: Home) -> int | None:
+    live(home)
+    home.promote(2)
+    home.release()
+    return 2
+
+
+def moved_a_moment_ago(home: Home) -> int | None:
+    live(home)
+    home.promote(2)
+    return 1
+
+
+def refused(home: Home) -> int | None:
+    live(home)
+    home.refuses[2] = REFUSAL
+    home.promote(2)
+    home.release()
+    return 1
+
+
+def refused_with_nothing_live(home: Home) -> int | None:
+    home.refuses[1] = "its certificate says that it did not hold its gates"
+    home.promote(1)
+    home.release()
+    return None
+
+
+def rolled_back(home: Home) -> int | None:
+    moved(home)
+    home.promote(1)
+    home.release()
+    return 1
+
+
+def never_released(home: Home) -> int | None:
+    home.promote(1)
+    assert home.score() == 1  # decides, and a release after it agrees
+    assert [each.kind for each in home.ledger.releases("m")] == ["accepted"]
+    home.release()
+    return 1
+
+
+def never_released_and_bad(home: Home) -> int | None:
+    home.answers.broken.add(1)
+    home.promote(1)
+    assert home.score() is None
+    home.release()
+    return None
+
+
+def triton_down(home: Home) -> int | None:
+    live(home)
+    home.replicas = [None]
+    home.promote(2)
+    home.release()
+    assert home.score() == 1
+    home.replicas = [set()]
+    home.release()  # it is there again, and only now the new version can be proved
+    return 2
+
+
+def canary(home: Home) -> int | None:
+    live(home)
+    home.rollout = RolloutSpec(kind="canary", steps=(1.0, 50.0), hold_s=600)
+    home.promote(2)
+    home.release()
+    assert home.split is not None
+    assert home.split.candidate == 2
+    return 1
+
+
+def alias_removed(home: Home) -> int | None:
+    live(home)
+    home.promote(None)
+    home.release()
+    return 1
+
+
+def alias_gone_for_good(home: Home) -> int | None:
+    alias_removed(home)
+    home.later = GRACE_SECONDS + 1
+    home.release()
+    return None
+
+
+def version_deleted(home: Home) -> int | None:
+    """The registry takes the alias of a version that is deleted; what is live stays a while."""
+    live(home)
+    home.promote(None)
+    return 1
+
+
+def two_replicas(home: Home) -> int | None:
+    home.replicas = [set(), set()]
+    live(home)
+    home.replicas[1] = None
+    home.promote(2)
+    home.release()  # the quorum is one
+    return 2
+
+
+def withdrawn_and_tried_again(home: Home) -> int | None:
+    refused(home)
+    home.refuses.clear()
+    home.release()
+    assert home.online() == 1 == home.score()
+    home.release(again=True)
+    return 2
+
+
+def registry_away_from_online(home: Home) -> int | None:
+    live(home)
+    home.registry_away = True
+    home.release()
+    home.registry_away = False
+    return 1
+
+
+def back_after_it_was_unloaded(home: Home) -> int | None:
+    alias_gone_for_good(home)
+    home.later = 0.0
+    home.promote(1)
+    home.answers.tried.clear()
+    assert home.score() == 1
+    assert home.answers.tried == []  # it was live once
+    home.release()
+    return 1
+
+
+HISTORIES: list[Callable[[Home], int | None]] = [
+    *(moved, moved_a_moment_ago, refused, refused_with_nothing_live, rolled_back, never_released),
+    *(never_released_and_bad, triton_down, canary, alias_removed, alias_gone_for_good),
+    *(version_deleted, two_replicas, withdrawn_and_tried_again, registry_away_from_online),
+    back_after_it_was_unloaded,
+]
+
+
+@pytest.mark.parametrize("history", HISTORIES, ids=lambda each: each.__name__)
+def test_online_and_batch_answer_with_the_same_version(
+    home: Home, history: Callable[[Home], int | None]
+) -> None:
+    expected = history(home)
+    assert home.online() == expected
+    assert home.score() == expected
+    assert home.score() == expected
+
+
+def test_the_reason_says_why_the_alias_is_not_followed(home: Home) -> None:
+    refused(home)
+    choice = home.approver().choose("m")
+    assert choice.is_approved
+    assert choice.reason == (
+        f"version 1 is live; version 2 has the alias champion and was refused: {REFUSAL}"
+    )
+
+
+def test_a_refused_champion_with_nothing_live_is_an_error_with_the_way_out(home: Home) -> None:
+    refused_with_nothing_live(home)
+    with pytest.raises(InputError, match="version 1 of m has the alias champion") as caught:
+        home.approver().choose("m")
+    assert "did not hold its gates" in str(caught.value.seen)
+    for way in ("move the alias", "`millrace release`", "--version 1"):
+        assert way in str(caught.value.hint)
+
+
+def test_a_batch_job_tries_a_version_once_and_looks_at_what_is_required_each_time(
+    home: Home,
+) -> None:
+    home.promote(1)
+    assert (home.score(), home.score()) == (1, 1)
+    assert home.answers.tried == [1]
+    home.refuses[1] = "nobody approved it"
+    assert home.score() is None
+    home.release()
+    assert home.online() is None
+
+
+def test_what_a_batch_job_refused_it_judges_again_and_a_release_hears_of_it(home: Home) -> None:
+    home.refuses[1] = "nobody approved it"
+    home.promote(1)
+    assert (home.score(), home.score()) == (None, None)
+    assert [each.kind for each in home.ledger.releases("m")] == ["refused"]
+    assert home.written[1]["millrace.status"] == "refused"
+    assert home.standing.refuses(wish(1))
+    home.refuses.clear()
+    assert home.score() == 1
+    assert [e.kind for e in home.ledger.releases("m")] == ["refused", "withdrawn", "accepted"]
+    assert home.written[1]["millrace.status"] is None
+    home.release()
+    assert home.online() == 1
+
+
+def test_an_acceptance_spares_no_version_its_trial_on_the_server(home: Home) -> None:
+    home.promote(1)
+    home.score()
+    home.answers.broken.add(1)  # on the server it answers otherwise
+    home.release()
+    assert home.online() is None
+    assert home.standing.refuses(wish(1))
+
+
+def test_a_refusal_holds_for_that_version_alone(home: Home) -> None:
+    refused_with_nothing_live(home)
+    home.promote(2)
+    assert home.score() == 2
+
+
+@pytest.mark.parametrize(("version", "is_approved"), [(1, True), (2, False)])
+def test_another_version_is_scored_with_only_by_its_number(
+    home: Home, version: int, is_approved: bool
+) -> None:
+    refused(home)
+    choice = home.named(version)
+    assert (choice.wish.version, choice.is_approved) == (version, is_approved)
+    assert choice.reason.startswith(f"asked for by its number, {version}; version 1 is live")
+
+
+def test_a_version_that_is_asked_for_by_number_is_not_judged(home: Home) -> None:
+    home.promote(1)
+    assert not home.named(1).is_approved
+    assert home.ledger.releases("m") == ()
+    home.score()
+    assert home.named(1).is_approved
+
+
+def test_a_fault_that_passes_refuses_nothing(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    home.promote(1)
+
+    def away(*_: object) -> None:
+        raise TransientError("the artifact store does not answer")
+
+    monkeypatch.setattr(home, "fetch", away, raising=False)
+    with pytest.raises(TransientError):
+        home.approver().choose("m")
+    assert home.ledger.releases("m") == ()
+
+
+def test_a_version_of_another_tool_is_no_version_to_judge(home: Home) -> None:
+    def foreign(*_: object) -> None:
+        raise InputError("m version 1 has no digest")
+
+    home.fetch = foreign  # type: ignore[method-assign]
+    home.wishes = lambda model=None: {"m": Wish(1, "")}  # type: ignore[method-assign]
+    with pytest.raises(InputError, match="has no digest"):
+        home.approver().choose("m")
+    assert home.ledger.releases("m") == ()
+
+
+def test_the_decision_is_one_of_plain_values() -> None:
+    nothing = Standing()
+    assert approved("m", nothing, wish(1), 0) == Undecided(wish(1), needs_trial=True)
+    assert isinstance(approved("m", nothing, None, 0), Unapproved)
+    known = Standing(live=Release("m", "live", 1, "d1"))
+    assert approved("m", known, wish(1), 0) == Approved(wish(1), "version 1 is live")
+    by_score = Standing(refused=Release("m", "refused", 1, "d1", asked_by=SCORE))
+    assert approved("m", by_score, wish(1), 0) == Undecided(wish(1), needs_trial=True)
