@@ -196,9 +196,7 @@ def _unanswerable(
     encoding: Encoding, number: int, fault: str, row: Mapping[str, Any]
 ) -> InputError:
     feature = next(
-        f
-        for f in encoding.features
-        if fault in (f"{f.name} {f.missing}", f"{f.name} {f.unreadable}")
+        f for f in encoding.features if fault in {f"{f.name} {said}" for said in f.faults}
     )
     return InputError(
         f"row {number} cannot be answered: {fault}",
@@ -210,7 +208,7 @@ def _unanswerable(
 
 def _valid(feature: Feature) -> str:
     if feature.kind == "number":
-        return "a finite number"
+        return _valid_number(feature)
     if feature.kind == "text":
         return "text"
     if feature.kind == "vector":
@@ -218,6 +216,14 @@ def _valid(feature: Feature) -> str:
     shown = ", ".join(_shown(value) for value in feature.categories[:MAX_VALUES])
     more = len(feature.categories) - MAX_VALUES
     return shown + (f", … {more} more" if more > 0 else "")
+
+
+def _valid_number(feature: Feature) -> str:
+    if feature.values == "bool":
+        return "true or false"
+    kind = "a whole number" if feature.values == "int" else "a finite number"
+    low = "" if feature.min is None else f" from {feature.min:g}"
+    return kind + low + ("" if feature.max is None else f" to {feature.max:g}")
 
 
 def _shown(value: object) -> str:

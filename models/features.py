@@ -9,7 +9,7 @@ and the client sends `text`: Triton's step before the graph makes tokens of it.
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -28,6 +28,9 @@ from models.tokenizer import MISSING, UNREADABLE, TextTokenizer
 TEXT: Literal["text"] = "text"
 """What a client sends of a text, and the kind of its feature."""
 
+LARGEST = float(np.finfo(np.float32).max)
+NOT_TRUTH = "is not true or false"
+
 _HELD: dict[str, ColumnType] = {"number": "float", "vector": "vector"}
 _TYPES: dict[type, ValueType] = {str: "string", int: "int", bool: "bool"}
 
@@ -44,6 +47,10 @@ class Feature:
         mean: mean over the train split, nulls left out; of all elements for a vector.
         std: standard deviation likewise; 1 where the column is constant.
         nullable: whether missing values are accepted (and sent as NaN).
+        values: of a number, what it may be: any, a whole one, or 1 and 0 for true and false.
+        min: smallest value allowed, of each element for a vector; None for any, as in versions
+            that an earlier Millrace made.
+        max: largest value allowed.
     """
 
     name: str
@@ -53,6 +60,9 @@ class Feature:
     mean: float = 0.0
     std: float = 1.0
     nullable: bool = False
+    values: Literal["float", "int", "bool"] = "float"
+    min: float | None = None
+    max: float | None = None
 
     @property
     def missing(self) -> str:
@@ -64,8 +74,78 @@ class Feature:
         """What to say of a row where it is infinite."""
         if self.kind == "text":
             return "is not text"
+        if self.kind == "category":
+            return self.missing
+        if self.values == "bool":
+            return NOT_TRUTH
         one = "a finite number"
         return f"is not {one if self.kind == 'number' else f'{self.width} finite numbers'}"
+
+    @property
+    def rule(self) -> "Rule":
+        """What its places in the tensor may hold."""
+        if self.kind == "category" or self.values == "bool":
+            last = len(self.categories) - 1 if self.kind == "category" else 1
+            outside = self.missing if self.kind == "category" else NOT_TRUTH
+            limits = (0.0, float(last), True, outside, outside, outside)
+        else:
+            limits = (
+                -LARGEST if self.min is None else float(np.float32(self.min)),
+                LARGEST if self.max is None else float(np.float32(self.max)),
+                self.values == "int",
+                f"is below the minimum {self.min:g}" if self.min is not None else self.unreadable,
+                f"is above the maximum {self.max:g}" if self.max is not None else self.unreadable,
+                "is not a whole number",
+            )
+        return Rule(self.name, self.width, self.nullable, self.missing, self.unreadable, *limits)
+
+    @property
+    def faults(self) -> tuple[str, ...]:
+        """All that may be said of a row in which it cannot be answered."""
+        rule = self.rule
+        return (rule.missing, rule.unreadable, rule.below, rule.above, rule.fraction)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What the places of a feature may hold, and what is said of a row where they do not.
+
+    It is kept beside a served graph as well, where a request is held to the same
+    (`serving/backends/onnxruntime/input_rules.py`).
+
+    Attributes:
+        name: the column.
+        width: places.
+        nullable: whether NaN is accepted.
+        missing: what to say of NaN; so unreadable of an infinity, below, above and fraction.
+        low: smallest value, in float32.
+        high: largest value, likewise.
+        whole: whether it must be a whole number.
+    """
+
+    name: str
+    width: int
+    nullable: bool
+    missing: str
+    unreadable: str
+    low: float
+    high: float
+    whole: bool
+    below: str
+    above: str
+    fraction: str
+
+    def faults(self, part: Array) -> list[tuple[Array, str]]:
+        """Return which rows `[rows, width]` fail and why, the first that holds being the reason."""
+        found = [(np.isinf(part), self.unreadable)]
+        if not self.nullable:
+            found.append((np.isnan(part), self.missing))
+        if self.whole:
+            found.append((part != np.floor(part), self.fraction))
+        found += [(part < self.low, self.below), (part > self.high, self.above)]
+        if self.nullable:
+            found = [(failed & ~np.isnan(part), reason) for failed, reason in found]
+        return [(failed.any(axis=1), reason) for failed, reason in found]
 
 
 @dataclass(frozen=True)
@@ -151,13 +231,20 @@ class Encoding:
             position += feature.width
             if feature.kind == TEXT:
                 unreadable, missing = part[:, 0] == UNREADABLE, part[:, 0] == MISSING
+                faults = [(unreadable, feature.unreadable), (missing, feature.missing)]
             else:
-                unreadable = np.isinf(part).any(axis=1)
-                missing = np.isnan(part).any(axis=1) & (not feature.nullable)
-            for row in np.flatnonzero(unreadable | missing):
-                fault = feature.unreadable if unreadable[row] else feature.missing
-                found[row] = found[row] or f"{feature.name} {fault}"
+                faults = feature.rule.faults(part)
+            for failed, fault in faults:
+                for row in np.flatnonzero(failed):
+                    found[row] = found[row] or f"{feature.name} {fault}"
         return found
+
+    def rules(self) -> str | None:
+        """Return what a request may hold, as JSON; None of a text, which may be any."""
+        if self.tokenizer is not None:
+            return None
+        rules = [asdict(feature.rule) for feature in self.features]
+        return json.dumps({"input": self.input.name, "features": rules}, indent=1)
 
     def to_json(self) -> str:
         """Return the encoding as JSON."""
@@ -258,15 +345,26 @@ def _unfitted(column: Column, tokenizer: TextTokenizer | None) -> Feature:
             column.name, "category", 1, tuple(column.categories or ()), nullable=column.nullable
         )
     if column.type == "vector":
-        return Feature(column.name, "vector", column.width or 0, nullable=column.nullable)
-    return Feature(column.name, "number", nullable=column.nullable)
+        limits = {"min": column.min, "max": column.max}
+        return Feature(column.name, "vector", column.width or 0, nullable=column.nullable, **limits)
+    values: Literal["float", "int", "bool"] = "float"
+    if column.type in ("int", "bool"):
+        values = "int" if column.type == "int" else "bool"
+    return Feature(
+        column.name,
+        "number",
+        nullable=column.nullable,
+        values=values,
+        min=column.min,
+        max=column.max,
+    )
 
 
 def _fitted(feature: Feature, moments: _Moments | None) -> Feature:
     if moments is None:
         return feature
     mean, std = moments.mean_std()
-    return Feature(feature.name, feature.kind, feature.width, (), mean, std, feature.nullable)
+    return replace(feature, mean=mean, std=std)
 
 
 def _one_chunk(column: pa.Array | pa.ChunkedArray) -> pa.Array:

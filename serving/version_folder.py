@@ -2,6 +2,7 @@
 
 model.onnx       of a model that is one graph; a language model has a form's files instead
 tokenizer.json   of a graph that reads text
+features.json    what a request to a graph may hold, of one that reads columns
 draft/           files of the smaller model that drafts tokens for a language model
 version.json     what this version is; Triton does not read it
 """
@@ -22,7 +23,7 @@ from models.package import NAME, KindName
 from models.specs.serving import ServingSpec
 from serving.language.draft import DRAFT, Draft
 
-ONNX, TOKENIZER, CARD = GRAPH, "tokenizer.json", "version.json"
+ONNX, TOKENIZER, RULES, CARD = GRAPH, "tokenizer.json", "features.json", "version.json"
 CHUNK = 1 << 20
 
 
@@ -40,6 +41,7 @@ class Artifact:
         serving: how Triton is to serve it.
         tokenizer: contents of `tokenizer.json`, for a graph that reads text.
         draft: what drafts tokens for a language model.
+        rules: contents of `features.json`, for a graph that reads columns.
     """
 
     files: Mapping[str, Path]
@@ -49,6 +51,7 @@ class Artifact:
     serving: ServingSpec = field(default_factory=ServingSpec)
     tokenizer: str | None = None
     draft: Draft | None = None
+    rules: str | None = None
 
     @classmethod
     def of_graph(
@@ -58,9 +61,11 @@ class Artifact:
         labels: tuple[str, ...] = (),
         serving: ServingSpec | None = None,
         tokenizer: str | None = None,
+        rules: str | None = None,
     ) -> "Artifact":
         """Return the artifact that is one ONNX file."""
-        return cls({ONNX: onnx}, sha256, "graph", labels, serving or ServingSpec(), tokenizer)
+        serving = serving or ServingSpec()
+        return cls({ONNX: onnx}, sha256, "graph", labels, serving, tokenizer, rules=rules)
 
     @property
     def engine(self) -> EngineName | None:
@@ -89,6 +94,7 @@ def write_version(folder: Path, artifact: Artifact) -> None:
     """
     reserved = [CARD, DRAFT]
     reserved += [TOKENIZER] if artifact.tokenizer else []
+    reserved += [RULES] if artifact.rules else []
     reserved += [MODEL_JSON] if artifact.engine == "vllm" else []
     digests = _filled(folder, artifact.files, artifact.sha256, reserved)
     if (draft := artifact.draft) is not None:
@@ -98,6 +104,8 @@ def write_version(folder: Path, artifact: Artifact) -> None:
     (folder / CARD).write_text(_card(artifact, digests))
     if artifact.tokenizer is not None:
         (folder / TOKENIZER).write_text(artifact.tokenizer)
+    if artifact.rules is not None:
+        (folder / RULES).write_text(artifact.rules)
     _close(folder)
 
 
@@ -110,6 +118,7 @@ def read_version(folder: Path) -> Artifact:
     card = _read_card(folder)
     try:
         tokenizer = (folder / TOKENIZER).read_text() if card.get("tokenizer") else None
+        rules = (folder / RULES).read_text() if card.get("rules") else None
         serving = ServingSpec.model_validate(card["serving"])
         names = list(card.get("files", {ONNX: ""}))
         draft = _draft_in(folder, card.get("draft"))
@@ -123,6 +132,7 @@ def read_version(folder: Path) -> Artifact:
         serving=serving,
         tokenizer=tokenizer,
         draft=draft,
+        rules=rules,
     )
 
 
@@ -135,7 +145,9 @@ def is_whole(folder: Path) -> bool:
     """Return whether the files are those that were written: reads all of them."""
     try:
         artifact = read_version(folder)
-        same = _read_card(folder).get("tokenizer") == _tokenizer_digest(artifact)
+        card = _read_card(folder)
+        same = card.get("tokenizer") == _text_digest(artifact.tokenizer)
+        same = same and card.get("rules") == _text_digest(artifact.rules)
         return same and _hashed(artifact) == artifact
     except (WorkError, OSError):
         return False
@@ -244,15 +256,15 @@ def _card(artifact: Artifact, digests: Mapping[str, str]) -> str:
         "files": dict(digests),
         "labels": artifact.labels,
         "serving": artifact.serving.model_dump(),
-        "tokenizer": _tokenizer_digest(artifact),
+        "tokenizer": _text_digest(artifact.tokenizer),
+        "rules": _text_digest(artifact.rules),
     }
     if (draft := artifact.draft) is not None:
         values["draft"] = {"name": draft.name, "sha256": draft.sha256, "files": [*draft.files]}
     return json.dumps(values, indent=1)
 
 
-def _tokenizer_digest(artifact: Artifact) -> str | None:
-    text = artifact.tokenizer
+def _text_digest(text: str | None) -> str | None:
     return None if text is None else hashlib.sha256(text.encode()).hexdigest()
 
 

@@ -36,7 +36,8 @@ class GraphDossier:
         tokenizer = encoding.tokenizer.json if encoding.tokenizer else None
         serving = pipeline_of(self.package).serving
         digest = self.package.version.digest
-        return Artifact.of_graph(self.package.model, digest, labels, serving, tokenizer)
+        rules = encoding.rules()
+        return Artifact.of_graph(self.package.model, digest, labels, serving, tokenizer, rules)
 
     def expected(self) -> GoldenBatch:
         """Return its golden batch, and what was certified of it."""

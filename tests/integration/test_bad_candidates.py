@@ -230,8 +230,8 @@ BAD: dict[str, tuple[Callable[[], Version], Spoil, str]] = {
     "wrong input shape": (other_width, nothing, "features"),
     "wrong output shape": (other_answer, nothing, "another shape"),
     "wrong dtype": (doubles, nothing, "expected: (tensor(double))"),
-    "NaN weights": (lambda: with_weights(np.nan), nothing, "not finite"),
-    "infinite weights": (lambda: with_weights(np.inf), nothing, "not finite"),
+    "NaN weights": (lambda: with_weights(np.nan), nothing, "not a number"),
+    "infinite weights": (lambda: with_weights(np.inf), nothing, "not a number"),
     "other weights": (lambda: scaled(1.5), nothing, "differ from those of its certificate"),
     "depends on its batch": (batch_dependent, nothing, "differ from those of its certificate"),
     "unknown operator": (

@@ -5,6 +5,8 @@ import shutil
 import sys
 import threading
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -19,7 +21,8 @@ from onnx import TensorProto, helper
 from tritonclient import grpc, http
 from tritonclient.utils import InferenceServerException
 
-from models.errors import InputError, TransientError, WorkError
+from models.errors import InputError, MillraceError, TransientError, WorkError
+from models.features import Encoding, Feature
 from models.places import Endpoint, Places
 from models.specs.serving import AcceleratorSpec
 from serving import model_release, plan, triton
@@ -204,6 +207,74 @@ def test_a_bad_request_does_not_fail_those_it_was_batched_with(served) -> None:
     assert (good_1, good_2, good_3) == (10, 20, 30)
     assert "indices element out of data bounds" in bad
     assert "model.py" not in bad
+
+
+RULED = Encoding(
+    (Feature("island", "category", 1, ("a", "b", "c")), Feature("v", "vector", 2)), "t"
+)
+RULED = replace(RULED, features=(*RULED.features, Feature("year", "number", values="int", min=1)))
+
+
+def ruled() -> bytes:
+    """The share that the second column has of itself: of nothing, no number."""
+    share = helper.make_node("Div", ["a", "b"], ["y"])
+    parts = helper.make_node("Split", ["features", "widths"], ["i", "a", "b", "rest"], axis=1)
+    return proto(
+        [parts, share],
+        [("features", FLOAT, ["batch", 4])],
+        [("y", FLOAT, ["batch", 1])],
+        [("widths", np.array([1, 1, 1, 1], np.int64))],
+    )
+
+
+def test_online_refuses_what_batch_refuses(served) -> None:
+    good = np.float32([[2, 6, 3, 2024]])
+    served.desk.register(
+        "ruled", 1, ruled(), {"features": good}, max_queue_delay_microseconds=100_000
+    )
+    artifact = served.desk.artifacts["ruled", 1]
+    served.desk.artifacts["ruled", 1] = replace(artifact, rules=RULED.rules())
+    checked([served.release(ruled=1)])  # Triton's warm-up, of zeros, is not held to them
+
+    def ask(row: list[float]) -> float | str:
+        try:
+            return float(served.client.predict("ruled", {"features": np.float32([row])})["y"][0, 0])
+        except MillraceError as error:
+            return f"{type(error).__name__} {error}"
+
+    with ThreadPoolExecutor(4) as pool:
+        first, bad, empty, last = pool.map(
+            ask, ([0, 6, 3, 2024], [7, 6, 3, 2024], [1, 0, 0, 2024], [1, 8, 2, 1])
+        )
+    assert (first, last) == (2.0, 4.0)
+    assert "row 1 cannot be answered: island is unknown or missing; seen: 7" in str(bad)
+    assert str(bad).startswith("InputError")
+    assert "the model's answer is not a number" in str(empty)
+    for row, reason in (
+        ([0.5, 6, 3, 2024], "island is unknown or missing"),
+        ([0, float("nan"), 3, 2024], "v is missing"),
+        ([0, 6, float("inf"), 2024], "v is not 2 finite numbers"),
+        ([0, 6, 3, 2024.5], "year is not a whole number"),
+        ([0, 0, 0, 0], "year is below the minimum 1"),
+    ):
+        assert reason in str(ask(row))
+    assert http_status(served, [7, 6, 3, 2024]) == 400
+    assert http_status(served, [1, 6, 3, 2024]) == 200
+    assert http_status(served, [1, 0, 0, 2024]) == 500
+
+
+def http_status(served, row: list[float]) -> int:  # type: ignore[no-untyped-def]
+    tensor = {"name": "features", "shape": [1, len(row)], "datatype": "FP32", "data": row}
+    endpoint = served.client.endpoint
+    request = urllib.request.Request(
+        f"http://{endpoint.host}:{endpoint.http_port}/v2/models/ruled/infer",
+        json.dumps({"inputs": [tensor]}).encode(),
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        return error.code
 
 
 def test_a_graph_with_a_fixed_batch_is_served_as_it_is(served) -> None:

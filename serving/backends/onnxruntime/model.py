@@ -5,6 +5,10 @@ parameters `intra_op_thread_count`, `inter_op_thread_count`, `execution_mode`, `
 and `enable_mem_pattern`, `optimization { graph { level } }`, and the accelerator `tensorrt` of GPU
 instances; on a CPU it is passed over, as there. Triton runs it in stub processes, one for each
 instance, so it imports nothing of Millrace.
+
+Beyond the other it holds requests to `features.json`, where a version has that beside its graph,
+and answers none with NaN or an infinity. Neither is asked of Triton's own warm-up: its rows of
+zeros need not be rows that there can be.
 """
 
 import json
@@ -18,6 +22,7 @@ import numpy.typing as npt
 import onnxruntime as ort
 import triton_python_backend_utils as pb_utils
 from execution_accelerator import tensorrt_options  # type: ignore[import-not-found]
+from input_rules import rules_in  # type: ignore[import-not-found]
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 
 Array = npt.NDArray[Any]
@@ -25,6 +30,7 @@ Feed = dict[str, Array]
 
 REFUSED = (ort_errors.InvalidArgument, ValueError, UnicodeDecodeError)
 FAILED = (ort_errors.Fail, ort_errors.RuntimeException, ort_errors.EPFail, MemoryError)
+NOT_FINITE = "the model's answer is not a number: it is NaN or infinite"
 GRAPH_LEVELS = {
     -1: ort.GraphOptimizationLevel.ORT_ENABLE_BASIC,
     0: ort.GraphOptimizationLevel.ORT_ENABLE_ALL,
@@ -54,6 +60,9 @@ class TritonPythonModel:
         self.text_inputs = {
             node.name for node in self.session.get_inputs() if node.type == "tensor(string)"
         }
+        self.rules = rules_in(version)
+        self.warm_rows = warmup_rows(config)
+        self.warms = False
         self.check()
 
     def check(self) -> None:
@@ -70,6 +79,11 @@ class TritonPythonModel:
                 feeds[position] = self._feed(request)
             except REFUSED as error:
                 responses[position] = refusal(error)
+        self.warms = self._is_warmup(feeds)
+        if not self.warms:
+            for position, reason in self._faults(feeds).items():
+                responses[position] = refusal(ValueError(reason))
+                del feeds[position]
         for group in [list(feeds)] if self.batches else [[position] for position in feeds]:
             answers = self._answer(
                 [requests[position] for position in group], [feeds[position] for position in group]
@@ -77,6 +91,27 @@ class TritonPythonModel:
             for position, answer in zip(group, answers, strict=True):
                 responses[position] = answer
         return responses
+
+    def _is_warmup(self, feeds: Mapping[int, Feed]) -> bool:
+        """Tell whether these are the zeros that Triton sends before anybody else can."""
+        if self.warm_rows <= 0:
+            return False
+        arrays = [array for feed in feeds.values() for array in feed.values()]
+        zeros = all(array.dtype != np.object_ and not array.any() for array in arrays)
+        rows = sum(len(next(iter(feed.values()))) for feed in feeds.values()) if self.batches else 1
+        self.warm_rows = self.warm_rows - rows if zeros else 0
+        return zeros
+
+    def _faults(self, feeds: Mapping[int, Feed]) -> dict[int, str]:
+        """Return why requests are refused, by their place; all are looked at together."""
+        if self.rules is None:
+            return {}
+        known = {p: feed[self.rules.input] for p, feed in feeds.items() if self.rules.input in feed}
+        if not known:
+            return {}
+        found = self.rules.faults(list(known.values()))
+        places = list(known)
+        return {places[number]: reason for number, reason in found.items()}
 
     def finalize(self) -> None:
         """Free the session."""
@@ -112,15 +147,22 @@ class TritonPythonModel:
             rows = [len(next(iter(feed.values()))) for feed in feeds]
             pieces = [split(array, rows) for array in arrays]
         return [
-            pb_utils.InferenceResponse(
-                [
-                    pb_utils.Tensor(name, encoded(pieces[column][position]))
+            self.response(
+                {
+                    name: pieces[column][position]
                     for column, name in enumerate(names)
                     if name in wanted[position]
-                ]
+                }
             )
             for position in range(len(requests))
         ]
+
+    def response(self, outputs: Mapping[str, Array]) -> Any:
+        """Answer one request, by an error where an output is not finite."""
+        if not self.warms and not all(map(is_finite, outputs.values())):
+            return failure(NOT_FINITE)
+        tensors = [pb_utils.Tensor(name, encoded(array)) for name, array in outputs.items()]
+        return pb_utils.InferenceResponse(tensors)
 
 
 def session_options(config: Mapping[str, Any]) -> ort.SessionOptions:
@@ -220,9 +262,29 @@ def encoded(array: Array) -> Array:
     )
 
 
+def warmup_rows(config: Mapping[str, Any]) -> int:
+    """Return how many rows of zeros Triton sends to an instance before it is ready."""
+    entries = config.get("model_warmup", [])
+    return sum(
+        max(entry.get("batch_size", 1), 1) * max(entry.get("count", 0), 1) for entry in entries
+    )
+
+
+def is_finite(array: Array) -> bool:
+    """Whether an output has neither NaN nor an infinity; what holds no fractions has none."""
+    return array.dtype.kind != "f" or bool(np.isfinite(array).all())
+
+
 def is_true(text: str) -> bool:
     """Read a flag as Triton's C++ backends do."""
     return text.lower() in ("true", "1")
+
+
+def failure(text: str) -> Any:
+    """Answer one request by an error that is the model's fault."""
+    return pb_utils.InferenceResponse(
+        error=pb_utils.TritonError(text, pb_utils.TritonError.INTERNAL)
+    )
 
 
 def refusal(error: BaseException) -> Any:

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import triton_python_backend_utils as pb_utils
 from text_session import TritonPythonModel as OnnxModel  # type: ignore[import-not-found]
 from text_session import check_names
 from text_tokens import Tokens  # type: ignore[import-not-found]
@@ -42,7 +41,7 @@ class TritonPythonModel(OnnxModel):  # type: ignore[misc]
         texts = np.concatenate([feed[TEXT].ravel() for feed in feeds]).tolist()
         ends = np.cumsum([len(feed[TEXT]) for feed in feeds])[:-1]
         pieces = np.split(self._answered(texts), ends)
-        return [pb_utils.InferenceResponse([pb_utils.Tensor(self.answers, p)]) for p in pieces]
+        return [self.response({self.answers: piece}) for piece in pieces]
 
     def _answered(self, texts: list[str]) -> Array:
         """Return the output for all texts, in their order."""

@@ -25,6 +25,7 @@ of Millrace.
 
 import json
 import random
+import re
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import TimeoutError as Late
@@ -45,8 +46,8 @@ that hang cannot take the champion's.
 """
 CLOSE_SECONDS = 5.0
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
-REFUSED = "[ONNXRuntimeError] : 2 : "
-"""How ONNX Runtime begins the message of an error that is the client's fault."""
+REFUSED = re.compile(r"\[ONNXRuntimeError\] : 2 : |row \d+ cannot be answered: ")
+"""How ONNX Runtime and our rules for requests begin an error that is the client's fault."""
 
 
 class TritonPythonModel:
@@ -189,7 +190,7 @@ def arrays(answer: Any) -> dict[str, Any]:
 
 def to_client(answer: Any) -> Any:
     """Return an answer as it is; an error with its code, which a BLS call of Triton 2.51 loses."""
-    if answer.has_error() and (text := answer.error().message()).startswith(REFUSED):
+    if answer.has_error() and REFUSED.match(text := answer.error().message()):
         code = pb_utils.TritonError.INVALID_ARG
         return pb_utils.InferenceResponse(error=pb_utils.TritonError(text, code))
     return answer
