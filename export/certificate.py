@@ -65,6 +65,8 @@ class Certificate:
         reference: the registered version that this one is shown beside, measured as the stages
             are: its teacher, or the model before it was compressed.
         batch_sizes: rows of the requests that the golden batch was asked in, ascending.
+        constant: metric on the test split of always answering the same, the commonest class or the
+            mean of the train split; None in a certificate of before that was measured.
     """
 
     model: str
@@ -83,6 +85,7 @@ class Certificate:
     machine_kind: str = ""
     reference: Stage | None = None
     batch_sizes: tuple[int, ...] = ()
+    constant: float | None = None
 
     def stage(self, name: str) -> Stage | None:
         """Return the stage of that name."""

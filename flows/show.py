@@ -221,6 +221,8 @@ def _training_rows(outcome: "TrainOutcome") -> list[Row]:
     if snapshot.quarantined:
         rows.append(("quarantined", f"{snapshot.quarantined:,} rows: {dict(snapshot.reasons)}"))
     rows += [("workers failed", recovery(epoch, "epoch")) for epoch in outcome.recoveries]
+    if certificate.constant is not None:
+        rows.append(("always the same", f"{certificate.metric_name} {certificate.constant:.4f}"))
     for candidate in outcome.candidates:
         if candidate.stage is None or candidate.speed is None:
             rows.append((candidate.name, candidate.reason))

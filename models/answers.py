@@ -28,6 +28,23 @@ class Answers(Protocol):
         """Return the metric of answers `[rows, outputs]` against `target` `[rows]`."""
         ...
 
+    def constant(self, train: Array, rows: int) -> Array:
+        """Return the answers `[rows, outputs]` that never look at a row, learnt from targets.
+
+        Args:
+            train: targets of the train split.
+            rows: to answer.
+        """
+        ...
+
+    def balanced(self, answers: Array, target: Array) -> float:
+        """Return what tells two models apart that have the same metric; higher is better."""
+        ...
+
+    def varies(self, target: Array) -> bool:
+        """Whether the metric can tell a model from one that always answers the same."""
+        ...
+
     def prediction(self, answers: Array) -> list[Value]:
         """Return one predicted value for each row."""
         ...
@@ -51,6 +68,21 @@ class ClassAnswers:
         """Return the accuracy."""
         return float((answers.argmax(axis=1) == target).mean())
 
+    def constant(self, train: Array, rows: int) -> Array:
+        """Return the commonest class."""
+        answers = np.zeros((rows, self.outputs), dtype=np.float32)
+        answers[:, np.bincount(train, minlength=self.outputs).argmax()] = 1.0
+        return answers
+
+    def balanced(self, answers: Array, target: Array) -> float:
+        """Return the mean over the classes of the share that is right."""
+        right = answers.argmax(axis=1) == target
+        return float(np.mean([right[target == each].mean() for each in np.unique(target)]))
+
+    def varies(self, target: Array) -> bool:
+        """Whether there are two classes or more."""
+        return len(np.unique(target)) > 1
+
     def prediction(self, answers: Array) -> list[Value]:
         """Return the most probable label of each row."""
         return [self.labels[position] for position in answers.argmax(axis=1)]
@@ -73,6 +105,18 @@ class NumberAnswers:
         error = float(np.square(answers[:, 0] - exact).sum())
         spread = float(np.square(exact - exact.mean()).sum())
         return r2(error, spread, float(np.square(exact).sum()))
+
+    def constant(self, train: Array, rows: int) -> Array:
+        """Return the mean."""
+        return np.full((rows, 1), train.astype(np.float64).mean(), dtype=np.float32)
+
+    def balanced(self, answers: Array, target: Array) -> float:
+        """Return 1: two models with the same metric are as good."""
+        return 1.0
+
+    def varies(self, target: Array) -> bool:
+        """Whether there are two values or more."""
+        return bool(np.ptp(target) > 0)
 
     def prediction(self, answers: Array) -> list[Value]:
         """Return the predicted number of each row."""

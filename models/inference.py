@@ -2,10 +2,12 @@
 
 Inference looks at the first rows only. Whole numbers and fractions become int and float, text and
 truth values become category and bool; a target of text, whole numbers or truth values is a
-category (classification), one of fractions a float (regression). Where there is a text to continue,
+category (classification), one of fractions a float (regression), and so is one of many whole
+numbers with few rows each; `dataset.task` decides otherwise. Where there is a text to continue,
 text stays text.
 """
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -21,7 +23,18 @@ from models.sample import NUMBER_SHARE, sampled, seen_type, vector_width
 from models.source import TEXT, require_columns
 from models.specs.dataset import TEXTS, ColumnSpec, ColumnType, DatasetSpec
 
+log = logging.getLogger("millrace")
+
 MAX_CATEGORIES = 1000
+FEW_CLASSES = 20
+"""So many whole numbers, or fewer, are classes, however few rows each has."""
+ROWS_OF_A_CLASS = 20
+"""Fewer rows than these for each of more numbers than that are measurements, not classes."""
+TYPES_OF_TASK: dict[str, tuple[ColumnType, ...]] = {
+    "classification": ("category",),
+    "regression": ("float", "int"),
+}
+"""Types of a target, the one that it has by itself first."""
 MAX_DESCRIBED = 30
 
 _DAY = r"[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])"
@@ -203,7 +216,7 @@ def _resolve_column(
     sample: Sequence[pa.RecordBatch],
     stored: TableSchema | None,
 ) -> Column:
-    declared = spec.columns.get(name, ColumnSpec())
+    declared = _declared(name, spec)
     role = Role(name == spec.target, name in features, name in spec.key, spec.continued)
     held = _held(name, declared, stored)
     column = held or _inferred(name, declared, role, sample)
@@ -216,6 +229,38 @@ def _resolve_column(
         nullable=declared.nullable and not role.target and not role.key,
         categories=_sorted(declared.categories, column.values),
     )
+
+
+def _declared(name: str, spec: DatasetSpec) -> ColumnSpec:
+    """Return a column's declaration, of the target with what `dataset.task` says.
+
+    Raises:
+        InputError: its declared type says something else.
+    """
+    declared = spec.columns.get(name, ColumnSpec())
+    if name != spec.target or spec.task is None:
+        return declared
+    types, type_ = TYPES_OF_TASK[spec.task], _declared_type(declared)
+    if type_ is None:
+        return declared.model_copy(update={"type": types[0]})
+    if type_ not in types:
+        raise InputError(
+            f"dataset.task and the type of the target {name!r} contradict each other",
+            seen=f"task: {spec.task}, type: {type_}",
+            valid=f"{spec.task} of a {' or '.join(types)}",
+            hint="leave one of them out",
+        )
+    return declared
+
+
+def is_measured(distinct: int, rows: int) -> bool:
+    """Tell whether whole numbers are measurements rather than the numbers of classes.
+
+    Args:
+        distinct: different numbers.
+        rows: that hold one.
+    """
+    return distinct > MAX_CATEGORIES or FEW_CLASSES < distinct > rows / ROWS_OF_A_CLASS
 
 
 def _sorted(
@@ -266,6 +311,8 @@ def _seen(
             f"the first rows hold no value in column {name!r}, so its type cannot be told",
             hint=f"declare it in dataset.columns, or leave it out: {{{name}: {{type: float}}}}",
         )
+    if type_ is None and role.target and not role.continued and seen == "int":
+        type_ = _type_of_whole(name, array)
     if type_ is None:
         type_ = _type_for(seen or "float", role)
     if type_ == "category":
@@ -273,6 +320,19 @@ def _seen(
     if type_ == "vector":
         return Column(name, "vector", width=vector_width(name, array))
     return Column(name, type_)
+
+
+def _type_of_whole(name: str, array: pa.Array) -> ColumnType:
+    """Return the type of a target of whole numbers, and say so where it is not classes."""
+    rows, distinct = len(array) - array.null_count, len(array.drop_null().unique())
+    if not is_measured(distinct, rows):
+        return "category"
+    log.info(
+        "%s holds %s different whole numbers in %s rows, so it is learnt as a number (regression); "
+        "dataset.task: classification makes a class of each",
+        *(name, f"{distinct:,}", f"{rows:,}"),
+    )
+    return "float"
 
 
 def _holds_chats(name: str, sample: Sequence[pa.RecordBatch]) -> bool:

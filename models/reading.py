@@ -148,7 +148,7 @@ def _require_few_categories(
                 f"column {column.name!r} has more than {MAX_CATEGORIES} different values",
                 seen=", ".join(str(value) for value, _ in counts[:5]) + ", …",
                 valid=f"a category with at most {MAX_CATEGORIES} values",
-                hint=f"declare {column.name!r} as float in dataset.columns to predict a number"
+                hint="set dataset.task: regression to predict a number"
                 if column.name == schema.target
                 else f"if it identifies a row, set dataset.key: [{column.name}]; else leave it "
                 "out of dataset.features, or declare it as {type: string} to keep it without "

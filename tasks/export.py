@@ -1,5 +1,6 @@
 """Step: from trained weights to measured candidates and a certificate."""
 
+import math
 import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -7,11 +8,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from export.baseline import Baseline, baseline_of
 from export.candidate import Candidate, choose, fallback
 from export.certificate import Certificate, Stage
 from models import snapshots
+from models.answers import answers_of
 from models.arrays import Array
 from models.errors import WorkError
+from models.features import Encoding
 from models.machine import others_use, this_machine
 from models.named_version import in_words
 from models.package import GraphPackage
@@ -82,7 +86,8 @@ def export_candidates(
     first = first_rows(pipeline, snapshot, pipeline.export.golden_rows)
     exporter = exporter_of(pipeline, snapshot, trained, folder, timing_caches)
     evidence = evidence_of(pipeline, exporter, test, target)
-    candidates = _measured(pipeline, exporter, evidence)
+    baseline = _baseline(pipeline, snapshot, trained.encoding, target)
+    candidates = _measured(pipeline, exporter, evidence, baseline)
     chosen = choose(candidates, pipeline.export) or fallback(candidates, pipeline.export)
     if chosen is None or chosen.path is None:
         reasons = "; ".join(f"{c.name}: {c.reason}" for c in candidates)
@@ -90,10 +95,10 @@ def export_candidates(
     objective = exporter.objective
     if not chosen.passed:
         log.warning("no form holds its limits; %s is the nearest: %s", chosen.name, chosen.reason)
-    _warn_if_useless(objective, evidence)
     certificate = replace(
         _certificate(pipeline, snapshot, objective, evidence, candidates, chosen),
         reference=_reference(trained.reference, exporter, evidence),
+        constant=baseline.metric,
     )
     files = write_files(folder, pipeline, trained.encoding, certificate)
     files["golden.npz"] = write_golden(folder, trained.encoding, evidence, first)
@@ -103,10 +108,37 @@ def export_candidates(
     )
 
 
+def _baseline(
+    pipeline: Pipeline, snapshot: snapshots.Snapshot, encoding: Encoding, target: Array
+) -> Baseline:
+    """Return the constant answer that the model has to beat on the test split."""
+    shares, name = pipeline.dataset.split, snapshot.schema.target
+    train = snapshots.scan(snapshot, "train", shares, columns=(name,))
+    targets = np.concatenate([encoding.encode_target(batch) for batch in train])
+    return baseline_of(answers_of(encoding), targets, target)
+
+
+def _beside_constant(
+    candidate: Candidate, evidence: "Evidence", objective: "Objective", baseline: Baseline
+) -> Candidate:
+    """Return a form that held its gates with the reason why not, if it beats no constant."""
+    stage, path = candidate.stage, candidate.path
+    if not candidate.passed or candidate.is_engine or stage is None or path is None:
+        return candidate
+
+    def balanced() -> float:
+        return objective.balanced(_answers(path, evidence), evidence.target)
+
+    metric = math.nan if stage.metric is None else stage.metric
+    return replace(candidate, reason=baseline.refusal(metric, balanced))
+
+
 def _measured(
-    pipeline: Pipeline, exporter: "Exporter", evidence: "Evidence"
+    pipeline: Pipeline, exporter: "Exporter", evidence: "Evidence", baseline: Baseline
 ) -> tuple[Candidate, ...]:
     """Make and measure every form, and tell of each as it is done."""
+    if not baseline.is_telling:
+        log.warning("the test split has one answer only, and tells little of any model")
     candidates: list[Candidate] = []
     if (used := others_use()) > BUSY:
         log.warning(
@@ -115,7 +147,8 @@ def _measured(
             100 * used,
         )
     with bar("export", len(pipeline.export.candidates), "candidates") as shown:
-        for candidate in exporter.candidates(evidence, pipeline.serving.latency_slo_ms):
+        for made in exporter.candidates(evidence, pipeline.serving.latency_slo_ms):
+            candidate = _beside_constant(made, evidence, exporter.objective, baseline)
             candidates.append(candidate)
             # a rescue that was not asked for is beyond the count
             shown.update(min(len(candidates), len(pipeline.export.candidates)), candidate.name)
@@ -124,22 +157,6 @@ def _measured(
             if candidate.reason:
                 log.warning("%s is refused: %s", candidate.name, candidate.reason)
     return tuple(candidates)
-
-
-def _warn_if_useless(objective: "Objective", evidence: "Evidence") -> None:
-    """Say so where the model is no better than an answer that never looks at the row."""
-    if objective.metric == "accuracy":
-        baseline = float(np.bincount(evidence.target).max() / len(evidence.target))
-    else:
-        baseline = 0.0
-    if evidence.metric <= baseline:
-        log.warning(
-            "the model is no better than always giving the same answer: %s %.4f against %.4f; "
-            "try more epochs or another learning rate",
-            objective.metric,
-            evidence.metric,
-            baseline,
-        )
 
 
 def _certificate(

@@ -30,6 +30,23 @@ def judged(candidate: LanguageCandidate, gates: Gates) -> LanguageCandidate:
     return replace(candidate, reason=_refusal(candidate, gates))
 
 
+def beside_unigram(candidate: LanguageCandidate, unigram: float) -> LanguageCandidate:
+    """Return a form that held its gates with the reason why not, if it has learnt nothing.
+
+    Args:
+        candidate: judged.
+        unigram: perplexity on the test split of a model that looks at no other token.
+    """
+    stage = candidate.stage
+    if not candidate.passed or stage is None or stage.perplexity < unigram:
+        return candidate
+    reason = (
+        f"its perplexity of {stage.perplexity:,.1f} is no better than {unigram:,.1f}, that of a "
+        "model that looks at no other token"
+    )
+    return replace(candidate, reason=reason)
+
+
 def _refusal(candidate: LanguageCandidate, gates: Gates) -> str | None:
     """Return why a measured form is refused, or None; what is not finite is refused."""
     stage, size = candidate.stage, candidate.size_bytes / MIB

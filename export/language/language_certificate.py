@@ -57,6 +57,8 @@ class LanguageCertificate:
         forms: all that were asked for, in their order.
         tokens_fingerprint: of the token table that the held-out text is of; empty if not known.
         live: the last stage; None before the live Triton was asked.
+        unigram: perplexity on the test split of a model that looks at no other token; None in a
+            certificate of before that was kept.
     """
 
     model: str
@@ -73,6 +75,7 @@ class LanguageCertificate:
     forms: tuple[CertifiedForm, ...] = ()
     tokens_fingerprint: str = ""
     live: LiveStage | None = None
+    unigram: float | None = None
 
     def form(self, name: str) -> CertifiedForm | None:
         """Return the form of that name."""

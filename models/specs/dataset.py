@@ -92,6 +92,12 @@ class DatasetSpec(Spec):
         description="Columns to learn from; all but the key and the target when left out. For "
         "causal_lm [], or the prompt that the target answers.",
     )
+    task: Literal["classification", "regression"] | None = Field(
+        None,
+        description="What the target is: classes or a number. Inferred when left out: text, truth "
+        "values and few whole numbers are classes; fractions, and many whole numbers with few rows "
+        "each, are a number. Held from the first snapshot on.",
+    )
     columns: dict[str, ColumnSpec] = Field(
         default_factory=dict, description="Declared columns; the others are inferred and then held."
     )

@@ -10,7 +10,7 @@ import numpy as np
 from export.language.form_folder import FormFolder
 from export.language.forms import Groups
 from export.language.golden import Golden, golden_of
-from export.language.judge import Gates, choose
+from export.language.judge import Gates, beside_unigram, choose
 from export.language.language_candidate import LanguageCandidate
 from export.language.language_certificate import LanguageCertificate, certified
 from export.language.reference import Reference
@@ -85,7 +85,13 @@ def export_forms(
             valid="a model whose likeliest token is not tied with another",
             hint="train it longer, or bring more text",
         )
-    candidates = _measured(pipeline, exporter.measured_candidates())
+    candidates = _measured(
+        pipeline,
+        (
+            beside_unigram(each, trained.baselines.unigram)
+            for each in exporter.measured_candidates()
+        ),
+    )
     chosen = choose(candidates, pipeline.export.objective) or _nearest(candidates)
     if chosen.reason:
         log.warning("no form holds its limits; %s is the nearest: %s", chosen.name, chosen.reason)
@@ -110,6 +116,7 @@ def export_forms(
         stages=(transformers,),
         forms=certified(candidates),
         tokens_fingerprint=trained.tokens.fingerprint,
+        unigram=trained.baselines.unigram,
     )
     files = _written(folder, pipeline, certificate, golden)
     return ExportedForms(

@@ -1,0 +1,71 @@
+"""A model has to beat the answer that never looks at a row."""
+
+import math
+
+import numpy as np
+import pytest
+
+from export.baseline import Baseline, baseline_of
+from models.answers import Answers, ClassAnswers, NumberAnswers
+
+CLASSES = ClassAnswers(("no", "yes"))
+TRAIN = np.array([0] * 90 + [1] * 10)
+
+
+def one_hot(*positions: int) -> np.ndarray:
+    return np.eye(2, dtype=np.float32)[list(positions)]
+
+
+def refusal(meaning: Answers, train: np.ndarray, answers: np.ndarray, target: np.ndarray):  # type: ignore[no-untyped-def]
+    found = baseline_of(meaning, train, target)
+    metric = meaning.metric_of_answers(answers, target)
+    return found.refusal(metric, lambda: meaning.balanced(answers, target))
+
+
+def test_the_constant_is_the_commonest_class_of_the_train_split() -> None:
+    found = baseline_of(CLASSES, TRAIN, np.array([0, 1, 1, 1]))
+    assert (found.answer, found.metric) == ("'no'", 0.25)
+
+
+def test_the_constant_of_a_number_is_the_mean_of_the_train_split() -> None:
+    found = baseline_of(NumberAnswers(), np.array([1.0, 3.0]), np.array([1.0, 3.0]))
+    assert (found.answer, found.metric) == ("2, the mean", 0.0)
+    assert baseline_of(NumberAnswers(), np.array([9.0]), np.array([1.0, 3.0])).metric < -10
+
+
+@pytest.mark.parametrize(
+    ("target", "answers", "passes"),
+    [
+        ((0, 0, 0, 1), (0, 0, 0, 1), True),
+        ((0, 0, 0, 1), (0, 0, 0, 0), False),  # it is the constant
+        ((0, 0, 0, 1), (0, 0, 1, 1), True),  # as often right, and not about one class only
+        ((0, 0, 0, 1), (0, 1, 1, 0), False),
+        ((0, 0, 0, 0), (0, 0, 0, 0), True),  # a split that tells nothing
+        ((0, 0, 0, 0), (0, 0, 0, 1), False),
+        ((1, 1), (1, 0), True),
+        ((1, 1), (0, 0), False),
+    ],
+)
+def test_classes(target: tuple[int, ...], answers: tuple[int, ...], passes: bool) -> None:
+    found = refusal(CLASSES, TRAIN, one_hot(*answers), np.array(target))
+    assert (found is None) is passes
+
+
+def test_the_reason_says_both_figures() -> None:
+    found = refusal(CLASSES, TRAIN, one_hot(0, 1, 1, 0), np.array([0, 0, 0, 1]))
+    assert found == (
+        "its accuracy of 0.2500 is no better than 0.7500, that of always answering 'no'"
+    )
+
+
+@pytest.mark.parametrize(
+    ("answers", "passes"), [((1, 2, 3), True), ((2, 2, 2), False), ((3, 2, 1), False)]
+)
+def test_numbers(answers: tuple[float, ...], passes: bool) -> None:
+    given = np.array(answers, np.float32)[:, None]
+    found = refusal(NumberAnswers(), np.array([1.0, 3.0]), given, np.array([1.0, 2.0, 3.0]))
+    assert (found is None) is passes
+
+
+def test_what_is_no_number_is_no_better() -> None:
+    assert Baseline("0", "r2", -1.0, 1.0, True).refusal(math.nan, lambda: 1.0) is not None
