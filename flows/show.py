@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from flows.console import print_hint, print_table
-from flows.show_language import language_rows, show_certified_language, show_text
+from flows.show_language import language_rows, promotion_rows, show_certified_language, show_text
 from tasks.recovery import recovery
 
 if TYPE_CHECKING:
@@ -46,6 +46,16 @@ def show_training(outcome: "TrainOutcome | LanguageOutcome", *, is_up: bool) -> 
         start = "" if is_up else "`millrace up`, then "
         place = _page(outcome) or "in the MLflow UI"
         print_hint(f"{start}make {version} live by the alias champion: {place}")
+    elif outcome.promotion.release:
+        print_hint(
+            f"{version} is not to be promoted: what is there is better. Train it otherwise, or "
+            "loosen promotion.require"
+        )
+    elif "no better than" in outcome.promotion.reason:
+        print_hint(
+            f"{version} cannot be promoted: it has learnt nothing. Train it longer or with another "
+            "learning rate, or see whether the target is what dataset.task takes it for"
+        )
     else:
         print_hint(
             f"{version} cannot be promoted; loosen {_gates(is_language)}, name other "
@@ -245,7 +255,7 @@ def _training_rows(outcome: "TrainOutcome") -> list[Row]:
     champion = "champion" if outcome.promotion.champion else "not champion"
     version = f"{outcome.version.model} version {outcome.version.version}"
     rows.append(("registered", f"{version}, {champion}: {outcome.promotion.reason}"))
-    return rows
+    return rows + promotion_rows(outcome.promotion)
 
 
 def _page(outcome: "TrainOutcome | LanguageOutcome") -> str:

@@ -12,10 +12,24 @@ if TYPE_CHECKING:
     from flows.keys import KnownKey, NewKey
     from flows.predict_text import LiveText
     from flows.train_language import LanguageOutcome
+    from models.promotion import Promotion
     from tasks.language.certify import LiveLanguage
 
 Row = tuple[object, object]
 MIB = 2**20
+
+
+def promotion_rows(promotion: "Promotion") -> list[tuple[object, object]]:
+    """Return what a new version would take the place of, and what a release would say of it."""
+    rows: list[tuple[object, object]] = []
+    if (other := promotion.beside) is not None:
+        facts = [other.candidate] if other.candidate else []
+        facts += [] if other.size_bytes is None else [f"{other.size_bytes / 1024:,.0f} KiB"]
+        measured = "not measurable" if other.metric is None else f"{other.metric:.4f}"
+        facts.append(f"{other.metric_name} {measured} on the same test split")
+        what = "live" if other.is_live else "champion"
+        rows.append((f"{what} now: version {other.version}", ", ".join(facts)))
+    return [*rows, ("release", promotion.release)] if promotion.release else rows
 
 
 def language_rows(outcome: "LanguageOutcome") -> list[Row]:
@@ -45,6 +59,7 @@ def language_rows(outcome: "LanguageOutcome") -> list[Row]:
     champion = "champion" if outcome.promotion.champion else "not champion"
     version = f"{outcome.version.model} version {outcome.version.version}"
     rows.append(("registered", f"{version}, {champion}: {outcome.promotion.reason}"))
+    rows += promotion_rows(outcome.promotion)
     return rows
 
 

@@ -118,7 +118,7 @@ def _train_and_register(
         )
         log_evidence(pipeline, trained, exported, run)
         version = register_version(pipeline, places, snapshot, exported, run)
-        promotion = promote_version(pipeline, places, snapshot, exported, version)
+        promotion = promote_version(pipeline, places, exported, version)
     return TrainOutcome(
         snapshot,
         exported.candidates,

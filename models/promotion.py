@@ -6,6 +6,27 @@ from typing import Literal
 
 
 @dataclass(frozen=True)
+class Comparison:
+    """The version that a new one would take the place of, on the new one's test split.
+
+    Attributes:
+        version: its number.
+        is_live: whether it is live; else it has the alias champion.
+        metric_name: what `metric` is.
+        metric: None if it could not be measured there.
+        candidate: its form.
+        size_bytes: of its files.
+    """
+
+    version: int
+    is_live: bool
+    metric_name: str
+    metric: float | None
+    candidate: str = ""
+    size_bytes: int | None = None
+
+
+@dataclass(frozen=True)
 class Promotion:
     """What to do with a new version, and why.
 
@@ -13,11 +34,15 @@ class Promotion:
         challenger: whether it gets the alias `challenger`.
         champion: whether it gets the alias `champion`.
         reason: in a sentence, for people.
+        release: what a release of it would say; empty where it did not hold its gates.
+        beside: what it would take the place of; None where there is nothing.
     """
 
     challenger: bool
     champion: bool
     reason: str
+    release: str = ""
+    beside: Comparison | None = None
 
 
 def decide(
@@ -28,6 +53,7 @@ def decide(
     champion: int | None,
     champion_metric: float | None,
     smaller_is_better: bool = False,
+    requirement: str | None = None,
 ) -> Promotion:
     """Decide on a new version.
 
@@ -39,11 +65,14 @@ def decide(
         champion_metric: the champion's metric on the same test split; None if it could not be
             measured there, which is never a reason to replace it.
         smaller_is_better: of two metrics, as of two perplexities.
+        requirement: why a release would refuse it, but for an approval that is still to come.
     """
     if refusal is not None:
         return Promotion(False, False, f"it did not hold its gates: {refusal}")
     if not math.isfinite(metric):
         return Promotion(False, False, f"its metric is {metric}")
+    if requirement is not None:
+        return Promotion(False, False, f"a release would refuse it: {requirement}")
     if mode == "manual":
         return Promotion(
             True, False, "promotion is manual: set the alias champion in the MLflow UI"

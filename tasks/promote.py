@@ -1,49 +1,114 @@
-"""Step: the aliases of a new version."""
+"""Step: the aliases of a new version, by what a release of it would say."""
 
-from models.errors import MillraceError
+import math
+import time
+from dataclasses import replace
+
 from models.package import ModelVersion
 from models.pipeline import Pipeline
 from models.places import Places
 from models.promotion import Promotion, decide
 from models.registry import CHALLENGER, CHAMPION, registry_of
-from models.snapshots import Snapshot
-from tasks.compared import metric_of
+from serving.ledger import ledger_of
+from serving.plan import target
+from serving.standing import standing_of
 from tasks.export import Exported
 from tasks.progress import log
+from tasks.release import RegistryDesk
 from tasks.retry import step
 
 
 @step(timeout_seconds=4 * 3600)
 def promote_version(
+    pipeline: Pipeline, places: Places, exported: Exported, version: ModelVersion
+) -> Promotion:
+    """Set the aliases that the gates and `promotion` allow, and say why on the version."""
+    stage = exported.chosen.stage
+    metric = stage.metric if stage and stage.metric is not None else math.nan
+    return promote(pipeline, places, version, exported.chosen.reason, metric)
+
+
+def promote(
     pipeline: Pipeline,
     places: Places,
-    snapshot: Snapshot,
-    exported: Exported,
     version: ModelVersion,
+    refusal: str | None,
+    metric: float,
+    *,
+    smaller_is_better: bool = False,
 ) -> Promotion:
-    """Set the aliases that the gates and `promotion.mode` allow, and say why on the version."""
-    registry = registry_of(places)
-    champion = registry.by_alias(pipeline.name, CHAMPION)
-    compared: float | None = None
-    if champion is not None and pipeline.promotion.mode == "auto" and exported.chosen.passed:
-        try:
-            package = registry.fetch(champion).graph
-            name = exported.certificate.metric_name
-            compared = metric_of(package, pipeline, snapshot, name)
-        except (MillraceError, KeyError) as error:
-            log.warning("champion %s cannot be compared: %s", champion.version, error)
-    stage = exported.chosen.stage
-    promotion = decide(
-        mode=pipeline.promotion.mode,
-        refusal=exported.chosen.reason,
-        metric=stage.metric if stage and stage.metric is not None else float("nan"),
-        champion=champion.version if champion else None,
-        champion_metric=compared,
+    """Decide on a new version of any kind of model, and set its aliases.
+
+    It is held beside what is live, which a release will hold it beside, or else beside the champion
+    that is to be released. The same requirements decide as there.
+
+    Args:
+        pipeline: says who promotes.
+        places: where registry, release table and snapshots are.
+        version: the new one.
+        refusal: why it did not hold its gates; None if it did.
+        metric: its metric on the test split.
+        smaller_is_better: of two metrics.
+    """
+    registry, model = registry_of(places), pipeline.name
+    decided = _decided(
+        pipeline, RegistryDesk(places), places, version, refusal, metric, smaller_is_better
     )
-    registry.set_tags(version, {"millrace.promotion": promotion.reason})
-    if promotion.challenger:
+    registry.set_tags(version, {"millrace.promotion": decided.reason})
+    if decided.challenger:
         registry.set_alias(version, CHALLENGER)
-    if promotion.champion:
+    if decided.champion:
         registry.set_alias(version, CHAMPION)
-    log.info("%s: %s", "champion" if promotion.champion else "not champion", promotion.reason)
-    return promotion
+    log.info("%s: %s", "champion" if decided.champion else "not champion", decided.reason)
+    if decided.release:
+        log.info("%s version %s: %s", model, version.version, decided.release)
+    return decided
+
+
+def _decided(
+    pipeline: Pipeline,
+    desk: RegistryDesk,
+    places: Places,
+    version: ModelVersion,
+    refusal: str | None,
+    metric: float,
+    smaller_is_better: bool,
+) -> Promotion:
+    model, number = pipeline.name, version.version
+    standing = standing_of(ledger_of(places).releases(model))
+    wanted = target(standing, desk.wishes(model).get(model), time.time())
+    live = standing.live.version if standing.live else None
+    incumbent = live or (wanted.version if wanted else None)
+    beside = champion = requirement = None
+    if refusal is None and incumbent is not None:
+        is_live = incumbent == live
+        beside = champion = desk.comparison(model, number, incumbent, is_live=is_live)
+    if refusal is None and wanted is not None and wanted.version != incumbent:
+        champion = desk.comparison(model, number, wanted.version, is_live=False)
+    if refusal is None:
+        # what is not live yet keeps nobody from it by its being beyond comparison
+        is_compared = incumbent == live or (beside is not None and beside.metric is not None)
+        previous = incumbent if is_compared else None
+        requirement = desk.refusal(model, number, previous, unapproved=True)
+    decided = decide(
+        mode=pipeline.promotion.mode,
+        refusal=refusal,
+        metric=metric,
+        champion=champion.version if champion else None,
+        champion_metric=champion.metric if champion else None,
+        smaller_is_better=smaller_is_better,
+        requirement=requirement,
+    )
+    if refusal is not None:
+        return decided
+    said = _said(requirement, needs_approval=pipeline.promotion.require.approval)
+    return replace(decided, release=said, beside=beside)
+
+
+def _said(requirement: str | None, *, needs_approval: bool) -> str:
+    """Return what a release would say of a version."""
+    if requirement is not None:
+        return f"a release would refuse it: {requirement}"
+    if needs_approval:
+        return "a release takes it once somebody else approved: set the tag millrace.approved_by"
+    return "it holds what a release requires; its answers are tried on the server then"

@@ -11,6 +11,7 @@ from models.guard import Credentials, Incumbent, refusal
 from models.package import ModelVersion, Package
 from models.places import Places
 from models.printable import one_line
+from models.promotion import Comparison
 from models.registry import Registry, registry_of
 from models.specs.rollout import RolloutSpec
 from models.tracking import TrackedRun
@@ -99,6 +100,7 @@ class RegistryDesk:
     places: Places
     _versions: dict[tuple[str, int], ModelVersion] = field(default_factory=dict, init=False)
     _packages: dict[tuple[str, int, str], Package] = field(default_factory=dict, init=False)
+    _metrics: dict[tuple[str, int, int], float | None] = field(default_factory=dict, init=False)
 
     @property
     def registry(self) -> Registry:
@@ -130,6 +132,20 @@ class RegistryDesk:
 
     def verify(self, model: str, version: int, previous: int | None) -> None:
         """Raise unless the version is what its pipeline requires of a champion."""
+        if (reason := self.refusal(model, version, previous)) is not None:
+            raise WorkError(reason)
+
+    def refusal(
+        self, model: str, version: int, previous: int | None, *, unapproved: bool = False
+    ) -> str | None:
+        """Return why the version is not what its pipeline requires of a champion, or None.
+
+        Args:
+            model: the model.
+            version: its version.
+            previous: the version that it would take the place of; None for none.
+            unapproved: whether an approval may be still to come.
+        """
         package = self._package(model, version)
         trust = self.registry.trust
         unsigned = trust.fault(package.version) or ""
@@ -150,8 +166,24 @@ class RegistryDesk:
             approved_by=package.version.tags.get("millrace.approved_by", "").strip(),
             unsigned=unsigned,
         )
-        if (reason := refusal(require, credentials, incumbent)) is not None:
-            raise WorkError(reason)
+        if unapproved:
+            require = require.model_copy(update={"approval": False})
+        return refusal(require, credentials, incumbent)
+
+    def comparison(
+        self, model: str, version: int, other: int, *, is_live: bool
+    ) -> Comparison | None:
+        """Return another version beside this one; None if it was deleted."""
+        if (tags := self.tags(model, other)) is None:
+            return None
+        name, metric = self._dossier(model, version).measured().name, None
+        size: int | None = None
+        with suppress(InputError):  # another tool's, or its files are gone
+            files = self._package(model, other).files.values()
+            size = sum(file.stat().st_size for file in files)
+            metric = self._metric(model, version, other)
+        candidate = tags.get("millrace.candidate", "")
+        return Comparison(other, is_live, name, metric, candidate, size)
 
     def expected(self, model: str, version: int) -> Expected:
         """Return what the version must answer, and what was certified of it."""
@@ -200,6 +232,11 @@ class RegistryDesk:
 
     def _metric(self, model: str, version: int, live: int) -> float | None:
         """Return the live version's metric on the test split that the new one was certified on."""
+        if (model, version, live) not in self._metrics:
+            self._metrics[model, version, live] = self._measured(model, version, live)
+        return self._metrics[model, version, live]
+
+    def _measured(self, model: str, version: int, live: int) -> float | None:
         try:
             return self._dossier(model, version).metric_of(self._package(model, live))
         except (MillraceError, KeyError) as error:

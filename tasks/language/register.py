@@ -1,20 +1,21 @@
 """Steps: a language model's evidence in its run, and its chosen form in the registry."""
 
+import math
 from typing import TYPE_CHECKING
 
-from models.errors import MillraceError, WorkError
+from models.errors import WorkError
 from models.language.kept_checkpoint import CHECKPOINT_TAG, checkpoint_digest
-from models.package import LanguagePackage, ModelVersion
+from models.package import ModelVersion
 from models.pipeline import Pipeline
 from models.places import Places
-from models.promotion import Promotion, decide
-from models.registry import CHALLENGER, CHAMPION, registry_of
+from models.promotion import Promotion
+from models.registry import registry_of
 from models.snapshots import Snapshot
 from models.tracking import TrackedRun
 from tasks.language.base import base_tags
-from tasks.language.compared import perplexity_beside
 from tasks.language.report import baselines_table, forms_table, pictures_of, samples
 from tasks.progress import log
+from tasks.promote import promote
 from tasks.retry import step
 
 if TYPE_CHECKING:
@@ -102,34 +103,12 @@ def promote_form(
 
     A champion is compared by its perplexity on the same text.
     """
-    registry = registry_of(places)
-    champion = registry.by_alias(pipeline.name, CHAMPION)
-    compared = None if champion is None else _perplexity(champion, version, places)
     stage = exported.chosen.stage
-    promotion = decide(
-        mode=pipeline.promotion.mode,
-        refusal=exported.chosen.reason,
-        metric=stage.perplexity if stage else float("nan"),
-        champion=champion.version if champion else None,
-        champion_metric=compared,
+    return promote(
+        pipeline,
+        places,
+        version,
+        exported.chosen.reason,
+        stage.perplexity if stage else math.nan,
         smaller_is_better=True,
     )
-    registry.set_tags(version, {"millrace.promotion": promotion.reason})
-    if promotion.challenger:
-        registry.set_alias(version, CHALLENGER)
-    if promotion.champion:
-        registry.set_alias(version, CHAMPION)
-    log.info("%s: %s", "champion" if promotion.champion else "not champion", promotion.reason)
-    return promotion
-
-
-def _perplexity(champion: ModelVersion, version: ModelVersion, places: Places) -> float | None:
-    """Return the champion's perplexity beside the version's; None where it cannot be measured."""
-    registry = registry_of(places)
-    try:
-        mine, other = registry.fetch(version), registry.fetch(champion)
-        if isinstance(mine, LanguagePackage) and isinstance(other, LanguagePackage):
-            return perplexity_beside(mine, other, places)
-    except MillraceError as error:
-        log.warning("version %s cannot be compared: %s", champion.version, error)
-    return None

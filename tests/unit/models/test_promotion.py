@@ -90,3 +90,29 @@ def test_of_two_perplexities_the_smaller_is_better(
         smaller_is_better=True,
     )
     assert (decided.champion, decided.reason) == (champion, reason)
+
+
+@pytest.mark.parametrize("mode", ["auto", "manual"])
+def test_what_a_release_would_refuse_is_not_recommended(mode: Literal["auto", "manual"]) -> None:
+    found = decide(
+        mode=mode,
+        refusal=None,
+        metric=0.4,
+        champion=1,
+        champion_metric=0.97,
+        requirement="its accuracy of 0.4000 is 58.8% below 0.9700 of version 1",
+    )
+    assert (found.challenger, found.champion) == (False, False)
+    assert found.reason.startswith("a release would refuse it: its accuracy of 0.4000")
+
+
+def test_gates_come_before_what_a_release_requires() -> None:
+    found = decide(
+        mode="manual",
+        refusal="it is too large",
+        metric=0.4,
+        champion=1,
+        champion_metric=0.97,
+        requirement="its accuracy",
+    )
+    assert found.reason == "it did not hold its gates: it is too large"

@@ -1,0 +1,107 @@
+"""What a run recommends is what a release takes: the same decision, on a real registry."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from models.places import Places
+from models.promotion import Promotion
+from models.registry import CHALLENGER, CHAMPION, registry_of
+from models.tracking import client
+from serving.ledger import ledger_of
+from serving.standing import Release
+from tasks.kept import pipeline_of
+from tasks.promote import promote
+from tasks.release import RegistryDesk
+from tests.integration.planted import Planted, good, ingest_rows, plant
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory: pytest.TempPathFactory) -> Places:
+    home = tmp_path_factory.mktemp("home")
+    return Places(home, f"sqlite:///{home}/mlflow.db", str(home / "tables")).prepared()
+
+
+def planted(places: Places, name: str, *versions: dict[str, Any]) -> list[Planted]:
+    """Plant versions, whose true metric seed 0 makes 1.0 and seed 3 less."""
+    ingest_rows(places, name)
+    return [plant(places, name, good(each.pop("seed", 0), **each)) for each in versions]
+
+
+def make_live(places: Places, version: Planted) -> None:
+    registry = registry_of(places)
+    found = registry.version(version.name, version.number)
+    registry.set_alias(found, CHAMPION)
+    ledger_of(places).append(Release(version.name, "live", version.number, found.digest))
+
+
+def promoted(places: Places, version: Planted, metric: float) -> Promotion:
+    registry = registry_of(places)
+    found = registry.version(version.name, version.number)
+    pipeline = pipeline_of(registry.fetch(found))
+    return promote(pipeline, places, found, None, metric)
+
+
+def refusal_of_a_release(places: Places, version: Planted, previous: int | None) -> str | None:
+    return RegistryDesk(places).refusal(version.name, version.number, previous)
+
+
+def alias(places: Places, name: str) -> int | None:
+    found = registry_of(places).by_alias(name, CHALLENGER)
+    return found and found.version
+
+
+def test_a_worse_version_is_no_challenger_of_what_is_live(places: Places) -> None:
+    first, second = planted(places, "worse", {}, {"seed": 3, "metric": 0.4})
+    make_live(places, first)
+    found = promoted(places, second, 0.4)
+    reason = refusal_of_a_release(places, second, 1)
+    assert reason is not None
+    assert found.release == f"a release would refuse it: {reason}"
+    assert (found.challenger, alias(places, "worse")) == (False, None)
+    assert found.beside is not None
+    assert (found.beside.version, found.beside.is_live, found.beside.metric) == (1, True, 1.0)
+    assert found.beside.size_bytes == (first.folder / "model.onnx").stat().st_size
+
+
+def test_one_as_good_is(places: Places) -> None:
+    first, second = planted(places, "alike", {}, {})
+    make_live(places, first)
+    found = promoted(places, second, 1.0)
+    assert refusal_of_a_release(places, second, 1) is None
+    assert (found.challenger, alias(places, "alike")) == (True, 2)
+    assert found.release.startswith("it holds what a release requires")
+
+
+def test_a_missing_approval_is_no_refusal_but_is_said(places: Places) -> None:
+    require = {"promotion": {"require": {"approval": True}}}
+    (first,) = planted(places, "approval", {"pipeline": require})
+    found = promoted(places, first, 1.0)
+    assert refusal_of_a_release(places, first, None) is not None
+    assert found.challenger
+    assert "set the tag millrace.approved_by" in found.release
+
+
+def test_what_was_refused_is_nothing_to_beat(places: Places) -> None:
+    """The alias is on a bad version that no release took: what is live counts."""
+    first, second, third = planted(
+        places, "beside", {"seed": 3, "metric": 0.4}, {}, {"seed": 3, "metric": 0.4}
+    )
+    make_live(places, first)
+    digest = registry_of(places).version("beside", 2).digest
+    ledger_of(places).append(Release("beside", "refused", 2, digest, reason="too slow"))
+    client(places.tracking_uri).set_registered_model_alias("beside", CHAMPION, "2")
+    found = promoted(places, third, 0.4)
+    assert found.challenger
+    assert found.beside is not None
+    assert found.beside.version == 1
+
+
+def test_where_nothing_is_live_the_champion_is_held_beside(places: Places, tmp_path: Path) -> None:
+    first, second = planted(places, "unreleased", {}, {"seed": 3, "metric": 0.4})
+    client(places.tracking_uri).set_registered_model_alias("unreleased", CHAMPION, "1")
+    found = promoted(places, second, 0.4)
+    assert not found.challenger
+    assert found.beside is not None
+    assert not found.beside.is_live
