@@ -29,7 +29,7 @@ def promotion_rows(promotion: "Promotion") -> list[tuple[object, object]]:
         facts.append(f"{other.metric_name} {measured} on the same test split")
         what = "live" if other.is_live else "champion"
         rows.append((f"{what} now: version {other.version}", ", ".join(facts)))
-    return [*rows, ("release", promotion.release)] if promotion.release else rows
+    return [*rows, ("release", promotion.release)] if promotion.challenger else rows
 
 
 def language_rows(outcome: "LanguageOutcome") -> list[Row]:

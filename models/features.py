@@ -345,8 +345,14 @@ def _unfitted(column: Column, tokenizer: TextTokenizer | None) -> Feature:
             column.name, "category", 1, tuple(column.categories or ()), nullable=column.nullable
         )
     if column.type == "vector":
-        limits = {"min": column.min, "max": column.max}
-        return Feature(column.name, "vector", column.width or 0, nullable=column.nullable, **limits)
+        return Feature(
+            column.name,
+            "vector",
+            column.width or 0,
+            nullable=column.nullable,
+            min=column.min,
+            max=column.max,
+        )
     values: Literal["float", "int", "bool"] = "float"
     if column.type in ("int", "bool"):
         values = "int" if column.type == "int" else "bool"

@@ -60,7 +60,7 @@ def promote(
     if decided.champion:
         registry.set_alias(version, CHAMPION)
     log.info("%s: %s", "champion" if decided.champion else "not champion", decided.reason)
-    if decided.release:
+    if decided.challenger:
         log.info("%s version %s: %s", model, version.version, decided.release)
     return decided
 

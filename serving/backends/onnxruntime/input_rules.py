@@ -32,8 +32,8 @@ class InputRules:
         self.input: str = values["input"]
         self.features: list[dict[str, Any]] = values["features"]
         widths = [feature["width"] for feature in self.features]
-        self.low = np.repeat(np.float32([f["low"] for f in self.features]), widths)
-        self.high = np.repeat(np.float32([f["high"] for f in self.features]), widths)
+        self.low = np.repeat(np.array([f["low"] for f in self.features], np.float32), widths)
+        self.high = np.repeat(np.array([f["high"] for f in self.features], np.float32), widths)
         self.whole = np.flatnonzero(np.repeat([f["whole"] for f in self.features], widths))
         self.nullable = np.repeat([bool(f["nullable"]) for f in self.features], widths)
         self.has_nullable = bool(self.nullable.any())

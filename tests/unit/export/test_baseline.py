@@ -1,12 +1,21 @@
 """A model has to beat the answer that never looks at a row."""
 
 import math
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from export.baseline import Baseline, baseline_of
+from export.candidate import Candidate
+from export.certificate import Stage
+from export.language.judge import beside_unigram
+from export.language.language_candidate import LanguageCandidate, LanguageStage
 from models.answers import Answers, ClassAnswers, NumberAnswers
+from models.objective import Classification
+from tasks.export import _beside_constant
 
 CLASSES = ClassAnswers(("no", "yes"))
 TRAIN = np.array([0] * 90 + [1] * 10)
@@ -69,3 +78,30 @@ def test_numbers(answers: tuple[float, ...], passes: bool) -> None:
 
 def test_what_is_no_number_is_no_better() -> None:
     assert Baseline("0", "r2", -1.0, 1.0, True).refusal(math.nan, lambda: 1.0) is not None
+
+
+@pytest.mark.parametrize(("metric", "passes"), [(0.03, False), (0.10, False), (0.11, True)])
+def test_a_form_that_beats_no_constant_does_not_pass(metric: float, passes: bool) -> None:
+    objective, target = Classification(CLASSES.labels), np.array([0, 1])
+    stage = Stage("onnx-fp32", 0.0, 0.0, metric, 0.0)
+    form = Candidate("onnx-fp32", Path("model.onnx"), stage=stage)
+    evidence: Any = SimpleNamespace(target=target)
+    baseline = Baseline("'no'", "accuracy", 0.1001, 0.5, True)
+    found = _beside_constant(form, evidence, objective, baseline)
+    assert found.passed is passes
+    assert passes or "no better than 0.1001, that of always answering" in str(found.reason)
+
+
+def test_a_form_that_was_refused_keeps_its_reason() -> None:
+    form = Candidate("onnx-fp32", Path("model.onnx"), reason="it is too large")
+    objective: Any = None
+    found = _beside_constant(form, objective, objective, Baseline("0", "r2", 0.0, 1.0, True))
+    assert found.reason == "it is too large"
+
+
+@pytest.mark.parametrize(("perplexity", "passes"), [(99.9, True), (100.0, False), (300, False)])
+def test_a_language_model_has_to_beat_the_unigram(perplexity: float, passes: bool) -> None:
+    form = LanguageCandidate("openvino-fp32", stage=LanguageStage("openvino-fp32", perplexity))
+    found = beside_unigram(form, 100.0)
+    assert found.passed is passes
+    assert passes or "looks at no other token" in str(found.reason)

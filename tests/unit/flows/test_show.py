@@ -9,7 +9,7 @@ from flows.control import ServiceStatus, Status
 from flows.show import show_history, show_status, show_training
 from flows.show_language import learnt_nothing
 from models.package import ModelVersion
-from models.promotion import Promotion
+from models.promotion import Comparison, Promotion
 from models.tracking import TrackedRun
 from serving.standing import Release
 
@@ -52,6 +52,14 @@ def _trained(promotion: Promotion, tracking_uri: str) -> SimpleNamespace:
 CHALLENGER = Promotion(True, False, "promotion is manual")
 CHAMPION = Promotion(True, True, "there was no champion")
 REFUSED = Promotion(False, False, "it did not hold its gates")
+WORSE = Promotion(
+    False,
+    False,
+    "a release would refuse it: its accuracy",
+    "a release would refuse it: its accuracy",
+    Comparison(1, True, "accuracy", 0.97, "onnx-fp32", 27 * 1024),
+)
+USELESS = Promotion(False, False, "it did not hold its gates: 0.1 is no better than 0.2, that of")
 SERVER, DATABASE = "http://127.0.0.1:5000", "sqlite:///mlflow.db"
 
 
@@ -63,6 +71,8 @@ SERVER, DATABASE = "http://127.0.0.1:5000", "sqlite:///mlflow.db"
         (CHAMPION, SERVER, True, "`millrace status` tells", "millrace up"),
         (CHAMPION, DATABASE, False, "`millrace up` serves", "millrace status"),
         (REFUSED, SERVER, True, "loosen export.max_metric_loss", "alias champion"),
+        (WORSE, SERVER, True, "not to be promoted", "alias champion"),
+        (USELESS, SERVER, True, "it has learnt nothing", "export.max_metric_loss"),
     ],
 )
 def test_the_next_step_after_a_training_is_one_that_is_left(
@@ -77,6 +87,14 @@ def test_the_next_step_after_a_training_is_one_that_is_left(
     hint = " ".join(capsys.readouterr().err.split())
     assert says in hint
     assert not_said not in hint
+
+
+def test_a_summary_shows_what_a_version_would_take_the_place_of(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    show_training(_trained(WORSE, SERVER), is_up=True)
+    printed = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert "live now: version 1 onnx-fp32, 27 KiB, accuracy 0.9700" in printed
 
 
 def _status(restarts: int, grpc: str = "") -> Status:
