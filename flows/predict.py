@@ -17,6 +17,8 @@ from models.features import Encoding, Feature
 from models.package import LanguagePackage
 from models.places import Places
 from serving.client import TritonClient
+from serving.ledger import ledger_of
+from serving.standing import Wish, standing_of
 
 if TYPE_CHECKING:
     from models.package import ModelVersion
@@ -76,7 +78,7 @@ def predict_live(
         registry = registry_of(places)
         version = client.live_version(model)
         if version is None:
-            raise _not_served(client, model, registry.by_alias(model, CHAMPION))
+            raise _not_served(places, client, model, registry.by_alias(model, CHAMPION))
         package = registry.fetch(registry.version(model, version))
         if isinstance(package, LanguagePackage):
             _refuse(rows, model, "rows", "a text to go on with: --text TEXT, or --text - for stdin")
@@ -108,9 +110,16 @@ def _refuse(given: str | None, model: str, what: str, valid: str) -> None:
 
 
 def _not_served(
-    client: TritonClient, model: str, champion: "ModelVersion | None"
+    places: Places, client: TritonClient, model: str, champion: "ModelVersion | None"
 ) -> InputError | TransientError:
-    """Return the error of a model that is not loaded: for now, or because nobody wants it."""
+    """Return the error of a model that is not loaded: for now, refused, or wanted by nobody."""
+    standing = standing_of(ledger_of(places).releases(model))
+    if champion is not None and standing.refuses(Wish(champion.version, champion.digest)):
+        return InputError(
+            f"version {champion.version} of {model} is the champion, and was refused",
+            seen=standing.refused.reason if standing.refused else None,
+            hint="move the alias champion; `millrace release` has this one tried again",
+        )
     if champion is not None:
         return TransientError(
             f"version {champion.version} of {model} is the champion, but Triton has not loaded it",

@@ -22,6 +22,7 @@ class Served:
         refused: the version that has the alias and was refused, if one was.
         reason: why.
         rollout: the step of a rollout that is on, and of which version.
+        accepted: the version that batch jobs score with, where nothing is live.
     """
 
     model: str
@@ -31,12 +32,15 @@ class Served:
     refused: int | None = None
     reason: str | None = None
     rollout: str | None = None
+    accepted: int | None = None
 
     @property
     def note(self) -> str:
         """Why the alias and what is live differ, in words; empty where they do not."""
         if self.refused is not None:
             return f"version {self.refused} was refused: {self.reason}"
+        if self.accepted is not None:
+            return f"nothing is live; batch scores with version {self.accepted}"
         return self.rollout or ""
 
 
@@ -100,4 +104,5 @@ def _served(
         refused.version if refused else None,
         refused.reason if refused else None,
         f"version {standing.step.version}: {standing.step.reason}" if standing.step else None,
+        standing.accepted.version if standing.accepted and not standing.live else None,
     )
