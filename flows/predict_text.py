@@ -6,11 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from models.errors import InputError
+from models.language_generation import MAX_TOKENS
 from models.package import LanguagePackage
 from serving.client import TritonClient
 from serving.language.request import Piece, Sampling, joined
-
-MAX_TOKENS = 128
 
 
 @dataclass(frozen=True)

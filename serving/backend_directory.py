@@ -14,9 +14,12 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
+from models import language_generation
 from models.errors import WorkError
 
 OURS = Path(__file__).with_name("backends")
+SHARED = Path(language_generation.__file__)
+"""What the backend of language models has a copy of."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,7 @@ def prepare_backends(home: Path) -> Path:
         shutil.copy2(server.stub, work / "python")
         shutil.copytree(OURS, work, ignore=_compiled, dirs_exist_ok=True)
         _give_sessions(work / "onnxruntime", work / "text_onnxruntime")
+        shutil.copy2(SHARED, work / "openvino_genai")
         _publish(work, target)
     except OSError as error:
         raise WorkError(
@@ -123,7 +127,7 @@ def _tag(server: Server) -> str:
     for part in (server.stub, server.python_backend / "libtriton_python.so"):
         status = part.stat()
         digest.update(f"{part}:{status.st_size}:{status.st_mtime_ns}".encode())
-    for file in sorted(OURS.rglob("*.py")):
+    for file in (SHARED, *sorted(OURS.rglob("*.py"))):
         digest.update(file.read_bytes())
     return digest.hexdigest()[:16]
 

@@ -8,6 +8,7 @@ from statistics import median
 from typing import Any
 
 from models.arrays import Array
+from models.language_generation import greedy_config, prompt_ids
 
 STREAMS = (1, 8, 32)
 CACHE_GIB = 1
@@ -78,18 +79,16 @@ class Engine:
         # the same prompts come several times: what is measured is work, not memory
         scheduler.enable_prefix_caching = False
         self._pipeline = genai.ContinuousBatchingPipeline(form, scheduler, "CPU", dict(properties))
-        self._genai = genai
         self._count = 0
 
     def token_ids(self, text: str) -> list[int]:
         """Return the tokens that the form's own tokenizer makes of a text."""
-        found = self._pipeline.get_tokenizer().encode(text)
-        return [int(token) for token in found.input_ids.data[0]]
+        found = prompt_ids(self._pipeline.get_tokenizer(), text, is_chat=False)
+        return [int(token) for token in found[0]]
 
     def run(self, prompts: Sequence[Array], new: int) -> Continuation:
         """Continue all prompts at once by `new` tokens each, whatever they are."""
-        config = self._genai.GenerationConfig()
-        config.max_new_tokens, config.do_sample, config.ignore_eos = new, False, True
+        config = greedy_config(self._pipeline.get_config(), new, ignore_eos=True)
         began = time.perf_counter()
         handles = [self._added(prompt, config) for prompt in prompts]
         tokens: list[list[int]] = [[] for _ in prompts]

@@ -18,6 +18,7 @@ from export.language.quiet_openvino import send_nothing
 from export.language.vllm_engine import VllmEngine
 from models.apart import Limits, run_apart
 from models.errors import TransientError, WorkError
+from models.language_generation import ends_of, greedy_config, prompt_ids, shown_ids
 
 if TYPE_CHECKING:
     from export.language.reference import Reference
@@ -94,14 +95,18 @@ def golden_of(
 def answered(form: Path, prompts: Sequence[str], new: int, properties: dict[str, Any]) -> list[str]:
     """Continue all texts at once, by `new` tokens each at most."""
     send_nothing()
+    import openvino
     import openvino_genai as genai
 
-    scheduler, config = genai.SchedulerConfig(), genai.GenerationConfig()
+    scheduler = genai.SchedulerConfig()
     scheduler.cache_size = CACHE_GIB
-    config.max_new_tokens, config.do_sample = new, False
     pipeline = genai.ContinuousBatchingPipeline(form, scheduler, "CPU", properties)
-    found = pipeline.generate(list(prompts), [config] * len(prompts))
-    return [each.m_generation_ids[0] for each in found]
+    tokenizer, defaults = pipeline.get_tokenizer(), pipeline.get_config()
+    config = greedy_config(defaults, new)
+    ids = [openvino.Tensor(prompt_ids(tokenizer, each, is_chat=False)) for each in prompts]
+    found = pipeline.generate(ids, [config] * len(ids))
+    told = [list(shown_ids(each.m_generation_ids[0], ends_of(defaults))) for each in found]
+    return [str(text) for text in tokenizer.decode(told)]
 
 
 def main() -> None:

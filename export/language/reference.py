@@ -8,7 +8,7 @@ are of the tokens that their text is split into, so that they can be asked as te
 import json
 import sys
 from argparse import ArgumentParser
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from itertools import groupby
 from pathlib import Path
@@ -22,6 +22,7 @@ from export.quiet import quiet
 from models.apart import Limits, run_apart
 from models.arrays import Array
 from models.errors import TransientError, WorkError
+from models.language_generation import ids_of
 
 LOG_PROBABILITIES = "log_probabilities.npy"
 ANSWERS = "answers.npz"
@@ -178,26 +179,32 @@ def continued(model: Any, prompts: Sequence[Array], new: int) -> list[Answer]:
 
 
 def split_texts(tokenizer: Any, prompts: Sequence[Array]) -> list[tuple[str, list[int]]]:
-    """Return the texts of prompts, each with the tokens that the tokenizer makes of it."""
+    """Return the texts of prompts, each with the tokens that the tokenizer makes of it.
+
+    The token that the tokenizer begins every text with is none of the text's.
+    """
     texts = [str(tokenizer.decode(prompt)) for prompt in prompts]
+    if (begin := tokenizer.bos_token) and tokenizer.bos_token_id in tokenizer("").input_ids:
+        texts = [text.removeprefix(begin) for text in texts]
     return [(text, list(tokenizer(text).input_ids)) for text in texts if text]
 
 
 def written(
-    tokenizer: Any, texts: Sequence[str], answers: Sequence[Answer]
+    tokenizer: Any, texts: Sequence[str], answers: Sequence[Answer], ends: Collection[int]
 ) -> tuple[tuple[str, str], ...]:
-    """Return different prompts and their answers as text, up to the end of text.
+    """Return different prompts and their answers as text, up to what ends an answer.
 
     Args:
         tokenizer: of transformers.
         texts: the prompts.
         answers: to each.
+        ends: the tokens that end an answer.
     """
     found: dict[str, str] = {}
     for text, answer in zip(texts, answers, strict=True):
         if answer.is_clear and text.strip():
             tokens = answer.tokens.tolist()
-            end = tokens.index(tokenizer.eos_token_id) if tokenizer.eos_token_id in tokens else None
+            end = next((n for n, token in enumerate(tokens) if token in ends), None)
             found[text] = str(tokenizer.decode(tokens[:end], skip_special_tokens=True))
     return tuple(found.items())
 
@@ -222,6 +229,7 @@ def main() -> None:
             given.checkpoint, dtype=torch.float32, local_files_only=True, trust_remote_code=False
         )
         model.train(False)
+        ends = ids_of(model.generation_config.eos_token_id) or {tokenizer.eos_token_id}
         pieces = TokenPieces.read(given.pieces)
         perplexity = scored(model, pieces, given.folder / LOG_PROBABILITIES)
         context = model.config.get_text_config().max_position_embeddings
@@ -233,7 +241,7 @@ def main() -> None:
         kept = answers[: given.prompts]
         write_answers(given.folder, kept)
     (given.folder / TEXTS).write_text(json.dumps(split[: given.prompts]))
-    texts = written(tokenizer, [text for text, _ in whole], answers[: len(whole)])
+    texts = written(tokenizer, [text for text, _ in whole], answers[: len(whole)], ends)
     texts = texts[: given.prompts]
     found = Reference(perplexity, pieces.counted, len(kept), given.new, texts)
     sys.stdout.write(json.dumps(asdict(found)) + "\n")

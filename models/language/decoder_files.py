@@ -1,5 +1,6 @@
 """A trained decoder as the folder that everything downstream reads."""
 
+import json
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -8,6 +9,7 @@ from models.errors import WorkError
 from models.language.lora import merged
 from models.language.quiet import quiet
 from models.language.recipe import DecoderSpec
+from models.language_generation import ids_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -39,7 +41,7 @@ def save_decoder(
     """
     folder.mkdir(parents=True, exist_ok=True)
     whole = decoder if spec.lora is None else merged(decoder, folder)
-    _set_special_tokens(whole, spec)
+    _set_special_tokens(whole, spec, tokenizer)
     with quiet():
         # One file: what is read downstream knows no index of several.
         whole.save_pretrained(folder, max_shard_size="1TB")
@@ -47,13 +49,32 @@ def save_decoder(
         _copy_tokenizer(tokenizer, folder)
 
 
-def _set_special_tokens(decoder: "PreTrainedModel", spec: DecoderSpec) -> None:
-    """Let generation end where the tokenizer's documents end."""
+def _set_special_tokens(
+    decoder: "PreTrainedModel", spec: DecoderSpec, tokenizer: Path | None
+) -> None:
+    """Let generation end where the tokenizer's documents and turns end.
+
+    And at the tokens that a pretrained decoder ended at before, if the tokenizer has them as such.
+    """
+    before = _ends_before(decoder, tokenizer)
     for holder in (decoder.config, decoder.generation_config):
         for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
             value = getattr(spec, name)
             if holder is not None and value is not None:
                 setattr(holder, name, value)
+    if decoder.generation_config is not None and spec.eos_token_id is not None:
+        ends = [*dict.fromkeys((spec.eos_token_id, *spec.turn_end_ids, *before))]
+        decoder.generation_config.eos_token_id = ends if len(ends) > 1 else ends[0]
+
+
+def _ends_before(decoder: "PreTrainedModel", tokenizer: Path | None) -> list[int]:
+    """Return the tokens that end an answer by a decoder's own files, and are the tokenizer's."""
+    config = decoder.generation_config
+    if tokenizer is None or config is None or not (tokenizer / TOKENIZER_FILES[0]).is_file():
+        return []
+    added = json.loads((tokenizer / TOKENIZER_FILES[0]).read_text()).get("added_tokens", ())
+    known = {each["id"] for each in added if each["special"]}
+    return sorted(ids_of(config.eos_token_id) & known)
 
 
 def _copy_tokenizer(source: Path, folder: Path) -> None:

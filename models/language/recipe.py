@@ -42,6 +42,7 @@ class DecoderSpec:
         bos_token_id: of the tokenizer, as the next two; None where it has none.
         eos_token_id: ends a document.
         pad_token_id: fills a batch up.
+        turn_end_ids: tokens that end an answer too, where the template ends a turn by others.
     """
 
     vocab_size: int
@@ -53,6 +54,7 @@ class DecoderSpec:
     bos_token_id: int | None = None
     eos_token_id: int | None = None
     pad_token_id: int | None = None
+    turn_end_ids: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

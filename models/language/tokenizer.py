@@ -38,6 +38,7 @@ WORDS = (
 pattern, as two in a row are split otherwise by the engine's tokenizer."""
 
 _CONFIG, _TEMPLATE = "tokenizer_config.json", "chat_template.jinja"
+_SAID = "millrace"
 _LONG = re.compile(r"(\S{256})\S+|(\s{256})\s+")
 """A word that is too long to learn tokens from: base64, a table of numbers, padding."""
 _OF_THE_MACHINE = ("is_local", "local_files_only", "name_or_path")
@@ -97,6 +98,30 @@ class LanguageTokenizer:
     def padding(self) -> int:
         """The token that fills a batch up."""
         return self._special("pad_token")
+
+    @property
+    def turn_ends(self) -> tuple[int, ...]:
+        """The token that the template puts behind what the assistant says, if it is not `end`.
+
+        Qwen's and Llama's base tokenizers end a document and a turn by different tokens.
+        """
+        fast = self.fast if self._has_template else None
+        if fast is None or not fast.chat_template:
+            return ()
+        chat = [{"role": "user", "content": "?"}, {"role": "assistant", "content": _SAID}]
+        try:
+            whole = str(fast.apply_chat_template(chat, tokenize=False))
+        except Exception:  # a template may refuse any chat: then there is no turn to end
+            return ()
+        behind = fast.backend_tokenizer.encode(
+            whole.rpartition(_SAID)[2].lstrip(), add_special_tokens=False
+        ).ids
+        first = behind[0] if behind else self.end
+        return (int(first),) if first != self.end and first in fast.added_tokens_decoder else ()
+
+    @property
+    def _has_template(self) -> bool:
+        return _TEMPLATE in self.files or "chat_template" in json.loads(self.files[_CONFIG])
 
     def _special(self, name: str) -> int:
         token = json.loads(self.files[_CONFIG])[name]

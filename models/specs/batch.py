@@ -7,6 +7,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from cronsim import CronSim, CronSimError
 from pydantic import AfterValidator, Field
 
+from models.language_generation import MAX_TOKENS
 from models.specs.base import Spec
 from models.specs.dataset import Names
 
@@ -22,7 +23,7 @@ def _hour(text: str) -> str:
 class SamplingSpec(Spec):
     """How a language model's tokens are chosen in a batch job; the words are vLLM's."""
 
-    max_tokens: int = Field(256, ge=1, description="Tokens of an answer at most.")
+    max_tokens: int = Field(MAX_TOKENS, ge=1, description="Tokens of an answer at most.")
     temperature: float = Field(
         0.0, ge=0, le=100, description="0 always takes the likeliest token: no chance is in it."
     )
@@ -78,7 +79,7 @@ class BatchSpec(Spec):
     key: Names = Field(
         (),
         description="Columns that identify a row of the input; those of the dataset when left out. "
-        "Prompts without it are known by a hash of theirs.",
+        "Prompts of a pipeline with neither are known by a hash of theirs.",
     )
     max_dead_letters: float = Field(
         0.05,

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from models.engine_properties import own_properties
+from models.language_generation import ends_of, greedy_config, prompt_ids, shown_ids
 from serving.language.draft import DRAFT
 
 DRAFTED = 2
@@ -21,21 +22,26 @@ THREADS = {"INFERENCE_NUM_THREADS": 1}
 def main() -> None:
     """Open the model and answer."""
     sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
+    import openvino as ov
     import openvino_genai as genai
 
     folder, texts = Path(sys.argv[1]), json.loads(sys.stdin.buffer.read())
-    scheduler, config = genai.SchedulerConfig(), genai.GenerationConfig()
+    scheduler = genai.SchedulerConfig()
     scheduler.cache_size = 1
-    config.max_new_tokens, config.do_sample = int(sys.argv[2]), False
-    config.apply_chat_template = False  # as serving and batch
     properties: dict[str, Any] = {**own_properties(folder), **THREADS}
     if (draft := folder / DRAFT).is_dir():
         own = {**own_properties(draft), **THREADS}
         properties["draft_model"] = genai.draft_model(draft, "CPU", **own)
-        config.num_assistant_tokens = DRAFTED
     pipeline = genai.ContinuousBatchingPipeline(folder, scheduler, "CPU", properties)
-    found = pipeline.generate(texts, [config] * len(texts))
-    sys.stdout.write("\n" + json.dumps([each.m_generation_ids[0] for each in found]) + "\n")
+    tokenizer, defaults = pipeline.get_tokenizer(), pipeline.get_config()
+    config = greedy_config(defaults, int(sys.argv[2]))
+    if draft.is_dir():
+        config.num_assistant_tokens = DRAFTED
+    ids = [ov.Tensor(prompt_ids(tokenizer, text, is_chat=False)) for text in texts]
+    found = pipeline.generate(ids, [config] * len(ids))
+    shown = [list(shown_ids(each.m_generation_ids[0], ends_of(defaults))) for each in found]
+    answers = [str(text) for text in tokenizer.decode(shown)]
+    sys.stdout.write("\n" + json.dumps(answers) + "\n")
 
 
 if __name__ == "__main__":

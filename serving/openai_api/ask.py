@@ -2,10 +2,8 @@
 
 from dataclasses import dataclass
 
+from models.language_generation import MAX_TOKENS
 from serving.language.request import Messages, Sampling
-
-ANSWER_TOKENS = 256
-"""Of an answer whose length is not limited, estimated."""
 
 
 @dataclass(frozen=True)
@@ -35,8 +33,8 @@ class Ask:
 
     @property
     def output_tokens(self) -> int:
-        """Tokens that all answers together may have, estimated where no limit is set."""
-        return len(self.prompts) * self.n * (self.sampling.max_tokens or ANSWER_TOKENS)
+        """Tokens that all answers together may have."""
+        return len(self.prompts) * self.n * (self.sampling.max_tokens or MAX_TOKENS)
 
     @property
     def prompt_field(self) -> str:

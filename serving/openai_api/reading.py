@@ -8,6 +8,7 @@ from pydantic import ValidationError
 from pydantic_core import from_json
 
 from models.errors import nearest
+from models.language_generation import MAX_TOKENS
 from serving.language.request import Messages, Sampling
 from serving.openai_api.ask import Ask
 from serving.openai_api.fields import (
@@ -77,7 +78,8 @@ def _ask(
         frequency_penalty=fields.frequency_penalty,
         seed=fields.seed,
         stop=fields.stop,
-        max_tokens=max_tokens,
+        # said to every backend: each has a default of its own
+        max_tokens=max_tokens or MAX_TOKENS,
         min_tokens=fields.min_tokens,
         n=fields.n,
         ignore_eos=fields.ignore_eos,

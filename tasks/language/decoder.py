@@ -27,6 +27,7 @@ def decoder_of(pipeline: Pipeline, tokenizer: LanguageTokenizer) -> DecoderSpec:
         lora=_lora(model.lora),
         eos_token_id=tokenizer.end,
         pad_token_id=tokenizer.padding,
+        turn_end_ids=tokenizer.turn_ends,
     )
 
 

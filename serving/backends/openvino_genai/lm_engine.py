@@ -7,13 +7,14 @@ there than `max_num_seqs` answers, so that what waits is ours to count, to refus
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import lm_no_telemetry  # type: ignore[import-not-found]  # noqa: F401
 import openvino as ov
 import openvino_genai as genai
+from language_generation import ends_of, greedy_config  # type: ignore[import-not-found]
 from lm_arrivals import Arrivals  # type: ignore[import-not-found]
 from lm_refused import FULL, UNAVAILABLE, Refused, invalid  # type: ignore[import-not-found]
 from lm_sampling import Sampling  # type: ignore[import-not-found]
@@ -76,6 +77,7 @@ class Engine:
         self._pipeline: Any = make()
         self.tokenizer = self._pipeline.get_tokenizer()
         self.defaults = self._pipeline.get_config()
+        self.ends = ends_of(self.defaults)
         self.arrivals = Arrivals()
         self._changed = threading.Condition()
         self._waiting: deque[Stream] = deque()
@@ -208,7 +210,7 @@ class Engine:
         now = time.perf_counter()
         for stream in list(self._running):
             for answer in stream.open_answers:
-                read(stream, answer, now)
+                read(stream, answer, now, self.ends)
             if any(is_ignored(answer) for answer in stream.open_answers):
                 text = "the answer does not fit the engine's cache; ask for fewer tokens"
                 self._leave(stream, Refused(FULL, text))
@@ -280,14 +282,22 @@ class Engine:
             self._leave(stream, why)
 
 
-def read(stream: Stream, answer: Answer, now: float) -> None:
-    """Take the tokens that the engine has made of an answer."""
+def read(stream: Stream, answer: Answer, now: float, ends: Collection[int]) -> None:
+    """Take the tokens that the engine has made of an answer.
+
+    Args:
+        stream: the request.
+        answer: one of its answers.
+        now: seconds of `perf_counter`.
+        ends: the tokens that end an answer; the one that did is counted and not shown.
+    """
+    ends = () if stream.asked.sampling.ignore_eos else ends
     while answer.handle.can_read():
         for output in answer.handle.read().values():
             answer.add(output.generated_ids)
             stream.note_tokens(now)
             if output.finish_reason != genai.GenerationFinishReason.NONE:
-                answer.end(reason_of(output.finish_reason))
+                answer.end(reason_of(output.finish_reason), ends)
 
 
 def is_ignored(answer: Answer) -> bool:
@@ -304,16 +314,9 @@ def generation_config(sampling: Sampling, index: int, defaults: Any) -> Any:
         index: from 0 to n - 1.
         defaults: the engine's own, which knows the tokens that end a text.
     """
-    config = genai.GenerationConfig()
-    config.eos_token_id = defaults.eos_token_id
-    config.stop_token_ids = defaults.stop_token_ids | {defaults.eos_token_id} - {-1}
-    config.ignore_eos = sampling.ignore_eos
-    if sampling.ignore_eos:
-        config.stop_token_ids = {defaults.eos_token_id} - {-1}
-    config.max_new_tokens = sampling.max_tokens
+    config = greedy_config(defaults, sampling.max_tokens, ignore_eos=sampling.ignore_eos)
     config.min_new_tokens = sampling.min_tokens
     config.repetition_penalty = sampling.repetition_penalty
-    config.apply_chat_template = False
     config.do_sample = not sampling.is_greedy
     if config.do_sample:
         config.temperature = sampling.temperature

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
+from language_generation import MAX_TOKENS, prompt_ids  # type: ignore[import-not-found]
 from lm_chat import Template  # type: ignore[import-not-found]
 from lm_refused import invalid  # type: ignore[import-not-found]
 from lm_sampling import described, parsed, sampling_of  # type: ignore[import-not-found]
@@ -20,8 +20,6 @@ FLAGS = {
     "return_num_output_tokens": "num_output_tokens",
 }
 """The output that each asks for."""
-MAX_TOKENS = 16
-"""Of a completion that does not say, as vLLM has it; a chat's answer may fill the context."""
 CHARACTERS = 64
 """Of a prompt for each token of the context; no tokenizer is given more to read."""
 
@@ -68,9 +66,9 @@ def asked_of(
             f"the prompt has {len(prompt)} characters, and the model's context, "
             f"{bounds.context} tokens, takes at most {CHARACTERS * bounds.context}"
         )
-    ids = np.array(tokenizer.encode(prompt, add_special_tokens=not is_chat).input_ids.data)
+    ids = prompt_ids(tokenizer, prompt, is_chat=is_chat)
     room = room_for(ids.shape[1], bounds.context)
-    wanted = sampling.max_tokens or (bounds.context if is_chat else MAX_TOKENS)
+    wanted = sampling.max_tokens or MAX_TOKENS
     if sampling.min_tokens > min(wanted, room):
         raise invalid(
             f"min_tokens is {sampling.min_tokens}, and this answer has at most "

@@ -1,10 +1,11 @@
 """One request while it is answered: what each of its answers has, and what is sent next."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from language_generation import shown_ids  # type: ignore[import-not-found]
 from lm_refused import Refused  # type: ignore[import-not-found]
 from lm_sampling import Sampling  # type: ignore[import-not-found]
 from lm_text import Detokenizer, Stops  # type: ignore[import-not-found]
@@ -82,11 +83,17 @@ class Answer:
         self._decoded_tokens = 0
         self.has_ended = False  # by the engine; its last text may not be decoded yet
         self._end = LENGTH
+        self._hidden = 0
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that the engine has made, the one that ended the answer included."""
+        return len(self.detokenizer.ids) + self._hidden
 
     @property
     def unsent(self) -> int:
         """Tokens that no response has told of."""
-        return len(self.detokenizer.ids) - self._sent_tokens
+        return self.tokens - self._sent_tokens
 
     @property
     def is_stale(self) -> bool:
@@ -98,9 +105,17 @@ class Answer:
         """Take tokens of the engine."""
         self.detokenizer.add(ids)
 
-    def end(self, reason: str) -> None:
-        """Note that the engine gives no more tokens."""
+    def end(self, reason: str, ends: Collection[int] = ()) -> None:
+        """Note that the engine gives no more tokens.
+
+        Args:
+            reason: why.
+            ends: tokens that end an answer and are not shown.
+        """
         self.has_ended, self._end = True, reason
+        shown = list(shown_ids(self.detokenizer.ids, ends))
+        self._hidden = len(self.detokenizer.ids) - len(shown)
+        self.detokenizer.ids = shown
 
     def take(self, known: str, text: str) -> None:
         """Take the decoded windows of the detokenizer."""
@@ -115,7 +130,7 @@ class Answer:
     def part(self) -> tuple[str, str, int]:
         """Return text, reason and tokens since this was last called."""
         text, tokens = self._text, self.unsent
-        self._text, self._sent_tokens = "", len(self.detokenizer.ids)
+        self._text, self._sent_tokens = "", self.tokens
         return text, self.reason, tokens
 
 
@@ -160,7 +175,7 @@ class Stream:
     @property
     def output_tokens(self) -> int:
         """Tokens of all answers."""
-        return sum(len(answer.detokenizer.ids) for answer in self.answers)
+        return sum(answer.tokens for answer in self.answers)
 
     def note_tokens(self, now: float) -> None:
         """Note when tokens came."""

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from models.errors import WorkError
+from models.language_generation import ends_of, greedy_config, prompt_ids, shown_ids
 from serving.batch.prompts.sampling import Sampling
 
 NO_ROOM = "the engine's cache has no room for the answer"
@@ -98,10 +99,9 @@ class Engine:
         self._tokenizer = self._pipeline.get_tokenizer()
         self._defaults = self._pipeline.get_config()
 
-    def tokens(self, text: str) -> Sequence[int]:
-        """Return the tokens of a prompt."""
-        ids = self._tokenizer.encode(text, add_special_tokens=True).input_ids.data
-        return [int(each) for each in np.asarray(ids)[0]]
+    def tokens(self, text: str, *, is_chat: bool = False) -> Sequence[int]:
+        """Return the tokens of a prompt: a text, or what the template made of a chat."""
+        return [int(each) for each in prompt_ids(self._tokenizer, text, is_chat=is_chat)[0]]
 
     def finish(self, asked: Sequence[Asked]) -> list[Finished]:
         """Continue prompts, as many at a time as the engine may have, in their order."""
@@ -119,7 +119,9 @@ class Engine:
                 reasons[number] = self._read(handle, ids[number])
                 if reasons[number] is not None:
                     del running[number]
-        texts = self._tokenizer.decode(ids) if ids else []
+        ends = ends_of(self._defaults)
+        shown = [list(shown_ids(each, ends)) for each in ids]
+        texts = self._tokenizer.decode(shown) if ids else []
         return [self._finished(*each) for each in zip(asked, ids, texts, reasons, strict=True)]
 
     def _read(self, handle: Any, ids: list[int]) -> str | None:
@@ -150,14 +152,10 @@ class Engine:
 
     def _config(self, asked: Asked) -> Any:
         """Translate to the engine's words."""
-        sampling, config = asked.sampling, self._genai.GenerationConfig()
-        config.eos_token_id = self._defaults.eos_token_id
-        config.stop_token_ids = self._defaults.stop_token_ids | {config.eos_token_id} - {-1}
+        sampling, config = asked.sampling, greedy_config(self._defaults, asked.max_tokens)
         config.stop_strings = set(sampling.stop)
         config.include_stop_str_in_output = True  # it is cut off where the answer is whole
-        config.max_new_tokens = asked.max_tokens
         config.repetition_penalty = sampling.repetition_penalty
-        config.apply_chat_template = False
         config.do_sample = sampling.temperature > 0
         if config.do_sample:
             config.temperature, config.top_p = sampling.temperature, sampling.top_p

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from models.language_generation import MAX_TOKENS
+
 
 @dataclass(frozen=True)
 class Sampling:
@@ -17,7 +19,7 @@ class Sampling:
         stop: texts that end an answer; they are not part of it.
     """
 
-    max_tokens: int = 256
+    max_tokens: int = MAX_TOKENS
     temperature: float = 0.0
     top_p: float = 1.0
     top_k: int | None = None

@@ -5,6 +5,10 @@ from typing import Any
 
 import pytest
 
+from flows import predict_text
+from models.language_generation import MAX_TOKENS
+from models.specs.batch import SamplingSpec
+from serving.batch.prompts.sampling import Sampling as OfBatch
 from serving.language.request import Sampling
 from serving.openai_api import reading
 from serving.openai_api.ask import Ask
@@ -22,9 +26,9 @@ def chat(**values: Any) -> Ask:
 
 
 def test_a_plain_request_leaves_everything_to_the_server() -> None:
-    assert completion() == Ask("lm", ("x",), Sampling(), False, False, False)
-    assert chat() == Ask("lm", ((USER,),), Sampling(), False, False, True)
-    assert json.loads(chat().sampling.as_json()) == {}
+    sampling = Sampling(max_tokens=MAX_TOKENS)
+    assert completion() == Ask("lm", ("x",), sampling, False, False, False)
+    assert chat() == Ask("lm", ((USER,),), sampling, False, False, True)
 
 
 SAMPLING = {
@@ -46,7 +50,7 @@ SAMPLING = {
 @pytest.mark.parametrize("read", [completion, chat])
 def test_every_option_is_passed_on(read) -> None:
     assert json.loads(read(**SAMPLING).sampling.as_json()) == SAMPLING
-    assert read(**dict.fromkeys(SAMPLING)).sampling == Sampling()
+    assert read(**dict.fromkeys(SAMPLING)).sampling == Sampling(max_tokens=MAX_TOKENS)
 
 
 def test_a_list_of_prompts_is_several() -> None:
@@ -58,6 +62,13 @@ def test_streams_and_their_usage() -> None:
     assert (asked.stream, asked.include_usage) == (True, True)
     assert not chat(stream=True, stream_options={}).include_usage
     assert not chat(stream=False).stream
+
+
+def test_an_answer_has_256_tokens_where_the_request_does_not_say() -> None:
+    for ask in (chat(), completion()):
+        assert ask.sampling.max_tokens == MAX_TOKENS == 256
+    assert OfBatch().max_tokens == SamplingSpec().max_tokens == MAX_TOKENS
+    assert predict_text.MAX_TOKENS == MAX_TOKENS
 
 
 def test_the_newer_name_of_max_tokens() -> None:
