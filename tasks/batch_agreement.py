@@ -14,7 +14,7 @@ from serving.batch.row_job import RowJob
 from serving.batch.sample import Example, Scored, examples
 from serving.client import TritonClient
 from serving.language.expected import INEXACT
-from serving.language.request import Piece, Sampling
+from serving.language.request import Messages, Piece, Sampling
 from serving.ledger import ledger_of
 from serving.standing import Wish, standing_of
 from tasks.graph_dossier import GraphDossier
@@ -130,7 +130,7 @@ class LiveCheck:
             # The job's answers and the live ones may both be so far from PyTorch's.
             return LiveRows(job, predict, 2 * difference), 0.0
 
-        def complete(prompt: str, sampling: Sampling, seconds: float) -> Piece:
+        def complete(prompt: str | Messages, sampling: Sampling, seconds: float) -> Piece:
             return client.streams.complete(
                 job.model, prompt, sampling, version=job.version, deadline=seconds
             )

@@ -2,6 +2,7 @@
 
 from models.columns import Column
 from models.language_engine import engine_of
+from models.language_generation import chat_template_of
 from models.package import FORM, GraphPackage, Package
 from models.pieces import PLACES
 from models.pipeline import Pipeline
@@ -35,23 +36,26 @@ def job_of(
     """
     version, batch = package.version, pipeline.batch
     names = (pipeline.name, version.version, version.digest)
+    key = batch.key or pipeline.dataset.key
     if isinstance(package, GraphPackage):
         return RowJob(
             *names,
             package.model,
             package.encoding,
-            batch.key or pipeline.dataset.key,
+            key,
             held,
             batch.threads_per_actor,
             batch.batch_size or ROWS,
             batch.max_num_batched_tokens or PLACES,
         )
     sampling = Sampling(**batch.sampling.model_dump())
-    prompts = (*names, package.folder / FORM, batch.prompt, sampling, batch.key)
+    prompts = (*names, package.folder / FORM, batch.prompt, sampling, key, held)
+    template = chat_template_of(package.folder / FORM)
     batch_size, generation = batch.batch_size or PROMPTS, pipeline.serving.generation
     if engine_of(package.files) != "vllm":
         return PromptJob(
             *prompts,
+            template=template,
             threads=batch.threads_per_actor,
             max_num_batched_tokens=batch.max_num_batched_tokens,
             cache_size_gib=generation.cache_size_gib,

@@ -14,11 +14,11 @@ from serving.batch.agreement import (
     number_difference,
     text_difference,
 )
-from serving.batch.prompts.base import PROMPT, Prompts
+from serving.batch.prompts.base import Prompts
 from serving.batch.row_job import RowJob
 from serving.batch.sample import Example
 from serving.index import LoadedModel, live_version, ready_versions
-from serving.language.request import Piece, Sampling
+from serving.language.request import Messages, Piece, Sampling
 from serving.rollout import ARMS
 from serving.standing import Standing, Wish
 
@@ -90,7 +90,7 @@ class LivePrompts:
     """
 
     job: Prompts
-    ask: Callable[[str, Sampling, float], Piece]
+    ask: Callable[[str | Messages, Sampling, float], Piece]
     exact: bool = True
 
     @property
@@ -107,8 +107,7 @@ class LivePrompts:
             stop=asked.stop,
             max_tokens=min(asked.max_tokens, TOKENS),
         )
-        (prompt,) = self.job.encoded(example.row)[PROMPT].to_pylist()
-        got = self.ask(prompt, sampling, seconds)
+        got = self.ask(self.job.asked(example.row), sampling, seconds)
         return text_difference(
             example.written["completion"],
             got.texts[0],

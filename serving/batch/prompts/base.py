@@ -9,12 +9,14 @@ from typing import Any, Self
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from models.casts import cast
+from models.casts import Cast, cast
 from models.checks import as_json
 from models.columns import KEY, Column
 from models.errors import WorkError
 from models.features import TEXT
 from models.keys import hash_keys, hash_rows
+from models.language_generation import ChatTemplate, TemplateRefusal
+from models.messages import Message, is_list_of_structs, parsed
 from serving.batch.drift import Bins
 from serving.batch.job import DEAD, ERROR, ROW, TOKENS_IN, TOKENS_OUT
 from serving.batch.prompts.sampling import Sampling
@@ -22,7 +24,10 @@ from serving.batch.row_keys import cells_of, declared_keys
 from serving.language.draft import CONTEXT
 
 PROMPT = "prompt"
-"""Column of the encoded rows, whatever it is called in the input."""
+"""Column of the encoded rows, whatever it is called in the input; of a chat, what its template
+makes of it."""
+IS_CHAT = "is_chat"
+"""Column of the encoded rows: whether the prompt is a chat's."""
 CHARACTERS = 64
 """Of a prompt for each token of the context; no tokenizer is given more to read."""
 SEED_STEP = 0x9E3779B1
@@ -54,6 +59,7 @@ class Prompts:
         key: columns that identify a row; a hash of the prompt when empty.
         held: columns as the dataset holds them, as far as that is known.
         output_bins: lengths in tokens whose drift is looked at.
+        template: the model's, of chats; None where it has none.
     """
 
     model: str
@@ -65,6 +71,7 @@ class Prompts:
     key: tuple[str, ...] = ()
     held: tuple[Column, ...] = ()
     output_bins: tuple[Bins, ...] = ()
+    template: ChatTemplate | None = None
 
     @property
     def bins(self) -> tuple[Bins, ...]:
@@ -84,7 +91,10 @@ class Prompts:
     @property
     def advice(self) -> str:
         """What to do about an input without the columns that are needed."""
-        return "name the column of the prompts in batch.prompt, and the rows with --input"
+        return (
+            "name the column of the prompts in batch.prompt, what identifies a row in batch.key, "
+            "and the rows with --input"
+        )
 
     @property
     def output(self) -> pa.Schema:
@@ -111,19 +121,68 @@ class Prompts:
         return {"prompt": self.prompt, "sampling": asdict(self.sampling), "held": held}
 
     def encoded(self, rows: pa.RecordBatch | pa.Table) -> pa.Table:
-        """Return `_key`, the prompt and `error` for every row; one without a text has an error."""
-        read = cast(cells_of(rows, self.prompt), Column(self.prompt, "string"))
+        """Return `_key`, the prompt and `error` for every row; one without a text has an error.
+
+        A column of messages is a column of prompts too: what the model's chat template makes of
+        them, as for a client who sends messages.
+        """
+        read = self._read(rows)
         texts = read.values
         unreadable, is_null = pa.array(read.unparsable), texts.is_null()
         is_empty = pc.fill_null(pc.equal(pc.utf8_trim_whitespace(texts), ""), fill_value=False)
+        is_chat = self.has_messages(rows)
+        kind = "a list of messages" if is_chat else "text"
         errors = pc.case_when(
             pc.make_struct(unreadable, is_null, is_empty),
-            *(f"{self.prompt} {fault}" for fault in ("is not text", "is missing", "is empty")),
+            *(f"{self.prompt} {fault}" for fault in (f"is not {kind}", "is missing", "is empty")),
         )
         keys = declared_keys(rows, self.key, self.held)
         if keys is None:
             keys = hash_keys(hash_rows(pa.record_batch({TEXT: texts})))
-        return pa.table({KEY: keys, PROMPT: texts, ERROR: errors.cast(pa.string())})
+        prompts = texts
+        if is_chat:
+            prompts, refusals = self._rendered(texts)
+            errors = pc.coalesce(errors.cast(pa.string()), refusals)
+        marks = pa.repeat(pa.scalar(is_chat), len(texts))
+        columns = {KEY: keys, PROMPT: prompts, IS_CHAT: marks}
+        return pa.table({**columns, ERROR: errors.cast(pa.string())})
+
+    def has_messages(self, rows: pa.RecordBatch | pa.Table) -> bool:
+        """Tell whether the prompts of an input are chats."""
+        held = next((each.type for each in self.held if each.name == self.prompt), None)
+        return held == "messages" or is_list_of_structs(cells_of(rows, self.prompt).type)
+
+    def asked(self, row: pa.RecordBatch) -> str | list[Message]:
+        """Return what a client sends of one row: a text, or the messages of a chat."""
+        (text,) = self._read(row).values.to_pylist()
+        return parsed(text) if self.has_messages(row) else str(text)
+
+    def _read(self, rows: pa.RecordBatch | pa.Table) -> Cast:
+        """Return the cells of the prompts as text; of chats as canonical JSON."""
+        cells = cells_of(rows, self.prompt)
+        is_chat = self.has_messages(rows)
+        return cast(cells, Column(self.prompt, "messages" if is_chat else "string"))
+
+    def _rendered(self, chats: pa.Array) -> tuple[pa.Array, pa.Array]:
+        """Return what the template makes of chats, and why it does not take some; null for none."""
+        prompts: list[str | None] = []
+        refusals: list[str | None] = []
+        for chat in chats.to_pylist():
+            prompt, refusal = (None, None) if chat is None else self._prompt(parsed(chat))
+            prompts.append(prompt)
+            refusals.append(refusal)
+        return pa.array(prompts, pa.string()), pa.array(refusals, pa.string())
+
+    def _prompt(self, messages: list[Message]) -> tuple[str | None, str | None]:
+        if self.template is None:
+            return None, "the model has no chat template, and the prompt is a chat"
+        try:
+            return (
+                (self.template.prompt(messages), None) if messages else (None, "it has no message")
+            )
+        except TemplateRefusal as error:
+            words = f": {error}" if str(error) else ""
+            return None, f"the model's chat template does not take the messages{words}"
 
     def compared(
         self, rows: pa.RecordBatch | pa.Table, encoded: pa.Table
@@ -139,6 +198,12 @@ class Prompts:
             row: place of the row in the input.
         """
         return (self.sampling.seed + row * SEED_STEP) % SEED_SPACE
+
+
+def chats_among(rows: pa.Table) -> list[bool]:
+    """Return which of the encoded rows have a chat's prompt."""
+    marked = IS_CHAT in rows.column_names
+    return rows[IS_CHAT].to_pylist() if marked else [False] * len(rows)
 
 
 def context_of(form: Path) -> int:

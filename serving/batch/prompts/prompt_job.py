@@ -16,6 +16,7 @@ from serving.batch.prompts.base import (
     OUTPUT,
     PROMPT,
     Prompts,
+    chats_among,
     context_of,
     fault_in,
     is_readable,
@@ -77,7 +78,8 @@ class Generator:
             rows: `_row`, `_key` and the prompt.
         """
         texts, places = rows[PROMPT].to_pylist(), rows[ROW].to_pylist()
-        ids = [self._tokens(text) for text in texts]
+        asked_in = zip(texts, chats_among(rows), strict=True)
+        ids = [self._tokens(text, is_chat=is_chat) for text, is_chat in asked_in]
         pairs = zip(texts, ids, strict=True)
         faults = [fault_in(text, each, self.context) for text, each in pairs]
         good = [n for n, fault in enumerate(faults) if fault is None]
@@ -93,8 +95,9 @@ class Generator:
             refused(rows, texts, {n: fault for n, fault in enumerate(faults) if fault}),
         )
 
-    def _tokens(self, text: str) -> Sequence[int]:
-        return self.engine.tokens(text) if is_readable(text, self.context) else ()
+    def _tokens(self, text: str, *, is_chat: bool = False) -> Sequence[int]:
+        readable = is_readable(text, self.context)
+        return self.engine.tokens(text, is_chat=is_chat) if readable else ()
 
     def _asked(self, ids: Sequence[int], row: int) -> Asked:
         sampling = self.job.sampling

@@ -10,7 +10,14 @@ import pyarrow.compute as pc
 
 from models.columns import KEY
 from serving.batch.job import ROW
-from serving.batch.prompts.base import PROMPT, context_of, fault_in, is_readable, refused
+from serving.batch.prompts.base import (
+    PROMPT,
+    chats_among,
+    context_of,
+    fault_in,
+    is_readable,
+    refused,
+)
 from serving.batch.prompts.vllm_rows import TEXT, TOKENS
 from serving.batch.workplace import Workplace
 
@@ -34,7 +41,8 @@ class Tokens:
             rows: `ROW`, `KEY` and the prompt.
         """
         texts = rows[PROMPT].to_pylist()
-        ids = [self._tokens(text) for text in texts]
+        asked = zip(texts, chats_among(rows), strict=True)
+        ids = [self._tokens(text, is_chat=is_chat) for text, is_chat in asked]
         pairs = zip(texts, ids, strict=True)
         faults = {
             n: fault for n, pair in enumerate(pairs) if (fault := fault_in(*pair, self.context))
@@ -47,10 +55,12 @@ class Tokens:
         columns = {ROW: rows[ROW], KEY: rows[KEY], TEXT: rows[PROMPT], TOKENS: lists}
         return pa.table(columns).take(good)
 
-    def _tokens(self, text: str) -> list[int]:
+    def _tokens(self, text: str, *, is_chat: bool) -> list[int]:
         if not is_readable(text, self.context):
             return []
-        return list(self.tokenizer(text, verbose=False)["input_ids"])
+        return list(
+            self.tokenizer(text, add_special_tokens=not is_chat, verbose=False)["input_ids"]
+        )
 
 
 def tokenizer_of(form: Path) -> Any:

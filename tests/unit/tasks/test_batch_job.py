@@ -5,10 +5,12 @@ from typing import Any
 
 import pytest
 
+from models.columns import Column
 from models.errors import InputError
 from models.package import LanguagePackage, ModelVersion
 from models.pipeline import Pipeline
 from models.places import Places
+from serving.batch.fingerprint import fingerprint_of
 from serving.batch.prompts.prompt_job import PromptJob
 from serving.batch.prompts.vllm_job import VllmJob
 from tasks import batch_job
@@ -71,3 +73,18 @@ def test_without_a_gpu_nothing_is_asked_or_read(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(batch_job, "gpus_of_ray", lambda: 0.0)
     with pytest.raises(InputError, match="there is no GPU for vLLM"):
         job_of(pipeline(), package("a.safetensors"), PLACES, ())
+
+
+def test_prompts_are_known_by_the_keys_of_the_dataset_as_rows_are() -> None:
+    held = (Column("id", "int"),)
+    values = pipeline(key=()).model_dump()
+    values["dataset"]["key"] = ["id"]
+    keyed = Pipeline.model_validate(values)
+    form = package("a.xml")
+    job = job_of(keyed, form, PLACES, held)
+    assert (job.key, job.held) == (("id",), held)
+    without = job_of(pipeline(key=()), form, PLACES, held)
+    assert without.key == ()
+    assert fingerprint_of(job, {}) != fingerprint_of(without, {})
+    own = job_of(Pipeline.model_validate({**values, "batch": {"key": ["n"]}}), form, PLACES, held)
+    assert own.key == ("n",)

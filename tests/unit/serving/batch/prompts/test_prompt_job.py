@@ -1,5 +1,6 @@
 """Prompts through a real engine, with a small model of random weights."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from models.columns import Column
 from models.errors import WorkError
+from models.language_generation import chat_template_of
 from models.source import Chunk
 from serving.batch.prompts.prompt_job import Generator, PromptJob
 from serving.batch.prompts.sampling import Sampling
@@ -145,3 +148,34 @@ def test_files_of_another_form_are_told(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"n_ctx": 8}')
     with pytest.raises(WorkError, match="cannot open the files of the model"):
         PromptJob("m", 3, "d", tmp_path).worker()
+
+
+CHAT = [{"role": "user", "content": "the mill"}]
+TOOL = [{"role": "tool", "content": "4"}]
+
+
+def test_a_column_of_messages_is_asked_as_the_template_has_it(job: PromptJob, made: Made) -> None:
+    chats = replace(job, template=chat_template_of(made.folder))
+    good, dead = read(chats, prompt=pa.array([CHAT, TOOL, None, []]))
+    assert good["prompt"].to_pylist() == ["<|user|>the mill\n<|assistant|>"]
+    assert dead["reason"].to_pylist() == [
+        "the model's chat template does not take the messages: no tools",
+        "prompt is missing",
+        "it has no message",
+    ]
+
+
+def test_messages_are_text_too_where_the_dataset_holds_them_so(job: PromptJob, made: Made) -> None:
+    template, held = chat_template_of(made.folder), (Column("prompt", "messages"),)
+    text = json.dumps(CHAT)
+    for each, wanted in ((job, text), (replace(job, held=held), "<|user|>the mill\n<|assistant|>")):
+        good, _ = read(replace(each, template=template), prompt=[text])
+        assert good["prompt"].to_pylist() == [wanted]
+    assert replace(job, held=held).asked(pa.record_batch({"prompt": [text]})) == CHAT
+
+
+def test_chats_without_a_template_are_dead(job: PromptJob) -> None:
+    _, dead = read(job, prompt=pa.array([CHAT]))
+    assert dead["reason"].to_pylist() == [
+        "the model has no chat template, and the prompt is a chat"
+    ]

@@ -1,0 +1,116 @@
+"""Golden answers, the live backend and batch jobs read prompts as transformers does."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from export.language.engine_speed import EXACT
+from export.language.from_checkpoint import write_exact_form
+from export.language.golden import answered
+from export.language.reference import split_texts
+from models.language.tokenizer import LanguageTokenizer
+from models.language_generation import chat_template_of
+from models.source import Chunk
+from serving.batch.prompts.prompt_job import Generator, PromptJob
+from serving.batch.prompts.sampling import Sampling
+from serving.batch.reader import parted
+from serving.language import alone
+from tests.instruct_model import CHATML, CHATS, LLAMA, TURN_END, Instruct, opened, write_instruct
+from tests.unit.serving.test_language_backend import module
+
+backend = module("lm_request")
+ASKED = [chat[:2] for chat in CHATS]
+TEXTS = ["rain falls", "what does the wind do?", "日本 ☂", "<|im_start|>user\nwhat"]
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        ("qwen3", CHATML, False, True),
+        ("llama", LLAMA, True, False),
+    ],
+    ids=["chatml", "begun-by-a-post-processor-and-ended-by-no-special-token"],
+)
+def made(request: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Instruct, Path]:
+    """A decoder, and its form for the engine."""
+    kind, template, begins, special = request.param
+    folder = tmp_path_factory.mktemp("instruct")
+    write_instruct(folder / "made", kind, template, begins=begins, special=special)
+    write_exact_form(folder / "made", folder / "form")
+    return opened(folder / "made"), folder / "form"
+
+
+@pytest.fixture(scope="module")
+def generator(made: tuple[Instruct, Path]) -> Generator:
+    template = chat_template_of(made[1])
+    return PromptJob(
+        "m", 1, "d", made[1], sampling=Sampling(max_tokens=24), threads=1, template=template
+    ).worker()
+
+
+def scored(generator: Generator, prompts: pa.Array) -> list[dict[str, Any]]:
+    rows = pa.record_batch({"prompt": prompts})
+    good, dead = parted(Chunk(rows), 0, generator.job.encoded(rows))
+    assert not len(dead), dead
+    return generator(good).rows.sort_by("_row").to_pylist()  # type: ignore[no-any-return]
+
+
+def test_golden_answers_are_those_of_a_text_and_not_of_a_chat(made: tuple[Instruct, Path]) -> None:
+    mine, form = made
+    wanted = [mine.text(prompt) for prompt in TEXTS]
+    assert answered(form, TEXTS, 24, dict(EXACT)) == wanted
+
+
+def test_a_batch_of_texts_and_of_chats_is_answered_as_transformers_does(
+    made: tuple[Instruct, Path], generator: Generator
+) -> None:
+    mine, _ = made
+    texts = scored(generator, pa.array(TEXTS))
+    assert [row["completion"] for row in texts] == [mine.text(prompt) for prompt in TEXTS]
+    chats = scored(generator, pa.array(ASKED))
+    assert [row["completion"] for row in chats] == [mine.chat(chat) for chat in ASKED]
+    assert {row["finish_reason"] for row in chats} == {"stop"}, "it has learnt to end a turn"
+    assert not any(TURN_END in row["completion"] for row in chats)
+
+
+def test_the_backend_reads_a_chat_as_transformers_does(
+    made: tuple[Instruct, Path], generator: Generator
+) -> None:
+    mine, form = made
+    tokenizer, template = generator.engine._tokenizer, module("lm_chat").template_of(form)
+    for chat in ASKED:
+        messages = np.array([json.dumps(chat).encode()], object)
+        read = backend.asked_of({"messages": messages}, tokenizer, template, backend.Bounds(128, 4))
+        asked = mine.tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=False)
+        assert read.ids[0].tolist() == mine.tokenizer(asked, add_special_tokens=False).input_ids
+
+
+def test_a_prompt_of_a_certificate_begins_once(made: tuple[Instruct, Path]) -> None:
+    words = made[0].tokenizer
+    whole = words.apply_chat_template(CHATS[0], tokenize=False)
+    ids = words(whole, add_special_tokens=False).input_ids[:12]
+    ((text, again),) = split_texts(words, [np.array(ids)])
+    assert again == ids
+    assert not text.startswith("<s>")
+
+
+def test_the_end_of_a_turn_is_found_in_the_template(made: tuple[Instruct, Path]) -> None:
+    folder = made[0].folder
+    files = {file.name: file.read_bytes() for file in folder.glob("*token*")}
+    template = folder / "chat_template.jinja"
+    found = LanguageTokenizer({**files, template.name: template.read_bytes()}).turn_ends
+    assert found == (made[0].tokenizer.convert_tokens_to_ids(TURN_END),)
+
+
+def test_a_form_is_opened_alone_without_its_template(
+    made: tuple[Instruct, Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "text").write_text(TEXTS[0])
+    monkeypatch.setattr("sys.argv", ["alone", str(made[1])])
+    with (tmp_path / "text").open() as text:
+        monkeypatch.setattr("sys.stdin", text)
+        alone.main()
