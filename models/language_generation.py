@@ -141,10 +141,8 @@ def _text(token: str | Mapping[str, Any]) -> str:
 def _compiled(source: str) -> Any:
     """Compile a template in the environment of transformers' `render_jinja_template`."""
     from jinja2 import TemplateError, nodes
-    from jinja2.exceptions import SecurityError
     from jinja2.ext import Extension, loopcontrols
     from jinja2.sandbox import ImmutableSandboxedEnvironment
-    from jinja2.utils import Namespace
 
     class Generation(Extension):
         """Takes the marks around what an assistant says: in a prompt they write nothing."""
@@ -155,6 +153,30 @@ def _compiled(source: str) -> Any:
             line = next(parser.stream).lineno
             body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
             return nodes.Scope(body, lineno=line)
+
+    def refuse(words: str) -> None:
+        error = TemplateError(words)
+        error.is_of_the_template = True  # type: ignore[attr-defined]
+        raise error
+
+    def to_json(value: Any, ensure_ascii: bool = False, **options: Any) -> str:
+        """Write JSON as it is, where Jinja's own filter would write it for HTML."""
+        return json.dumps(value, ensure_ascii=ensure_ascii, **options)
+
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols]
+    )
+    environment.filters["tojson"] = to_json
+    environment.globals["raise_exception"] = refuse
+    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
+    environment.globals["namespace"] = _namespace_type()
+    return environment.from_string(source)
+
+
+def _namespace_type() -> type:
+    """Return what a template's `namespace` makes: no name in it reaches Python's own."""
+    from jinja2.exceptions import SecurityError
+    from jinja2.utils import Namespace
 
     class PlainNamespace(Namespace):
         """Holds no name by which a template could reach Python."""
@@ -173,20 +195,4 @@ def _compiled(source: str) -> Any:
             if isinstance(name, str) and name.startswith("_"):
                 raise SecurityError("a namespace holds no name that begins with an underscore")
 
-    def refuse(words: str) -> None:
-        error = TemplateError(words)
-        error.is_of_the_template = True  # type: ignore[attr-defined]
-        raise error
-
-    def to_json(value: Any, ensure_ascii: bool = False, **options: Any) -> str:
-        """Write JSON as it is, where Jinja's own filter would write it for HTML."""
-        return json.dumps(value, ensure_ascii=ensure_ascii, **options)
-
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols]
-    )
-    environment.filters["tojson"] = to_json
-    environment.globals["raise_exception"] = refuse
-    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
-    environment.globals["namespace"] = PlainNamespace
-    return environment.from_string(source)
+    return PlainNamespace
