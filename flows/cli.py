@@ -7,12 +7,14 @@ needs them, after the settings were put into the environment that they read.
 import logging
 import sys
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from flows import console, environment, run_state, settings
+from flows.witness import run_witnessed
 from models.errors import MillraceError, TransientError
 from models.faults import written_trace
 from models.printable import safe
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
     from models.pipeline import Pipeline
 
 INTERRUPTED = 130
+ON_RAY = {"run", "score", "demo"}
+"""Commands that Ray may end: its core ends the process of whoever it is connected to."""
 
 app = typer.Typer(
     name="millrace",
@@ -387,6 +391,14 @@ def _say(line: str) -> None:
 def main() -> None:
     """Run a command; a user's mistake is an error message and exit code 2, never a stack trace."""
     as_json = "--json" in sys.argv
+    command = partial(_main, as_json=as_json)
+    if not ON_RAY & set(sys.argv[1:2]):
+        command()
+        return
+    run_witnessed(command, partial(console.print_error, as_json=as_json))
+
+
+def _main(*, as_json: bool) -> None:
     try:
         app()
     except MillraceError as error:

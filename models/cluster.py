@@ -86,7 +86,8 @@ def _init(address: str, **options: Any) -> None:
 def _quiet() -> None:
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
-    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    # What fails is raised too, and told by whoever takes it.
+    logging.getLogger("ray.data").setLevel(logging.CRITICAL)
     # The newer reader lists files and reads footers in processes of their own, eight of them
     # before the first row: on two cores that took longer than the whole training of an example.
     context.use_datasource_v2 = False

@@ -1,0 +1,135 @@
+"""A command runs in a child process, whose parent tells what it came to if the child cannot.
+
+Ray's core ends the process that it runs in, by `_Exit(1)` and without a word of Python, when its
+raylet is gone; a kernel that is out of memory kills it. Then the parent prints the error, as JSON
+where JSON was asked for. The parent does nothing else: a signal that it gets it passes on, and the
+child does not outlive it.
+"""
+
+import ctypes
+import os
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from types import FrameType
+
+from models.errors import MillraceError, WorkError
+
+PASSED_ON = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+KILLS = (signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL)
+"""By which a command ends that nobody meant to stop."""
+PR_SET_PDEATHSIG = 1
+TOLD = b"."
+LOG_BYTES = 64 * 1024
+RAY = Path("/tmp/ray")
+"""Where Ray has its logs."""
+
+
+def run_witnessed(command: Callable[[], None], tell: Callable[[MillraceError], None]) -> None:
+    """Run a command in a child process and end as it ends.
+
+    Args:
+        command: ends by itself, or by `SystemExit`; it has told its outcome then.
+        tell: prints an error.
+    """
+    if not hasattr(os, "fork"):
+        command()
+        return
+    sys.stdout.flush()
+    sys.stderr.flush()
+    read, write = os.pipe()
+    parent = os.getpid()
+    child = os.fork()
+    if child == 0:
+        os.close(read)
+        _end_with(parent)
+        _run(command, write)
+    os.close(write)
+    status = _waited(child)
+    has_told = os.read(read, 1) == TOLD
+    os.close(read)
+    if has_told or os.waitstatus_to_exitcode(status) == 0:
+        os._exit(_code(status))
+    error = error_of(os.waitstatus_to_exitcode(status), _last_words(child))
+    if error is None:
+        _end_by(os.WTERMSIG(status))
+    else:
+        tell(error)
+        sys.exit(error.exit_code)
+
+
+def error_of(code: int, words: str) -> MillraceError | None:
+    """Return what to say of a child that ended without a word; None where a signal stopped it.
+
+    Args:
+        code: its exit code; of a signal the negative of its number.
+        words: what native code said last, or nothing.
+    """
+    if code < 0 and -code not in KILLS:
+        return None
+    ended = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+    why = "its Ray is gone" if code > 0 else "for want of memory, as like as not"
+    return WorkError(
+        f"the command's process was ended while it worked, {why}; nothing unfinished was published",
+        seen=f"{ended}{f': {words}' if words else ''}",
+        valid="a machine with enough memory, and a Ray that lives as long as the command",
+        hint="run the same command again: a `score` takes up what was scored, a `run` begins anew; "
+        f"why is in Ray's logs, {RAY}",
+    )
+
+
+def _run(command: Callable[[], None], write: int) -> None:
+    """Run the command in the child, and say that it came to an end of its own."""
+    try:
+        command()
+    finally:
+        with suppress(OSError):  # nobody may read stdout any more
+            sys.stdout.flush()
+        # behind it come only Python's own exit, and what was registered for that
+        os.write(write, TOLD)
+    sys.exit(0)
+
+
+def _waited(child: int) -> int:
+    """Wait for the child, passing signals on; the terminal sends Ctrl-C to both."""
+
+    def pass_on(signum: int, frame: FrameType | None) -> None:
+        del frame
+        os.kill(child, signum)
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for each in PASSED_ON:
+        signal.signal(each, pass_on)
+    return os.waitpid(child, 0)[1]
+
+
+def _end_with(parent: int) -> None:
+    """Let this process be killed when its parent ends, where the system can."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # it has ended already
+            os._exit(1)
+
+
+def _code(status: int) -> int:
+    if os.WIFSIGNALED(status):
+        _end_by(os.WTERMSIG(status))
+    return os.WEXITSTATUS(status)
+
+
+def _end_by(signum: int) -> None:
+    """End as the child did, by the same signal."""
+    signal.signal(signum, signal.SIG_DFL)
+    os.kill(os.getpid(), signum)
+    os._exit(128 + signum)
+
+
+def _last_words(child: int) -> str:
+    """Return the last line of Ray's core in a process that it ended, without its prefix."""
+    lines: list[str] = []
+    for log in RAY.glob(f"session_*/logs/python-core-driver-*_{child}.log"):
+        with suppress(OSError):  # another user's
+            lines += log.read_bytes()[-LOG_BYTES:].decode(errors="replace").splitlines()
+    return lines[-1].rpartition("] ")[2].strip()[:300] if lines else ""
