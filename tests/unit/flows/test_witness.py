@@ -8,7 +8,9 @@ import sys
 import textwrap
 
 import pytest
+from ray.exceptions import NodeDiedError
 
+from flows import cli
 from flows.witness import error_of
 
 PROGRAM = """
@@ -56,7 +58,7 @@ def test_one_that_is_ended_by_native_code_or_a_kill_is_told_as_json(
     told = json.loads(done.stdout.removeprefix("out "))
     assert done.returncode == 1
     assert told["seen"] == seen
-    assert "run the same command again" in told["hint"]
+    assert "run the same command again" in told["next"]
     assert "Traceback" not in done.stderr
 
 
@@ -91,3 +93,10 @@ def test_the_reason_of_ray_is_in_the_error() -> None:
     assert error is not None
     assert error.seen == "exit code 1: The connection to the plasma store is failed."
     assert error_of(-signal.SIGTERM, "") is None
+
+
+def test_an_error_of_ray_is_told_in_its_first_line() -> None:
+    told = cli._of_ray(NodeDiedError("the node died\n(1) an advice"))
+    assert told is not None
+    assert (told.exit_code, told.seen) == (1, "NodeDiedError: the node died")
+    assert cli._of_ray(ValueError("mine")) is None
