@@ -137,6 +137,7 @@ def engine_alone(pipeline: Any, passages: Passages) -> float:
     while len(answers) < len(prompts):
         for number, (prompt, tokens) in islice(coming, STREAMS - len(running)):
             config = genai.GenerationConfig(max_new_tokens=tokens, ignore_eos=True, do_sample=False)
+            config.apply_chat_template = False
             running.append(pipeline.add_request(number, prompt, config))
         pipeline.step()
         ended = [each for each in running if each.get_status() != genai.GenerationStatus.RUNNING]

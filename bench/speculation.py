@@ -88,7 +88,7 @@ def _accepted(made: Written) -> float:
     import openvino_genai as genai
 
     config = genai.GenerationConfig(max_new_tokens=TOKENS, ignore_eos=True, do_sample=False)
-    config.num_assistant_tokens = GUESSES
+    config.num_assistant_tokens, config.apply_chat_template = GUESSES, False
     prompts = [made.text[start : start + CHARACTERS] for start in range(0, 8 * 911, 911)]
     drafted = engine(made.drafted, len(prompts), caching=False)
     found = drafted.generate(prompts, [config] * len(prompts))

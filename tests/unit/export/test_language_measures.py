@@ -232,7 +232,6 @@ def test_answers_are_read_as_they_were_written(tmp_path: Path) -> None:
 
 def test_prompts_are_written_as_text_up_to_its_end_unless_a_tie_decided() -> None:
     tokenizer = SimpleNamespace(
-        eos_token_id=0,
         decode=lambda tokens, skip_special_tokens: "".join(map(chr, tokens)),
     )
     answers = [
@@ -241,9 +240,10 @@ def test_prompts_are_written_as_text_up_to_its_end_unless_a_tie_decided() -> Non
         answer([98], [1.0]),
         answer([100], [1.0]),
     ]
-    found = written(tokenizer, ["whole", "tied", " ", "whole"], answers[:3] + [answers[0]])
+    found = written(tokenizer, ["whole", "tied", " ", "whole"], answers[:3] + [answers[0]], {0, 5})
     assert found == (("whole", "bc"),)
-    assert written(tokenizer, ["a", "b"], answers[2:]) == (("a", "b"), ("b", "d"))
+    assert written(tokenizer, ["whole"], answers[:1], {0, 99}) == (("whole", "b"),)
+    assert written(tokenizer, ["a", "b"], answers[2:], {0}) == (("a", "b"), ("b", "d"))
 
 
 def numbered(*lengths: int, answer: Array | None = None) -> TokenPieces:

@@ -1,4 +1,5 @@
 import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ from models.errors import InputError, WorkError
 from models.language.decoder import build_decoder, config_of
 from models.language.decoder_files import save_decoder
 from models.language.recipe import DecoderSpec, Lora
+from models.language.tokenizer import LanguageTokenizer
+from tests.instruct_model import CHATML, chat_tokenizer
 
 TOKENS = torch.arange(2, 20)[None]
 
@@ -181,3 +184,24 @@ def test_a_tokenizer_goes_with_the_decoder(tiny: DecoderSpec, tmp_path: Path) ->
         "tokenizer.json",
         "tokenizer_config.json",
     }
+
+
+def test_an_answer_ends_where_the_document_the_turn_and_the_pretrained_decoder_end(
+    tmp_path: Path,
+) -> None:
+    end, pad, begin = 0, 1, 2
+    words = chat_tokenizer(CHATML, begins=False)
+    words.save_pretrained(tmp_path / "words")
+    files = {file.name: file.read_bytes() for file in (tmp_path / "words").iterdir()}
+    tokenizer = LanguageTokenizer(files)
+    (turn_end,) = tokenizer.turn_ends
+    spec = DecoderSpec(
+        tokenizer.vocab_size, 64, eos_token_id=end, pad_token_id=pad, turn_end_ids=(turn_end,)
+    )
+    decoder = build_decoder(spec, seed=0)
+    # a special token of the tokenizer, and one that is text there
+    decoder.generation_config.eos_token_id = [begin, 100]
+    save_decoder(tmp_path / "made", decoder, spec, tmp_path / "words")
+    told = json.loads((tmp_path / "made" / "generation_config.json").read_text())
+    assert told["eos_token_id"] == [end, turn_end, begin]
+    assert json.loads((tmp_path / "made" / "config.json").read_text())["eos_token_id"] == end
