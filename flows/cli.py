@@ -102,7 +102,10 @@ def release(
     from flows.show import show_release
 
     if watch:
-        watch_releases(interval, console.print_json if as_json else show_release)
+        from tasks.release import Lookout
+
+        show = console.print_json if as_json else show_release
+        watch_releases(interval, show, Lookout(settings.load().places).due)
         return
     with console.stdout_for_results():
         outcomes = release_once()
@@ -246,13 +249,13 @@ def up(
     """Start MLflow, Prefect, Triton and the scheduled deployments on this machine."""
     from flows import control
     from flows.show import show_status
+    from flows.show_up import lines_of_up
 
     chosen = settings.load()
     found = control.up(chosen, detach=not foreground, say=_say)
     console.print_json(found) if as_json else show_status(found)
-    if found.running:
-        files = ", ".join(str(file) for file in chosen.pipeline_files())
-        _say(f"scheduled: {files or 'no pipeline file; name yours in MILLRACE_PIPELINES'}")
+    for line in lines_of_up(found):
+        _say(line)
 
 
 @app.command()
@@ -272,6 +275,7 @@ def status(as_json: AsJson = False) -> None:
     """Tell what runs, and which versions are live."""
     from flows import control
     from flows.show import show_served, show_status
+    from flows.show_up import lines_of_status
     from serving.live import live_versions, served_models
 
     chosen = settings.load()
@@ -282,6 +286,8 @@ def status(as_json: AsJson = False) -> None:
         console.print_json({**console.plain(found), "served": served})
         return
     show_status(found)
+    for line in lines_of_status(found):
+        console.print_hint(line, label="note")
     show_served(served)
 
 

@@ -10,16 +10,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-from flows import processes, run_state
+from flows import processes, run_state, schedule_state
 from flows.deployment_specs import plan
 from flows.environment import child_environment
+from flows.prefect_login import login_file
 from flows.run_state import RunRecord
+from flows.schedule_state import Schedules
 from flows.services import Service, healthy, local
 from flows.settings import MARK, Settings
 from models.errors import WorkError
 from models.places import Places
 
 HEALTHY_SECONDS = 120.0
+HANDED_SECONDS = 60.0
 STOP_SECONDS = 60.0
 POLL_SECONDS = 0.2
 HOPELESS_RESTARTS = 2
@@ -69,6 +72,9 @@ class Status:
         services: empty when nothing runs.
         live_versions: what the hook that was given returned.
         orphans: processes that a supervisor which was killed has left.
+        schedules: what is scheduled; None before Prefect was looked at.
+        prefect_login: the file of the password that Prefect's pages ask for; empty where the
+            server is not ours.
     """
 
     running: bool
@@ -78,6 +84,8 @@ class Status:
     services: tuple[ServiceStatus, ...] = ()
     live_versions: Mapping[str, object] | None = None
     orphans: int = 0
+    schedules: Schedules | None = None
+    prefect_login: str = ""
 
     @property
     def healthy(self) -> bool:
@@ -132,6 +140,7 @@ def _start_once(settings: Settings, say: Say) -> "subprocess.Popen[bytes] | None
     with starting:
         if run_state.supervisor_alive(settings.run):
             say(f"already up for {settings.home}")
+            _hand_over(settings, say)
             if not status(settings).healthy:
                 say("not everything is healthy; `millrace status` looks again, logs are in logs/")
             return None
@@ -143,6 +152,7 @@ def _start(settings: Settings, say: Say) -> "subprocess.Popen[bytes]":
     _sweep(settings, say)
     services = local(settings)
     _ports_must_be_free(services)
+    schedule_state.ask(settings.run, settings.pipeline_patterns())
     supervisor = _start_supervisor(settings)
     try:
         _wait_until_well(settings, services, supervisor, say)
@@ -150,6 +160,35 @@ def _start(settings: Settings, say: Say) -> "subprocess.Popen[bytes]":
         down(settings)
         raise
     return supervisor
+
+
+def _hand_over(settings: Settings, say: Say) -> None:
+    """Have the running services schedule these files, if any were chosen, and wait for it.
+
+    Raises:
+        WorkError: Prefect does not have them in time.
+    """
+    if "pipelines" not in settings.model_fields_set:
+        return
+    patterns = settings.pipeline_patterns()
+    if schedule_state.asked(settings.run, ()) != patterns:
+        say("scheduling other pipeline files")
+    schedule_state.ask(settings.run, patterns)
+    deadline = time.monotonic() + HANDED_SECONDS
+    while not _is_scheduled(settings, patterns):
+        if time.monotonic() > deadline:
+            log = settings.places().logs / "deployments.log"
+            raise WorkError(
+                f"Prefect did not take the schedules within {HANDED_SECONDS:.0f} s",
+                seen=f"the end of {log}\n{tail(log)}",
+                hint="`millrace status` tells when it has; what was scheduled before still is",
+            )
+        time.sleep(POLL_SECONDS)
+
+
+def _is_scheduled(settings: Settings, patterns: tuple[str, ...]) -> bool:
+    found = schedule_state.read(settings.run)
+    return found is not None and found.settled and found.patterns == patterns
 
 
 def _stay(settings: Settings, supervisor: "subprocess.Popen[bytes]", say: Say) -> None:
@@ -224,6 +263,8 @@ def status(settings: Settings, *, live_versions: LiveVersions | None = None) -> 
         uptime_seconds=time.time() - record.started_at,
         services=services,
         live_versions=live_versions(settings.places()) if live_versions and serving else None,
+        schedules=schedule_state.read(settings.run),
+        prefect_login="" if settings.prefect_api_url else str(login_file(settings.run)),
     )
 
 

@@ -67,6 +67,15 @@ def plan(pipeline_files: tuple[Path, ...], prefect_file: Path) -> tuple[Deployme
                 seen=", ".join(str(each.file) for each in pipelines if each.name == pipeline.name),
                 valid="a name of its own for each pipeline of MILLRACE_PIPELINES",
             )
+    return specs_of(pipelines, prefect_file)
+
+
+def specs_of(pipelines: tuple[Scheduled, ...], prefect_file: Path) -> tuple[DeploymentSpec, ...]:
+    """Return the deployments of these pipelines, as `prefect_file` declares them.
+
+    Raises:
+        InputError: the file cannot be read.
+    """
     declared = [_declared(entry) for entry in _yaml(prefect_file).get("deployments", [])]
     return tuple(spec for base in declared for spec in _for_pipelines(base, pipelines))
 

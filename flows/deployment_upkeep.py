@@ -1,7 +1,7 @@
 """Putting right, when the deployments' process starts, what happened while it was away.
 
 Runs whose process died unseen still hold their deployment's only slot; runs that fell due while
-nothing was up wait in a queue; pipelines that are no longer served still have their schedules.
+nothing was up wait in a queue. What is scheduled is the work of `flows.schedule_loop`.
 Only this home's deployments are touched: several homes may share one Prefect server.
 """
 
@@ -94,7 +94,6 @@ async def put_right(
     """
     await _crash_lost(client, settings)
     await _forget_missed(client, specs)
-    await _unschedule_others(client, settings, {spec.name for spec in specs})
 
 
 async def _crash_lost(client: "PrefectClient", settings: Settings) -> None:
@@ -131,21 +130,6 @@ async def _forget_missed(client: "PrefectClient", specs: tuple[DeploymentSpec, .
     ]
     for run_id in superseded(missed, specs):
         await client.delete_flow_run(run_id)
-
-
-async def _unschedule_others(client: "PrefectClient", settings: Settings, names: set[str]) -> None:
-    """Take the schedules from deployments of this home whose pipeline is no longer served.
-
-    On the embedded server, those that name no home are this home's too.
-    """
-    home = home_id(settings)
-    tags = (f"{HOME}{home}",) if settings.prefect_api_url else ()
-    for deployment in await client.read_deployments(deployment_filter=_deployments(tags=tags)):
-        if deployment.work_pool_name is not None or belongs_elsewhere(deployment.tags, home):
-            continue
-        if deployment.name not in names:
-            for schedule in deployment.schedules:
-                await client.delete_deployment_schedule(deployment.id, schedule.id)
 
 
 async def _runs(

@@ -1,33 +1,42 @@
 """The process that serves the scheduled deployments: `python -m flows.deployments`.
 
-It registers them with the Prefect server, then polls for runs that are due and starts each in a
+It keeps them registered with the Prefect server, polls for runs that are due and starts each in a
 process of its own, with the environment that this one has.
 """
 
 import asyncio
 import os
 import signal
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flows.deployment_specs import DeploymentSpec, plan
-from flows.deployment_upkeep import OURS, home_id, owned, put_right
+from flows.console import set_up_logging
+from flows.deployment_specs import DeploymentSpec
+from flows.deployment_upkeep import OURS, put_right
 from flows.environment import apply
+from flows.schedule_loop import ScheduleLoop
 from flows.services import answers, deployments_ready_file, errors_told
 from flows.settings import Settings, load
 from models.errors import TransientError
 from models.private_files import replace_private
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
     from prefect.deployments.runner import RunnerDeployment
     from prefect.runner import Runner
 
 POLL_SECONDS = 3.0
 API_SECONDS = 120.0
+MOST = 1000
+"""Flow runs at a time, all deployments together; each has a limit of its own."""
+_FLOW_NAMES: dict[str, str] = {}
 
 
-def runner_deployment(spec: DeploymentSpec) -> "RunnerDeployment":
-    """Return the deployment in Prefect's form; imports the module of its flow."""
+def runner_deployment(spec: DeploymentSpec, paused: bool = False) -> "RunnerDeployment":
+    """Return the deployment in Prefect's form, its schedule paused or not.
+
+    Imports the module of its flow.
+    """
     from prefect.client.schemas.objects import ConcurrencyLimitConfig, ConcurrencyLimitStrategy
     from prefect.deployments.runner import RunnerDeployment
     from prefect.schedules import Cron
@@ -35,7 +44,7 @@ def runner_deployment(spec: DeploymentSpec) -> "RunnerDeployment":
     deployment = RunnerDeployment.from_entrypoint(
         spec.entrypoint,
         name=spec.name,
-        schedule=Cron(spec.cron, timezone=spec.timezone) if spec.cron else None,
+        schedule=Cron(spec.cron, timezone=spec.timezone, active=not paused) if spec.cron else None,
         schedules=None if spec.cron else [],
         concurrency_limit=ConcurrencyLimitConfig(
             limit=spec.limit,
@@ -51,8 +60,8 @@ def runner_deployment(spec: DeploymentSpec) -> "RunnerDeployment":
     return deployment
 
 
-async def serve(settings: Settings, specs: tuple[DeploymentSpec, ...]) -> None:
-    """Register the deployments and run what is due, until SIGTERM.
+async def serve(settings: Settings) -> None:
+    """Keep the deployments registered and run what is due, until SIGTERM.
 
     Every deployment may run at once, so that a long training never delays a release.
 
@@ -63,18 +72,44 @@ async def serve(settings: Settings, specs: tuple[DeploymentSpec, ...]) -> None:
     from prefect.runner import Runner
 
     await _wait_for_api(settings)
-    runner = Runner(
-        name=OURS, query_seconds=POLL_SECONDS, limit=max(1, len(specs)), pause_on_shutdown=False
-    )
+    runner = Runner(name=OURS, query_seconds=POLL_SECONDS, limit=MOST, pause_on_shutdown=False)
+
+    async def register(spec: DeploymentSpec, paused: bool) -> "UUID":
+        return await runner.aadd_deployment(runner_deployment(spec, paused))
+
     async with get_client() as client:
-        for spec in specs:
-            await runner.aadd_deployment(runner_deployment(spec))
+        loop = ScheduleLoop(settings, client, register, _flow_name)
+        specs, _, _ = loop.wanted()
+        pause = await loop.look()
         await put_right(client, settings, specs)
-    await _run_until_told(runner, deployments_ready_file(settings))
+        keeping = asyncio.create_task(_keep(loop, settings, pause))
+        try:
+            await _run_until_told(runner, keeping)
+        finally:
+            keeping.cancel()
 
 
-async def _run_until_told(runner: "Runner", ready: Path) -> None:
-    """Run the runner until SIGTERM, then cancel what it runs.
+async def _keep(loop: ScheduleLoop, settings: Settings, pause: float) -> None:
+    """Look for ever; say that this process is well while Prefect holds what it should."""
+    ready = deployments_ready_file(settings)
+    while True:
+        if not loop.state.settled:
+            ready.unlink(missing_ok=True)
+        elif not ready.exists():
+            replace_private(ready, f"{os.getpid()}\n")
+        await asyncio.sleep(pause)
+        pause = await loop.look()
+
+
+def _flow_name(spec: DeploymentSpec) -> str:
+    """Return the name of a deployment's flow."""
+    if spec.entrypoint not in _FLOW_NAMES:
+        _FLOW_NAMES[spec.entrypoint] = runner_deployment(spec).flow_name or ""
+    return _FLOW_NAMES[spec.entrypoint]
+
+
+async def _run_until_told(runner: "Runner", keeping: "asyncio.Task[None]") -> None:
+    """Run the runner until SIGTERM or a fault of what keeps the deployments; cancel what it runs.
 
     The runner's own handler calls its asynchronous `stop` without awaiting it, which would leave
     the runs in progress behind.
@@ -84,13 +119,14 @@ async def _run_until_told(runner: "Runner", ready: Path) -> None:
         await asyncio.sleep(0.05)
     told = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told.set)
-    replace_private(ready, f"{os.getpid()}\n")
     waiting = asyncio.create_task(told.wait())
-    await asyncio.wait({polling, waiting}, return_when=asyncio.FIRST_COMPLETED)
-    if told.is_set():
+    await asyncio.wait({polling, waiting, keeping}, return_when=asyncio.FIRST_COMPLETED)
+    if told.is_set() or keeping.done():
         await runner.astop()
     waiting.cancel()
     await polling
+    if keeping.done():
+        await keeping
 
 
 async def _wait_for_api(settings: Settings) -> None:
@@ -107,10 +143,9 @@ def main() -> None:
     """Serve the deployments of the pipeline files that the settings name."""
     with errors_told():
         settings = apply(load())
+        set_up_logging()
         deployments_ready_file(settings).unlink(missing_ok=True)
-        declared = plan(settings.pipeline_files(), settings.deployments)
-        shared = settings.prefect_api_url is not None
-        asyncio.run(serve(settings, owned(declared, home_id(settings), shared=shared)))
+        asyncio.run(serve(settings))
 
 
 if __name__ == "__main__":

@@ -7,15 +7,13 @@ imported. Importing this module imports none of them.
 import json
 import os
 from collections.abc import Iterator
-from pathlib import Path
 
+from flows import prefect_login
 from flows.mlflow_login import login_of
 from flows.settings import (
-    DEFAULT_PIPELINES,
     LOOPBACK,
     PORTS,
     Settings,
-    absolute,
     ray_token,
     variable,
 )
@@ -23,6 +21,7 @@ from models.places import EMBEDDED, is_this_machine
 from models.signing import SigningKeys
 
 _ADDRESSES = ("MLFLOW_TRACKING_URI", "PREFECT_API_URL")
+_REPLACED = (*_ADDRESSES, prefect_login.CLIENT, prefect_login.SERVER)
 
 
 def tool_environment(settings: Settings) -> dict[str, str]:
@@ -36,10 +35,17 @@ def tool_environment(settings: Settings) -> dict[str, str]:
         derived["MLFLOW_TRACKING_URI"] = settings.mlflow_uri()
     if settings.prefect_api_url is None and prefect_api is not None:
         derived["PREFECT_API_URL"] = prefect_api
+    logins: dict[str, str] = {}
+    told = dict(derived)
+    if settings.prefect_api_url is None and settings.run.is_dir():
+        login = prefect_login.prefect_login(settings.run)
+        logins = {prefect_login.CLIENT: login, prefect_login.SERVER: login}
+        told[prefect_login.CLIENT] = prefect_login.digest(login)
     environment = {
         **derived,
+        **logins,
         "MILLRACE_HOME": str(settings.home),
-        "MILLRACE_DERIVED": json.dumps(derived),
+        "MILLRACE_DERIVED": json.dumps(told),
         # Where a store that is opened in-process puts the artifacts of new experiments; without
         # it they land in ./mlruns. The server gets the same folder as --default-artifact-root.
         "_MLFLOW_SERVER_ARTIFACT_ROOT": str(settings.home / "artifacts"),
@@ -102,7 +108,7 @@ def apply(settings: Settings) -> Settings:
     if settings.ray_address == EMBEDDED:
         ray_token(settings)
     environment = child_environment(settings)
-    for name in _ADDRESSES:
+    for name in _REPLACED:
         os.environ.pop(name, None)
     os.environ.update(environment)
     return settings
@@ -122,10 +128,12 @@ def _live_until_now(settings: Settings) -> Iterator[tuple[str, int, str]]:
 
 def child_environment(settings: Settings) -> dict[str, str]:
     """Return the whole environment for a process that works for these settings."""
-    inherited = {name: value for name, value in os.environ.items() if name not in _ADDRESSES}
+    inherited = {name: value for name, value in os.environ.items() if name not in _REPLACED}
+    chosen_server = settings.prefect_api_url is not None
     return {
         **preferences(),
         **inherited,
+        **prefect_login.inherited_login(os.environ, settings.derived, chosen=chosen_server),
         **_proxy_exceptions(inherited),
         **chosen(settings),
         **tool_environment(settings),
@@ -134,15 +142,12 @@ def child_environment(settings: Settings) -> dict[str, str]:
 
 def chosen(settings: Settings) -> dict[str, str]:
     """Return the variables that make `load()` return these settings elsewhere."""
-    files = [str(absolute(Path(pattern))) for pattern in settings.pipelines]
-    if settings.pipelines == DEFAULT_PIPELINES:
-        files = [file for file in files if Path(file).exists()]
     values: dict[str, str | None] = {
         "MLFLOW_TRACKING_URI": settings.mlflow_tracking_uri,
         "PREFECT_API_URL": settings.prefect_api_url,
         "MILLRACE_TABLES": settings.tables,
         "MILLRACE_DEPLOYMENTS": str(settings.deployments),
-        "MILLRACE_PIPELINES": ",".join(files),
+        "MILLRACE_PIPELINES": ",".join(settings.pipeline_patterns()),
         "MILLRACE_TRUSTED_SIGNERS": ",".join(settings.trusted_signers) or None,
         "MILLRACE_MLFLOW_AUTH": "true" if settings.mlflow_auth else None,
         "RAY_ADDRESS": None if settings.ray_address == EMBEDDED else settings.ray_address,

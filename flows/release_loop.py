@@ -1,9 +1,10 @@
 """`millrace release`, once or for good."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from flows.release_model import release_model
+from flows.watch import Wishes
 from models.errors import MillraceError
 from serving.outcome import Outcome
 from tasks.progress import log
@@ -14,14 +15,31 @@ def release_once() -> tuple[Outcome, ...]:
     return release_model(asked_by="millrace release", again=True)
 
 
-def watch_releases(interval: float, show: Callable[[tuple[Outcome, ...]], None]) -> None:
-    """Reconcile every `interval` seconds until Ctrl-C; a failure is told and tried again.
+def watch_releases(
+    interval: float,
+    show: Callable[[tuple[Outcome, ...]], None],
+    due: Callable[[], Mapping[str, str]],
+) -> None:
+    """Look every `interval` seconds until Ctrl-C, and release where something is due.
 
-    A fault of ours, which would only come back, ends it.
+    A failure is told, and tried again after a minute or more. A fault of ours, which would only
+    come back, ends it.
+
+    Args:
+        interval: seconds between two looks.
+        show: takes what a release changed.
+        due: returns what a release would begin with, by model.
     """
+    wishes = Wishes()
     while True:
         try:
-            outcomes = release_model(asked_by="millrace release --watch")
+            wanted = wishes.of(due(), time.monotonic())
+            outcomes = (
+                release_model(asked_by="millrace release --watch", models=list(wanted))
+                if wanted
+                else ()
+            )
+            wishes.released(wanted)
             if any(outcome.changed for outcome in outcomes):
                 show(outcomes)
         except Exception as error:

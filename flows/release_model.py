@@ -7,13 +7,14 @@ from serving.live import live_versions, served_models
 from serving.outcome import Outcome, checked
 from tasks.release import reconcile_triton
 from tasks.report import publish_release, run_link
+from tasks.run_names import name_run, release_name
 
-SCHEDULE = "schedule"
+PREFECT = "a run of the deployment"
 
 
 @flow(name="release_model", retries=0, persist_result=False)
 def release_model(
-    asked_by: str = SCHEDULE, again: bool = False, models: list[str] | None = None
+    asked_by: str = PREFECT, again: bool = False, models: list[str] | None = None
 ) -> tuple[Outcome, ...]:
     """Reconcile every Triton server with the registry, whoever asks for it.
 
@@ -29,6 +30,9 @@ def release_model(
     """
     places = environment.apply(settings.load()).places()
     outcomes = reconcile_triton(places, asked_by, run_link(), again, models)
+    told = {each.model: each.version for each in outcomes if each.changed or each.error}
+    if told:
+        name_run(release_name(told), *told)
     if any(outcome.changed or (outcome.error and not outcome.known) for outcome in outcomes):
         publish_release(outcomes, served_models(places, live_versions(places)))
     checked([outcome for outcome in outcomes if not outcome.known])

@@ -12,7 +12,7 @@ from models.errors import MillraceError
 from tasks.progress import log
 
 RETRY_SECONDS = (2.0, 5.0, 10.0, 20.0)
-"""How long to wait after each failure that may pass; then the schedule, every minute, has it."""
+"""How long to wait after each failure that may pass; then the watch has it, a minute later."""
 MOST = 4
 """Releases at a time; what is wanted beyond goes into the next one together."""
 
@@ -101,7 +101,7 @@ class ReleaseWorker:
 
 
 def may_pass(error: BaseException) -> bool:
-    """Return whether a release that failed is worth another try before the schedule's."""
+    """Return whether a release that failed is worth another try before the watch's."""
     return not isinstance(error, MillraceError) or error.transient
 
 

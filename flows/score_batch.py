@@ -20,6 +20,7 @@ from serving.batch.missed import committed_dates, dates_to_do, in_turn
 from serving.batch.report import BatchReport
 from tasks.progress import log
 from tasks.report import publish_batch
+from tasks.run_names import name_run, score_name
 from tasks.score import score_rows
 from tasks.score_elsewhere import score_elsewhere
 
@@ -55,6 +56,7 @@ def score_batch(
     if catch_up and date is None:
         table = places.table("predictions", pipeline.name)
         days = dates_to_do(committed_dates(table), day, pipeline.batch.catch_up)
+    name_run(score_name(pipeline.name, days), pipeline.name)
     score = _score(pipeline, Path(pipeline_file), chosen)
 
     def scored(each: str) -> BatchReport:

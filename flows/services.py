@@ -101,7 +101,7 @@ def mlflow_server(settings: Settings) -> Service:
 
 
 def prefect_server(settings: Settings) -> Service:
-    """Return the Prefect server over the embedded database.
+    """Return the Prefect server over the embedded database, with a login and our guard before it.
 
     Its CORS default lets every website that the user visits call the API; ours only its own UI.
     """
@@ -111,7 +111,7 @@ def prefect_server(settings: Settings) -> Service:
         name="prefect",
         log=_log(settings, "prefect"),
         argv=(
-            *(sys.executable, "-m", "prefect", "server", "start"),
+            *(sys.executable, "-m", "flows.prefect_app"),
             *("--host", LOOPBACK, "--port", str(port)),
         ),
         environment={
@@ -276,7 +276,10 @@ def unsupervised_environment(settings: Settings, service: Service) -> dict[str, 
     if settings.prefect_api_url is None:
         addresses["PREFECT_API_URL"] = f"http://{LOOPBACK}:{settings.prefect_port}/api"
     whole = environment(settings, service)
-    return whole | addresses if service.name in ("deployments", "webhook") else whole
+    if service.name not in ("deployments", "webhook"):
+        return whole
+    # The login goes with the address: nothing below may take it for one that came unasked.
+    return {name: value for name, value in whole.items() if name != "MILLRACE_DERIVED"} | addresses
 
 
 @contextmanager

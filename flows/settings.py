@@ -206,6 +206,13 @@ class Settings(BaseSettings):
             trusted_signers=self.trusted_signers,
         )
 
+    def pipeline_patterns(self) -> tuple[str, ...]:
+        """Return the files and globs to schedule, absolute; of the default what is there."""
+        patterns = [str(absolute(Path(pattern))) for pattern in self.pipelines]
+        if self.pipelines == DEFAULT_PIPELINES:
+            patterns = [each for each in patterns if Path(each).exists()]
+        return tuple(patterns)
+
     def pipeline_files(self) -> tuple[Path, ...]:
         """Return the pipeline files to schedule, absolute and in order.
 

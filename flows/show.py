@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from flows.console import print_hint, print_table
 from flows.show_language import language_rows, promotion_rows, show_certified_language, show_text
+from models.mlflow_pages import version_page
 from tasks.recovery import recovery
 
 if TYPE_CHECKING:
@@ -263,7 +264,7 @@ def _page(outcome: "TrainOutcome | LanguageOutcome") -> str:
     address, version = outcome.run.tracking_uri.rstrip("/"), outcome.version
     if not address.startswith(("http://", "https://")):
         return ""
-    return f"{address}/#/models/{version.model}/versions/{version.version}"
+    return version_page(address, version.model, version.version)
 
 
 def _number(value: float | None) -> str:

@@ -1,8 +1,10 @@
 """Prefect's temporary server, which a command has where `millrace up` does not run.
 
 It is the command's child. In its session it would get the terminal's Ctrl-C as well, and be gone
-when the flow wants to tell it how it ended, which it then tries for minutes. And a command that is
-killed leaves it behind.
+when the flow wants to tell it how it ended, which it then tries for minutes. Prefect ends it in
+the command's exit handlers, which SIGTERM and SIGKILL skip, so it looks itself whether its command
+is there still (`flows.prefect_app`). What is left where even that failed, as by a server that was
+frozen, the next command ends.
 """
 
 import os
@@ -13,10 +15,12 @@ from typing import Any
 import psutil
 
 from flows import processes
+from flows.prefect_app import COMMAND
 
 TEMPORARY = "PREFECT__SERVER_EPHEMERAL"
 """Set to 1 by Prefect in the environment of such a server."""
-HOME, COMMAND = "MILLRACE_HOME", "MILLRACE_COMMAND"
+HOME = "MILLRACE_HOME"
+THEIRS, OURS = "prefect.server.api.server:create_app", "flows.prefect_app:create"
 END_SECONDS = 5.0
 
 
@@ -29,11 +33,16 @@ class _InSessionsOfTheirOwn:
     @staticmethod
     def Popen(**options: Any) -> "subprocess.Popen[Any]":  # noqa: N802 - that is its name there
         environment = {**options.pop("env"), COMMAND: str(os.getpid())}
-        return subprocess.Popen(**options, env=environment, start_new_session=True)
+        words = [OURS if word == THEIRS else word for word in options.pop("args")]
+        assert OURS in words, "Prefect starts its temporary server otherwise: it would be unguarded"
+        return subprocess.Popen(words, **options, env=environment, start_new_session=True)
 
 
 def keep_apart() -> None:
-    """Let the temporary server of this process, if it gets one, have a session of its own."""
+    """Let the temporary server of this process, if it gets one, have our guard before it.
+
+    It also has a session of its own, and ends with this process.
+    """
     from prefect.server.api import server
 
     server.subprocess = _InSessionsOfTheirOwn()  # type: ignore[assignment, attr-defined]

@@ -21,6 +21,7 @@ from tasks.language.export import export_forms
 from tasks.language.register import log_forms, promote_form, register_form
 from tasks.language.report import publish_language
 from tasks.language.train import tokenize_documents, train_decoder
+from tasks.run_names import name_run
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,7 @@ def train_language(
         log_forms(trained, exported, run)
         version = register_form(pipeline, places, snapshot, trained, exported, run)
         promotion = promote_form(pipeline, places, exported, version)
+    name_run(f"train {pipeline.name} {version.version}", pipeline.name)
     publish_language(snapshot, trained, exported, version, promotion, run)
     return LanguageOutcome(
         snapshot,

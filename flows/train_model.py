@@ -28,6 +28,7 @@ from tasks.promote import promote_version
 from tasks.reference import names_versions, pinned_versions
 from tasks.register import log_evidence, register_version
 from tasks.report import publish_training
+from tasks.run_names import name_run
 from tasks.source_control import code_version
 from tasks.train import train_workers
 
@@ -81,6 +82,7 @@ def train_model(
     pipeline = load_pipeline(Path(pipeline_file), overrides or ())
     places = environment.apply(settings.load()).places()
     check_reachable(places.tracking_uri)
+    name_run(f"train {pipeline.name}", pipeline.name)
     if names_versions(pipeline):
         pipeline = pinned_versions(pipeline, registry_of(places))
     snapshot = ingest_dataset(pipeline, places)
@@ -95,6 +97,7 @@ def train_model(
         if pipeline.model.family == CAUSAL_LM:
             return train_language(pipeline, places, snapshot, run)
         outcome = _train_and_register(pipeline, places, snapshot, run)
+    name_run(f"train {pipeline.name} {outcome.version.version}", pipeline.name)
     publish_training(
         pipeline,
         places,

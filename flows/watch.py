@@ -1,12 +1,15 @@
 """A look every few seconds at whether a release would do anything: then it asks for one.
 
-Aliases announce themselves by a webhook. What dies does not: a Triton that came back with nothing
-loaded, a backend whose process was killed; nor does a step of a rollout that is over.
+Aliases announce themselves by a webhook, but MLflow tells only once, and what dies does not tell
+at all: a Triton that came back with nothing loaded, a backend whose process was killed; nor does a
+step of a rollout that is over, or the minute that a model is served without its alias. So all of
+that is found here, and nothing is done where nothing is due.
 """
 
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
 
 from flows.release_worker import one_line
 from tasks.progress import log
@@ -14,17 +17,80 @@ from tasks.progress import log
 LOOK_SECONDS = 5.0
 MOST_OF_A_CORE = 0.05
 """Looking may take this share of one core; where it takes more, it is done less often."""
+AGAIN_SECONDS, LONGEST_SECONDS = 60.0, 300.0
+"""Between two tries of the same thing, twice as long after each that did not help."""
+AT_ONCE = 3
+"""Releases that ended well and left the same thing due, before the next one waits as well."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What was asked for, of one model.
+
+    Attributes:
+        why: what was due.
+        at: when it was asked for last.
+        tries: how often.
+        released: whether a release has ended well since.
+    """
+
+    why: str
+    at: float
+    tries: int = 1
+    released: bool = False
+
+    def is_time(self, now: float) -> bool:
+        """Return whether to ask for the same once more."""
+        if self.released and self.tries < AT_ONCE:
+            return True
+        pause: float = min(AGAIN_SECONDS * 2 ** (self.tries - 1), LONGEST_SECONDS)
+        return now - self.at >= pause
+
+
+class Wishes:
+    """Decides what to ask for: what is due, at once; the same thing once more, after a while."""
+
+    def __init__(self) -> None:
+        self._asked: dict[str, Asked] = {}
+
+    def of(self, found: Mapping[str, str], now: float) -> dict[str, str]:
+        """Return what to ask for now.
+
+        Args:
+            found: what is due, by model.
+            now: seconds, monotonic.
+        """
+        asked: dict[str, Asked] = {}
+        wanted: dict[str, str] = {}
+        for model, why in found.items():
+            before = self._asked.get(model)
+            if before is None or before.why != why:
+                asked[model] = Asked(why, now)
+            elif before.is_time(now):
+                asked[model] = Asked(why, now, before.tries + 1)
+            else:
+                asked[model] = before
+                continue
+            wanted[model] = why
+        self._asked = asked
+        return wanted
+
+    def released(self, models: Collection[str] | None) -> None:
+        """Take note that a release of models, or of all, ended well."""
+        self._asked = {
+            model: replace(each, released=True) if models is None or model in models else each
+            for model, each in self._asked.items()
+        }
 
 
 class Watch:
-    """A thread that looks, and asks once for each thing that it finds.
-
-    What it asked for and no release mended is left to the schedule.
+    """A thread that looks, and asks for what it finds.
 
     Args:
         due: returns what is to be done, by model, where no release is under way.
         want: asks for a release: of which model, and why.
         look_seconds: time between two looks.
+        clock: seconds, monotonic.
     """
 
     def __init__(
@@ -32,9 +98,11 @@ class Watch:
         due: Callable[[], Mapping[str, str]],
         want: Callable[[str, str], None],
         look_seconds: float = LOOK_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._due, self._want, self._look_seconds = due, want, look_seconds
-        self._asked: dict[str, str] = {}
+        self._clock = clock
+        self._wishes = Wishes()
         self._told = ""
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._work, name="watch", daemon=True)
@@ -45,9 +113,7 @@ class Watch:
 
     def released(self, models: Collection[str] | None) -> None:
         """Take note that a release of models, or of all, ended well: what is due now is news."""
-        self._asked = {
-            k: why for k, why in self._asked.items() if models is not None and k not in models
-        }
+        self._wishes.released(models)
 
     def end(self) -> None:
         """Look no more; does not wait."""
@@ -62,14 +128,9 @@ class Watch:
             self._tell(one_line(error))
         else:
             self._tell("")
-            self._ask(found)
-        return max(self._look_seconds, (time.thread_time() - began) / MOST_OF_A_CORE)
-
-    def _ask(self, found: Mapping[str, str]) -> None:
-        for model, why in found.items():
-            if self._asked.get(model) != why:
+            for model, why in self._wishes.of(found, self._clock()).items():
                 self._want(model, f"watch: {why}")
-        self._asked = dict(found)
+        return max(self._look_seconds, (time.thread_time() - began) / MOST_OF_A_CORE)
 
     def _work(self) -> None:
         pause = self._look_seconds
@@ -79,5 +140,5 @@ class Watch:
     def _tell(self, reason: str) -> None:
         """Say once why it cannot look."""
         if reason and reason != self._told:
-            log.warning("cannot look whether a release is due; the schedule does: %s", reason)
+            log.warning("cannot look whether a release is due; it goes on trying: %s", reason)
         self._told = reason

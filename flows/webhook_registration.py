@@ -150,4 +150,4 @@ class Registrar:
         """Say once why MLflow does not take the subscription."""
         if reason != self._told:
             self._told = reason
-            log.warning("MLflow does not take our webhook; the schedule releases: %s", reason)
+            log.warning("MLflow does not take our webhook; the watch releases: %s", reason)

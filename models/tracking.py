@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from models.errors import WorkError
+from models.mlflow_pages import KIND, KIND_OF_OURS
 from models.places import Places
 from models.reachable import require_database, require_http
 
@@ -172,7 +173,10 @@ def _experiment(places: Places, name: str) -> str:
         known = store.get_experiment_by_name(name)
         if known is not None and known.lifecycle_stage == "deleted":
             store.restore_experiment(known.experiment_id)
-        return str(known.experiment_id if known else store.create_experiment(name, location))
+        found = str(known.experiment_id if known else store.create_experiment(name, location))
+        if known is None or known.tags.get(KIND) != KIND_OF_OURS:
+            store.set_experiment_tag(found, KIND, KIND_OF_OURS)
+        return found
     except (MlflowException, SQLAlchemyError) as error:
         raise WorkError(
             f"MLflow's experiment {name!r} cannot be opened",

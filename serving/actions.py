@@ -152,5 +152,6 @@ def of_model(actions: Sequence[Action], model: str) -> tuple[Action, ...]:
 def in_words(action: Action) -> str:
     """Return an action in a few words, the same for the same thing to do."""
     version = getattr(action, "version", None)
-    words = (type(action).__name__.lower(), action.model, version and f"version {version}")
+    step = f"{action.split.weight_percent:g}%" if isinstance(action, Divert) else None
+    words = (type(action).__name__.lower(), action.model, version and f"version {version}", step)
     return one_line(" ".join(word for word in words if word))

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from models.mlflow_pages import version_page
 from models.pipeline import Pipeline
 from models.places import Places
 from models.tracking import TrackedRun, client
@@ -154,7 +155,7 @@ def description_of(report: BatchReport, per_day: float, unit: Unit) -> str:
         per_day: how much of `unit` it did a day.
         unit: what it is counted in.
     """
-    version = f"#/models/{report.model}/versions/{report.model_version}"
+    version = version_page("", report.model, report.model_version).removeprefix("/")
     daily = f"{per_day:,.0f} {unit} a day"
     if is_short(report.seconds):
         daily += f", extrapolated from {report.seconds:.0f} s"

@@ -15,7 +15,7 @@ from models.promotion import Comparison
 from models.registry import Registry, registry_of
 from models.specs.rollout import RolloutSpec
 from models.tracking import TrackedRun
-from serving.actions import in_words
+from serving.actions import Action, in_words
 from serving.expected import Expected
 from serving.ledger import ledger_of
 from serving.model_release import Request
@@ -71,8 +71,13 @@ class Lookout:
 
     places: Callable[[], Places]
     _desk: "RegistryDesk | None" = field(default=None, init=False)
+    _faults: dict[str, str] = field(default_factory=dict, init=False)
 
     def due(self) -> Mapping[str, str]:
+        """Return in words what a release would begin with, by model."""
+        return {model: in_words(action) for model, action in self.actions().items()}
+
+    def actions(self) -> Mapping[str, Action]:
         """Return what a release would begin with, by model, where none is under way."""
         places = self.places()
         if self._desk is None or self._desk.places != places:
@@ -80,13 +85,20 @@ class Lookout:
         repository = Repository(places.model_repository, places.staging)
         observer = Observer(self._desk, ledger_of(places), repository, places.triton)
         world = observer.world()
-        # a release tells what it is, and keeps its trace
-        due = dict.fromkeys(world.faults, "it cannot be looked at")
+        self._tell_faults(world.faults)
+        due: dict[str, Action] = {}
         for model in sorted({action.model for action in plan(world)}):
             with repository.exclusive(model, wait=False) as nothing_changes:
                 if nothing_changes and (actions := plan(observer.world(model))):
-                    due[model] = in_words(actions[0])
+                    due[model] = actions[0]
         return due
+
+    def _tell_faults(self, faults: Mapping[str, MillraceError]) -> None:
+        """Log once why a model cannot be looked at; the others are."""
+        told, self._faults = self._faults, {model: str(each) for model, each in faults.items()}
+        for model, fault in self._faults.items():
+            if told.get(model) != fault:
+                log.error("%s", fault)
 
 
 @dataclass

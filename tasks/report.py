@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from prefect.artifacts import create_link_artifact, create_markdown_artifact
 
+from models.mlflow_pages import page, version_page
 from models.pipeline import Pipeline
 from models.places import Places
 
@@ -55,9 +56,9 @@ def publish_training(
         text, key=key_of(pipeline.name, "training"), description="training run"
     )
     if places.tracking_uri.startswith("http"):
-        link = f"{places.tracking_uri}/{run.path}"
+        link = page(places.tracking_uri, run.path)
         create_link_artifact(link, "run in MLflow", key=key_of(pipeline.name, "mlflow-run"))
-        link = f"{places.tracking_uri}/#/models/{version.model}/versions/{version.version}"
+        link = version_page(places.tracking_uri, version.model, version.version)
         create_link_artifact(link, "version in MLflow", key=key_of(pipeline.name, "mlflow-version"))
 
 

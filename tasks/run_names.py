@@ -1,0 +1,39 @@
+"""Names and tags of flow runs, by which a person finds them: what was done, of which model."""
+
+from collections.abc import Mapping, Sequence
+
+MOST_NAMED = 3
+
+
+def release_name(versions: Mapping[str, int | None]) -> str:
+    """Return the name of a release: `release digits 3`."""
+    named = [f"{m} {v}" if v is not None else m for m, v in sorted(versions.items())]
+    more = f" and {len(named) - MOST_NAMED} more" if len(named) > MOST_NAMED else ""
+    return f"release {', '.join(named[:MOST_NAMED])}{more}".rstrip()
+
+
+def score_name(model: str, days: Sequence[str]) -> str:
+    """Return the name of a batch job: `score digits 2026-11-22`, or its first and last day."""
+    return f"score {model} {' to '.join(dict.fromkeys((days[0], days[-1])))}"
+
+
+def name_run(name: str, *models: str) -> None:
+    """Give the flow run that is under way a name, and its models as tags; nothing outside of one.
+
+    A name is not worth a failure: where Prefect does not take it, the run keeps the one it has.
+    """
+    import httpx
+    from prefect.client.orchestration import get_client
+    from prefect.exceptions import PrefectException
+    from prefect.runtime import flow_run
+
+    from tasks.progress import log
+
+    if not flow_run.id:
+        return
+    tags = list(dict.fromkeys((*flow_run.tags, *models)))
+    try:
+        with get_client(sync_client=True) as client:
+            client.update_flow_run(flow_run.id, name=name, tags=tags)
+    except (PrefectException, httpx.HTTPError, OSError) as error:
+        log.warning("the flow run is not named %s: %s", name, str(error).split("\n")[0])
