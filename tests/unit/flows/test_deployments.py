@@ -30,10 +30,10 @@ def test_each_pipeline_has_its_own_training_and_scoring(tmp_path: Path) -> None:
     assert specs["train-digits"].cron == "0 3 * * 1"
     assert specs["train-wine"].cron is None
     assert (specs["score-wine"].cron, specs["score-wine"].timezone) == ("5 1 * * *", "CET")
-    assert (specs["release"].cron, specs["release"].limit) == ("* * * * *", 1)
+    assert (specs["release"].cron, specs["release"].limit) == (None, 1)
 
 
-def test_without_a_pipeline_only_releases_are_scheduled() -> None:
+def test_without_a_pipeline_only_a_release_can_be_asked_for() -> None:
     assert [spec.name for spec in plan((), DEFAULT_DEPLOYMENTS)] == ["release"]
 
 

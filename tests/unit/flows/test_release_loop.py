@@ -1,3 +1,5 @@
+from itertools import count
+
 import httpx
 import pytest
 from mlflow.exceptions import MlflowException
@@ -20,6 +22,33 @@ FAILURES = (
 )
 
 
+_numbers = count()
+
+
+def _something_else() -> dict[str, str]:
+    return {"a": f"switch a version {next(_numbers)}"}
+
+
+def test_where_nothing_is_due_no_release_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = iter(({}, {"a": "switch a"}, {"a": "switch a"}, {}))
+    released: list[object] = []
+
+    def due() -> dict[str, str]:
+        try:
+            return next(looks)
+        except StopIteration:
+            raise KeyboardInterrupt from None
+
+    def release(**asked: object) -> tuple[()]:
+        released.append(asked["models"])
+        raise TransientError("Triton is away")
+
+    monkeypatch.setattr(release_loop, "release_model", release)
+    with pytest.raises(KeyboardInterrupt):
+        release_loop.watch_releases(0.0, lambda outcomes: None, due)
+    assert released == [["a"]]
+
+
 def test_a_watch_outlives_what_its_servers_do(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -31,7 +60,7 @@ def test_a_watch_outlives_what_its_servers_do(
     monkeypatch.setattr(release_loop, "release_model", fail)
     monkeypatch.setattr(release_loop.log, "propagate", True)
     with pytest.raises(KeyboardInterrupt):
-        release_loop.watch_releases(0.0, lambda outcomes: None)
+        release_loop.watch_releases(0.0, lambda outcomes: None, _something_else)
     told = [record.getMessage() for record in caplog.records]
     assert len(told) == len(FAILURES)
     assert all(str(fault) in line for fault, line in zip(FAILURES, told, strict=True))
@@ -43,4 +72,4 @@ def test_a_fault_of_ours_ends_a_watch(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(release_loop, "release_model", fail)
     with pytest.raises(KeyError):
-        release_loop.watch_releases(0.0, lambda outcomes: None)
+        release_loop.watch_releases(0.0, lambda outcomes: None, _something_else)

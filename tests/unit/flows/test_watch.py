@@ -2,7 +2,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from flows.watch import MOST_OF_A_CORE, Watch
+from flows.watch import AT_ONCE, MOST_OF_A_CORE, Watch
 from models.errors import TransientError
 
 Found = Mapping[str, str] | Exception
@@ -14,7 +14,10 @@ class Looks:
     def __init__(self, *found: Found) -> None:
         self._found = iter(found)
         self.asked: list[tuple[str, str]] = []
-        self.watch = Watch(self._due, lambda model, why: self.asked.append((model, why)), 3.0)
+        self.now = 0.0
+        self.watch = Watch(
+            self._due, lambda model, why: self.asked.append((model, why)), 3.0, lambda: self.now
+        )
 
     def _due(self) -> Mapping[str, str]:
         found = next(self._found)
@@ -45,6 +48,25 @@ def test_what_breaks_again_right_after_a_release_of_it_is_asked_for_again(
     looks.after(1)
     looks.watch.released(released)
     assert looks.after(1) == ["watch: switch a"] * asked
+
+
+def test_what_a_release_does_not_mend_is_asked_for_again_after_a_while() -> None:
+    looks = Looks(*[{"a": "switch a"}] * 1000)
+    times = []
+    for second in range(0, 700, 5):
+        looks.now = float(second)
+        looks.watch.look()
+        times += [second] * (len(looks.asked) - len(times))
+    assert times == [0, 60, 180, 420]
+
+
+def test_what_releases_leave_as_it_is_is_asked_for_less_often() -> None:
+    looks = Looks(*[{"a": "tag a"}] * 100)
+    for second in range(0, 55, 5):
+        looks.now = float(second)
+        looks.watch.look()
+        looks.watch.released(["a"])
+    assert len(looks.asked) == AT_ONCE
 
 
 def test_a_fault_is_told_once_and_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:

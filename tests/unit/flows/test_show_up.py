@@ -1,0 +1,35 @@
+from flows.control import ServiceStatus, Status
+from flows.schedule_files import Fault
+from flows.schedule_state import PutBack, Schedule, Schedules
+from flows.show_up import lines_of_status, lines_of_up
+
+MLFLOW = ServiceStatus("mlflow", True, True, "http://127.0.0.1:5000", 1, 1.0, 0, "")
+
+
+def test_up_says_where_to_look_how_to_log_in_and_what_prefect_has() -> None:
+    schedules = Schedules(
+        1,
+        settled=True,
+        schedules=(Schedule("release"), Schedule("score-a", "/a.yaml", "0 2 * * *", paused=True)),
+    )
+    status = Status(
+        True, "/h", services=(MLFLOW,), schedules=schedules, prefect_login="/h h/run/prefect.login"
+    )
+    said = "\n".join(lines_of_up(status))
+    assert "http://127.0.0.1:5000/#/models?workflowType=machine_learning" in said
+    assert "cat '/h h/run/prefect.login'" in said
+    assert "scheduled: /a.yaml (score-a 0 2 * * * UTC, paused in Prefect)" in said
+
+
+def test_status_says_what_is_wrong_with_the_schedules() -> None:
+    put_back = PutBack("score-a", "it was missing", "2026-11-22T02:00:00+00:00")
+    schedules = Schedules(1, faults=(Fault("/b.yaml", "gone"),), put_back=(put_back,))
+    said = "\n".join(lines_of_status(Status(True, "/h", schedules=schedules)))
+    assert "/b.yaml: gone" in said
+    assert "being put back" in said
+    assert "put back: score-a" in said
+    assert "no pipeline file" in said
+
+
+def test_nothing_is_said_of_what_does_not_run() -> None:
+    assert lines_of_up(Status(False, "/h")) == ()
