@@ -127,7 +127,7 @@ def _differing(spec: DeploymentSpec, held: Held) -> list[str]:
         "schedule": (wanted, [(each.cron, each.timezone) for each in held.schedules]),
         "parameters": (dict(spec.parameters), dict(held.parameters)),
         "tags": (tuple(sorted(spec.tags)), held.tags),
-        "description": (spec.description, held.description),
+        "description": (spec.description or held.description, held.description),  # or the flow's
         "limit": (spec.limit, held.limit),
         "collision strategy": (spec.collision_strategy, held.collision_strategy),
     }

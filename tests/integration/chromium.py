@@ -25,19 +25,13 @@ FLAGS = (
     "--disable-component-update",
 )
 HERE = ("127.0.0.1", "localhost", None)  # None: data: and blob:
-# MLflow's sidebar for training rather than for agents, without the panel of its assistant.
-PREFERENCES = """
-localStorage.setItem("mlflow.workflowType_v1", '"machine_learning"');
-localStorage.setItem("mlflow.assistant.fab.autoOpenedOnFirstLoad_v1", "true");
-localStorage.setItem("mlflow.assistant.panelOpen_v1", "false");
-"""
 DRAWN_MS = 1_500
 LOADED_MS = 60_000
 
 
 @contextmanager
 def browser() -> Iterator["BrowserContext"]:
-    """Run Chromium; a request to any other host than this one fails the test."""
+    """Run Chromium with a fresh profile; a request to any host but this one fails the test."""
     from playwright.sync_api import sync_playwright
 
     assert CHROMIUM is not None, "install Chromium, or run the tests without -m browser"
@@ -46,7 +40,6 @@ def browser() -> Iterator["BrowserContext"]:
         chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
         context = chromium.new_context(viewport={"width": 1440, "height": 900})
         context.set_default_timeout(LOADED_MS)
-        context.add_init_script(PREFERENCES)
         context.on("request", lambda request: requested.append(request.url))
         yield context
         chromium.close()
@@ -59,6 +52,14 @@ def picture(page: "Page", url: str, file: Path, *texts: str) -> None:
     for text in texts:
         page.get_by_text(text).first.wait_for(timeout=LOADED_MS)
     save(page, file)
+
+
+def log_in(page: "Page", prefect: str, login: str) -> None:
+    """Give Prefect's page the password, as a user does."""
+    page.goto(f"{prefect}/login")
+    page.locator("input[type=password]").fill(login)
+    page.get_by_role("button", name="Login").click()
+    page.wait_for_url(lambda url: "/login" not in url, timeout=LOADED_MS)
 
 
 def save(page: "Page", file: Path) -> None:

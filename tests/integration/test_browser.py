@@ -15,8 +15,10 @@ import httpx
 import pytest
 
 from flows import control, environment, settings
+from flows.prefect_login import prefect_login
 from flows.settings import Settings
-from tests.integration.chromium import LOADED_MS, browser, picture, pictures, save
+from models.mlflow_pages import REGISTRY, TRAINING, page, version_page
+from tests.integration.chromium import LOADED_MS, browser, log_in, picture, pictures, save
 from tests.integration.ports import service_ports
 
 if TYPE_CHECKING:
@@ -34,6 +36,7 @@ class Site:
 
     mlflow: str
     prefect: str
+    login: tuple[str, str]
     pictures: Path
 
     def mlflow_api(self, path: str, **query: Any) -> Any:
@@ -42,11 +45,11 @@ class Site:
 
     def prefect_api(self, path: str, **query: Any) -> Any:
         """Ask Prefect's REST API, likewise."""
-        return _ask(f"{self.prefect}/api/{path}", query)
+        return _ask(f"{self.prefect}/api/{path}", query, self.login)
 
 
-def _ask(url: str, query: dict[str, Any]) -> Any:
-    with httpx.Client(trust_env=False, timeout=30) as client:
+def _ask(url: str, query: dict[str, Any], login: tuple[str, str] | None = None) -> Any:
+    with httpx.Client(trust_env=False, timeout=30, auth=login) as client:
         body = query.pop("json", None)
         answer = client.get(url, params=query) if body is None else client.post(url, json=body)
         return answer.raise_for_status().json()
@@ -75,7 +78,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 def _site(chosen: Settings, pictures: Path) -> Site:
     mlflow, prefect = chosen.mlflow_uri(), chosen.prefect_api()
     assert prefect is not None
-    return Site(mlflow, prefect.removesuffix("/api"), pictures)
+    user, password = prefect_login(chosen.run).split(":")
+    return Site(mlflow, prefect.removesuffix("/api"), (user, password), pictures)
 
 
 def _own(home: Path) -> Settings:
@@ -104,12 +108,23 @@ def test_mlflow_shows_the_run_and_its_curves(site: Site) -> None:
     base = f"{site.mlflow}/#/experiments/{run['info']['experiment_id']}/runs/{run_id}"
     with browser() as context:
         page = context.new_page()
-        picture(page, base, site.pictures / "mlflow-run.png", run["info"]["run_name"], "Metrics")
-        page.goto(f"{base}/model-metrics")
+        picture(
+            page,
+            f"{base}?{TRAINING}",
+            site.pictures / "mlflow-run.png",
+            run["info"]["run_name"],
+            "Metrics",
+        )
+        page.goto(f"{base}/model-metrics?{TRAINING}")
         page.get_by_placeholder("Search metric charts").fill("loss|accuracy")
         page.get_by_text("train_loss").first.wait_for(timeout=LOADED_MS)
         save(page, site.pictures / "mlflow-curves.png")
-        picture(page, f"{base}/artifacts", site.pictures / "mlflow-artifacts.png", "certificate")
+        picture(
+            page,
+            f"{base}/artifacts?{TRAINING}",
+            site.pictures / "mlflow-artifacts.png",
+            "certificate",
+        )
         page.get_by_text("certificate.json").first.click()
         save(page, site.pictures / "mlflow-artifacts.png")
         page.get_by_text("plots").first.click()
@@ -117,9 +132,25 @@ def test_mlflow_shows_the_run_and_its_curves(site: Site) -> None:
         save(page, site.pictures / "mlflow-confusion.png")
 
 
+def test_our_link_leads_a_new_user_to_the_registry(site: Site) -> None:
+    version = _latest_version(site)
+    with browser() as context:
+        registry, file = context.new_page(), site.pictures / "mlflow-registry.png"
+        picture(registry, page(site.mlflow, REGISTRY), file, "Model registry", version["name"])
+
+
+def test_an_experiment_shows_its_training_runs_without_being_told(site: Site) -> None:
+    run = site.mlflow_api("runs/get", run_id=_latest_version(site)["run_id"])["run"]["info"]
+    url = f"{site.mlflow}/#/experiments/{run['experiment_id']}"
+    with browser() as context:
+        opened, file = context.new_page(), site.pictures / "mlflow-experiment.png"
+        picture(opened, url, file, run["run_name"])
+        assert opened.url.split("?")[0].endswith("/runs")
+
+
 def test_mlflow_shows_the_version_its_alias_and_its_certificate(site: Site) -> None:
     version = _latest_version(site)
-    url = f"{site.mlflow}/#/models/{version['name']}/versions/{version['version']}"
+    url = version_page(site.mlflow, version["name"], version["version"])
     title = f"Version {version['version']}"
     with browser() as context:
         page = context.new_page()
@@ -135,24 +166,46 @@ def test_mlflow_shows_the_batch_job_and_its_plots(site: Site) -> None:
     base = f"{site.mlflow}/#/experiments/{run['experiment_id']}/runs/{run['run_id']}"
     with browser() as context:
         page = context.new_page()
-        picture(page, base, site.pictures / "mlflow-batch.png", run["run_name"], "per_day")
-        page.goto(f"{base}/model-metrics")
+        picture(
+            page,
+            f"{base}?{TRAINING}",
+            site.pictures / "mlflow-batch.png",
+            run["run_name"],
+            "per_day",
+        )
+        page.goto(f"{base}/model-metrics?{TRAINING}")
         page.get_by_placeholder("Search metric charts").fill("rows|per_day|utilisation")
         page.get_by_text("per_day").first.wait_for(timeout=LOADED_MS)
         save(page, site.pictures / "mlflow-batch-metrics.png")
-        picture(page, f"{base}/artifacts", site.pictures / "mlflow-batch-artifacts.png", "plots")
+        picture(
+            page,
+            f"{base}/artifacts?{TRAINING}",
+            site.pictures / "mlflow-batch-artifacts.png",
+            "plots",
+        )
         page.get_by_text("plots").first.click()
         for name in ("throughput", "last_runs", "drift"):
             page.get_by_text(f"{name}.png").first.click()
             save(page, site.pictures / f"mlflow-batch-{name}.png")
 
 
-def test_prefect_shows_the_three_schedules(site: Site) -> None:
+def test_prefect_asks_for_the_password_and_shows_the_dashboard(site: Site) -> None:
+    with browser() as context:
+        page = context.new_page()
+        picture(page, f"{site.prefect}/login", site.pictures / "prefect-login.png", "Login")
+        log_in(page, site.prefect, ":".join(site.login))
+        picture(page, f"{site.prefect}/dashboard", site.pictures / "prefect-dashboard.png")
+        page.get_by_text("Flow Runs").first.wait_for(timeout=LOADED_MS)
+
+
+def test_prefect_shows_the_deployments(site: Site) -> None:
     names = [each["name"] for each in site.prefect_api("deployments/filter", json={})]
     assert {name.split("-")[0] for name in names} >= {"train", "release", "score"}
     with browser() as context:
+        page = context.new_page()
+        log_in(page, site.prefect, ":".join(site.login))
         picture(
-            context.new_page(),
+            page,
             f"{site.prefect}/deployments",
             site.pictures / "prefect-deployments.png",
             *names,
@@ -165,6 +218,7 @@ def test_prefect_shows_the_training_and_its_artifacts(site: Site) -> None:
     run = site.prefect_api(f"flow_runs/{artifact['flow_run_id']}")
     with browser() as context:
         page = context.new_page()
+        log_in(page, site.prefect, ":".join(site.login))
         url = f"{site.prefect}/runs/flow-run/{run['id']}"
         picture(page, url, site.pictures / "prefect-run.png", run["name"], "Artifacts")
         page.get_by_text("Artifacts", exact=True).last.click()

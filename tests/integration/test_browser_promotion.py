@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from models.mlflow_pages import version_page
 from tests.integration.chromium import LOADED_MS, browser, pictures, save
 from tests.integration.up import NAME, Up, all_up
 
@@ -32,7 +33,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def open_version(up: Up, page: "Page", version: int) -> None:
     page.goto("about:blank")  # the UI is one page: only leaving it reads everything again
-    page.goto(f"{up.settings.mlflow_uri()}/#/models/{NAME}/versions/{version}")
+    page.goto(version_page(up.settings.mlflow_uri(), NAME, version))
     page.get_by_text(f"Version {version}").first.wait_for(timeout=LOADED_MS)
 
 

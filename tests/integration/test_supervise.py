@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import httpx
 import psutil
@@ -18,6 +19,8 @@ import pytest
 from flows import control, environment, processes, run_state, services, settings
 from flows.deployment_specs import DeploymentSpec
 from flows.deployment_upkeep import home_id, owned, put_right
+from flows.prefect_login import prefect_login
+from flows.schedule_loop import ScheduleLoop
 from flows.settings import MARK, Settings
 from models.errors import WorkError
 from tests.integration.ports import service_ports
@@ -84,6 +87,13 @@ def _pid(chosen: Settings, name: str) -> int:
     return found.pid or 0
 
 
+def _api(chosen: Settings) -> httpx.Client:
+    """Return a client of the Prefect server of a home, with its login."""
+    user, password = prefect_login(chosen.run).split(":")
+    api = f"http://127.0.0.1:{chosen.prefect_port}/api"
+    return httpx.Client(base_url=api, auth=(user, password), trust_env=False)
+
+
 def test_all_services_are_up(running: Settings) -> None:
     report = control.status(running, live_versions=lambda places: {"endpoints": len(places.triton)})
     names = ["mlflow", "prefect", "triton", "deployments", "webhook", "openai"]
@@ -95,12 +105,14 @@ def test_all_services_are_up(running: Settings) -> None:
 
 def test_up_again_changes_nothing(running: Settings) -> None:
     before, lines = control.status(running), list[str]()
+    assert "pipelines" in running.model_fields_set  # they are handed over, and are the same
     assert control.up(running, say=lines.append).pid == before.pid
     assert lines == [f"already up for {running.home}"]
 
 
 def test_secrets_and_logs_are_private(running: Settings) -> None:
     private = [running.home / "webhook.key", running.run / "services.json"]
+    private += [running.run / name for name in ("prefect.login", "schedules.json")]
     private += list((running.home / "logs").glob("*.log"))
     assert running.home.stat().st_mode & 0o777 == 0o700
     assert {file.stat().st_mode & 0o777 for file in private} == {0o600}
@@ -135,8 +147,7 @@ def test_a_killed_triton_comes_back(running: Settings) -> None:
 
 
 def test_the_deployment_is_scheduled_and_runs(running: Settings) -> None:
-    api = f"http://127.0.0.1:{running.prefect_port}/api"
-    with httpx.Client(base_url=api, trust_env=False) as client:
+    with _api(running) as client:
         (deployment,) = client.post("/deployments/filter", json={}).json()
 
         def scheduled() -> list[object]:
@@ -163,6 +174,7 @@ def _running_deployment(client: "SyncPrefectClient", home: Settings) -> tuple[st
     def post(path: str, body: object) -> Any:
         return client.request("POST", path, json=body).json()  # type: ignore[arg-type]
 
+    home.home.mkdir(exist_ok=True)
     (spec,) = owned(
         [DeploymentSpec("train-x", "x", tags=("millrace",))], home_id(home), shared=True
     )
@@ -179,16 +191,25 @@ def test_a_home_puts_right_only_what_is_its_own(running: Settings, tmp_path: Pat
     from prefect.client.orchestration import PrefectClient, SyncPrefectClient
 
     api = f"http://127.0.0.1:{running.prefect_port}/api"
-    here, there = (Settings(home=tmp_path / name, prefect_api_url=api) for name in ("a", "b"))
+    login = prefect_login(running.run)
+    (tmp_path / "prefect.yaml").write_text("deployments: []\n")
+    both = {"prefect_api_url": api, "deployments": tmp_path / "prefect.yaml", "pipelines": ()}
+    here, there = (Settings(home=tmp_path / name, **both) for name in ("a", "b"))
+
+    async def never(*_: object) -> UUID:
+        raise AssertionError("nothing is to be registered")
 
     async def pipeline_gone() -> None:
-        async with PrefectClient(api) as client:
+        async with PrefectClient(api, auth_string=login) as client:
+            here.places().prepared()
+            loop = ScheduleLoop(here, client, never, lambda spec: spec.name)
+            await loop.look()
             await put_right(client, here, ())
 
-    with SyncPrefectClient(api) as client:
+    with SyncPrefectClient(api, auth_string=login) as client:
         made = [_running_deployment(client, home) for home in (here, there)]
     asyncio.run(pipeline_gone())
-    with httpx.Client(base_url=api, trust_env=False) as client:
+    with _api(running) as client:
         states = [client.get(f"/flow_runs/{run}").json()["state_type"] for _, run in made]
         found = [client.get(f"/deployments/{deployment}").json() for deployment, _ in made]
     assert states == ["CRASHED", "RUNNING"]

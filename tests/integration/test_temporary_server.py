@@ -5,12 +5,15 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import httpx
 import psutil
+import pytest
 
-from flows.processes import marked
+from flows.processes import is_running, marked
 from flows.temporary_server import COMMAND, TEMPORARY, end_orphans
 from tests.integration.conftest import EXAMPLES, Home, make_home
 
@@ -44,12 +47,62 @@ def test_ctrl_c_of_a_terminal_ends_a_command_and_then_its_server(tmp_path: Path)
     wait_for(lambda: not server.is_running(), 10)
 
 
-def test_the_server_of_a_command_that_was_killed_is_ended_by_the_next(tmp_path: Path) -> None:
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGKILL])
+def test_a_server_ends_with_its_command_whatever_ends_that(tmp_path: Path, signum: int) -> None:
+    """Where it is just begun: none of the command's own handlers is there yet."""
+    home = make_home(tmp_path / "home")
+    command = home.start("release", start_new_session=True)
+    wait_for(lambda: servers_of(command))
+    (server,) = servers_of(command)
+    command.send_signal(signum)
+    command.wait(60)
+    wait_for(lambda: not is_running(server), 60)
+
+
+def test_ctrl_c_twice_leaves_no_server(tmp_path: Path) -> None:
+    command = begun(make_home(tmp_path / "home"))
+    (server,) = servers_of(command)
+    os.killpg(command.pid, signal.SIGINT)
+    os.killpg(command.pid, signal.SIGINT)
+    command.communicate(timeout=60)
+    wait_for(lambda: not is_running(server), 30)
+
+
+def test_a_temporary_server_asks_for_the_login_and_for_its_own_name(tmp_path: Path) -> None:
+    home = make_home(tmp_path / "home")
+    command = home.start("release", start_new_session=True)
+    try:
+        wait_for(lambda: servers_of(command))
+        (server,) = servers_of(command)
+        words = server.cmdline()
+        port = words[words.index("--port") + 1]
+        login = (home.path / "run" / "prefect.login").read_text()
+        assert not any(login.split(":")[1] in word for word in words)
+        answers: list[int] = []
+
+        def asked(**more: Any) -> bool:
+            url = f"http://127.0.0.1:{port}/api/admin/version"
+            with suppress(httpx.ConnectError):
+                answers.append(httpx.get(url, trust_env=False, timeout=30, **more).status_code)
+            return bool(answers)
+
+        os.kill(command.pid, signal.SIGSTOP)  # it must not be done before it was asked
+        wait_for(asked)
+        asked(headers={"Host": f"evil.example:{port}"})
+        assert answers == [401, 421]
+    finally:
+        command.kill()
+        command.wait()
+    wait_for(lambda: not is_running(server), 60)
+
+
+def test_a_frozen_server_of_a_command_that_was_killed_is_ended_by_the_next(tmp_path: Path) -> None:
     home = make_home(tmp_path / "home")
     command = begun(home)
     (server,) = servers_of(command)
     end_orphans(str(home.path))
     assert server.is_running(), "its command runs"
+    server.suspend()
     command.kill()
     command.wait()
     assert server.is_running()
