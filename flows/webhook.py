@@ -3,7 +3,7 @@
 `python -m flows.webhook` runs both.
 
 MLflow tells it of every alias; when a champion has changed it releases at once. MLflow tells from
-memory and only for some seconds, so this is a hint: the schedule, every minute, needs no hint.
+memory and only for some seconds, so this is a hint: the watch, every few seconds, needs none.
 """
 
 import asyncio
