@@ -27,6 +27,10 @@ STOP_SECONDS = 60.0
 POLL_SECONDS = 0.2
 HOPELESS_RESTARTS = 2
 TAIL_LINES = 15
+NO_GUARD = (
+    "MILLRACE_GUARD=off: Triton's HTTP is open as it is; one request of another process, or of a "
+    "web page, can end the server"
+)
 TOLD_TO_END = (0, -signal.SIGTERM)
 
 Say = Callable[[str], None]
@@ -38,7 +42,7 @@ class ServiceStatus:
     """One service, as seen now.
 
     Attributes:
-        name: `mlflow`, `prefect`, `triton`, `deployments` or `webhook`.
+        name: `mlflow`, `prefect`, `triton`, `guard`, `deployments`, `webhook` or `openai`.
         running: whether its process is there.
         healthy: whether it says that it is well.
         address: where to reach it; empty when it listens nowhere.
@@ -153,6 +157,8 @@ def _start(settings: Settings, say: Say) -> "subprocess.Popen[bytes]":
     services = local(settings)
     _ports_must_be_free(services)
     schedule_state.ask(settings.run, settings.pipeline_patterns())
+    if settings.triton is None and not settings.guard:
+        say(NO_GUARD)
     supervisor = _start_supervisor(settings)
     try:
         _wait_until_well(settings, services, supervisor, say)

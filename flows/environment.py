@@ -150,6 +150,7 @@ def chosen(settings: Settings) -> dict[str, str]:
         "MILLRACE_PIPELINES": ",".join(settings.pipeline_patterns()),
         "MILLRACE_TRUSTED_SIGNERS": ",".join(settings.trusted_signers) or None,
         "MILLRACE_MLFLOW_AUTH": "true" if settings.mlflow_auth else None,
+        "MILLRACE_GUARD": "on" if settings.guard else "off",
         "RAY_ADDRESS": None if settings.ray_address == EMBEDDED else settings.ray_address,
         **{variable(name): str(getattr(settings, name)) for name in PORTS},
     }

@@ -19,6 +19,7 @@ from flows.console import print_error
 from flows.environment import child_environment
 from flows.settings import LOOPBACK, MARK, Settings, load
 from models.errors import InputError, MillraceError
+from models.places import Endpoint
 from models.private_files import kept_secret
 
 
@@ -28,6 +29,14 @@ class Port:
 
     number: int
     setting: str
+
+
+@dataclass(frozen=True)
+class SocketUrl:
+    """What is asked of a server that listens on a Unix socket."""
+
+    socket: Path
+    path: str
 
 
 @dataclass(frozen=True)
@@ -42,8 +51,8 @@ class Service:
         isolated: whether `environment` is all that it gets.
         address: where a person or a client reaches it; empty when it listens nowhere.
         grpc: the `host:port` where it takes gRPC too; empty if it does not.
-        health: a URL that answers 200 when it is well, or the file that it writes when it is ready,
-            holding its process id.
+        health: a URL that answers 200 when it is well, one of a Unix socket likewise, or the file
+            that it writes when it is ready, holding its process id.
         ports: the ports that it takes.
         grace: seconds that it may take to stop.
         after: services that its first start waits for, so that it finds them well.
@@ -58,7 +67,7 @@ class Service:
     isolated: bool = False
     address: str = ""
     grpc: str = ""
-    health: str | Path = ""
+    health: str | Path | SocketUrl = ""
     ports: tuple[Port, ...] = ()
     grace: float = 10.0
     after: tuple[str, ...] = ()
@@ -71,7 +80,7 @@ def local(settings: Settings) -> tuple[Service, ...]:
     return (
         *((mlflow_server(settings),) if settings.runs_mlflow else ()),
         *(() if settings.prefect_api_url else (prefect_server(settings),)),
-        *(() if settings.triton else (triton_server(settings),)),
+        *(() if settings.triton else _own_triton(settings)),
         deployments(settings),
         webhook(settings),
         openai(settings),
@@ -127,12 +136,19 @@ def prefect_server(settings: Settings) -> Service:
     )
 
 
+def _own_triton(settings: Settings) -> tuple[Service, ...]:
+    server = triton_server(settings)
+    return (server, triton_guard(settings)) if settings.guard else (server,)
+
+
 def triton_server(settings: Settings) -> Service:
     """Return the Triton server over the model repository; it sees none of our variables."""
     from serving import triton  # takes a third of a second, which `status` need not wait
 
     places, endpoint = settings.places(), settings.local_triton
-    argv, environment = triton.command(places, endpoint)
+    argv, environment = triton.command(places, endpoint, guarded=settings.guard)
+    ready = "/v2/health/ready"
+    socket = places.home / triton.guard.http_socket(endpoint)
     return Service(
         name="triton",
         argv=tuple(argv),
@@ -142,13 +158,35 @@ def triton_server(settings: Settings) -> Service:
         clean_up=partial(triton.clean_up, places, endpoint),
         address=f"http://{endpoint.http}",
         grpc=endpoint.grpc,
-        health=f"http://{endpoint.http}/v2/health/ready",
+        health=SocketUrl(socket, ready) if settings.guard else f"http://{endpoint.http}{ready}",
         ports=(
-            Port(endpoint.http_port, "MILLRACE_TRITON_HTTP_PORT"),
             Port(endpoint.grpc_port, "MILLRACE_TRITON_GRPC_PORT"),
-            Port(endpoint.metrics_port, "MILLRACE_TRITON_METRICS_PORT"),
+            *(() if settings.guard else _http_ports(endpoint)),
         ),
         grace=15.0,
+    )
+
+
+def triton_guard(settings: Settings) -> Service:
+    """Return the proxy that takes Triton's public HTTP and lets only checked requests through."""
+    from serving import guard
+
+    places, endpoint = settings.places(), settings.local_triton
+    return Service(
+        name="guard",
+        argv=tuple(guard.command(places, endpoint)),
+        log=guard.log_file(places, endpoint),
+        isolated=True,
+        address=f"http://{endpoint.http}",
+        health=guard.health_url(endpoint),
+        ports=_http_ports(endpoint),
+    )
+
+
+def _http_ports(endpoint: Endpoint) -> tuple[Port, ...]:
+    return (
+        Port(endpoint.http_port, "MILLRACE_TRITON_HTTP_PORT"),
+        Port(endpoint.metrics_port, "MILLRACE_TRITON_METRICS_PORT"),
     )
 
 
@@ -235,6 +273,10 @@ def healthy(service: Service, pid: int | None) -> bool:
             return service.health.read_text().strip() == str(pid)
         except OSError:
             return False
+    if isinstance(service.health, SocketUrl):
+        from serving.guard import socket_answers
+
+        return socket_answers(service.health.socket, service.health.path)
     return answers(service.health)
 
 
@@ -300,6 +342,7 @@ def main(arguments: list[str] | None = None) -> None:
         service = named(settings, sys.argv[1:] if arguments is None else arguments)
         service.clean_up()
         whole = unsupervised_environment(settings, service)
+        os.chdir(settings.home)  # as the supervisor does; paths of sockets start from there
         os.execvpe(service.argv[0], service.argv, whole)  # noqa: S606
 
 

@@ -123,6 +123,9 @@ class Settings(BaseSettings):
     triton_http_port: Port = Field(8000, description="HTTP port of Triton.")
     triton_grpc_port: Port = Field(8001, description="gRPC port of Triton.")
     triton_metrics_port: Port = Field(8002, description="Metrics port of Triton.")
+    guard: bool = Field(
+        True, description="Whether a proxy checks what comes to the HTTP of the Triton of `up`."
+    )
     pipelines: Words = Field(
         DEFAULT_PIPELINES, description="Pipeline files or globs whose jobs are scheduled."
     )

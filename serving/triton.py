@@ -1,4 +1,9 @@
-"""The embedded Triton server: its command line, and a block in which it runs."""
+"""The embedded Triton server: its command line, and a block in which it runs.
+
+Its HTTP and its metrics are on Unix sockets in the home, which other users cannot enter; the guard
+listens on the public ports of both (`serving.guard`). Its gRPC is public and wants a token for all
+that changes the server.
+"""
 
 import hashlib
 import ipaddress
@@ -6,15 +11,17 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import psutil
 
 from models.errors import InputError, WorkError
 from models.places import Endpoint, Places
+from serving import guard
 from serving.backend_directory import find_server, prepare_backends, python_environment
 from serving.client import TOKEN_HEADER, TritonClient
 
@@ -24,25 +31,28 @@ SHARED_MEMORY = Path("/dev/shm")
 START_SECONDS = 60.0
 STOP_SECONDS = 20.0
 POLL_SECONDS = 0.05
-STACK_KIB = 512 * 1024
-
-DEEP = ("/bin/sh", "-c", f'ulimit -s {STACK_KIB} 2>/dev/null; exec "$0" "$@"')
-"""Starts a command whose threads have a deep stack, where the hard limit allows it.
-
-Triton 2.51 copies the body of an HTTP request to the stack of a thread, at twice its size: with the
-usual 8 MiB a body of 5 MB ends the server. Only what is used of a stack is memory.
-"""
+LAUNCHER = Path(__file__).with_name("private_arguments.py")
+TOKEN_VARIABLE = "MILLRACE_TRITON_GRPC_RULE"
+OPEN_TOKEN_VARIABLE = "MILLRACE_TRITON_HTTP_RULE"
 RESTRICTED = "model-repository,shared-memory,trace,logging"
 """What changes the server, as Triton calls it; loading a model may bring code of its own."""
 
 
-def command(places: Places, endpoint: Endpoint) -> tuple[list[str], dict[str, str]]:
+def command(
+    places: Places, endpoint: Endpoint, *, guarded: bool = True
+) -> tuple[list[str], dict[str, str]]:
     """Return the arguments and the environment of a server, for any supervisor to start.
 
     The models on disk are not loaded: a release loads the champions. The environment is complete
     and holds none of the caller's variables, so no other secret of ours reaches the server. The
-    endpoint's token does, in its arguments: Triton takes it nowhere else. Whoever has it may change
-    what is served; requests, metadata, health and statistics need none.
+    endpoint's token does: Triton takes it as an argument only, and `private_arguments` keeps that
+    from other users. Whoever has it may change what is served; requests, metadata, health and
+    statistics need none.
+
+    Args:
+        places: a prepared home.
+        endpoint: the public addresses.
+        guarded: whether a guard listens at the ports of HTTP and metrics; else Triton does.
 
     Raises:
         InputError: the endpoint is not on loopback; this binary is old and must not be public.
@@ -56,11 +66,11 @@ def command(places: Places, endpoint: Endpoint) -> tuple[list[str], dict[str, st
         "model-control-mode": "explicit",
         "strict-readiness": "false",
         "exit-timeout-secs": 10,
-        "http-address": endpoint.host,
+        "http-address": f"unix:{guard.http_socket(endpoint)}" if guarded else endpoint.host,
         "http-port": endpoint.http_port,
         "grpc-address": endpoint.host,
         "grpc-port": endpoint.grpc_port,
-        "metrics-address": endpoint.host,
+        "metrics-address": f"unix:{guard.metrics_socket(endpoint)}" if guarded else endpoint.host,
         "metrics-port": endpoint.metrics_port,
         "metrics-config": "summary_latencies=true",
         "backend-config": f"python,shm-region-prefix-name={prefix}",
@@ -68,15 +78,18 @@ def command(places: Places, endpoint: Endpoint) -> tuple[list[str], dict[str, st
         "log-format": "ISO8601",
     }
     flags = (f"--{key}={value}" for key, value in options.items())
-    argv = [*DEEP, str(find_server().binary), "--disable-auto-complete-config", *flags]
-    return [*argv, *_restrictions(endpoint)], python_environment()
+    program = [str(find_server().binary), "--disable-auto-complete-config", *flags]
+    secrets = {} if not endpoint.token else _rules(endpoint.token, guarded=guarded)
+    launch = [sys.executable, "-I", "-S", str(LAUNCHER), str(places.home)]
+    argv = [*launch, *program, *(f"@{name}" for name in secrets)]
+    return argv, python_environment() | secrets
 
 
-def _restrictions(endpoint: Endpoint) -> tuple[str, ...]:
-    """Return the flags that ask for the token; last, where a process list cut short ends before."""
-    rule = f"{RESTRICTED}:{TOKEN_HEADER}={endpoint.token}"
-    flags = (f"--http-restricted-api={rule}", f"--grpc-restricted-protocol={rule}")
-    return flags if endpoint.token else ()
+def _rules(token: str, *, guarded: bool) -> dict[str, str]:
+    """Return the flags that ask for the token, by the variables that keep them private."""
+    rule = f"{RESTRICTED}:{TOKEN_HEADER}={token}"
+    rules = {TOKEN_VARIABLE: f"--grpc-restricted-protocol={rule}"}
+    return rules if guarded else rules | {OPEN_TOKEN_VARIABLE: f"--http-restricted-api={rule}"}
 
 
 def log_file(places: Places, endpoint: Endpoint) -> Path:
@@ -91,22 +104,24 @@ def running(
     *,
     extra_environment: Mapping[str, str] | None = None,
     deadline: float = START_SECONDS,
+    guarded: bool = True,
 ) -> Iterator[TritonClient]:
-    """Run a server for the length of the block, and give a client of it.
+    """Run a server and its guard for the length of the block, and give a client of the server.
 
-    Afterwards the server, its stub processes and its shared memory are gone.
+    Afterwards both, the server's stub processes and its shared memory are gone.
 
     Args:
         places: a prepared home.
         endpoint: where to listen.
         extra_environment: variables to add, such as `CUDA_VISIBLE_DEVICES`.
         deadline: seconds in which it must be ready.
+        guarded: whether a guard takes its HTTP; see `command`.
 
     Raises:
         InputError: the endpoint is not on loopback.
         WorkError: no Triton here, a port is taken, or the server did not become ready.
     """
-    argv, environment = command(places, endpoint)
+    argv, environment = command(places, endpoint, guarded=guarded)
     _must_be_free(endpoint)
     clean_up(places, endpoint)
     log = log_file(places, endpoint)
@@ -121,8 +136,11 @@ def running(
             start_new_session=True,  # Ctrl-C reaches us alone, and we stop the server in order
         )
     try:
-        with TritonClient(endpoint) as client:
-            _wait_until_ready(process, client, log, deadline)
+        with TritonClient(endpoint) as client, ExitStack() as stack:
+            own_http = places.home / guard.http_socket(endpoint) if guarded else None
+            _wait_until_ready(process, client, own_http, log, deadline)
+            if guarded:
+                stack.enter_context(guard.running(places, endpoint))
             yield client
     finally:
         _stop(process)
@@ -130,7 +148,9 @@ def running(
 
 
 def clean_up(places: Places, endpoint: Endpoint) -> None:
-    """Remove the shared memory that a killed server left; only while none runs at `endpoint`."""
+    """Remove what a killed server left, memory and sockets; only while none runs at `endpoint`."""
+    for path in (guard.http_socket(endpoint), guard.metrics_socket(endpoint)):
+        (places.home / path).unlink(missing_ok=True)
     if SHARED_MEMORY.is_dir():
         for region in SHARED_MEMORY.glob(f"{_shared_memory_prefix(places, endpoint)}*"):
             region.unlink(missing_ok=True)
@@ -180,11 +200,19 @@ def _must_be_free(endpoint: Endpoint) -> None:
 
 
 def _wait_until_ready(
-    process: "subprocess.Popen[bytes]", client: TritonClient, log: Path, seconds: float
+    process: "subprocess.Popen[bytes]",
+    client: TritonClient,
+    http_socket: Path | None,
+    log: Path,
+    seconds: float,
 ) -> None:
     deadline = time.monotonic() + seconds
     # gRPC waits a second after a refused connection, so ask the port first
-    while not (_listens(client.endpoint) and client.is_ready()):
+    while not (
+        _listens(client.endpoint, client.endpoint.grpc_port)
+        and client.is_ready()
+        and _takes_http(client.endpoint, http_socket)
+    ):
         ended = process.poll() is not None
         if ended or time.monotonic() > deadline:
             raise WorkError(
@@ -197,9 +225,16 @@ def _wait_until_ready(
         time.sleep(POLL_SECONDS)
 
 
-def _listens(endpoint: Endpoint) -> bool:
+def _takes_http(endpoint: Endpoint, http_socket: Path | None) -> bool:
+    """Return whether HTTP is there too, which Triton opens after gRPC."""
+    if http_socket is None:
+        return _listens(endpoint, endpoint.http_port)
+    return guard.socket_answers(http_socket, "/v2/health/live")
+
+
+def _listens(endpoint: Endpoint, port: int) -> bool:
     try:
-        with socket.create_connection((endpoint.host, endpoint.grpc_port), timeout=1):
+        with socket.create_connection((endpoint.host, port), timeout=1):
             return True
     except OSError:
         return False

@@ -15,8 +15,15 @@ def places(tmp_path: Path) -> Places:
     return Places(tmp_path, "", "").prepared()
 
 
-def test_every_listener_is_on_loopback(places) -> None:
+def test_http_and_metrics_are_private_and_grpc_is_on_loopback(places) -> None:
     argv, _ = triton.command(places, Endpoint())
+    assert "--grpc-address=127.0.0.1" in argv
+    assert "--http-address=unix:run/triton-8001.http" in argv
+    assert "--metrics-address=unix:run/triton-8001.metrics" in argv
+
+
+def test_without_a_guard_every_listener_is_on_loopback(places) -> None:
+    argv, _ = triton.command(places, Endpoint(), guarded=False)
     for kind in ("http", "grpc", "metrics"):
         assert f"--{kind}-address=127.0.0.1" in argv
 
@@ -26,16 +33,20 @@ def test_a_public_address_is_refused(places) -> None:
         triton.command(places, Endpoint(host="0.0.0.0"))
 
 
-def test_a_token_closes_what_changes_the_server(places) -> None:
-    argv, environment = triton.command(places, Endpoint(token="s3cret"))
+@pytest.mark.parametrize("guarded", [True, False])
+def test_a_token_closes_what_changes_the_server_and_is_no_argument(places, guarded) -> None:
+    argv, environment = triton.command(places, Endpoint(token="s3cret"), guarded=guarded)
     rule = "model-repository,shared-memory,trace,logging:millrace-token=s3cret"
-    assert argv[-2:] == [f"--http-restricted-api={rule}", f"--grpc-restricted-protocol={rule}"]
-    assert "s3cret" not in "".join([*argv[:-2], *environment.values()])
+    flags = [f"--grpc-restricted-protocol={rule}", f"--http-restricted-api={rule}"]
+    named = [environment[each[1:]] for each in argv if each.startswith("@")]
+    assert named == (flags[:1] if guarded else flags)
+    assert "s3cret" not in "".join(argv)
 
 
 def test_an_endpoint_without_a_token_is_open(places) -> None:
-    argv, _ = triton.command(places, Endpoint())
-    assert not [flag for flag in argv if "restricted" in flag]
+    argv, environment = triton.command(places, Endpoint())
+    assert not [flag for flag in [*argv, *environment.values()] if "restricted" in flag]
+    assert not [flag for flag in argv if flag.startswith("@")]
 
 
 def test_the_server_inherits_no_variables(places, monkeypatch) -> None:

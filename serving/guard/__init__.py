@@ -1,0 +1,15 @@
+"""The guard: an Envoy on the public HTTP ports, which lets only checked requests to Triton."""
+
+from serving.guard.process import command, find_envoy, health_url, log_file, running
+from serving.guard.sockets import http_socket, metrics_socket, socket_answers
+
+__all__ = [
+    "command",
+    "find_envoy",
+    "health_url",
+    "http_socket",
+    "log_file",
+    "metrics_socket",
+    "running",
+    "socket_answers",
+]

