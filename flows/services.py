@@ -143,12 +143,12 @@ def _own_triton(settings: Settings) -> tuple[Service, ...]:
 
 def triton_server(settings: Settings) -> Service:
     """Return the Triton server over the model repository; it sees none of our variables."""
-    from serving import triton  # takes a third of a second, which `status` need not wait
+    from serving import guard, triton  # a third of a second, which `status` need not wait
 
     places, endpoint = settings.places(), settings.local_triton
     argv, environment = triton.command(places, endpoint, guarded=settings.guard)
     ready = "/v2/health/ready"
-    socket = places.home / triton.guard.http_socket(endpoint)
+    socket = places.home / guard.http_socket(endpoint)
     return Service(
         name="triton",
         argv=tuple(argv),

@@ -33,6 +33,7 @@ from flows.webhook_delivery import (
 )
 from flows.webhook_registration import Registrar, Subscription, mlflow_address
 from models.private_files import kept_secret
+from serving.own_requests import OwnRequests
 
 BODY_SECONDS = 5.0
 LAST_RELEASE_SECONDS = 5.0
@@ -84,7 +85,10 @@ async def _body(request: Request) -> bytes:
 
 
 def application(
-    receiver: Receiver, registered: Callable[[], bool], lifespan: Lifespan | None = None
+    receiver: Receiver,
+    registered: Callable[[], bool],
+    lifespan: Lifespan | None = None,
+    port: int | None = None,
 ) -> FastAPI:
     """Return the web application.
 
@@ -92,6 +96,7 @@ def application(
         receiver: takes the deliveries.
         registered: tells whether MLflow knows where to deliver.
         lifespan: what works beside it for as long as it runs.
+        port: where it listens; requests for other hosts and of pages are refused then.
     """
 
     async def health() -> dict[str, bool]:
@@ -100,7 +105,13 @@ def application(
     app = FastAPI(openapi_url=None, lifespan=lifespan)
     app.add_api_route("/health", health, methods=["GET"])
     app.add_api_route("/mlflow", receiver.take, methods=["POST"], response_model=None)
+    if port is not None:
+        app.add_middleware(OwnRequests, port=port, refuse=_not_own)
     return app
+
+
+def _not_own(status: int, message: str) -> Response:
+    return Response(message + "\n", status)
 
 
 def serve(settings: Settings) -> None:
@@ -137,7 +148,12 @@ def serve(settings: Settings) -> None:
         registrar.end()
         await asyncio.to_thread(releases.end, LAST_RELEASE_SECONDS)
 
-    app = application(Receiver(secret, releases.want), lambda: registrar.registered, at_work)
+    app = application(
+        Receiver(secret, releases.want),
+        lambda: registrar.registered,
+        at_work,
+        settings.webhook_port,
+    )
     uvicorn.run(
         app,
         host=LOOPBACK,

@@ -64,8 +64,8 @@ def guard_config(spec: GuardSpec) -> Json:
 
 
 def _listener(name: str, endpoint: Endpoint, port: int, routes: list[Json], filters: Any) -> Json:
-    router = {"@type": f"{_TYPES}.filters.http.router.v3.Router", "suppress_envoy_headers": True}
-    router["dynamic_stats"] = False
+    router: Json = {"@type": f"{_TYPES}.filters.http.router.v3.Router"}
+    router |= {"suppress_envoy_headers": True, "dynamic_stats": False}
     manager = {
         "@type": f"{_TYPES}.filters.network.http_connection_manager.v3.HttpConnectionManager",
         "stat_prefix": name,
@@ -101,7 +101,7 @@ def _listener(name: str, endpoint: Endpoint, port: int, routes: list[Json], filt
 
 
 def _lua() -> list[Json]:
-    code = {"@type": f"{_TYPES}.filters.http.lua.v3.Lua"}
+    code: Json = {"@type": f"{_TYPES}.filters.http.lua.v3.Lua"}
     code["default_source_code"] = {"filename": str(CHECKS)}
     return [{"name": "checks", "typed_config": code, "disabled": True}]
 

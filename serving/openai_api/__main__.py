@@ -54,7 +54,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     log.addHandler(handler)
     log.setLevel(logging.INFO)
     endpoint = Endpoint(options.triton_host, grpc_port=options.triton_grpc_port)
-    settings = DoorSettings(endpoint, options.home / FILE)
+    own_port = options.port if options.host == LOOPBACK else None
+    settings = DoorSettings(endpoint, options.home / FILE, loopback_port=own_port)
     serve(settings, host=options.host, port=options.port)
 
 

@@ -13,6 +13,7 @@ from serving.openai_api.connection import CLIENT_GONE, ClientGone, error_respons
 from serving.openai_api.door import Door, DoorSettings
 from serving.openai_api.refusal import SERVER, Refusal
 from serving.openai_api.shell import AtMost, RequestIds
+from serving.own_requests import OwnRequests
 
 log = logging.getLogger("millrace.openai_api")
 
@@ -42,6 +43,8 @@ def app_of(settings: DoorSettings) -> FastAPI:
     app.add_exception_handler(MillraceError, _told)
     app.add_exception_handler(Exception, _failed)
     app.add_middleware(AtMost, most=settings.max_requests)
+    if settings.loopback_port is not None:
+        app.add_middleware(OwnRequests, port=settings.loopback_port, refuse=_not_own)
     app.add_middleware(RequestIds)
     return app
 
@@ -69,6 +72,10 @@ async def _chats(request: Request) -> Response:
 def _door(request: Request) -> Door:
     door: Door = request.app.state.door
     return door
+
+
+def _not_own(status: int, message: str) -> Response:
+    return error_response(Refusal(status, message, code="foreign_request"))
 
 
 async def _refused(_request: Request, error: Exception) -> Response:

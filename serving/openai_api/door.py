@@ -44,6 +44,7 @@ class DoorSettings:
         deadline: seconds for a whole answer.
         max_body_bytes: of a request.
         max_requests: under way at a time.
+        loopback_port: where it listens, on loopback alone; None where a proxy stands before it.
     """
 
     triton: Endpoint
@@ -51,6 +52,7 @@ class DoorSettings:
     deadline: float = ANSWER_SECONDS
     max_body_bytes: int = 2 * 2**20
     max_requests: int = 1024
+    loopback_port: int | None = None
 
 
 class Door:

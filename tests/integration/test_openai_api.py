@@ -118,7 +118,7 @@ def running(home: Path, endpoint: Endpoint) -> Iterator[str]:
         )
     try:
         url = f"http://127.0.0.1:{port}"
-        wait_for(lambda: answers(f"{url}/health"))
+        wait_for(lambda: answers(f"{url}/health"), 60)
         yield url
     finally:
         process.send_signal(signal.SIGTERM)
