@@ -22,6 +22,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "overhead": ("P10",),
     "promotion": ("R1", "R2", "R3", "R4"),
     "splitter": ("S1", "S2", "S3"),
+    "guard": ("G1", "G8", "G32"),
     "text_step": ("T1", "T2", "T3"),
     "judge": ("J1", "J2"),
     "batch": ("P6", "P7", "P8"),

@@ -44,11 +44,11 @@ class Bench:
 
 
 @contextmanager
-def own_server() -> Iterator[Bench]:
+def own_server(*, guarded: bool = True) -> Iterator[Bench]:
     """Start a Triton of the benchmark's own, on free ports, and stop it."""
     with tempfile.TemporaryDirectory(prefix="millrace-bench-") as home:
         places = Places(Path(home), "", "").prepared()
-        with triton.running(places, free_endpoint()) as client:
+        with triton.running(places, free_endpoint(), guarded=guarded) as client:
             yield Bench(client, Repository(places.model_repository, places.staging))
 
 

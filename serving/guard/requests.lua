@@ -18,9 +18,17 @@ local SIZES = {
   BOOL = 1, UINT8 = 1, UINT16 = 2, UINT32 = 4, UINT64 = 8, INT8 = 1, INT16 = 2, INT32 = 4,
   INT64 = 8, FP16 = 2, BF16 = 2, FP32 = 4, FP64 = 8, BYTES = 4,
 }
+local WHOLE = {
+  UINT8 = true, UINT16 = true, UINT32 = true, UINT64 = true, INT8 = true, INT16 = true,
+  INT32 = true, INT64 = true,
+}
 local KINDS = {input = "an input", output = "an output"}
 
 local text, p, n = "", nil, 0 -- the body, a pointer to it, and its length
+
+-- What kinds of values the list has that is being read: see `fits`.
+local any_number, any_fraction, any_minus, any_large = false, false, false, false
+local any_string, any_boolean, any_other = false, false, false
 
 local function refuse(message)
   error({refused = message}, 0)
@@ -94,16 +102,22 @@ end
 
 local function number_end(i)
   local first, exponent = i, false
-  if p[i] == 45 then i = i + 1 end
+  any_number = true
+  if p[i] == 45 then
+    any_minus, i = true, i + 1
+  end
   if i < n and p[i] == 48 then
     i = i + 1
     if i < n and p[i] >= 48 and p[i] <= 57 then malformed(i, "no leading zero") end
   else
     i = digits(i)
   end
-  if i < n and p[i] == 46 then i = digits(i + 1) end
+  if i - first > 18 then any_large = true end
+  if i < n and p[i] == 46 then
+    any_fraction, i = true, digits(i + 1)
+  end
   if i < n and (p[i] == 101 or p[i] == 69) then
-    exponent, i = true, i + 1
+    exponent, any_fraction, i = true, true, i + 1
     if i < n and (p[i] == 43 or p[i] == 45) then i = i + 1 end
     i = digits(i)
   end
@@ -132,11 +146,19 @@ local value
 
 local function scalar_end(i)
   local c = p[i]
-  if c == 34 then return (string_end(i + 1)) end
   if c == 45 or (c >= 48 and c <= 57) then return number_end(i) end
-  if c == 116 then return literal(i, "true") end
-  if c == 102 then return literal(i, "false") end
-  if c == 110 then return literal(i, "null") end
+  if c == 34 then
+    any_string = true
+    return (string_end(i + 1))
+  end
+  if c == 116 or c == 102 then
+    any_boolean = true
+    return literal(i, c == 116 and "true" or "false")
+  end
+  if c == 110 then
+    any_other = true
+    return literal(i, "null")
+  end
   malformed(i, "a value; NaN and Infinity are not JSON")
 end
 
@@ -157,7 +179,7 @@ local function array_end(i, depth)
       i, inside = array_end(i, depth + 1)
       count = count + inside
     elseif c == 123 then
-      i, count = value(i, depth + 1), count + 1
+      i, count, any_other = value(i, depth + 1), count + 1, true
     else
       i, count = scalar_end(i), count + 1
     end
@@ -233,6 +255,13 @@ end
 -- The input that is being read; one table, so that none is made for a request.
 local input = {}
 
+-- Return the index after a text; what it is has been found.
+local function text_end(i, what)
+  if p[i] ~= 34 then refuse(what .. " is not a text") end
+  input.name = true
+  return (string_end(i + 1))
+end
+
 local function shape_end(i)
   if p[i] ~= 91 then refuse("the shape of an input is not a list") end
   local product, length, found = 1, 0, nil
@@ -281,15 +310,34 @@ local function read_input_key(key, i, depth)
     local after = p[i] == 34 and string_end(i + 1) or scalar_end(i)
     local size = p[i] == 34 and after - i <= 16 and SIZES[ffi.string(p + i + 1, after - i - 2)]
     if not size then refuse("an input has a datatype that there is not") end
-    input.size, input.bytes = size, p[i + 1] == 66 and p[i + 2] == 89
+    input.size, input.datatype = size, ffi.string(p + i + 1, after - i - 2)
     return after
   end
   if key == "data" then
     if p[i] ~= 91 then refuse("the data of an input is not a list") end
+    any_number, any_fraction, any_minus, any_large = false, false, false, false
+    any_string, any_boolean, any_other = false, false, false
     i, input.values = array_end(i, depth)
+    input.number, input.fraction, input.minus = any_number, any_fraction, any_minus
+    input.large, input.string = any_large, any_string
+    input.boolean, input.other = any_boolean, any_other
     return i
   end
+  if key == "name" then return text_end(i, "the name of an input") end
   return value(i, depth)
+end
+
+-- Return whether the values that were read are of the datatype, whatever their number.
+local function fits(datatype)
+  if input.other then return false end
+  if datatype == "BYTES" then return not (input.number or input.boolean) end
+  if input.string then return false end
+  if datatype == "BOOL" then return not input.number end
+  if input.boolean then return false end
+  if datatype == "FP16" or datatype == "BF16" then return not input.number end
+  if not WHOLE[datatype] then return true end
+  return not input.fraction and not (input.minus and datatype:byte() == 85)
+    and (not input.large or datatype == "INT64" or datatype == "UINT64")
 end
 
 -- Refuse the input that was read where its shape and its content differ.
@@ -304,11 +352,12 @@ local function agreed(binary)
       refuse("an input has " .. input.values .. " values, and its shape has "
         .. string.format("%d", elements))
     end
+    if not fits(input.datatype) then refuse("an input has values that are no " .. input.datatype) end
     return binary
   end
   if not input.binary then refuse("an input has no data") end
   local needed = elements * size
-  if input.binary < needed or (input.binary > needed and not input.bytes) then
+  if input.binary < needed or (input.binary > needed and input.datatype ~= "BYTES") then
     refuse("an input has " .. string.format("%d", input.binary) .. " bytes, and its shape has "
       .. string.format("%d", needed))
   end
@@ -324,8 +373,10 @@ local function objects_end(i, depth, kind, each)
   if p[i] == 93 then return i + 1, 0 end
   while true do
     if p[i] ~= 123 then refuse(KINDS[kind] .. " is not an object") end
-    input.elements, input.size, input.bytes, input.values, input.binary = nil, nil, nil, nil, nil
+    input.elements, input.size, input.datatype = nil, nil, nil
+    input.values, input.binary, input.name = nil, nil, false
     i = blank(object_end(i, depth + 1, KINDS[kind], each))
+    if not input.name then refuse(KINDS[kind] .. " has no name") end
     if kind == "input" then binary = agreed(binary) end
     local c = i < n and p[i] or 0
     if c == 93 then return i + 1, binary end
@@ -336,29 +387,33 @@ end
 
 local function read_output_key(key, i, depth)
   if key == "parameters" then return parameters_end(i, depth) end
+  if key == "name" then return text_end(i, "the name of an output") end
   return value(i, depth)
 end
 
-local binary_bytes = 0
+local binary_bytes, has_inputs = 0, false
 
 local function read_request_key(key, i, depth)
   if key == "inputs" then
+    has_inputs = true
     i, binary_bytes = objects_end(i, depth, "input", read_input_key)
     return i
   end
   if key == "outputs" then return (objects_end(i, depth, "output", read_output_key)) end
   if key == "parameters" then return parameters_end(i, depth) end
+  if key == "id" then return text_end(i, "the id of the request") end
   return value(i, depth)
 end
 
 -- Check the JSON of a request, and return how many bytes of tensors it says to follow.
 local function checked(body, kind, each)
-  text, n, binary_bytes = body, #body, 0
+  text, n, binary_bytes, has_inputs = body, #body, 0, false
   p = ffi.cast(byte_pointer, text)
   local i = value_at(0)
   if p[i] ~= 123 then refuse("the request is not a JSON object") end
   i = blank(object_end(i, 1, kind, each))
   if i < n then malformed(i, "nothing after the object") end
+  if each == read_request_key and not has_inputs then refuse("the request has no inputs") end
   return binary_bytes
 end
 
@@ -384,7 +439,8 @@ local function check_infer(handle)
   end
 end
 
-local function read_generate_key(_, i, depth)
+local function read_generate_key(key, i, depth)
+  if key == "id" then return text_end(i, "the id of the request") end
   return value(i, depth)
 end
 

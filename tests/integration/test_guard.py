@@ -77,6 +77,13 @@ MALFORMED = {
     "shared memory": shaped(2, 4, parameters={"shared_memory_region": "r"}),
     "a binary size alone": shaped(2, 4, parameters={"binary_data_size": 32}),
     "an input that is a number": '{"inputs": [1]}',
+    "no inputs": '{"id": "1"}',
+    "an id that is no text": GOOD_TEXT[:-1] + ', "id": 1}',
+    "a name that is no text": GOOD_TEXT.replace('"x"', "1"),
+    "text for numbers": GOOD_TEXT.replace("7.0", '"7.0"'),
+    "nothing for numbers": GOOD_TEXT.replace("7.0", "null"),
+    "fractions for whole numbers": GOOD_TEXT.replace("FP32", "INT64"),
+    "numbers for yes and no": GOOD_TEXT.replace("FP32", "BOOL"),
 }
 
 

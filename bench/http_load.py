@@ -1,0 +1,74 @@
+"""Clients of HTTP that each wait for their answer, as cheap as Python can be: one loop over sockets.
+
+A client library would take most of a core, and a ratio would tell of the library.
+"""
+
+import selectors
+import socket
+import time
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class HttpLoad:
+    """What a run of load saw.
+
+    Attributes:
+        requests: answered, all with 200.
+        seconds: from the first request to the last answer.
+    """
+
+    requests: int
+    seconds: float
+
+    @property
+    def requests_per_second(self) -> float:
+        """Requests answered per second."""
+        return self.requests / self.seconds
+
+
+def post(host: str, port: int, path: str, body: bytes) -> bytes:
+    """Return the bytes of a request."""
+    head = f"POST {path} HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Type: application/json\r\n"
+    return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+def http_load(
+    host: str, port: int, path: str, body: bytes, *, clients: int, seconds: float
+) -> HttpLoad:
+    """Send the same request from so many clients, for so long.
+
+    Raises:
+        ConnectionError: an answer was not 200, or a connection ended.
+    """
+    request, answered = post(host, port, path, body), 0
+    with selectors.DefaultSelector() as selector:
+        sockets = [socket.create_connection((host, port), timeout=30) for _ in range(clients)]
+        begin = time.perf_counter()
+        for each in sockets:
+            each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            selector.register(each, selectors.EVENT_READ, each)
+            each.sendall(request)
+        while time.perf_counter() - begin < seconds:
+            for key, _ in selector.select(1.0):
+                _read_answer(key.data)
+                answered += 1
+                key.data.sendall(request)
+        elapsed = time.perf_counter() - begin
+        for each in sockets:
+            each.close()
+    return HttpLoad(answered, elapsed)
+
+
+def _read_answer(connection: socket.socket) -> None:
+    """Read one answer to its end; a small one comes in one piece."""
+    data = connection.recv(65536)
+    if not data.startswith(b"HTTP/1.1 200"):
+        raise ConnectionError(f"the answer is {data[:200]!r}")
+    head, _, body = data.partition(b"\r\n\r\n")
+    length = int(head.lower().partition(b"content-length:")[2].split(b"\r\n")[0])
+    while len(body) < length:
+        more = connection.recv(65536)
+        if not more:
+            raise ConnectionError("the connection ended")
+        body += more
