@@ -10,11 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import openai
+import psutil
 import pytest
 import torch
 from deltalake import DeltaTable
 from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from serving.batch.reader import NO_KEY
+from serving.batch.settle import TWICE
+from tests.instruct_model import CHATML, CHATS, TURN_END, opened, write_instruct
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -56,6 +61,18 @@ FINE_TUNING = """
     training: {max_steps: 40, batch_size: 8, learning_rate: 0.01, num_workers: 1}
     export: {candidates: [openvino-fp32]}
 """
+ASSISTANT = """
+    name: assistant
+    dataset: {source: chats.jsonl, target: messages, features: [], key: id}
+    model:
+      family: causal_lm
+      pretrained: ./instruct
+      tokenizer: {max_tokens: 128}
+    training: {max_steps: 4, batch_size: 4, learning_rate: 0.0001, num_workers: 1}
+    export: {candidates: [openvino-fp32, openvino-int8], objective: metric}
+    batch: {prompt: messages, max_dead_letters: 0.5}
+    promotion: auto
+"""
 WHO, DOES = ("the cat", "a robin", "my owl", "one fox"), ("eats", "sees", "likes", "finds")
 WHAT = ("an apple", "the moon", "a red pear", "some rain")
 
@@ -72,14 +89,16 @@ class Tales:
     def base_url(self) -> str:
         return f"http://127.0.0.1:{self.home.environment['MILLRACE_OPENAI_PORT']}/v1"
 
-    def live(self) -> dict[str, Any]:
+    def live(self, model: str = "tales") -> dict[str, Any]:
         done = self.home.run("status", "--json")
         served = done.json["served"] if done.code == 0 else []
-        return next((each for each in served if each["model"] == "tales"), {"status": done})
+        return next((each for each in served if each["model"] == model), {"status": done})
 
-    def until_live(self, version: int, seconds: float = 120) -> dict[str, Any]:
+    def until_live(
+        self, version: int, seconds: float = 120, model: str = "tales"
+    ) -> dict[str, Any]:
         deadline = time.monotonic() + seconds
-        while (found := self.live()).get("version") != version:
+        while (found := self.live(model)).get("version") != version:
             assert time.monotonic() < deadline, found
             time.sleep(1)
         return found
@@ -266,3 +285,96 @@ def with_adapter(base: Path, checkpoint: Path, prompt: str, tokens: int) -> str:
         do_sample=False,
     )
     return str(words.decode(told[0, ids.shape[1] :], skip_special_tokens=True))
+
+
+def test_an_instruct_decoder_goes_from_its_messages_to_the_door(tales: Tales) -> None:
+    folder = tales.file.parent
+    write_instruct(folder / "instruct", "qwen3", CHATML)
+    rows = [{"id": n, "messages": CHATS[n % len(CHATS)]} for n in range(60)]
+    (folder / "chats.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    file = folder / "assistant.yaml"
+    file.write_text(textwrap.dedent(ASSISTANT))
+    done = tales.home.run("run", str(file), "--json", timeout=400)
+    assert done.code == 0, done.err
+    forms = done.json["certificate"]["forms"]
+    assert [form["reason"] for form in forms] == [None, None]
+    found = tales.until_live(1, model="assistant")
+    assert found["version"] == 1
+    (kept,) = (tales.home.path / "artifacts").glob(
+        f"*/{done.json['run']['run_id']}/artifacts/checkpoint"
+    )
+    learnt = opened(kept)
+    assert learnt.tokenizer.convert_tokens_to_ids(TURN_END) in (
+        learnt.model.generation_config.eos_token_id
+    )
+    asked = [chat[:2] for chat in CHATS]
+    wanted = [learnt.chat(chat, 64) for chat in asked]
+    assert not any(TURN_END in answer for answer in wanted)
+    key = tales.home.run("keys", "add", "ben", "--json").json["secret"]
+    with openai.OpenAI(base_url=tales.base_url, api_key=key, max_retries=2) as client:
+        for chat, answer in zip(asked, wanted, strict=True):
+            told = client.chat.completions.create(model="assistant", messages=chat, temperature=0)
+            assert (told.choices[0].message.content, told.choices[0].finish_reason) == (
+                *(answer, "stop"),
+            )
+    inputs = [{"id": n, "messages": chat} for n, chat in enumerate(asked)]
+    inputs += [{"id": 0, "messages": asked[1]}, {"messages": asked[1]}]
+    (folder / "asked.jsonl").write_text("\n".join(map(json.dumps, inputs)))
+    words = ("score", str(file), "--input", str(folder / "asked.jsonl"), "--json")
+    scored = tales.home.run(*words)
+    assert scored.code == 0, scored.err
+    table = DeltaTable(scored.json["table"]).to_pyarrow_table().to_pylist()
+    assert {row["_key"]: row["completion"] for row in table} == {
+        str(n): answer for n, answer in enumerate(wanted)
+    }
+    assert len(table) == len(asked)
+    reasons = DeltaTable(scored.json["dead_letters"]).to_pyarrow_table()["reason"].to_pylist()
+    assert sorted(reasons) == sorted([TWICE, NO_KEY])
+    compared = scored.json["agreement"]
+    assert (compared["disagreed"], compared["reason"]) == (0, ""), compared
+    assert compared["compared"] >= len(asked), compared
+    lineage = tales.home.run("lineage", "assistant", "--row", "3", "--json")
+    assert lineage.code == 0, lineage.err
+    certified = tales.home.run("certify", "assistant", "--json")
+    assert (certified.code, certified.json["faults"]) == (0, []), certified.err
+
+
+def test_a_score_whose_raylet_is_killed_says_so_and_is_taken_up(
+    tales: Tales, tmp_path: Path
+) -> None:
+    many = 1500
+    rows = [{"id": n, "prompt": f"{WHO[n % 4]} {DOES[n // 4 % 4]} {n}"} for n in range(many)]
+    (tmp_path / "many.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    file = tales.file.with_name("killed.yaml")
+    file.write_text(tales.file.read_text() + "batch: {sampling: {max_tokens: 32}, num_actors: 1}\n")
+    words = ("score", str(file), "--input", str(tmp_path / "many.jsonl"), "--json")
+    words += ("--date", "2026-01-05")
+    predictions = tales.home.path / "tables" / "predictions" / "tales"
+    before = {*predictions.rglob("*.parquet")}
+    version = DeltaTable(str(predictions)).version()
+    started = tales.home.start(*words)
+    deadline = time.monotonic() + 240
+    while not {*predictions.rglob("*.parquet")} - before:
+        assert started.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    raylet_of(tales.home.path).kill()
+    out, err = started.communicate(timeout=240)
+    assert started.returncode == 1
+    told = json.loads(out)
+    assert told["exit_code"] == 1
+    assert "nothing" in told["what"]
+    assert "again" in told["next"]
+    assert "Traceback" not in err
+    assert DeltaTable(str(predictions)).version() == version
+    again = tales.home.run(*words, timeout=400)
+    assert again.code == 0, again.err
+    assert again.json["resumed"] > 0
+    assert (again.json["rows"], again.json["scored"]) == (many, many)
+
+
+def raylet_of(home: Path) -> psutil.Process:
+    """Return the raylet that a command of this home has started."""
+    named = [each for each in psutil.process_iter(["name"]) if each.info["name"] == "raylet"]
+    (found,) = [each for each in named if each.environ().get("MILLRACE_HOME") == str(home)]
+    return found
