@@ -79,6 +79,8 @@ def preferences() -> dict[str, str]:
         "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
         "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",
         "MLFLOW_DISABLE_TELEMETRY": "true",
+        # Its links open the UI for work on language-model applications; ours do not.
+        "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
         "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
         "MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING": "true",
         "MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL": "5",

@@ -17,7 +17,7 @@ import pytest
 from flows import control, environment, settings
 from flows.prefect_login import prefect_login
 from flows.settings import Settings
-from models.mlflow_pages import REGISTRY, TRAINING, page, version_page
+from models.mlflow_pages import KIND, KIND_OF_OURS, REGISTRY, TRAINING, page, version_page
 from tests.integration.chromium import LOADED_MS, browser, log_in, picture, pictures, save
 from tests.integration.ports import service_ports
 
@@ -132,20 +132,24 @@ def test_mlflow_shows_the_run_and_its_curves(site: Site) -> None:
         save(page, site.pictures / "mlflow-confusion.png")
 
 
-def test_our_link_leads_a_new_user_to_the_registry(site: Site) -> None:
-    version = _latest_version(site)
+def test_our_links_lead_a_new_user_to_the_registry(site: Site) -> None:
+    name = _latest_version(site)["name"]
     with browser() as context:
-        registry, file = context.new_page(), site.pictures / "mlflow-registry.png"
-        picture(registry, page(site.mlflow, REGISTRY), file, "Model registry", version["name"])
+        opened, file = context.new_page(), site.pictures / "mlflow-registry.png"
+        picture(opened, page(site.mlflow, REGISTRY), file, "Registered Models", name)
+        file = site.pictures / "mlflow-model.png"
+        picture(opened, page(site.mlflow, f"#/models/{name}"), file, "Model registry", name)
 
 
-def test_an_experiment_shows_its_training_runs_without_being_told(site: Site) -> None:
+def test_our_link_to_an_experiment_shows_its_training_runs(site: Site) -> None:
     run = site.mlflow_api("runs/get", run_id=_latest_version(site)["run_id"])["run"]["info"]
-    url = f"{site.mlflow}/#/experiments/{run['experiment_id']}"
+    found = site.mlflow_api("experiments/get", experiment_id=run["experiment_id"])["experiment"]
+    assert {"key": KIND, "value": KIND_OF_OURS} in found["tags"]
+    url = page(site.mlflow, f"#/experiments/{run['experiment_id']}")
     with browser() as context:
         opened, file = context.new_page(), site.pictures / "mlflow-experiment.png"
-        picture(opened, url, file, run["run_name"])
-        assert opened.url.split("?")[0].endswith("/runs")
+        picture(opened, url, file, "Model registry", run["run_name"])
+        assert "/runs" in opened.url
 
 
 def test_mlflow_shows_the_version_its_alias_and_its_certificate(site: Site) -> None:
