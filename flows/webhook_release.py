@@ -95,6 +95,7 @@ class Releaser:
             log.info("nothing is due: %s", asked_by)
             return
         thing = ", ".join(in_words(each) for each in due.values())
+        log.info("releasing (%s): %s", thing, asked_by)
         before = self._failed.get(thing)
         if before is not None and self._clock() - before.at < RUN_SECONDS:
             self._again(asked_by, list(due), thing, before)

@@ -42,16 +42,15 @@ def test_twelve_moves_in_a_row_end_in_the_last_one(up: Up) -> None:
     assert up.answers() == 2
 
 
-def test_with_the_receiver_deaf_the_schedule_releases(up: Up) -> None:
+def test_what_a_frozen_receiver_did_not_hear_is_released_when_it_hears_again(up: Up) -> None:
     up.asked_by()  # it must not be stopped in the middle of a release, which holds the lock
     receiver = up.pid("webhook")
     os.kill(receiver, signal.SIGSTOP)
     try:
         up.move(1)
-        up.seconds_until(1, 120)
     finally:
         os.kill(receiver, signal.SIGCONT)
-    assert up.asked_by()[-1] == "schedule"
+    up.seconds_until(1, 60)
 
 
 def test_a_receiver_that_was_killed_comes_back_and_catches_up(up: Up) -> None:
