@@ -71,7 +71,7 @@ def test_a_model_without_tokens_has_the_cost_of_its_rows() -> None:
 def test_the_description_leads_to_the_version_and_says_what_was_extrapolated() -> None:
     text = description_of(REPORT, per_day=172_800, unit="rows")
     assert "115 of 120 rows" in text
-    assert "[m version 3](#/models/m/versions/3)" in text
+    assert "[m version 3](#/models/m/versions/3?workflowType=machine_learning)" in text
     assert text.endswith("172,800 rows a day, extrapolated from 50 s.")
     assert "extrapolated" not in description_of(replace(REPORT, seconds=4000), 1.0, "tokens")
 
