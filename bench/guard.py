@@ -1,7 +1,7 @@
-"""G1, G8, G32: what the guard costs before Triton's HTTP, in requests per second and in its own CPU.
+"""G1, G8, G32: what the guard costs before Triton's HTTP, in requests per second and its own CPU.
 
-Two servers serve the same small model, one behind its guard and one bare, and take turns. One client
-shows the latency; many show the throughput, where load, guard and server share the machine's cores.
+Two servers serve the same small model, one behind its guard and one bare, and take turns. One
+client shows the latency; many show the throughput, where all share the machine's cores.
 """
 
 import json

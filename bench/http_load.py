@@ -1,4 +1,4 @@
-"""Clients of HTTP that each wait for their answer, as cheap as Python can be: one loop over sockets.
+"""Clients of HTTP that each wait for their answer, cheap for Python: one loop over sockets.
 
 A client library would take most of a core, and a ratio would tell of the library.
 """

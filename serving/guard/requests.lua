@@ -12,6 +12,7 @@ local ffi = require("ffi")
 local byte_pointer = ffi.typeof("const uint8_t *")
 
 local MAX_DEPTH = 32
+local MAX_TENSORS = 1024 -- of inputs, and of outputs
 local MAX_DIMENSION = 2147483647
 local MAX_BYTES = 2147483648
 local SIZES = {
@@ -368,10 +369,12 @@ end
 local function objects_end(i, depth, kind, each)
   if p[i] ~= 91 then refuse(kind .. "s are not a list") end
   too_deep(depth)
-  local binary = 0
+  local binary, count = 0, 0
   i = value_at(i + 1)
   if p[i] == 93 then return i + 1, 0 end
   while true do
+    count = count + 1
+    if count > MAX_TENSORS then refuse("there are more than " .. MAX_TENSORS .. " " .. kind .. "s") end
     if p[i] ~= 123 then refuse(KINDS[kind] .. " is not an object") end
     input.elements, input.size, input.datatype = nil, nil, nil
     input.values, input.binary, input.name = nil, nil, false
@@ -449,8 +452,22 @@ local function check_generate(handle)
   checked(body:getBytes(0, body:length()), "the request", read_generate_key)
 end
 
-local function run(check, handle)
-  local fine, problem = pcall(check, handle)
+-- The routes let three kinds of paths come here: …/infer, …/generate and …/generate_stream.
+local function check_request(handle)
+  local path = handle:headers():get(":path"):match("^[^?]*")
+  if not handle:headers():get("content-length") then
+    -- The body comes in chunks, and Triton 2.51 takes some of its stack for each: it gets one piece.
+    -- What `headers()` gave before the body was awaited is no longer valid, so it is asked again.
+    local length = handle:body(true):length()
+    handle:headers():remove("transfer-encoding")
+    handle:headers():add("content-length", tostring(length))
+  end
+  if path:sub(-6) == "/infer" then check_infer(handle) else check_generate(handle) end
+end
+
+-- Envoy lets a request through whose script fails; so nothing is done outside of this `pcall`.
+function envoy_on_request(handle)
+  local fine, problem = pcall(check_request, handle)
   text, p, n = "", nil, 0
   if not fine then
     if type(problem) ~= "table" then
@@ -459,10 +476,4 @@ local function run(check, handle)
     end
     handle:respond({[":status"] = "400"}, problem.refused)
   end
-end
-
--- The routes let three kinds of paths come here: …/infer, …/generate and …/generate_stream.
-function envoy_on_request(handle)
-  local path = handle:headers():get(":path"):match("^[^?]*")
-  run(path:sub(-6) == "/infer" and check_infer or check_generate, handle)
 end

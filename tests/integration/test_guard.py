@@ -78,6 +78,7 @@ MALFORMED = {
     "a binary size alone": shaped(2, 4, parameters={"binary_data_size": 32}),
     "an input that is a number": '{"inputs": [1]}',
     "no inputs": '{"id": "1"}',
+    "too many outputs": json.dumps(GOOD | {"outputs": [{"name": "y"}] * 5000}),
     "an id that is no text": GOOD_TEXT[:-1] + ', "id": 1}',
     "a name that is no text": GOOD_TEXT.replace('"x"', "1"),
     "text for numbers": GOOD_TEXT.replace("7.0", '"7.0"'),
@@ -187,6 +188,8 @@ def test_chunks_are_put_together_and_checked(served) -> None:
         return connection.getresponse().status
 
     assert chunked(GOOD_TEXT) == 200
+    assert chunked(GOOD_TEXT[:-1] + ', "id": "' + "x" * 3_000_000 + '"}') == 200
+    assert served.is_right()
     assert chunked(ENDS_TRITON["a dimension over 31 bits"]) == 400
 
 
