@@ -16,8 +16,10 @@ from flows.settings import (
     Settings,
     ray_token,
     variable,
+    without_login,
 )
 from models.places import EMBEDDED, is_this_machine
+from models.printable import guard_logging, has_user_part
 from models.signing import SigningKeys
 
 _ADDRESSES = ("MLFLOW_TRACKING_URI", "PREFECT_API_URL")
@@ -50,6 +52,11 @@ def tool_environment(settings: Settings) -> dict[str, str]:
         # it they land in ./mlruns. The server gets the same folder as --default-artifact-root.
         "_MLFLOW_SERVER_ARTIFACT_ROOT": str(settings.home / "artifacts"),
     }
+    chosen_uri, chosen_login = without_login(settings.mlflow_tracking_uri)
+    if chosen_login is not None:  # an address is printed, logged and kept; a login is not
+        environment["MLFLOW_TRACKING_URI"] = str(chosen_uri)
+        names = ("MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD")
+        environment |= dict(zip(names, chosen_login, strict=True))
     if (login := login_of(settings)) is not None:
         environment |= login.client_variables
     if settings.ray_address == EMBEDDED:
@@ -105,6 +112,7 @@ def apply(settings: Settings) -> Settings:
     Raises:
         WorkError: the home folder cannot be written.
     """
+    guard_logging()
     settings.places().prepared()
     SigningKeys(settings.home).made(lambda: _live_until_now(settings))
     if settings.ray_address == EMBEDDED:
@@ -145,7 +153,7 @@ def child_environment(settings: Settings) -> dict[str, str]:
 def chosen(settings: Settings) -> dict[str, str]:
     """Return the variables that make `load()` return these settings elsewhere."""
     values: dict[str, str | None] = {
-        "MLFLOW_TRACKING_URI": settings.mlflow_tracking_uri,
+        "MLFLOW_TRACKING_URI": without_login(settings.mlflow_tracking_uri)[0],
         "PREFECT_API_URL": settings.prefect_api_url,
         "MILLRACE_TABLES": settings.tables,
         "MILLRACE_DEPLOYMENTS": str(settings.deployments),
@@ -174,8 +182,9 @@ def cluster_variables(settings: Settings) -> dict[str, str]:
     triton = {n: v for n, v in chosen(settings).items() if n.startswith("MILLRACE_TRITON")}
     variables = {
         **triton,
-        "MLFLOW_TRACKING_URI": places.tracking_uri,
-        "MILLRACE_TABLES": places.tables_uri,
+        **_without_secrets(
+            {"MLFLOW_TRACKING_URI": places.tracking_uri, "MILLRACE_TABLES": places.tables_uri}
+        ),
     }
     keys = SigningKeys(settings.home, settings.trusted_signers)
     variables["MILLRACE_TRUSTED_SIGNERS"] = ",".join(sorted(keys.trusted()))
@@ -186,6 +195,11 @@ def cluster_variables(settings: Settings) -> dict[str, str]:
     if settings.vllm_python is not None:
         variables["MILLRACE_VLLM_PYTHON"] = str(settings.vllm_python)
     return variables
+
+
+def _without_secrets(addresses: dict[str, str]) -> dict[str, str]:
+    """Return the addresses that everyone may read; nodes have the others from who runs them."""
+    return {name: value for name, value in addresses.items() if not has_user_part(value)}
 
 
 def _proxy_exceptions(environment: dict[str, str]) -> dict[str, str]:

@@ -9,6 +9,7 @@ import secrets
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import unquote, urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
@@ -76,6 +77,19 @@ def _database_located(uri: str | None) -> str | None:
     """Make the path of an SQLite database absolute, for the same reason."""
     scheme, found, path = (uri or "").partition("sqlite:///")
     return uri if scheme or not found or not path else f"sqlite:///{absolute(Path(path))}"
+
+
+def without_login(address: str | None) -> tuple[str | None, tuple[str, str] | None]:
+    """Return an http address without its user part, and user and password if it has them."""
+    try:
+        parts = urlsplit(address or "")
+    except ValueError:  # whoever uses it tells that
+        return address, None
+    if parts.scheme not in ("http", "https") or "@" not in parts.netloc:
+        return address, None
+    login, _, host = parts.netloc.rpartition("@")
+    user, _, password = login.partition(":")
+    return parts._replace(netloc=host).geturl(), (unquote(user), unquote(password))
 
 
 Port = Annotated[int, Field(ge=1, le=65535)]
@@ -175,7 +189,8 @@ class Settings(BaseSettings):
 
     def mlflow_uri(self) -> str:
         """Return where MLflow is now: as chosen, the server of `millrace up`, or SQLite."""
-        return self.mlflow_tracking_uri or _served(self.run, "mlflow") or self.mlflow_database()
+        chosen, _ = without_login(self.mlflow_tracking_uri)
+        return chosen or _served(self.run, "mlflow") or self.mlflow_database()
 
     @property
     def runs_mlflow(self) -> bool:

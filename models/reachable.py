@@ -6,6 +6,7 @@ import time
 import urllib.request
 from contextlib import closing
 from http.client import HTTPException
+from urllib.error import HTTPError
 from urllib.parse import urlsplit
 
 from models.errors import TransientError, WorkError
@@ -32,6 +33,8 @@ def require_http(url: str, *, service: str, setting: str) -> None:
             with urllib.request.urlopen(url, timeout=TIMEOUT_S):
                 return
         except (OSError, ValueError, HTTPException) as error:
+            if isinstance(error, HTTPError) and error.code in (401, 403):
+                return  # it is there, and asks whom it lets in
             # urllib wraps what goes wrong before the request was taken, and not a late answer
             if not isinstance(error, TimeoutError) or time.monotonic() > deadline:
                 raise _missing(service, url, setting, getattr(error, "reason", error)) from error

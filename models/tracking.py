@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from models.errors import WorkError
 from models.mlflow_pages import KIND, KIND_OF_OURS
 from models.places import Places
-from models.reachable import require_database, require_http
+from models.printable import redacted
+from models.reachable import require_database, require_http, require_tcp
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 _PARAM_LENGTH = 500
 MAX_TAG = 1000
+DATABASE_PORTS = {"postgresql": 5432, "mysql": 3306, "mssql": 1433}
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ class TrackedRun:
         """Log parameters, flattened to dotted names."""
         from mlflow.entities import Param
 
-        flat = [Param(name, str(v)[:_PARAM_LENGTH]) for name, v in _flat("", params)]
+        flat = [Param(name, redacted(str(v))[:_PARAM_LENGTH]) for name, v in _flat("", params)]
         for start in range(0, len(flat), 100):
             self.client.log_batch(self.run_id, params=flat[start : start + 100])
 
@@ -83,7 +85,7 @@ class TrackedRun:
     def set_tags(self, tags: Mapping[str, object]) -> None:
         """Set tags of the run."""
         for name, value in tags.items():
-            self.client.set_tag(self.run_id, name, str(value))
+            self.client.set_tag(self.run_id, name, redacted(str(value)))
 
     def rename(self, name: str) -> None:
         """Give the run a name, in place of the one that MLflow makes up."""
@@ -93,7 +95,7 @@ class TrackedRun:
         """Log the snapshot as the input of the run."""
         from mlflow.entities import Dataset, DatasetInput, InputTag
 
-        source = {"path": uri, "delta_table_version": version}
+        source = {"path": redacted(uri), "delta_table_version": version}
         dataset = Dataset(
             name=name,
             digest=digest[:36],
@@ -116,11 +118,31 @@ def check_reachable(tracking_uri: str) -> None:
     """Fail at once, and clearly, where MLflow's client would try for minutes.
 
     Raises:
-        TransientError: no MLflow answers at an http address.
+        TransientError: no MLflow answers at an http address, or nothing where its database is.
     """
     if tracking_uri.startswith(("http://", "https://")):
         health = f"{tracking_uri.rstrip('/')}/health"
         require_http(health, service="MLflow", setting="MLFLOW_TRACKING_URI")
+    elif (server := database_server(tracking_uri)) is not None:
+        require_tcp(server, service="the database of MLflow", setting="MLFLOW_TRACKING_URI")
+
+
+def database_server(uri: str) -> str | None:
+    """Return host:port of a database's server; None of a file, or where its address is not known.
+
+    SQLAlchemy's own reading: it takes passwords that are no part of a valid URI.
+    """
+    if "://" not in uri or uri.startswith(("sqlite", "file:")):
+        return None
+    from sqlalchemy.engine import make_url
+    from sqlalchemy.exc import ArgumentError
+
+    try:
+        found = make_url(uri)
+    except (ArgumentError, ValueError):
+        return None
+    port = found.port or DATABASE_PORTS.get(found.get_backend_name())
+    return f"{found.host}:{port}" if found.host and port else None
 
 
 @contextmanager

@@ -12,6 +12,7 @@ import pytest
 from models import reachable
 from models.errors import TransientError, WorkError
 from models.reachable import require_database, require_http, require_tcp
+from models.tracking import check_reachable, database_server
 
 
 class _Garbage(socketserver.BaseRequestHandler):
@@ -119,3 +120,25 @@ def test_a_file_that_is_no_database_is_told(tmp_path: Path) -> None:
 
 def test_another_database_is_not_looked_at() -> None:
     database("postgresql://nowhere/mlflow")
+
+
+@pytest.mark.parametrize(
+    ("uri", "server"),
+    [
+        ("postgresql://u:p@db.local/mlflow", "db.local:5432"),
+        ("postgresql+psycopg2://u:a/b@db.local:6000/mlflow", "db.local:6000"),
+        ("mysql+pymysql://db.local/mlflow", "db.local:3306"),
+        ("sqlite:////home/mlflow.db", None),
+        ("/home/mlruns", None),
+        ("file:///home/mlruns", None),
+        ("nonsense", None),
+    ],
+)
+def test_a_database_is_looked_for_where_its_address_says(uri: str, server: str | None) -> None:
+    assert database_server(uri) == server
+
+
+def test_a_database_that_is_not_there_is_told_at_once_without_its_password() -> None:
+    with pytest.raises(TransientError, match="the database of MLflow cannot be reached") as told:
+        check_reachable("postgresql://u:s3cr3t@127.0.0.1:1/mlflow")
+    assert "s3cr3t" not in str(told.value)
