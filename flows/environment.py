@@ -37,28 +37,18 @@ def tool_environment(settings: Settings) -> dict[str, str]:
         derived["MLFLOW_TRACKING_URI"] = settings.mlflow_uri()
     if settings.prefect_api_url is None and prefect_api is not None:
         derived["PREFECT_API_URL"] = prefect_api
-    logins: dict[str, str] = {}
-    told = dict(derived)
-    if settings.prefect_api_url is None and settings.run.is_dir():
-        login = prefect_login.prefect_login(settings.run)
-        logins = {prefect_login.CLIENT: login, prefect_login.SERVER: login}
-        told[prefect_login.CLIENT] = prefect_login.digest(login)
+    login = _prefect_login(settings)
+    told = derived | ({prefect_login.CLIENT: prefect_login.digest(login)} if login else {})
     environment = {
         **derived,
-        **logins,
+        **dict.fromkeys((prefect_login.CLIENT, prefect_login.SERVER) if login else (), login),
         "MILLRACE_HOME": str(settings.home),
         "MILLRACE_DERIVED": json.dumps(told),
         # Where a store that is opened in-process puts the artifacts of new experiments; without
         # it they land in ./mlruns. The server gets the same folder as --default-artifact-root.
         "_MLFLOW_SERVER_ARTIFACT_ROOT": str(settings.home / "artifacts"),
+        **_mlflow_login(settings),
     }
-    chosen_uri, chosen_login = without_login(settings.mlflow_tracking_uri)
-    if chosen_login is not None:  # an address is printed, logged and kept; a login is not
-        environment["MLFLOW_TRACKING_URI"] = str(chosen_uri)
-        names = ("MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD")
-        environment |= dict(zip(names, chosen_login, strict=True))
-    if (login := login_of(settings)) is not None:
-        environment |= login.client_variables
     if settings.ray_address == EMBEDDED:
         environment["RAY_AUTH_MODE"] = "token"
         # Nobody preempts a node of this machine; the watcher would be one more process to start.
@@ -71,6 +61,24 @@ def tool_environment(settings: Settings) -> dict[str, str]:
     if prefect_api is None:
         environment["PREFECT_SERVER_EPHEMERAL_ENABLED"] = "true"
     return environment
+
+
+def _prefect_login(settings: Settings) -> str:
+    """Return the login of this home's Prefect servers; empty where the user chose a server."""
+    if settings.prefect_api_url is not None or not settings.run.is_dir():
+        return ""
+    return prefect_login.prefect_login(settings.run)
+
+
+def _mlflow_login(settings: Settings) -> dict[str, str]:
+    """Return the variables by which MLflow's clients log in, where a login is asked for."""
+    variables: dict[str, str] = {}
+    uri, given = without_login(settings.mlflow_tracking_uri)
+    if given is not None:  # an address is printed, logged and kept; a login is not
+        names = ("MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD")
+        variables = {"MLFLOW_TRACKING_URI": str(uri), **dict(zip(names, given, strict=True))}
+    own = login_of(settings)
+    return variables | (own.client_variables if own is not None else {})
 
 
 def preferences() -> dict[str, str]:

@@ -57,7 +57,7 @@ def application(settings: Settings, login: Login | None) -> "App":
         WorkError: its database cannot be opened.
     """
     variables = server_variables(settings)
-    os.environ.update(variables | (login.server_variables if login else {}))
+    os.environ.update({**variables, **(login.server_variables if login else {})})
     from mlflow.server.handlers import initialize_backend_stores
 
     database = variables["_MLFLOW_SERVER_FILE_STORE"]

@@ -7,7 +7,7 @@ limits here is read in moments and fits into memory; everything else is a `Value
 
 import json
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -107,7 +107,7 @@ class _Counted:
         elif isinstance(event, yaml.AliasEvent):
             if any(anchor == event.anchor for anchor, _ in self.opened):
                 raise ValueError(f"the alias *{event.anchor} stands in itself")
-            self.total += self.sizes.get(event.anchor, 1)
+            self.total += self.sizes.get(event.anchor or "", 1)
         if self.total > YAML_NODES:
             raise ValueError(f"it has more than {YAML_NODES:,} values, its aliases written out")
 
@@ -156,8 +156,8 @@ def bounded_arrays(path: Path) -> Mapping[str, Array]:
 
 def _check_array(member: Any, info: zipfile.ZipInfo) -> None:
     """Raise ValueError unless an array has as many bytes as its header says."""
-    version = np.lib.format.read_magic(member)
-    read = {
+    version = np.lib.format.read_magic(member)  # type: ignore[no-untyped-call]
+    read: dict[tuple[int, int], Callable[[Any], Any]] = {
         (1, 0): np.lib.format.read_array_header_1_0,
         (2, 0): np.lib.format.read_array_header_2_0,
     }
