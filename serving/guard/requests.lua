@@ -291,8 +291,8 @@ local function read_parameter(key, i, depth)
   elseif key == "binary_data_size" then
     input.binary, i = whole(i, "binary_data_size", MAX_BYTES)
     return i
-  elseif key == "classification" then
-    local _, after = whole(i, "classification", MAX_DIMENSION)
+  elseif key == "classification" or key == "priority" or key == "timeout" then
+    local _, after = whole(i, key, key == "timeout" and 1e14 or MAX_DIMENSION)
     return after
   end
   if p[i] == 123 or p[i] == 91 then refuse("the parameter " .. key .. " is not a plain value") end
@@ -444,6 +444,7 @@ end
 
 local function read_generate_key(key, i, depth)
   if key == "id" then return text_end(i, "the id of the request") end
+  if key == "parameters" and p[i] ~= 123 then refuse("parameters are not an object") end
   return value(i, depth)
 end
 

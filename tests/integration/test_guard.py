@@ -78,6 +78,8 @@ MALFORMED = {
     "a binary size alone": shaped(2, 4, parameters={"binary_data_size": 32}),
     "an input that is a number": '{"inputs": [1]}',
     "no inputs": '{"id": "1"}',
+    "a timeout that is no number": GOOD_TEXT[:-1] + ', "parameters": {"timeout": "x"}}',
+    "a negative priority": GOOD_TEXT[:-1] + ', "parameters": {"priority": -1}}',
     "too many outputs": json.dumps(GOOD | {"outputs": [{"name": "y"}] * 5000}),
     "an id that is no text": GOOD_TEXT[:-1] + ', "id": 1}',
     "a name that is no text": GOOD_TEXT.replace('"x"', "1"),
@@ -94,6 +96,12 @@ def test_what_is_wrong_is_refused_with_a_reason_and_ends_nothing(served, name) -
     assert answer.status == 400
     assert answer.json["error"]
     assert served.is_right()
+
+
+def test_parameters_of_generate_are_an_object(served) -> None:
+    answer = served.ask('{"x": 1, "parameters": [1]}', "/v2/models/sums/generate")
+    assert answer.status == 400
+    assert "parameters" in answer.json["error"]
 
 
 def test_answers_are_those_of_the_bare_server(served) -> None:
