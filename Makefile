@@ -50,6 +50,7 @@ status: $(STAMP) ## Look at them
 soak: $(STAMP) ## Swap versions 50 times under 100,000 requests; kill 100 batch jobs; 5 million rows; check every answer
 	@$(BIN)/python -m tests.integration.soak $(ARGS)
 	@$(BIN)/python -m tests.integration.fuzz
+	@$(BIN)/python -m tests.integration.faults
 	@$(BIN)/python -m tests.integration.batch_kills
 	@$(BIN)/python -m tests.integration.batch_crowd
 

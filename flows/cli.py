@@ -15,8 +15,9 @@ import typer
 
 from flows import console, environment, run_state, settings
 from flows.witness import run_witnessed
-from models.errors import MillraceError, TransientError, WorkError
+from models.errors import MillraceError, TransientError
 from models.faults import written_trace
+from models.outside_faults import outside_fault
 from models.printable import safe
 from models.reachable import require_http
 
@@ -416,8 +417,9 @@ def _main(*, as_json: bool) -> None:
         raise
     except Exception as error:
         # The last resort for a fault of ours: the trace goes to a file, its place to the user.
-        console.print_error(_of_ray(error) or _unexpected(error), as_json=as_json)
-        sys.exit(1)
+        told = outside_fault(error) or _unexpected(error)
+        console.print_error(told, as_json=as_json)
+        sys.exit(told.exit_code)
 
 
 def _unexpected(error: Exception) -> MillraceError:
@@ -428,16 +430,4 @@ def _unexpected(error: Exception) -> MillraceError:
         "an unexpected fault ended the command",
         seen=f"{type(error).__name__}: {error}",
         hint=f"run it again; if it stays, report it with {written_trace(error, logs)}",
-    )
-
-
-def _of_ray(error: Exception) -> MillraceError | None:
-    """Return what to say of an error of Ray's own; None of any other."""
-    if not any(kind.__module__.startswith("ray.exceptions") for kind in type(error).__mro__):
-        return None
-    lines = [line for line in str(error).splitlines() if line[:1].strip()]
-    return WorkError(
-        "Ray failed under the command; nothing unfinished was published",
-        seen=": ".join([type(error).__name__, *lines[:1]]),
-        hint="run the same command again; Ray's logs are in /tmp/ray",
     )

@@ -14,6 +14,7 @@ from functools import singledispatchmethod
 from threading import Event
 
 from models.errors import MillraceError, TransientError, WorkError
+from models.outside_faults import is_of_the_disk
 from models.places import Endpoint
 from serving import loading, splitting, trial
 from serving.actions import (
@@ -155,7 +156,8 @@ class ModelRelease:
         standing = self.world.standing(self.model)
         wish = action.wish if isinstance(action, Record) else self.world.wishes.get(self.model)
         judged = isinstance(action, Stage | Verify | Prove | Divert | Switch | Record)
-        if error.transient or not judged or not wish or standing.is_live(wish):
+        passing = error.transient or is_of_the_disk(error)
+        if passing or not judged or not wish or standing.is_live(wish):
             self._failure = error
             return
         self._refusal = refusal(self.model, wish.version, sentence(error))

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -84,7 +85,14 @@ def make_home(path: Path, prefect_api: str | None = None) -> Home:
 @pytest.fixture(scope="session")
 def prefect_api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """One Prefect server for all commands: a command that starts its own takes seconds longer."""
-    home = make_home(tmp_path_factory.mktemp("prefect"))
+    with prefect_server(tmp_path_factory.mktemp("prefect")) as api:
+        yield api
+
+
+@contextmanager
+def prefect_server(folder: Path) -> Iterator[str]:
+    """Run a Prefect server; gives the address of its API."""
+    home = make_home(folder)
     port = home.environment["MILLRACE_PREFECT_PORT"]
     command = [sys.executable, "-m", "prefect", "server", "start", "--port", port]
     environment = home.environment | {

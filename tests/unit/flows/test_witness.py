@@ -8,9 +8,7 @@ import sys
 import textwrap
 
 import pytest
-from ray.exceptions import NodeDiedError
 
-from flows import cli
 from flows.witness import error_of
 
 PROGRAM = """
@@ -93,10 +91,3 @@ def test_the_reason_of_ray_is_in_the_error() -> None:
     assert error is not None
     assert error.seen == "exit code 1: The connection to the plasma store is failed."
     assert error_of(-signal.SIGTERM, "") is None
-
-
-def test_an_error_of_ray_is_told_in_its_first_line() -> None:
-    told = cli._of_ray(NodeDiedError("the node died\n(1) an advice"))
-    assert told is not None
-    assert (told.exit_code, told.seen) == (1, "NodeDiedError: the node died")
-    assert cli._of_ray(ValueError("mine")) is None

@@ -1,0 +1,81 @@
+"""Errors of a disk, a database or a service are told as that, wherever in a chain they are."""
+
+import errno
+import sqlite3
+from pathlib import Path
+
+import pytest
+import sqlalchemy
+from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import DeltaError
+from mlflow.exceptions import MlflowException
+from ray.exceptions import NodeDiedError
+
+from models.errors import InputError, MillraceError
+from models.outside_faults import is_of_the_disk, outside_fault
+
+
+def raised_from(outer: Exception, cause: Exception) -> Exception:
+    outer.__cause__ = cause
+    return outer
+
+
+@pytest.mark.parametrize(
+    ("error", "what"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), "the disk is full"),
+        (OSError(errno.EROFS, "Read-only file system"), "the file system is read-only"),
+        (OSError(errno.EMFILE, "Too many open files"), "too many files are open"),
+        (sqlite3.OperationalError("database or disk is full"), "the disk is full"),
+        (sqlite3.OperationalError("attempt to write a readonly database"), "read-only"),
+        (sqlite3.DatabaseError("database disk image is malformed"), "a database is corrupt"),
+        (sqlite3.DatabaseError("file is not a database"), "a database is corrupt"),
+        (RuntimeError("Generic LocalFileSystem error (os error 28)"), "the disk is full"),
+        (
+            raised_from(RuntimeError("flow failed"), OSError(errno.ENOSPC, "no space")),
+            "the disk is full",
+        ),
+        (MlflowException("(sqlite3.OperationalError) disk I/O error"), "the disk cannot be read"),
+        (MlflowException("API request failed with 500"), "MLflow failed"),
+        (ExceptionGroup("two", [ValueError("x"), OSError(errno.EIO, "io")]), "the disk cannot"),
+        (sqlalchemy.exc.TimeoutError("QueuePool limit"), "the database failed"),
+        (NodeDiedError("the node died\n(1) an advice"), "Ray failed"),
+    ],
+)
+def test_what_the_system_did_is_told_as_that(error: Exception, what: str) -> None:
+    told = outside_fault(error)
+    assert told is not None
+    assert what in told.what
+    assert told.exit_code == 1
+    assert told.seen
+    assert "\n" not in told.seen
+    assert told.hint
+
+
+def test_a_damaged_table_is_told_as_that(tmp_path: Path) -> None:
+    import pyarrow as pa
+
+    write_deltalake(str(tmp_path), pa.table({"a": [1]}))
+    next((tmp_path / "_delta_log").glob("*.json")).write_text("{")
+    with pytest.raises(DeltaError) as raised:
+        DeltaTable(str(tmp_path))
+    told = outside_fault(raised.value)
+    assert told is not None
+    assert "Delta table" in told.what
+
+
+def test_an_error_of_ours_stays_what_it_is() -> None:
+    ours = InputError("the date is not valid")
+    assert outside_fault(raised_from(RuntimeError("flow"), ours)) is ours
+
+
+def test_a_fault_of_ours_is_none_of_the_system() -> None:
+    assert outside_fault(KeyError("x")) is None
+    assert outside_fault(FileNotFoundError(errno.ENOENT, "no such file")) is None
+
+
+def test_a_full_disk_says_nothing_of_a_version() -> None:
+    full = raised_from(MillraceError("the files cannot be fetched"), OSError(errno.ENOSPC, "full"))
+    assert is_of_the_disk(full)
+    assert not is_of_the_disk(raised_from(MillraceError("it differs"), OSError(errno.ENOENT, "")))
+    assert not is_of_the_disk(MillraceError("No space left on device"))
