@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from models.errors import InputError, MillraceError, WorkError
 from models.guard import Credentials, Incumbent, refusal
 from models.package import ModelVersion, Package
+from models.pipeline import Pipeline
 from models.places import Places
 from models.printable import one_line
 from models.promotion import Comparison
@@ -107,9 +108,11 @@ class RegistryDesk:
 
     Attributes:
         places: where MLflow and the tables are.
+        given: the pipeline that a command was given; its owner wrote it.
     """
 
     places: Places
+    given: Pipeline | None = None
     _versions: dict[tuple[str, int], ModelVersion] = field(default_factory=dict, init=False)
     _packages: dict[tuple[str, int, str], Package] = field(default_factory=dict, init=False)
     _metrics: dict[tuple[str, int, int], float | None] = field(default_factory=dict, init=False)
@@ -117,7 +120,7 @@ class RegistryDesk:
     @property
     def registry(self) -> Registry:
         """The registry."""
-        return registry_of(self.places)
+        return registry_of(self.places, self.given)
 
     def wishes(self, model: str | None = None) -> Mapping[str, Wish]:
         """Return the champion of each model or of one; without a digest if we did not register it.

@@ -91,7 +91,7 @@ def scored(
     version: int | None = None,
 ) -> BatchReport:
     """Do what `score_rows` does, without Prefect; arguments and errors as there."""
-    chosen, choice = chosen_version(places, pipeline.name, version)
+    chosen, choice = chosen_version(pipeline, places, version)
     log.log(
         logging.INFO if choice.is_approved else logging.WARNING,
         "%s version %s%s: %s",
@@ -120,21 +120,22 @@ def scored(
 
 
 def chosen_version(
-    places: Places, model: str, version: int | None = None
+    pipeline: Pipeline, places: Places, version: int | None = None
 ) -> tuple[ModelVersion, Choice]:
     """Return the version to score with: the approved one, or the one that is asked for.
 
     Args:
+        pipeline: names the model, and says whether a version must be signed.
         places: where the registry and the release table are.
-        model: the model.
         version: whom to score with; None for the approved one.
 
     Raises:
         InputError: there is none, or the registry no longer has what is live.
     """
-    registry = registry_of(places)
+    model, desk = pipeline.name, RegistryDesk(places, pipeline)
+    registry = desk.registry
     repository = Repository(places.model_repository, places.staging)
-    approver = Approver(RegistryDesk(places), ledger_of(places), repository)
+    approver = Approver(desk, ledger_of(places), repository)
     if version is not None:
         named = registry.version(model, version)
         return named, approver.named(model, Wish(version, named.digest))
