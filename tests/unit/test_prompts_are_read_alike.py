@@ -106,11 +106,17 @@ def test_the_end_of_a_turn_is_found_in_the_template(made: tuple[Instruct, Path])
     assert found == (made[0].tokenizer.convert_tokens_to_ids(TURN_END),)
 
 
-def test_a_form_is_opened_alone_without_its_template(
-    made: tuple[Instruct, Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+def test_a_form_alone_answers_a_text_and_not_a_chat(
+    made: tuple[Instruct, Path],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    (tmp_path / "text").write_text(TEXTS[0])
-    monkeypatch.setattr("sys.argv", ["alone", str(made[1])])
-    with (tmp_path / "text").open() as text:
-        monkeypatch.setattr("sys.stdin", text)
+    mine, form = made
+    (tmp_path / "texts").write_text(json.dumps(TEXTS))
+    monkeypatch.setattr("sys.argv", ["alone", str(form), "24"])
+    with (tmp_path / "texts").open() as texts:
+        monkeypatch.setattr("sys.stdin", texts)
         alone.main()
+    answers = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert answers == [mine.text(prompt) for prompt in TEXTS]
