@@ -8,17 +8,19 @@ that it sets for the second one; they are set here the same way.
 import logging
 import os
 import sys
-from typing import TYPE_CHECKING
 
-from flows.mlflow_guard import Guarded
+from starlette.types import ASGIApp
+
 from flows.mlflow_login import Login, login_of
 from flows.services import errors_told
 from flows.settings import LOOPBACK, Settings, load
 from models.errors import WorkError
 from models.printable import guard_logging
+from serving.own_requests import OwnRequests, Policy, own_hosts
 
-if TYPE_CHECKING:
-    from flows.mlflow_guard import App
+SIGN_UP_FORM = "/api/2.0/mlflow/users/create-ui"
+"""The one form of MLflow, with a token of its own against forgery."""
+NO_PAGES = ("/api", "/ajax-api", "/graphql", "/get-artifact", "/model-versions", "/v1", "/gateway")
 
 
 def server_variables(settings: Settings) -> dict[str, str]:
@@ -38,19 +40,31 @@ def server_variables(settings: Settings) -> dict[str, str]:
         "_MLFLOW_SGI_NAME": "uvicorn",
         "_MLFLOW_IN_JOB_EXECUTOR": "false",
         # Its own default also lets in every private address.
-        "MLFLOW_SERVER_ALLOWED_HOSTS": ",".join(sorted(hosts(port))),
-        "MLFLOW_SERVER_CORS_ALLOWED_ORIGINS": ",".join(f"http://{each}" for each in hosts(port)),
+        "MLFLOW_SERVER_ALLOWED_HOSTS": ",".join(sorted(own_hosts(port))),
+        "MLFLOW_SERVER_CORS_ALLOWED_ORIGINS": ",".join(
+            f"http://{each}" for each in sorted(own_hosts(port))
+        ),
         # Only for the server: a client in this process would go by them too.
         "MLFLOW_TRACKING_URI": database,
     }
 
 
-def hosts(port: int) -> frozenset[str]:
-    """Return what this server is called."""
-    return frozenset({f"{LOOPBACK}:{port}", f"localhost:{port}"})
+def policy(port: int) -> Policy:
+    """Return what this server lets in.
+
+    MLflow 3.17 itself looks at Host, and at Origin below /api/ and /ajax-api/ only, and takes every
+    origin on localhost, whatever its port. Its artifacts are sent as octets, so a body need not be
+    JSON. All of its pages are at `/`, and behind a login at `/signup`.
+    """
+    return Policy(
+        hosts=own_hosts(port),
+        open_paths=frozenset({"/health", "/version"}),
+        form_paths=frozenset({SIGN_UP_FORM}),
+        no_links=NO_PAGES,
+    )
 
 
-def application(settings: Settings, login: Login | None) -> "App":
+def application(settings: Settings, login: Login | None) -> ASGIApp:
     """Return MLflow's application, with its basic auth where a login is given.
 
     Raises:
@@ -85,7 +99,7 @@ def main() -> None:
     logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
     with errors_told():
         settings = load()
-        app = Guarded(application(settings, login_of(settings)), hosts(settings.mlflow_port))
+        app = OwnRequests(application(settings, login_of(settings)), policy(settings.mlflow_port))
     import uvicorn
 
     # No access log: MLflow's clients ask every few seconds, and who asks is always this machine.

@@ -10,15 +10,24 @@ import signal
 import threading
 import time
 
-from flows.prefect_guard import App, Guard
+from starlette.types import ASGIApp
+
+from serving.own_requests import OwnRequests, Policy
 
 COMMAND = "MILLRACE_COMMAND"
 """Names the process that a temporary server works for."""
 LOOK_SECONDS = 0.5
 END_SECONDS = 5.0
+POLICY = Policy(
+    open_paths=frozenset({"/api/health", "/api/ready"}),
+    only_json=True,
+    no_links=("/api",),
+    websockets=True,
+)
+"""Prefect asks for its login on every path of its API but these two; a page could guess at it."""
 
 
-def create() -> App:
+def create() -> ASGIApp:
     """Return the guarded application of a temporary server, which ends with its command.
 
     Prefect ends it from the command's own exit handlers, which a signal skips.
@@ -29,7 +38,7 @@ def create() -> App:
         watch.start()
     from prefect.server.api.server import create_app
 
-    return Guard(create_app())
+    return OwnRequests(create_app(), POLICY)
 
 
 def _end_with(command: int) -> None:
@@ -54,7 +63,7 @@ def main() -> None:
 
     server = get_current_settings().server
     uvicorn.run(
-        Guard(create_app(final=True)),
+        OwnRequests(create_app(final=True), POLICY),
         host=chosen.host,
         port=chosen.port,
         timeout_keep_alive=server.api.keepalive_timeout,

@@ -33,7 +33,7 @@ from flows.webhook_delivery import (
 )
 from flows.webhook_registration import Registrar, Subscription, mlflow_address
 from models.private_files import kept_secret
-from serving.own_requests import OwnRequests
+from serving.own_requests import OwnRequests, Policy, own_hosts
 
 BODY_SECONDS = 5.0
 LAST_RELEASE_SECONDS = 5.0
@@ -106,12 +106,9 @@ def application(
     app.add_api_route("/health", health, methods=["GET"])
     app.add_api_route("/mlflow", receiver.take, methods=["POST"], response_model=None)
     if port is not None:
-        app.add_middleware(OwnRequests, port=port, refuse=_not_own)
+        policy = Policy(hosts=own_hosts(port), only_json=True)
+        app.add_middleware(OwnRequests, policy=policy)
     return app
-
-
-def _not_own(status: int, message: str) -> Response:
-    return Response(message + "\n", status)
 
 
 def serve(settings: Settings) -> None:

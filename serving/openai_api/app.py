@@ -13,7 +13,7 @@ from serving.openai_api.connection import CLIENT_GONE, ClientGone, error_respons
 from serving.openai_api.door import Door, DoorSettings
 from serving.openai_api.refusal import SERVER, Refusal
 from serving.openai_api.shell import AtMost, RequestIds
-from serving.own_requests import OwnRequests
+from serving.own_requests import OwnRequests, Policy, own_hosts
 
 log = logging.getLogger("millrace.openai_api")
 
@@ -44,7 +44,8 @@ def app_of(settings: DoorSettings) -> FastAPI:
     app.add_exception_handler(Exception, _failed)
     app.add_middleware(AtMost, most=settings.max_requests)
     if settings.loopback_port is not None:
-        app.add_middleware(OwnRequests, port=settings.loopback_port, refuse=_not_own)
+        policy = Policy(hosts=own_hosts(settings.loopback_port), refuse=_not_own)
+        app.add_middleware(OwnRequests, policy=policy)
     app.add_middleware(RequestIds)
     return app
 

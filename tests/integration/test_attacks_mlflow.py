@@ -191,13 +191,25 @@ PAGES = {
 }
 
 
+STATUS = {"plain text": 415, "a rebound name": 421, "a rebound name with its origin": 421}
+LINK = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_a_page_in_a_browser_changes_nothing(without_login: Mlflow, page: str) -> None:
     before = without_login.objects(), without_login.files()
     asked = [Ask(each.method, each.path, each.body, PAGES[page]) for each in changes(without_login)]
     answered = as_stranger(without_login.address, asked)
-    assert {status for status, _ in answered} == {403}
+    assert {status for status, _ in answered} == {STATUS.get(page, 403)}
     assert (without_login.objects(), without_login.files()) == before
+
+
+@pytest.mark.parametrize("page", [each for each in PAGES if each != "plain text"])
+def test_a_page_in_a_browser_reads_nothing(without_login: Mlflow, page: str) -> None:
+    paths = ("/", f"{API}/registered-models/get?name=digits", "/get-artifact?run_uuid=1&path=x")
+    asked = [Ask("GET", path, None, PAGES[page]) for path in paths]
+    answered = as_stranger(without_login.address, asked)
+    assert {status for status, _ in answered} == {STATUS.get(page, 403)}
 
 
 def test_its_own_page_and_clients_work(without_login: Mlflow) -> None:
@@ -208,7 +220,7 @@ def test_its_own_page_and_clients_work(without_login: Mlflow) -> None:
         Ask("POST", f"{API}/registered-models/set-tag", body, headers)
         for headers in (JSON, own, {**own, "Host": localhost[7:], "Origin": localhost})
     ]
-    asked += [Ask("GET", "/", None, {"Sec-Fetch-Site": "cross-site"}), Ask("GET", "/health")]
+    asked += [Ask("GET", "/", None, LINK), Ask("GET", "/health")]
     answered = as_stranger(without_login.address, asked)
     assert {status for status, _ in answered} == {200}
 

@@ -312,7 +312,7 @@ def test_a_page_of_another_origin_changes_and_runs_nothing(site: Site, elsewhere
                 told = {("blind", "opaque", 0), ("text", "opaque", 0), ("json", "failed", 0)}
                 assert answered <= {*told, ("socket", "failed", 0)}
         page.goto(f"http://evil.example:{site.port}/")  # its name now leads here
-        assert "this server is" in page.content()
+        assert "another host" in page.content()
         page.wait_for_timeout(1000)
         chromium.close()
     unharmed(site, before)

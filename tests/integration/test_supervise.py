@@ -96,7 +96,7 @@ def _api(chosen: Settings) -> httpx.Client:
 
 def test_all_services_are_up(running: Settings) -> None:
     report = control.status(running, live_versions=lambda places: {"endpoints": len(places.triton)})
-    names = ["mlflow", "prefect", "triton", "deployments", "webhook", "openai"]
+    names = ["mlflow", "prefect", "triton", "guard", "deployments", "webhook", "openai"]
     assert [each.name for each in report.services] == names
     assert report.healthy
     assert report.live_versions == {"endpoints": 1}
@@ -132,7 +132,7 @@ def test_a_website_may_not_call_the_servers(running: Settings) -> None:
                 "Access-Control-Request-Headers": "content-type",
             },
         )
-    assert rebound.status_code == 403
+    assert rebound.status_code == 421
     assert crossed.headers.get("access-control-allow-origin") is None
 
 
@@ -298,7 +298,7 @@ def test_the_procfile_runs_everything_and_ctrl_c_ends_it(
         return ready.exists() and all(services.healthy(each, None) for each in servers)
 
     try:
-        _wait(well, 240, "all six are well")
+        _wait(well, 240, "all of them are well")
     finally:
         honcho.send_signal(signal.SIGINT)
         honcho.wait(30)

@@ -129,6 +129,7 @@ class Parts:
     def deliver(self, body: bytes, delivery: str, at: float, secret: str) -> int:
         stamp = str(int(at))
         headers = {
+            "Content-Type": "application/json",
             ID_HEADER: delivery,
             TIMESTAMP_HEADER: stamp,
             SIGNATURE_HEADER: signature(secret, delivery, stamp, body),
