@@ -56,6 +56,8 @@ class Service:
         ports: the ports that it takes.
         grace: seconds that it may take to stop.
         after: services that its first start waits for, so that it finds them well.
+        patience: seconds for which it may fail every look at its health before it is killed and
+            started anew, if it was well before.
         keeps_children: whether children may finish their work after it has died.
         clean_up: removes what an ended process left; called before every start and after the end.
     """
@@ -71,6 +73,7 @@ class Service:
     ports: tuple[Port, ...] = ()
     grace: float = 10.0
     after: tuple[str, ...] = ()
+    patience: float = 120.0
     keeps_children: bool = False
     clean_up: Callable[[], None] = lambda: None
 
@@ -203,7 +206,9 @@ def webhook(settings: Settings) -> Service:
         health=f"{address}/health",
         ports=(Port(settings.webhook_port, "MILLRACE_WEBHOOK_PORT"),),
         # It releases as soon as it runs, and would tell as faults what has only not started yet.
-        after=("mlflow", "prefect", "triton"),
+        after=("mlflow", "prefect", "triton", "guard"),
+        # Its own health says when it looks no more: nothing else asks for releases then.
+        patience=60.0,
     )
 
 
@@ -266,8 +271,8 @@ def environment(settings: Settings, service: Service) -> dict[str, str]:
     return {**ours, MARK: str(settings.home), **service.environment}
 
 
-def healthy(service: Service, pid: int | None) -> bool:
-    """Return whether the service, run by process `pid`, says that it is well."""
+def healthy(service: Service, pid: int | None, timeout: float = 2.0) -> bool:
+    """Return whether the service, run by process `pid`, says within `timeout` s that it is well."""
     if isinstance(service.health, Path):
         try:
             return service.health.read_text().strip() == str(pid)
@@ -276,8 +281,8 @@ def healthy(service: Service, pid: int | None) -> bool:
     if isinstance(service.health, SocketUrl):
         from serving.guard import socket_answers
 
-        return socket_answers(service.health.socket, service.health.path)
-    return answers(service.health)
+        return socket_answers(service.health.socket, service.health.path, timeout)
+    return answers(service.health, timeout)
 
 
 def answers(url: str, timeout: float = 2.0) -> bool:

@@ -2,15 +2,18 @@
 
 honcho's manager ends every process when one ends, which is right for development and wrong for a
 server that must come back by itself; so the loop is ours, and `infra/Procfile` holds the same
-commands for honcho. What to do is decided by pure functions; `Supervisor` does it.
+commands for honcho. A process that is alive and answers no more is killed, and so comes back
+too. What to do is decided by pure functions; `Supervisor` does it.
 
 Each service leads a session of its own and writes to its log itself, so that it neither dies nor
 blocks with the supervisor.
 """
 
+import logging
 import os
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -21,6 +24,7 @@ import psutil
 
 from flows import processes, run_state
 from flows.environment import apply
+from flows.frozen import ANSWER_SECONDS, LOOK_SECONDS, Looks, is_frozen
 from flows.run_state import RunRecord, ServiceRecord
 from flows.services import Service, environment, healthy, local
 from flows.settings import MARK, Settings, load
@@ -34,6 +38,8 @@ STRAY_SECONDS = 10.0
 AFTER_SECONDS = 60.0
 """A first start waits no longer than this for the services that it comes after."""
 LOG_BYTES = 10 * 2**20
+
+log = logging.getLogger("millrace.supervise")
 
 
 def restart_delay(failures: int) -> float:
@@ -55,6 +61,8 @@ class Child:
     process: "subprocess.Popen[bytes] | None" = None
     failures: int = 0
     start_at: float = 0.0
+    started: float = 0.0
+    looks: Looks = Looks()
 
 
 class Supervisor:
@@ -85,6 +93,8 @@ class Supervisor:
     def run(self) -> None:
         """Keep the services alive until `stop`, then stop them all."""
         self.publish()
+        for child in self.children:
+            threading.Thread(target=self.keep_looking, args=(child,), daemon=True).start()
         try:
             while not self.stopping:
                 for child in self.children:
@@ -106,6 +116,7 @@ class Supervisor:
             return
         status = child.process.poll()
         if status is None:
+            self.end_if_frozen(child, child.process.pid)
             return
         ran = time.time() - (child.record.started_at or 0.0)
         child.failures = failures_in_a_row(child.failures, ran)
@@ -117,6 +128,35 @@ class Supervisor:
             child.record, pid=None, restarts=child.record.restarts + 1, last_exit=status
         )
         self.publish()
+
+    def end_if_frozen(self, child: Child, pid: int) -> None:
+        """Kill a process that is alive and answers no more; its death is then noted like any."""
+        service, now = child.service, self.clock()
+        if not is_frozen(
+            child.looks, pid, ran=now - child.started, now=now, patience=service.patience
+        ):
+            return
+        log.warning(
+            "%s (pid %d) is alive and has failed %d looks at its health: it is started anew",
+            *(service.name, pid, child.looks.failed),
+        )
+        child.looks = Looks()
+        os.kill(pid, signal.SIGKILL)
+
+    def look(self, child: Child) -> None:
+        """Look once at the health of the child's process, if there is one."""
+        pid = child.record.pid
+        if pid is not None:
+            well = healthy(child.service, pid, ANSWER_SECONDS)
+            before = (each for each in self.children if each.service.name in child.service.after)
+            excused = not all(each.looks.is_well(each.record.pid) for each in before)
+            child.looks = child.looks.after(pid, well=well, now=self.clock(), excused=excused)
+
+    def keep_looking(self, child: Child) -> None:
+        """Look every few seconds, in a thread, so that a slow answer holds nothing up."""
+        while not self.stopping:
+            time.sleep(LOOK_SECONDS)
+            self.look(child)
 
     def waits(self, child: Child) -> bool:
         """Return whether a first start is still to wait for a service that is not well yet."""
@@ -143,6 +183,7 @@ class Supervisor:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
+        child.started = self.clock()
         child.record = replace(child.record, pid=child.process.pid, started_at=time.time())
         self.publish()
 
@@ -191,6 +232,7 @@ def main() -> None:
     Raises:
         WorkError: another supervisor runs for this home.
     """
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
     settings = load()
     settings.places().prepared()
     lock = run_state.hold_lock(settings.run)

@@ -15,6 +15,8 @@ from flows.release_worker import one_line
 from tasks.progress import log
 
 LOOK_SECONDS = 5.0
+LATE_SECONDS = 60.0
+"""A look that is not over so long after it was due means that the watch looks no more."""
 MOST_OF_A_CORE = 0.05
 """Looking may take this share of one core; where it takes more, it is done less often."""
 AGAIN_SECONDS, LONGEST_SECONDS = 60.0, 300.0
@@ -104,11 +106,13 @@ class Watch:
         self._clock = clock
         self._wishes = Wishes()
         self._told = ""
+        self._due_at = clock() + look_seconds
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._work, name="watch", daemon=True)
 
     def start(self) -> None:
         """Begin to look."""
+        self._due_at = self._clock() + self._look_seconds
         self._thread.start()
 
     def released(self, models: Collection[str] | None) -> None:
@@ -118,6 +122,11 @@ class Watch:
     def end(self) -> None:
         """Look no more; does not wait."""
         self._ended.set()
+
+    @property
+    def looks(self) -> bool:
+        """Whether it does: the look that was due is over, or has not been due for long."""
+        return self._clock() - self._due_at <= LATE_SECONDS
 
     def look(self) -> float:
         """Look once; return seconds until the next look."""
@@ -130,7 +139,9 @@ class Watch:
             self._tell("")
             for model, why in self._wishes.of(found, self._clock()).items():
                 self._want(model, f"watch: {why}")
-        return max(self._look_seconds, (time.thread_time() - began) / MOST_OF_A_CORE)
+        pause = max(self._look_seconds, (time.thread_time() - began) / MOST_OF_A_CORE)
+        self._due_at = self._clock() + pause
+        return pause
 
     def _work(self) -> None:
         pause = self._look_seconds

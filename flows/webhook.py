@@ -14,6 +14,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import uvicorn
 from fastapi import FastAPI, Request, Response
+from fastapi.responses import JSONResponse
 from starlette.requests import ClientDisconnect
 
 from flows.console import set_up_logging
@@ -89,6 +90,7 @@ def application(
     registered: Callable[[], bool],
     lifespan: Lifespan | None = None,
     port: int | None = None,
+    watching: Callable[[], bool] = lambda: True,
 ) -> FastAPI:
     """Return the web application.
 
@@ -97,13 +99,16 @@ def application(
         registered: tells whether MLflow knows where to deliver.
         lifespan: what works beside it for as long as it runs.
         port: where it listens; requests for other hosts and of pages are refused then.
+        watching: tells whether the watch still looks; where it does not, this is not well.
     """
 
-    async def health() -> dict[str, bool]:
-        return {"registered": registered()}
+    async def health() -> Response:
+        well = watching()
+        said = {"registered": registered(), "watching": well}
+        return JSONResponse(said, 200 if well else 503)
 
     app = FastAPI(openapi_url=None, lifespan=lifespan)
-    app.add_api_route("/health", health, methods=["GET"])
+    app.add_api_route("/health", health, methods=["GET"], response_model=None)
     app.add_api_route("/mlflow", receiver.take, methods=["POST"], response_model=None)
     if port is not None:
         policy = Policy(hosts=own_hosts(port), only_json=True)
@@ -150,6 +155,7 @@ def serve(settings: Settings) -> None:
         lambda: registrar.registered,
         at_work,
         settings.webhook_port,
+        lambda: watch.looks,
     )
     uvicorn.run(
         app,

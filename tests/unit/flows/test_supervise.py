@@ -1,9 +1,12 @@
+import os
+import signal
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from flows.frozen import FEWEST_LOOKS, FIRST_SECONDS, Looks, is_frozen
 from flows.services import Service
 from flows.settings import Settings
 from flows.supervise import AFTER_SECONDS, Supervisor, failures_in_a_row, restart_delay
@@ -67,3 +70,106 @@ def test_a_restart_waits_longer_each_time_up_to_a_limit() -> None:
 def test_a_steady_run_forgives_earlier_failures() -> None:
     assert failures_in_a_row(5, ran_seconds=61) == 1
     assert failures_in_a_row(5, ran_seconds=3) == 6
+
+
+PATIENCE = 120.0
+
+
+def looked(*found: bool, every: float = 5.0) -> Looks:
+    """Return the looks at process 7, the first at 0 s; the last one is now."""
+    looks = Looks()
+    for number, well in enumerate(found):
+        looks = looks.after(7, well=well, now=number * every)
+    return looks
+
+
+def frozen(looks: Looks, now: float, pid: int = 7, ran: float = 1000.0) -> bool:
+    return is_frozen(looks, pid, ran=ran, now=now, patience=PATIENCE)
+
+
+def test_a_process_that_was_well_and_fails_every_look_for_long_is_frozen() -> None:
+    looks = looked(True, *[False] * 25)
+    assert looks.failing_since == 5.0
+    assert frozen(looks, now=5.0 + PATIENCE)
+    assert not frozen(looks, now=4.9 + PATIENCE)
+
+
+def test_one_late_answer_among_many_failures_is_enough_to_live() -> None:
+    looks = looked(True, *[False] * 20, True, *[False] * 20)
+    assert not frozen(looks, now=5.0 * 41)
+
+
+@pytest.mark.parametrize(
+    ("looks", "changed"),
+    [
+        (looked(*[False] * 100), {}),  # never well: it may still start
+        (looked(True, *[False] * 100), {"pid": 8}),  # another process
+        (looked(True, *[False] * 100), {"ran": FIRST_SECONDS - 1}),
+        (looked(True, *[False] * (FEWEST_LOOKS - 1), every=500.0), {}),  # we stood still ourselves
+        (Looks(), {}),
+    ],
+)
+def test_what_is_not_frozen(looks: Looks, changed: dict[str, float]) -> None:
+    assert not frozen(looks, now=10_000.0, **changed)  # type: ignore[arg-type]
+
+
+def test_a_new_process_begins_anew() -> None:
+    looks = looked(True, *[False] * 9).after(8, well=False, now=50.0)
+    assert (looks.pid, looks.well_once, looks.failed) == (8, False, 1)
+
+
+def test_looks_do_not_count_while_what_it_waits_for_is_not_well() -> None:
+    looks = looked(True, *[False] * 9).after(7, well=False, now=50.0, excused=True)
+    assert looks == Looks(7, well_once=True)
+
+
+def _look_for(supervisor: Supervisor, clock: Clock, seconds: float, *numbers: int) -> None:
+    for _ in range(int(seconds / 5)):
+        clock.now += 5.0
+        for number in numbers:
+            supervisor.look(supervisor.children[number])
+            supervisor.tend(supervisor.children[number])
+
+
+def test_a_frozen_process_is_killed_and_started_again(two: Supervisor, clock: Clock) -> None:
+    server, ready = two.children[0], two.settings.home / "ready"
+    two.tend(server)
+    pid = server.record.pid
+    assert pid is not None
+    ready.write_text(str(pid))
+    _look_for(two, clock, FIRST_SECONDS, 0)
+    os.kill(pid, signal.SIGSTOP)
+    ready.unlink()
+    _look_for(two, clock, server.service.patience, 0)
+    assert server.record.pid == pid
+    clock.now += 5.0
+    two.look(server)
+    two.tend(server)
+    process = server.process
+    assert process is not None
+    assert process.wait(10) == -signal.SIGKILL
+    two.tend(server)
+    assert (server.record.pid, server.record.restarts, server.record.last_exit) == (None, 1, -9)
+    clock.now += 1.0
+    two.tend(server)
+    assert server.record.pid not in (None, pid)
+
+
+def test_what_waits_for_a_frozen_server_is_not_killed_for_it(two: Supervisor, clock: Clock) -> None:
+    server, client = two.children
+    client.service = replace(client.service, health=two.settings.home / "client", patience=60.0)
+    two.patient_until = clock.now
+    for child in (server, client):
+        two.tend(child)
+        name = "ready" if child is server else "client"
+        (two.settings.home / name).write_text(str(child.record.pid))
+    _look_for(two, clock, FIRST_SECONDS, 0, 1)
+    for name in ("ready", "client"):
+        (two.settings.home / name).unlink()
+    _look_for(two, clock, 100.0, 0, 1)
+    process = client.process
+    assert process is not None
+    assert (client.record.restarts, process.poll()) == (0, None)
+    (two.settings.home / "ready").write_text(str(server.record.pid))
+    _look_for(two, clock, 70.0, 0, 1)
+    assert process.wait(10) == -signal.SIGKILL

@@ -2,7 +2,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from flows.watch import AT_ONCE, MOST_OF_A_CORE, Watch
+from flows.watch import AT_ONCE, LATE_SECONDS, MOST_OF_A_CORE, Watch
 from models.errors import TransientError
 
 Found = Mapping[str, str] | Exception
@@ -81,3 +81,24 @@ def test_a_slow_look_is_made_less_often(monkeypatch: pytest.MonkeyPatch) -> None
     looks = Looks({}, {})
     assert looks.watch.look() == pytest.approx(1.0 / MOST_OF_A_CORE)
     assert looks.watch.look() == 3.0
+
+
+def test_it_tells_when_it_looks_no_more() -> None:
+    looks = Looks({}, {})
+    for _ in range(2):
+        looks.now += 3.0 + LATE_SECONDS
+        assert looks.watch.looks
+        looks.now += 0.1
+        assert not looks.watch.looks
+        looks.watch.look()
+
+
+def test_a_look_that_comes_later_because_it_costs_much_is_not_late(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    times = iter((0.0, 10.0))
+    monkeypatch.setattr("flows.watch.time.thread_time", lambda: next(times))
+    looks = Looks({})
+    looks.watch.look()
+    looks.now += 10.0 / MOST_OF_A_CORE
+    assert looks.watch.looks

@@ -90,7 +90,20 @@ def test_nothing_else_is_served(call: Call) -> None:
     assert call("GET", "/mlflow").status_code == 405
     statuses = {call("GET", path).status_code for path in ("/", "/docs", "/redoc", "/openapi.json")}
     assert statuses == {404}
-    assert call("GET", "/health").json() == {"registered": True}
+    assert call("GET", "/health").json() == {"registered": True, "watching": True}
+
+
+@pytest.mark.parametrize(("watching", "status"), [(True, 200), (False, 503)])
+def test_a_receiver_whose_watch_looks_no_more_is_not_well(watching: bool, status: int) -> None:
+    receiver = Receiver("secret", lambda *wish: None)
+    app = application(receiver, lambda: True, watching=lambda: watching)
+
+    async def health() -> httpx.Response:
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+            return await client.get("/health")
+
+    assert asyncio.run(health()).status_code == status
 
 
 class Store:
