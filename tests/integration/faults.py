@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -350,8 +350,16 @@ def _is_json(text: str) -> bool:
 
 
 @contextmanager
-def a_site(root: Path, prefect_api: str) -> Iterator[Site]:
-    """Make the home that cases are tried on: two versions, of which the first is live."""
+def a_site(
+    root: Path, prefect_api: str, commands: Collection[str] = tuple(COMMANDS)
+) -> Iterator[Site]:
+    """Make the home that cases are tried on: two versions, of which the first is live.
+
+    Args:
+        root: an empty folder.
+        prefect_api: a Prefect server.
+        commands: that will be tried; each is timed undisturbed first.
+    """
     rows = (f"{i},{i % 7}.5,{i * 37 % 11},{'ab'[(i % 7) > 2]}" for i in range(300))
     (root / "tiny.csv").write_text("id,x,w,y\n" + "\n".join(rows) + "\n")
     (root / "tiny.yaml").write_text(PIPELINE)
@@ -365,8 +373,9 @@ def a_site(root: Path, prefect_api: str) -> Iterator[Site]:
         with triton.running(site.places.prepared(), endpoint):
             _fill(site)
             shutil.copytree(site.home, site.pristine, symlinks=True)
-            for command in COMMANDS:
+            for command in commands:
                 restore(site)
+                site.forget_served()
                 done, site.usual[command] = site.run(command, {}, 240)
                 assert done.code == 0, done
             yield site

@@ -19,7 +19,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory, prefect_api: str) -> Iterator[Site]:
-    with a_site(tmp_path_factory.mktemp("faults"), prefect_api) as made:
+    with a_site(tmp_path_factory.mktemp("faults"), prefect_api, ("release", "score")) as made:
         yield made
 
 
