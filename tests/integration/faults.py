@@ -372,7 +372,7 @@ def a_site(
     try:
         with triton.running(site.places.prepared(), endpoint):
             _fill(site)
-            shutil.copytree(site.home, site.pristine, symlinks=True)
+            _copied(site.home, site.pristine)
             for command in commands:
                 restore(site)
                 site.forget_served()
@@ -397,10 +397,21 @@ def _fill(site: Site) -> None:
 
 
 def restore(site: Site) -> None:
-    """Bring the home to where it was before any case."""
-    for child in site.home.iterdir():
-        shutil.rmtree(child) if child.is_dir() and not child.is_symlink() else child.unlink()
-    shutil.copytree(site.pristine, site.home, symlinks=True, dirs_exist_ok=True)
+    """Bring the home to where it was before any case; the sockets of the running Triton stay."""
+    for path in sorted(site.home.rglob("*"), reverse=True):
+        if path.is_dir() and not path.is_symlink():
+            with suppress(OSError):  # what holds a socket
+                path.rmdir()
+        elif not path.is_socket():
+            path.unlink()
+    _copied(site.pristine, site.home)
+
+
+def _copied(source: Path, target: Path) -> None:
+    def sockets(folder: str, names: list[str]) -> list[str]:
+        return [name for name in names if Path(folder, name).is_socket()]
+
+    shutil.copytree(source, target, symlinks=True, ignore=sockets, dirs_exist_ok=True)
 
 
 class _Server(BaseHTTPRequestHandler):
