@@ -1,4 +1,4 @@
-"""Four faults of the machine; `python -m tests.integration.faults` tries a hundred."""
+"""Three faults of the machine; `python -m tests.integration.faults` tries a hundred."""
 
 import os
 import sys
@@ -29,7 +29,6 @@ def site(tmp_path_factory: pytest.TempPathFactory, prefect_api: str) -> Iterator
         ("home full", "release"),
         ("tables full", "score"),
         ("mlflow.db overwritten", "release"),
-        ("mlflow silent but for health", "release"),
     ],
 )
 def test_a_fault_is_told_in_time_and_nothing_is_lost(site: Site, fault: str, command: str) -> None:

@@ -274,7 +274,7 @@ def test_the_end_of_text_ends_an_answer_unless_told_otherwise(served, ending) ->
 
 def test_tokens_are_counted(served) -> None:
     for prompt in PROMPTS[:8]:
-        found = served.client.complete("lm", prompt, Sampling(max_tokens=7))
+        found = served.client.complete("lm", prompt, Sampling(max_tokens=7, ignore_eos=True))
         assert found.input_tokens == served.made.ids(prompt).shape[1]
         assert found.output_tokens == (7,)
     unsaid = served.client.complete("lm", PROMPT, Sampling(ignore_eos=True))
