@@ -26,14 +26,17 @@ def wait_for(condition: Callable[[], Any], seconds: float = 120) -> None:
 
 
 def servers_of(command: "subprocess.Popen[str]") -> list[psutil.Process]:
-    return [p for p in marked(TEMPORARY, "1") if p.environ().get(COMMAND) == str(command.pid)]
+    """Return the servers of a command, or of the child in which it works."""
+    root = psutil.Process(command.pid)
+    works = {str(each.pid) for each in (root, *root.children())}
+    return [p for p in marked(TEMPORARY, "1") if p.environ().get(COMMAND) in works]
 
 
 def begun(home: Home) -> "subprocess.Popen[str]":
     """Start a run as a terminal does, in a process group, and return when its flow is at work."""
     words = ("run", str(EXAMPLES / "tabular.yaml"), "--set", "training.epochs=1000")
     command = home.start(*words, start_new_session=True)
-    wait_for(lambda: any((home.path / "training").glob("*/checkpoint_*")))
+    wait_for(lambda: any((home.path / "training").glob("*/checkpoint_*")), 240)
     return command
 
 
@@ -102,9 +105,11 @@ def test_a_frozen_server_of_a_command_that_was_killed_is_ended_by_the_next(tmp_p
     (server,) = servers_of(command)
     end_orphans(str(home.path))
     assert server.is_running(), "its command runs"
+    works = int(server.environ()[COMMAND])
     server.suspend()
     command.kill()
     command.wait()
+    wait_for(lambda: not psutil.pid_exists(works))
     assert server.is_running()
     end_orphans(str(tmp_path / "another"))
     assert server.is_running()
