@@ -3,7 +3,8 @@
 Ray's core ends the process that it runs in, by `_Exit(1)` and without a word of Python, when its
 raylet is gone; a kernel that is out of memory kills it. Then the parent prints the error, as JSON
 where JSON was asked for. The parent does nothing else: a signal that it gets it passes on, and the
-child does not outlive it.
+child does not outlive it. The child has a process group of its own, so that a Ctrl-C reaches it
+once, whether it comes from the terminal or from `kill`.
 """
 
 import ctypes
@@ -17,7 +18,7 @@ from types import FrameType
 
 from models.errors import MillraceError, WorkError
 
-PASSED_ON = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 KILLS = (signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL)
 """By which a command ends that nobody meant to stop."""
 PR_SET_PDEATHSIG = 1
@@ -44,6 +45,7 @@ def run_witnessed(command: Callable[[], None], tell: Callable[[MillraceError], N
     child = os.fork()
     if child == 0:
         os.close(read)
+        os.setpgid(0, 0)
         _end_with(parent)
         _run(command, write)
     os.close(write)
@@ -93,15 +95,23 @@ def _run(command: Callable[[], None], write: int) -> None:
 
 
 def _waited(child: int) -> int:
-    """Wait for the child, passing signals on; the terminal sends Ctrl-C to both."""
+    """Wait for the child, passing signals on; Ctrl-Z stops both."""
 
     def pass_on(signum: int, frame: FrameType | None) -> None:
         del frame
         os.kill(child, signum)
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    def stop(signum: int, frame: FrameType | None) -> None:
+        del signum, frame
+        os.killpg(child, signal.SIGSTOP)
+        os.kill(os.getpid(), signal.SIGSTOP)
+        os.killpg(child, signal.SIGCONT)  # here when the shell goes on with it
+
+    with suppress(OSError):  # the child has done it, or has ended
+        os.setpgid(child, child)
     for each in PASSED_ON:
         signal.signal(each, pass_on)
+    signal.signal(signal.SIGTSTP, stop)
     return os.waitpid(child, 0)[1]
 
 

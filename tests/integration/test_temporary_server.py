@@ -47,7 +47,7 @@ def test_ctrl_c_of_a_terminal_ends_a_command_and_then_its_server(tmp_path: Path)
     _, err = command.communicate(timeout=60)
     assert command.returncode == 130, err
     assert "stopped; nothing unfinished was published" in err
-    wait_for(lambda: not server.is_running(), 10)
+    wait_for(lambda: not is_running(server), 10)
 
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGKILL])
@@ -114,4 +114,4 @@ def test_a_frozen_server_of_a_command_that_was_killed_is_ended_by_the_next(tmp_p
     end_orphans(str(tmp_path / "another"))
     assert server.is_running()
     end_orphans(str(home.path))
-    assert not server.is_running()
+    assert not is_running(server)

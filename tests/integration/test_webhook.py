@@ -104,10 +104,14 @@ class Parts:
         found.raise_for_status()
         return found.json()
 
-    def runs(self) -> list[Any]:
-        """Return the finished runs of the receiver, oldest first."""
+    def runs(self, deployment_id: str) -> list[Any]:
+        """Return the finished runs of this receiver, oldest first: others share the server."""
         body = {
-            "flow_runs": {"tags": {"all_": [TAG]}, "state": {"type": {"any_": ["COMPLETED"]}}},
+            "flow_runs": {
+                "tags": {"all_": [TAG]},
+                "state": {"type": {"any_": ["COMPLETED"]}},
+                "deployment_id": {"any_": [deployment_id]},
+            },
             "sort": "START_TIME_ASC",
         }
         return list(self.prefect("POST", "/flow_runs/filter", body))
@@ -190,7 +194,7 @@ def test_where_something_is_due_it_is_a_run_of_the_deployment_whose_slot_is_take
 ) -> None:
     parts.leave_a_trial()
     parts.mlflow.set_registered_model_alias(MODEL, "champion", "1")
-    (run,) = _wait(parts.runs, 30, "it is released")
+    (run,) = _wait(lambda: parts.runs(declared), 30, "it is released")
     assert (run["deployment_id"], run["state_type"]) == (declared, "COMPLETED")
     assert run["name"] == f"release {MODEL}"
     assert {TAG, MODEL} <= set(run["tags"])
@@ -199,13 +203,13 @@ def test_where_something_is_due_it_is_a_run_of_the_deployment_whose_slot_is_take
 def test_a_champion_is_told_at_once_and_makes_no_run_where_nothing_is_due(
     parts: Parts, declared: str
 ) -> None:
-    known, before, runs = len(parts.told()), time.monotonic(), len(parts.runs())
+    known, before, runs = len(parts.told()), time.monotonic(), len(parts.runs(declared))
     parts.mlflow.set_registered_model_alias(MODEL, "champion", "2")
     assert "nothing is due" in parts.asked(f"champion of {MODEL} → version 2", known)
     assert time.monotonic() - before < 10
     parts.mlflow.delete_registered_model_alias(MODEL, "champion")
     parts.asked(f"champion of {MODEL} removed", known)
-    assert len(parts.runs()) == runs
+    assert len(parts.runs(declared)) == runs
 
 
 def test_twelve_moves_in_a_row_end_in_the_last_one(parts: Parts, declared: str) -> None:

@@ -6,7 +6,11 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
+import psutil
 import pytest
 
 from flows.witness import error_of
@@ -60,20 +64,56 @@ def test_one_that_is_ended_by_native_code_or_a_kill_is_told_as_json(
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_that_stops_a_command_stops_both_by_it(signum: signal.Signals) -> None:
-    command = "signal.signal(signal.SIGINT, signal.SIG_DFL); print(flush=True); time.sleep(120)"
+@contextmanager
+def started(command: str) -> "Iterator[subprocess.Popen[str]]":
+    """Start a command in a session of its own, and return when it has printed a line."""
     program = textwrap.dedent(PROGRAM).format(command=command)
-    started = subprocess.Popen(
-        [sys.executable, "-c", program], stdout=subprocess.PIPE, start_new_session=True
+    words = [sys.executable, "-c", program]
+    with subprocess.Popen(
+        words, stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        yield process
+        process.kill()
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("send", [os.kill, os.killpg])
+def test_a_signal_that_stops_a_command_stops_both_by_it(
+    signum: signal.Signals, send: Callable[[int, int], None]
+) -> None:
+    """Ctrl-C of a terminal goes to all of its group, `kill` to one process."""
+    command = "signal.signal(signal.SIGINT, signal.SIG_DFL); print(flush=True); time.sleep(120)"
+    with started(command) as process:
+        send(process.pid, signum)
+        assert process.wait(60) == -signum
+        assert process.stdout is not None
+        assert process.stdout.read() == "", "which is at its end when the child has ended"
+
+
+@pytest.mark.parametrize("send", [os.kill, os.killpg])
+def test_ctrl_c_reaches_the_command_once(send: Callable[[int, int], None]) -> None:
+    counted = (
+        "n = []; signal.signal(signal.SIGINT, lambda *_: n.append(1)); print(flush=True); "
+        "time.sleep(2); print(len(n))"
     )
-    assert started.stdout is not None
-    with started:
-        started.stdout.readline()
-        # Ctrl-C goes to all of a terminal's group, another signal to whom it is sent
-        (os.killpg if signum == signal.SIGINT else os.kill)(started.pid, signum)
-        assert started.wait(60) == -signum
-        assert started.stdout.read() == b"", "which is at its end when the child has ended"
+    with started(counted) as process:
+        assert process.stdout is not None
+        send(process.pid, signal.SIGINT)
+        assert process.stdout.read() == "1\n"
+
+
+def test_ctrl_z_stops_both_until_the_shell_goes_on() -> None:
+    with started("print(flush=True); time.sleep(1); print('done')") as process:
+        (child,) = psutil.Process(process.pid).children()
+        os.killpg(process.pid, signal.SIGTSTP)
+        time.sleep(1.5)
+        assert {psutil.Process(process.pid).status(), child.status()} == {psutil.STATUS_STOPPED}
+        os.killpg(process.pid, signal.SIGCONT)
+        assert process.stdout is not None
+        assert process.stdout.read() == "done\n"
+        assert process.wait(10) == 0
 
 
 def test_a_killed_parent_takes_the_command_with_it() -> None:
