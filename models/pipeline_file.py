@@ -10,6 +10,7 @@ from pydantic import BaseModel, ValidationError
 from models.bounded import YAML_BYTES, bounded_text, bounded_yaml
 from models.errors import InputError, nearest
 from models.pipeline import NAME, Pipeline
+from models.printable import redacted
 from models.source import missing_file
 from models.specs.fit import FAMILIES
 
@@ -60,10 +61,21 @@ def load_pipeline(path: Path, overrides: Sequence[str] = ()) -> Pipeline:
 
 
 def resolved_yaml(pipeline: Pipeline) -> str:
-    """Return the pipeline as YAML, with every default filled in."""
-    values = pipeline.model_dump(mode="json")
+    """Return the pipeline as YAML, with every default filled in and no password of an address.
+
+    It goes into the registry, which others read.
+    """
+    values = _redacted(pipeline.model_dump(mode="json"))
     text: str = yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
     return text
+
+
+def _redacted(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _redacted(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_redacted(each) for each in value]
+    return redacted(value) if isinstance(value, str) else value
 
 
 def json_schema() -> dict[str, Any]:

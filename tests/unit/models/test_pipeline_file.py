@@ -153,6 +153,15 @@ def test_a_family_of_the_users_own_is_taken_by_its_word(tmp_path: Path) -> None:
     assert load_pipeline(tmp_path / "p.yaml").model.family == "net:Net"
 
 
+def test_resolved_yaml_holds_no_password(tmp_path: Path) -> None:
+    text = GOOD.replace("r.csv", "https://ann:secret@host/r.csv?token=hidden&v=1")
+    (tmp_path / "p.yaml").write_text(text)
+    pipeline = load_pipeline(tmp_path / "p.yaml")
+    assert "secret" in pipeline.dataset.source, "it is read with it"
+    told = yaml.safe_load(resolved_yaml(pipeline))["dataset"]["source"]
+    assert told == "https://***@host/r.csv?token=***&v=1"
+
+
 def test_resolved_yaml_holds_the_defaults(tmp_path: Path) -> None:
     (tmp_path / "p.yaml").write_text(GOOD)
     values = yaml.safe_load(resolved_yaml(load_pipeline(tmp_path / "p.yaml")))
