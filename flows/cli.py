@@ -250,12 +250,12 @@ def up(
     """Start MLflow, Prefect, Triton and the scheduled deployments on this machine."""
     from flows import control
     from flows.show import show_status
-    from flows.show_up import lines_of_up
+    from flows.show_up import lines_of_status
 
     chosen = settings.load()
     found = control.up(chosen, detach=not foreground, say=_say)
     console.print_json(found) if as_json else show_status(found)
-    for line in lines_of_up(found):
+    for line in lines_of_status(found):
         _say(line)
 
 

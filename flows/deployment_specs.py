@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import ValidationError
 
 from models.bounded import YAML_BYTES, bounded_text, bounded_yaml
 from models.errors import InputError
+from models.pipeline_file import load_pipeline
 from models.specs.batch import ScheduleSpec
 
 
@@ -119,25 +119,13 @@ def _declared(entry: Mapping[str, Any]) -> DeploymentSpec:
 
 
 def scheduled(file: Path) -> Scheduled:
-    """Read the name and the schedule of a pipeline file; its runs check the rest.
+    """Read the name and the schedule of a pipeline file that `check` would take.
 
     Raises:
-        InputError: the file cannot be read, has no name, or its schedule is not valid.
+        InputError: the file cannot be read, or is not valid.
     """
-    raw = _yaml(file)
-    if not isinstance(raw.get("name"), str):
-        raise InputError(f"{file} is no pipeline file", seen=raw.get("name"), valid="a key `name`")
-    try:
-        schedule = ScheduleSpec.model_validate(raw.get("schedule") or {})
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise InputError(
-            f"the schedule of {file} is not valid",
-            seen=first.get("input"),
-            valid=", ".join(ScheduleSpec.model_fields),
-            hint=f"{'.'.join(map(str, first['loc']))}: {first['msg']}",
-        ) from error
-    return Scheduled(raw["name"], file, schedule)
+    pipeline = load_pipeline(file)
+    return Scheduled(pipeline.name, file, pipeline.schedule)
 
 
 def _yaml(file: Path) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import pyarrow as pa
 from flows.predict_text import LiveText, predict_text
 from models.answers import answers_of
 from models.arrays import Array
-from models.errors import InputError, TransientError, closest
+from models.errors import InputError, TransientError, closest, nearest
 from models.features import Encoding, Feature
 from models.package import LanguagePackage
 from models.places import Places
@@ -128,7 +128,8 @@ def _not_served(
     return InputError(
         f"Triton does not serve {model!r}",
         valid=", ".join(sorted({m.name for m in client.index()})) or "no model is loaded",
-        hint="run `millrace release` after a version got the alias champion",
+        hint=nearest(model, [m.name for m in client.index()])
+        or "run `millrace release` after a version got the alias champion",
     )
 
 

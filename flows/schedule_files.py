@@ -6,6 +6,7 @@ has none. Both are told with the reason.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from flows.deployment_specs import Scheduled, scheduled
@@ -57,9 +58,21 @@ def look(patterns: Iterable[str]) -> tuple[Seen, ...]:
 
 def _read(file: Path) -> Seen:
     try:
+        stat = file.stat()
+    except OSError:
+        return Seen(str(file))
+    return _read_once(file, (stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_size))
+
+
+@lru_cache(maxsize=1024)
+def _read_once(file: Path, version: tuple[int, ...]) -> Seen:
+    """Read a file as it was at a version of it: this is asked for every few seconds."""
+    del version
+    try:
         return Seen(str(file), scheduled(file))
     except InputError as error:
-        reason = ": ".join(str(part) for part in (error.what, error.seen, error.hint) if part)
+        parts = (error.what, error.seen, error.hint)
+        reason = ": ".join(" ".join(str(part).split()) for part in parts if part)
         return Seen(str(file), None, reason)
 
 

@@ -206,9 +206,19 @@ def show_history(model: str, releases: "Sequence[Release]") -> None:
 def _uptime(service: "ServiceStatus") -> str:
     """Return how long a service is up and, on a line of its own, how often it was restarted."""
     seconds, count = service.uptime_seconds, service.restarts
-    up = "" if seconds is None else f"{seconds:,.0f} s"
+    up = "" if seconds is None else _duration(seconds)
     restarts = f"{count} restart{'s' if count > 1 else ''}" if count else ""
     return "\n".join(filter(None, (up, restarts)))
+
+
+def _duration(seconds: float) -> str:
+    """Return a duration in its two largest units: `14 min 5 s`."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    parts = [(days, "d"), (hours, "h"), (minutes, "min"), (rest, "s")]
+    first = next((n for n, (count, _) in enumerate(parts) if count), len(parts) - 1)
+    return " ".join(f"{count} {unit}" for count, unit in parts[first : first + 2] if count) or "0 s"
 
 
 def _circumstances(release: "Release") -> str:

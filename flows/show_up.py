@@ -11,20 +11,16 @@ if TYPE_CHECKING:
     from flows.schedule_state import Schedule, Schedules
 
 
-def lines_of_up(status: "Status") -> tuple[str, ...]:
-    """Return what to say when everything is up; nothing if it is not."""
+def lines_of_status(status: "Status") -> tuple[str, ...]:
+    """Return where models are promoted, how to log in to Prefect, and what is scheduled.
+
+    Nothing where Millrace does not run.
+    """
     if not status.running:
         return ()
     mlflow = next((each.address for each in status.services if each.name == "mlflow"), "")
     registry = [f"registry: {page(mlflow, REGISTRY)}"] if mlflow else []
-    return (*registry, *lines_of_status(status))
-
-
-def lines_of_status(status: "Status") -> tuple[str, ...]:
-    """Return how to log in to Prefect, what is scheduled, and what is wrong with it."""
-    if not status.running:
-        return ()
-    return (*_login(status), *_schedules(status.schedules))
+    return (*registry, *_login(status), *_schedules(status.schedules))
 
 
 def _login(status: "Status") -> Iterator[str]:

@@ -42,14 +42,19 @@ def run_witnessed(command: Callable[[], None], tell: Callable[[MillraceError], N
     sys.stderr.flush()
     read, write = os.pipe()
     parent = os.getpid()
+    # one that comes before the parent can pass it on waits until it can
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {*PASSED_ON, signal.SIGTSTP})
     child = os.fork()
     if child == 0:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         os.close(read)
         os.setpgid(0, 0)
         _end_with(parent)
         _run(command, write)
     os.close(write)
-    status = _waited(child)
+    _pass_signals_on(child)
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    status = os.waitpid(child, 0)[1]
     has_told = os.read(read, 1) == TOLD
     os.close(read)
     if has_told or os.waitstatus_to_exitcode(status) == 0:
@@ -94,8 +99,8 @@ def _run(command: Callable[[], None], write: int) -> None:
     sys.exit(0)
 
 
-def _waited(child: int) -> int:
-    """Wait for the child, passing signals on; Ctrl-Z stops both."""
+def _pass_signals_on(child: int) -> None:
+    """Let the signals that this process gets reach the child; Ctrl-Z stops both."""
 
     def pass_on(signum: int, frame: FrameType | None) -> None:
         del frame
@@ -112,7 +117,6 @@ def _waited(child: int) -> int:
     for each in PASSED_ON:
         signal.signal(each, pass_on)
     signal.signal(signal.SIGTSTP, stop)
-    return os.waitpid(child, 0)[1]
 
 
 def _end_with(parent: int) -> None:

@@ -3,9 +3,10 @@
 import logging
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
+import psutil
 import ray
 import ray.data
 
@@ -61,12 +62,27 @@ def _start_embedded(processes: int) -> None:
     # Logical CPUs, two more than are held all the time: data tasks must find a place
     # while every worker holds one, or they wait for each other for ever.
     cores = max(os.cpu_count() or 1, processes) + 2
+    before = set(_children())
     try:
         _init(EMBEDDED, num_cpus=cores, include_dashboard=False)
     except TransientError:
         # Its first process gets 30 s to start, which a busy machine may not give it: once more.
         ray.shutdown()
+        # Ray ends what it has started of itself when this process ends, and not before.
+        for process in set(_children()) - before:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
         _init(EMBEDDED, num_cpus=cores, include_dashboard=False)
+
+
+def _children() -> list[psutil.Process]:
+    """Return the processes of Ray that this one started."""
+    found = []
+    for process in psutil.Process().children():
+        with suppress(psutil.Error):
+            if any("/ray/" in word for word in process.cmdline()):
+                found.append(process)
+    return found
 
 
 def _init(address: str, **options: Any) -> None:

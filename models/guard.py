@@ -71,7 +71,10 @@ def _drop(allowed: float, credentials: Credentials, incumbent: Incumbent) -> str
     name, mine, other = credentials.metric_name, credentials.metric, incumbent.metric
     if mine is None or other is None:
         which = "it" if mine is None else f"version {incumbent.version}, which is live,"
-        return f"{which} cannot be measured on its test split, so they cannot be compared"
+        return (
+            f"{which} cannot be measured on the new version's test split, so they cannot be "
+            "compared; train with promotion.require.max_metric_drop: null to go without"
+        )
     loss = mine - other if credentials.smaller_is_better else other - mine
     drop = loss / abs(other) if other else loss
     # A NaN fails every comparison, so this is written such that NaN is refused.

@@ -8,7 +8,7 @@ text stays text.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -30,6 +30,8 @@ FEW_CLASSES = 20
 """So many whole numbers, or fewer, are classes, however few rows each has."""
 ROWS_OF_A_CLASS = 20
 """Fewer rows than these for each of more numbers than that are measurements, not classes."""
+NUMBERED_SHARE = 0.9
+"""More numbers than that are classes where so many of those from 0, or 1, to the largest occur."""
 TYPES_OF_TASK: dict[str, tuple[ColumnType, ...]] = {
     "classification": ("category",),
     "regression": ("float", "int"),
@@ -253,14 +255,18 @@ def _declared(name: str, spec: DatasetSpec) -> ColumnSpec:
     return declared
 
 
-def is_measured(distinct: int, rows: int) -> bool:
+def is_measured(numbers: Collection[int], rows: int) -> bool:
     """Tell whether whole numbers are measurements rather than the numbers of classes.
 
     Args:
-        distinct: different numbers.
+        numbers: the different ones.
         rows: that hold one.
     """
-    return distinct > MAX_CATEGORIES or FEW_CLASSES < distinct > rows / ROWS_OF_A_CLASS
+    distinct = len(numbers)
+    if distinct <= FEW_CLASSES or distinct > MAX_CATEGORIES:
+        return distinct > FEW_CLASSES
+    is_numbered = min(numbers) in (0, 1) and distinct >= NUMBERED_SHARE * max(numbers)
+    return distinct > rows / ROWS_OF_A_CLASS or not is_numbered
 
 
 def _sorted(
@@ -323,16 +329,24 @@ def _seen(
 
 
 def _type_of_whole(name: str, array: pa.Array) -> ColumnType:
-    """Return the type of a target of whole numbers, and say so where it is not classes."""
-    rows, distinct = len(array) - array.null_count, len(array.drop_null().unique())
-    if not is_measured(distinct, rows):
-        return "category"
-    log.info(
-        "%s holds %s different whole numbers in %s rows, so it is learnt as a number (regression); "
-        "dataset.task: classification makes a class of each",
-        *(name, f"{distinct:,}", f"{rows:,}"),
-    )
-    return "float"
+    """Return the type of a target of whole numbers, and say so where it could be another."""
+    numbers = array.drop_null().unique().to_pylist()
+    rows = len(array) - array.null_count
+    held = f"{name} holds {len(numbers):,} different whole numbers in {rows:,} rows"
+    if is_measured(numbers, rows):
+        log.info(
+            "%s, so it is learnt as a number (regression); dataset.task: classification makes a "
+            "class of each",
+            held,
+        )
+        return "float"
+    if len(numbers) > FEW_CLASSES:
+        log.warning(
+            "%s, and each is a class of its own (classification); dataset.task: regression learns "
+            "it as a number",
+            held,
+        )
+    return "category"
 
 
 def _holds_chats(name: str, sample: Sequence[pa.RecordBatch]) -> bool:

@@ -111,4 +111,4 @@ def _said(requirement: str | None, *, needs_approval: bool) -> str:
         return f"a release would refuse it: {requirement}"
     if needs_approval:
         return "a release takes it once somebody else approved: set the tag millrace.approved_by"
-    return "it holds what a release requires; its answers are tried on the server then"
+    return "a release would take it, once its answers hold on the server too"

@@ -14,7 +14,7 @@ NOW = datetime(2026, 11, 20, tzinfo=UTC)
 
 def _pipeline(folder: Path, name: str, schedule: str = "") -> Path:
     file = folder / f"{name}.yaml"
-    file.write_text(f"name: {name}\n{schedule}")
+    file.write_text(f"name: {name}\ndataset: {{source: r.csv, target: y}}\n{schedule}")
     return file
 
 

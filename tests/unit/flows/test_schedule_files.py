@@ -8,7 +8,7 @@ from models.specs.batch import ScheduleSpec
 
 
 def pipeline(file: Path, name: str = "a", more: str = "") -> Path:
-    file.write_text(f"name: {name}\n{more}")
+    file.write_text(f"name: {name}\ndataset: {{source: r.csv, target: y}}\n{more}")
     return file
 
 
@@ -32,6 +32,18 @@ def test_a_file_that_became_invalid_keeps_its_last_schedule_and_is_told(tmp_path
     names, told = scheduled(file)
     assert names == []
     assert "it has no schedule" in told
+
+
+def test_a_file_that_a_run_would_refuse_is_not_scheduled_until_it_is_put_right(
+    tmp_path: Path,
+) -> None:
+    file = pipeline(tmp_path / "a.yaml", more="training: {epoch: 5}\n")
+    names, told = scheduled(file)
+    assert names == []
+    assert "training.epoch: there is no such key" in told
+    assert "\n" not in told
+    pipeline(file, more="training: {epochs: 5}\n")
+    assert scheduled(file) == (["a"], "")
 
 
 def test_a_file_that_is_gone_is_not_scheduled_and_is_told(tmp_path: Path) -> None:

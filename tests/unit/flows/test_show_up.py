@@ -1,7 +1,7 @@
 from flows.control import ServiceStatus, Status
 from flows.schedule_files import Fault
 from flows.schedule_state import PutBack, Schedule, Schedules
-from flows.show_up import lines_of_status, lines_of_up
+from flows.show_up import lines_of_status
 
 MLFLOW = ServiceStatus("mlflow", True, True, "http://127.0.0.1:5000", 1, 1.0, 0, "")
 
@@ -15,7 +15,7 @@ def test_up_says_where_to_look_how_to_log_in_and_what_prefect_has() -> None:
     status = Status(
         True, "/h", services=(MLFLOW,), schedules=schedules, prefect_login="/h h/run/prefect.login"
     )
-    said = "\n".join(lines_of_up(status))
+    said = "\n".join(lines_of_status(status))
     assert "http://127.0.0.1:5000/#/models?workflowType=machine_learning" in said
     assert "cat '/h h/run/prefect.login'" in said
     assert "scheduled: /a.yaml (score-a 0 2 * * * UTC, paused in Prefect)" in said
@@ -32,4 +32,4 @@ def test_status_says_what_is_wrong_with_the_schedules() -> None:
 
 
 def test_nothing_is_said_of_what_does_not_run() -> None:
-    assert lines_of_up(Status(False, "/h")) == ()
+    assert lines_of_status(Status(False, "/h")) == ()

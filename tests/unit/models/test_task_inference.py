@@ -1,7 +1,7 @@
 """Whether whole numbers are classes or a number, on tables as people bring them."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import pytest
@@ -56,11 +56,32 @@ def test_what_whole_numbers_are(made, values: Sequence[object], type_: str) -> N
 
 
 @pytest.mark.parametrize(
-    ("distinct", "rows", "measured"),
-    [(20, 20, False), (21, 419, True), (21, 420, False), (94, 338, True), (1001, 10**6, True)],
+    ("numbers", "rows", "measured"),
+    [
+        (range(0, 40, 2), 20, False),
+        (range(21), 419, True),
+        (range(21), 420, False),
+        (range(1, 101), 5000, False),
+        ([*range(70), *range(75, 100)], 5000, False),
+        (range(15, 90), 1500, True),
+        (range(15, 90), 10**6, True),
+        (range(94), 338, True),
+        (range(1001), 10**6, True),
+    ],
+    ids=[
+        *("twenty", "sparse labels", "labels", "labels from 1", "labels with a gap"),
+        *("heights", "many heights", "sparse", "too many"),
+    ],
 )
-def test_the_rule(distinct: int, rows: int, measured: bool) -> None:
-    assert is_measured(distinct, rows) is measured
+def test_the_rule(numbers: Collection[int], rows: int, measured: bool) -> None:
+    assert is_measured(numbers, rows) is measured
+
+
+def test_many_classes_are_said_with_the_key_that_decides(made, caplog) -> None:  # type: ignore[no-untyped-def]
+    made(HUNDRED)
+    (line,) = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
+    assert "100 different whole numbers" in line
+    assert "dataset.task: regression" in line
 
 
 def test_it_is_said_with_the_key_that_decides(made, caplog) -> None:  # type: ignore[no-untyped-def]
