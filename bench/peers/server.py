@@ -24,7 +24,7 @@ HOST = "127.0.0.1"
 START_SECONDS, STOP_SECONDS, POLL_SECONDS = 120.0, 15.0, 0.2
 WARM_UPS, WARM_UP_CLIENTS, WARM_UP_SECONDS = 10, 32, 2.0
 MARK = "MILLRACE_BENCH_PEER"
-"""A variable by which all processes of a peer are found, whoever their parent is by then."""
+"""A variable by which processes of a peer are found, whoever their parent is by then."""
 
 
 @dataclass(frozen=True)
@@ -195,15 +195,25 @@ def _warm_up(started: Running) -> None:
 
 def _end(process: "subprocess.Popen[bytes]", home: str) -> None:
     """End a peer in order, and by force what is left of it."""
+    # Those of Ray that write a title for `ps` write it over their variables.
+    children = _children(process.pid)
     process.terminate()
-    with suppress(subprocess.TimeoutExpired):
+    try:
         process.wait(STOP_SECONDS)
-    while left := _marked(home):
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    while left := {*_marked(home), *(each for each in children if each.is_running())}:
         for each in left:
             with suppress(psutil.NoSuchProcess):
                 each.kill()
         psutil.wait_procs(left, timeout=POLL_SECONDS)
-    process.wait()
+
+
+def _children(pid: int) -> list[psutil.Process]:
+    with suppress(psutil.NoSuchProcess):
+        return list(psutil.Process(pid).children(recursive=True))
+    return []
 
 
 def _marked(home: str) -> list[psutil.Process]:
