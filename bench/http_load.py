@@ -8,6 +8,8 @@ import socket
 import time
 from dataclasses import dataclass
 
+END_OF_HEAD, LAST_CHUNK = b"\r\n\r\n", b"0\r\n\r\n"
+
 
 @dataclass(frozen=True)
 class HttpLoad:
@@ -61,14 +63,22 @@ def http_load(
 
 
 def _read_answer(connection: socket.socket) -> None:
-    """Read one answer to its end; a small one comes in one piece."""
-    data = connection.recv(65536)
-    if not data.startswith(b"HTTP/1.1 200"):
-        raise ConnectionError(f"the answer is {data[:200]!r}")
-    head, _, body = data.partition(b"\r\n\r\n")
-    length = int(head.lower().partition(b"content-length:")[2].split(b"\r\n")[0])
+    """Read one answer to its end, which its length tells, or its last chunk."""
+    head, _, body = _received(connection).partition(END_OF_HEAD)
+    if not head.startswith(b"HTTP/1.1 200"):
+        raise ConnectionError(f"the answer is {head[:200]!r}")
+    head = head.lower()
+    if b"transfer-encoding: chunked" in head:
+        while not body.endswith(LAST_CHUNK):
+            body += _received(connection)
+        return
+    length = int(head.partition(b"content-length:")[2].split(b"\r\n")[0])
     while len(body) < length:
-        more = connection.recv(65536)
-        if not more:
-            raise ConnectionError("the connection ended")
-        body += more
+        body += _received(connection)
+
+
+def _received(connection: socket.socket) -> bytes:
+    data = connection.recv(65536)
+    if not data:
+        raise ConnectionError("the connection ended")
+    return data

@@ -10,7 +10,7 @@ class Row:
     """A ratio or a difference that the benchmarks hold.
 
     Attributes:
-        name: its short name, P1 to P10.
+        name: its short name, P1 to P11R.
         what: what is compared, in words, with the unit of the value.
         value: the median over the rounds; NaN where it could not be measured.
         goal: what the value should be, in words.

@@ -1,0 +1,73 @@
+"""The model in Ray Serve: `serve_ray.py MODEL PORT WAY`.
+
+By its own proxy, or in what its documentation calls high throughput mode: HAProxy before the
+replica. Its HTTP is on loopback. Ray's own ports are on every address and ask for a token, and
+HAProxy's page of statistics is on every address too, while this runs.
+"""
+
+import os
+import signal
+import socket
+import sys
+from typing import Any
+
+import numpy as np
+import ray
+from one_thread import session  # type: ignore[import-not-found]
+from ray import serve
+from starlette.requests import Request
+
+HIGH_THROUGHPUT = "high throughput"
+SWITCH = "RAY_SERVE_ENABLE_HA_PROXY"
+AT_A_TIME = 64
+
+
+class Mlp:
+    """Answers rows."""
+
+    def __init__(self, model: str) -> None:
+        self.session = session(model)
+
+    async def __call__(self, request: Request) -> dict[str, Any]:
+        """Compute the rows of one request."""
+        x = np.asarray((await request.json())["x"], dtype=np.float32)
+        return {"y": self.session.run(None, {"x": x})[0].tolist()}
+
+
+def main(model: str, port: str, way: str) -> None:
+    """Serve until this process is ended."""
+    if way == HIGH_THROUGHPUT and SWITCH not in os.environ:
+        # They are read when Ray Serve is imported.
+        os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | _high_throughput())
+    folder = os.environ["TMPDIR"]
+    ray.init(include_dashboard=False, _node_ip_address="127.0.0.1", _temp_dir=folder)
+    serve.start(http_options={"host": "127.0.0.1", "port": int(port)})
+    deployment = serve.deployment(num_replicas=1, max_ongoing_requests=AT_A_TIME)(Mlp)
+    serve.run(deployment.bind(model))
+    signal.sigwait({signal.SIGTERM})
+
+
+def _high_throughput() -> dict[str, str]:
+    """Return the variables of that mode, with all of HAProxy's files in this server's home."""
+    folder = os.path.join(os.environ["TMPDIR"], "haproxy")
+    return {
+        SWITCH: "1",
+        "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
+        "RAY_SERVE_HAPROXY_METRICS_ENABLED": "0",
+        "RAY_SERVE_HAPROXY_STATS_PORT": _free_port(),
+        "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT": _free_port(),
+        "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": os.path.join(folder, "haproxy.cfg"),
+        "RAY_SERVE_HAPROXY_SOCKET_PATH": os.path.join(folder, "admin.sock"),
+        "RAY_SERVE_HAPROXY_SERVER_STATE_BASE": folder,
+        "RAY_SERVE_HAPROXY_SERVER_STATE_FILE": os.path.join(folder, "server-state"),
+    }
+
+
+def _free_port() -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return str(probe.getsockname()[1])
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
