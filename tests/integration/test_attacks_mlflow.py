@@ -17,6 +17,7 @@ from tests.integration.stranger import Ask, as_stranger
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="users and /proc")
 
+ASSISTANT = "/ajax-api/3.0/mlflow/assistant"
 LISTED = """
 import json, os
 os.environ["_MLFLOW_SGI_NAME"] = "uvicorn"
@@ -118,6 +119,21 @@ def test_without_a_login_nothing_is_read_or_changed(guarded: Mlflow) -> None:
     ]
     assert let_in == []
     assert (guarded.objects(), guarded.files()) == before
+
+
+def test_the_assistant_which_runs_commands_is_there_for_nobody(without_login: Mlflow) -> None:
+    model = {
+        "selected": True,
+        "base_url": "http://127.0.0.1:1",
+        "permissions": {"full_access": True},
+    }
+    asked = [
+        Ask("GET", f"{ASSISTANT}/config"),
+        Ask("PUT", f"{ASSISTANT}/config", json.dumps({"providers": {"ollama": model}}), JSON),
+        Ask("POST", f"{ASSISTANT}/message", json.dumps({"message": "run id"}), JSON),
+        Ask("GET", f"{ASSISTANT}/sessions/1/stream"),
+    ]
+    assert [status for status, _ in as_stranger(without_login.address, asked)] == [404] * 4
 
 
 def test_a_wrong_password_is_none(guarded: Mlflow) -> None:
