@@ -20,6 +20,9 @@ from serving.own_requests import OwnRequests, Policy, own_hosts
 
 SIGN_UP_FORM = "/api/2.0/mlflow/users/create-ui"
 """The one form of MLflow, with a token of its own against forgery."""
+ASSISTANT = ("/ajax-api/3.0/mlflow/assistant", "/api/3.0/mlflow/assistant")
+"""MLflow's own assistant. Who reaches it may choose its language model, wherever that is, and have
+it run any command as the user of this server."""
 NO_PAGES = ("/api", "/ajax-api", "/graphql", "/get-artifact", "/model-versions", "/v1", "/gateway")
 
 
@@ -61,6 +64,7 @@ def policy(port: int) -> Policy:
         open_paths=frozenset({"/health", "/version"}),
         form_paths=frozenset({SIGN_UP_FORM}),
         no_links=NO_PAGES,
+        closed=ASSISTANT,
     )
 
 

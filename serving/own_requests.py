@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 FOREIGN_HOST = "The request is for another host than this one; use this server's own address."
 FOREIGN_PAGE = "Requests of a page of another origin are refused."
 NOT_JSON = "The body must be application/json."
+CLOSED = "There is no such path here."
 FORM = "Forms and plain text are not taken here; send application/json."
 
 FORMS = ("application/x-www-form-urlencoded", "multipart/form-data", "text/plain")
@@ -25,7 +26,7 @@ _DOUBLED = "\0"
 _POLICY_VIOLATION = 1008
 
 Refusal = tuple[int, str]
-"""Status and reason: 421 for a foreign host, 403 for a foreign page, 415 for a foreign body."""
+"""Status and reason: 421: a foreign host, 403: a foreign page, 404: closed, 415: a foreign body."""
 
 
 def own_hosts(port: int) -> frozenset[str]:
@@ -53,6 +54,7 @@ class Policy:
         form_paths: paths that take a form; it has a token of its own against forgery.
         no_links: prefixes of paths to which not even a link from elsewhere leads. A link from
             elsewhere may open any other path, as a page of its own.
+        closed: prefixes of paths that are there for nobody.
         websockets: whether there are any.
         refuse: makes the response of a refusal.
     """
@@ -62,6 +64,7 @@ class Policy:
     only_json: bool = False
     form_paths: frozenset[str] = frozenset()
     no_links: tuple[str, ...] = ("/",)
+    closed: tuple[str, ...] = ()
     websockets: bool = False
     refuse: Callable[[int, str], ASGIApp] = plain_refusal
 
@@ -125,6 +128,8 @@ def refusal(policy: Policy, asked: Asked, port: int = 0) -> Refusal | None:
         return 421, FOREIGN_HOST
     if not _is_own_page(policy, asked, hosts):
         return 403, FOREIGN_PAGE
+    if _one_slash(asked.path).startswith(policy.closed):
+        return 404, CLOSED
     if asked.path in policy.form_paths:
         return None
     return _refused_body(policy, asked)
@@ -137,9 +142,12 @@ def _is_own_page(policy: Policy, asked: Asked, hosts: frozenset[str]) -> bool:
         return asked.origin in {f"http://{host}" for host in hosts}
     if asked.site in (None, "same-origin", "none"):
         return True
-    path = "/" + asked.path.lstrip("/")
     link = asked.method == "GET" and asked.opened == ("navigate", "document")
-    return link and not path.startswith(policy.no_links)
+    return link and not _one_slash(asked.path).startswith(policy.no_links)
+
+
+def _one_slash(path: str) -> str:
+    return "/" + path.lstrip("/")
 
 
 def _refused_body(policy: Policy, asked: Asked) -> Refusal | None:

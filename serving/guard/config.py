@@ -54,7 +54,8 @@ def guard_threads() -> int:
 def guard_config(spec: GuardSpec) -> Json:
     """Return the whole configuration of an Envoy, without an administration port."""
     requests = _listener("http", spec.endpoint, spec.endpoint.http_port, _http_routes(spec), _lua())
-    metrics = _listener("metrics", spec.endpoint, spec.endpoint.metrics_port, _metrics_routes(), [])
+    port = spec.endpoint.metrics_port
+    metrics = _listener("metrics", spec.endpoint, port, _metrics_routes(spec), [])
     clusters = [_cluster("http", spec.http), _cluster("metrics", spec.metrics)]
     return {
         "static_resources": {"listeners": [requests, metrics], "clusters": clusters},
@@ -110,7 +111,7 @@ def _http_routes(spec: GuardSpec) -> list[Json]:
     """Return the routes; the first that matches decides."""
     sent = _header(":method", exact="POST")
     return [
-        *_foreign_pages(spec.endpoint),
+        *_foreign_pages(spec.endpoint.host, spec.endpoint.http_port),
         _refused({"path": HEALTH}, 200, "the guard is well"),
         _refused({"prefix": "/", "headers": [_header("content-encoding")]}, 415, _ENCODED),
         _passed({"safe_regex": {"regex": _ASK}, "headers": [sent]}, "http", checked=True),
@@ -120,33 +121,39 @@ def _http_routes(spec: GuardSpec) -> list[Json]:
     ]
 
 
-def _metrics_routes() -> list[Json]:
+def _metrics_routes(spec: GuardSpec) -> list[Json]:
     return [
+        *_foreign_pages(spec.endpoint.host, spec.endpoint.metrics_port),
         _passed({"path": "/metrics", "headers": [_READS]}, "metrics"),
         _refused({"prefix": "/"}, 404, "there is GET /metrics here, and nothing else"),
     ]
 
 
-def _foreign_pages(endpoint: Endpoint) -> list[Json]:
-    """Refuse what a page in a browser sends that did not come from this address."""
-    port = endpoint.http_port
-    own = "|".join(host.replace(".", r"\.") for host in ("localhost", endpoint.host))
-    origin = {"safe_regex": {"regex": rf"http://({own}):{port}"}}
-    foreign = {"name": "origin", "string_match": origin, "invert_match": True}
-    sites = {"safe_regex": {"regex": "cross-site|same-site"}}
-    site = {"name": "sec-fetch-site", "string_match": sites}
-    posts = _header(":method", exact="POST")
-    return [
-        _refused({"prefix": "/", "headers": [_header("origin"), foreign]}, 403, _FOREIGN_PAGE),
-        _refused({"prefix": "/", "headers": [site, posts]}, 403, _FOREIGN_PAGE),
-    ]
+def _foreign_pages(host: str, port: int) -> list[Json]:
+    """Refuse what a page in a browser sends that did not come from this address.
+
+    A link from elsewhere may open what is read here, as a page of its own.
+    """
+    own = "|".join(each.replace(".", r"\.") for each in ("localhost", host))
+    foreign = _header("origin", regex=rf"http://({own}):{port}") | {"invert_match": True}
+    site = _header("sec-fetch-site", regex="cross-site|same-site")
+    other_than = {"invert_match": True, "treat_missing_header_as_empty": True}
+    no_links = (
+        _header(":method", exact="GET") | other_than,
+        _header("sec-fetch-mode", exact="navigate") | other_than,
+        _header("sec-fetch-dest", exact="document") | other_than,
+    )
+    refused = ([_header("origin"), foreign], *([site, each] for each in no_links))
+    return [_refused({"prefix": "/", "headers": each}, 403, _FOREIGN_PAGE) for each in refused]
 
 
 def _own_hosts(endpoint: Endpoint) -> list[str]:
     return list(dict.fromkeys([endpoint.host, "127.0.0.1", "localhost", "[::1]"]))
 
 
-def _header(name: str, exact: str | None = None) -> Json:
+def _header(name: str, exact: str | None = None, regex: str | None = None) -> Json:
+    if regex is not None:
+        return {"name": name, "string_match": {"safe_regex": {"regex": regex}}}
     if exact is None:
         return {"name": name, "present_match": True}
     return {"name": name, "string_match": {"exact": exact}}
@@ -215,7 +222,7 @@ _IS_OK = {
 }
 _PLAIN = {"text_format_source": {"inline_string": "%LOCAL_REPLY_BODY%\n"}}
 _ENABLED: Json = {"@type": "type.googleapis.com/envoy.config.route.v3.FilterConfig", "config": {}}
-_READS = {"name": ":method", "string_match": {"safe_regex": {"regex": "GET|HEAD"}}}
+_READS = _header(":method", regex="GET|HEAD")
 _ENCODED = "the body of a request is compressed; send it as it is"
 _FOREIGN_PAGE = "requests of a page of another origin are refused"
 _NO_SUCH_PATH = (

@@ -10,12 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.mlflow_home import Ask, Mlflow, as_stranger, running_mlflow
+from tests.integration.attacks import JSON, mlflow_changes, mlflow_reads
+from tests.integration.attacks import MLFLOW as API
+from tests.integration.mlflow_home import Mlflow, running_mlflow
+from tests.integration.stranger import Ask, as_stranger
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="users and /proc")
 
-JSON = {"Content-Type": "application/json"}
-API = "/api/2.0/mlflow"
+ASSISTANT = "/ajax-api/3.0/mlflow/assistant"
 LISTED = """
 import json, os
 os.environ["_MLFLOW_SGI_NAME"] = "uvicorn"
@@ -119,6 +121,21 @@ def test_without_a_login_nothing_is_read_or_changed(guarded: Mlflow) -> None:
     assert (guarded.objects(), guarded.files()) == before
 
 
+def test_the_assistant_which_runs_commands_is_there_for_nobody(without_login: Mlflow) -> None:
+    model = {
+        "selected": True,
+        "base_url": "http://127.0.0.1:1",
+        "permissions": {"full_access": True},
+    }
+    asked = [
+        Ask("GET", f"{ASSISTANT}/config"),
+        Ask("PUT", f"{ASSISTANT}/config", json.dumps({"providers": {"ollama": model}}), JSON),
+        Ask("POST", f"{ASSISTANT}/message", json.dumps({"message": "run id"}), JSON),
+        Ask("GET", f"{ASSISTANT}/sessions/1/stream"),
+    ]
+    assert [status for status, _ in as_stranger(without_login.address, asked)] == [404] * 4
+
+
 def test_a_wrong_password_is_none(guarded: Mlflow) -> None:
     asked = [
         Ask("GET", f"{API}/registered-models/search", None, basic("admin", word))
@@ -127,42 +144,10 @@ def test_a_wrong_password_is_none(guarded: Mlflow) -> None:
     assert [status for status, _ in as_stranger(guarded.address, asked)] == [401] * 4
 
 
-def changes(server: Mlflow) -> list[Ask]:
-    """Return requests that would change what others made, or make the server ask elsewhere."""
-    digits = {"name": "digits"}
-    version = {**digits, "version": "1"}
-    hook = {"name": "h", "url": "http://127.0.0.1:1/", "events": [{"entity": "RUN"}]}
-    mutation = {"query": "mutation { __typename }"}
-    named = [
-        ("POST", f"{API}/registered-models/alias", {**version, "alias": "champion"}),
-        ("DELETE", f"{API}/registered-models/alias", {**digits, "alias": "champion"}),
-        ("DELETE", f"{API}/registered-models/delete", digits),
-        ("POST", f"{API}/registered-models/set-tag", {**digits, "key": "k", "value": "v"}),
-        ("POST", f"{API}/model-versions/create", {**digits, "source": "file:///tmp"}),
-        ("POST", f"{API}/model-versions/set-tag", {**version, "key": "k", "value": "v"}),
-        ("DELETE", f"{API}/model-versions/delete", version),
-        ("POST", f"{API}/experiments/delete", {"experiment_id": "1"}),
-        ("POST", f"{API}/runs/create", {"experiment_id": "1"}),
-        ("POST", f"{API}/webhooks", hook),
-        ("POST", "/graphql", mutation),
-        ("PATCH", f"{API}/users/update-password", {"username": "admin", "password": "x" * 12}),
-        ("PATCH", f"{API}/users/update-admin", {"username": "eve", "is_admin": True}),
-        ("DELETE", f"{API}/users/delete", {"username": "admin"}),
-        ("PUT", "/api/2.0/mlflow-artifacts/artifacts/1/x/artifacts/model.onnx", {}),
-        ("PUT", "/ajax-api/2.0/mlflow-artifacts/artifacts/1/x/artifacts/model.onnx", {}),
-        ("DELETE", "/api/2.0/mlflow-artifacts/artifacts/1/x", {}),
-        ("POST", "/ajax-api/2.0/mlflow/upload-artifact?run_uuid=1&path=x", {}),
-        ("POST", "/ajax-api/3.0/jobs/", {"job_name": "x"}),
-        ("POST", "/ajax-api/3.0/mlflow/gateway/endpoints/create", {"name": "x"}),
-        ("POST", "/v1/traces", {}),
-    ]
-    return [Ask(method, path, json.dumps(body)) for method, path, body in named]
-
-
 def test_a_user_of_no_rights_changes_nothing_of_others(guarded: Mlflow) -> None:
     before = guarded.objects(), guarded.files()
     login = JSON | {"X-Mlflow-Experiment-Id": "1"} | basic("eve", "eve-is-a-user-1")
-    asked = [Ask(each.method, each.path, each.body, login) for each in changes(guarded)]
+    asked = [Ask(each.method, each.path, each.body, login) for each in mlflow_changes("digits", 1)]
     answered = as_stranger(guarded.address, asked)
     told = {each.path: answer for each, answer in zip(asked, answered, strict=True)}
     assert (guarded.objects(), guarded.files()) == before, told
@@ -198,7 +183,9 @@ LINK = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch
 @pytest.mark.parametrize("page", PAGES)
 def test_a_page_in_a_browser_changes_nothing(without_login: Mlflow, page: str) -> None:
     before = without_login.objects(), without_login.files()
-    asked = [Ask(each.method, each.path, each.body, PAGES[page]) for each in changes(without_login)]
+    asked = [
+        Ask(each.method, each.path, each.body, PAGES[page]) for each in mlflow_changes("digits", 1)
+    ]
     answered = as_stranger(without_login.address, asked)
     assert {status for status, _ in answered} == {STATUS.get(page, 403)}
     assert (without_login.objects(), without_login.files()) == before
@@ -206,8 +193,8 @@ def test_a_page_in_a_browser_changes_nothing(without_login: Mlflow, page: str) -
 
 @pytest.mark.parametrize("page", [each for each in PAGES if each != "plain text"])
 def test_a_page_in_a_browser_reads_nothing(without_login: Mlflow, page: str) -> None:
-    paths = ("/", f"{API}/registered-models/get?name=digits", "/get-artifact?run_uuid=1&path=x")
-    asked = [Ask("GET", path, None, PAGES[page]) for path in paths]
+    reads = (Ask("GET", "/"), *mlflow_reads("digits"))
+    asked = [Ask("GET", each.path, None, PAGES[page]) for each in reads]
     answered = as_stranger(without_login.address, asked)
     assert {status for status, _ in answered} == {STATUS.get(page, 403)}
 

@@ -7,12 +7,9 @@ import json
 import os
 import shutil
 import subprocess
-import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, cast
 
@@ -27,8 +24,17 @@ from flows.deployment_upkeep import home_id
 from flows.prefect_login import prefect_login
 from flows.schedule_state import Schedules
 from flows.settings import MARK, Settings
-from tests.integration.chromium import CHROMIUM, FLAGS, LOADED_MS
+from tests.integration.foreign_page import (
+    EVIL,
+    UNREAD,
+    attack,
+    elsewhere,
+    is_refused_by_name,
+    rebound,
+    victim,
+)
 from tests.integration.ports import service_ports
+from tests.integration.stranger import Ask
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -249,73 +255,23 @@ def _told_by_socket(url: str, first: Any = None, origin: str | None = None) -> s
         return "closed"
 
 
-PAGE = """<!doctype html><title>other</title><script>
-const seen = [];
-const tell = (what, promise) => promise.then(a => seen.push([what, a.type, a.status]),
-                                             () => seen.push([what, "failed", 0]));
-async function attack(base, list) {
-  for (const [method, path, body] of list) {
-    const blob = new Blob([JSON.stringify(body ?? {})]);
-    await tell("blind", fetch(base + path, {method: "POST", mode: "no-cors", body: blob}));
-    await tell("text", fetch(base + path, {method: "POST", mode: "no-cors",
-                                           body: JSON.stringify(body ?? {})}));
-    await tell("json", fetch(base + path, {method, body: body && JSON.stringify(body),
-                                           headers: {"Content-Type": "application/json"}}));
-    const form = document.createElement("form");
-    form.action = base + path; form.method = "post"; form.enctype = "text/plain";
-    form.target = "sink";
-    const input = document.createElement("input");
-    input.name = JSON.stringify(body ?? {}).slice(0, -1) + ',"x":"'; input.value = '"}';
-    form.append(input); document.body.append(form); form.submit();
-  }
-  await new Promise(done => { const socket = new WebSocket(base.replace("http", "ws")
-    + "/api/events/in"); socket.onopen = () => { seen.push(["socket", "open", 0]); done(); };
-    socket.onerror = () => { seen.push(["socket", "failed", 0]); done(); }; });
-  return seen;
-}
-</script><body><iframe name="sink"></iframe></body>"""
-
-
-class Quiet(SimpleHTTPRequestHandler):
-    def log_message(self, *_: Any) -> None:
-        """Say nothing."""
-
-
-@pytest.fixture
-def elsewhere(tmp_path: Path) -> Iterator[int]:
-    """A web server of somebody else's; returns its port."""
-    (tmp_path / "index.html").write_text(PAGE)
-    handler = partial(Quiet, directory=str(tmp_path))
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield server.server_address[1]
-        server.shutdown()
-
-
 @pytest.mark.browser
-def test_a_page_of_another_origin_changes_and_runs_nothing(site: Site, elsewhere: int) -> None:
-    from playwright.sync_api import sync_playwright
-
-    assert CHROMIUM is not None
-    before, tried = site.objects(), attacks(site)
-    rules = "--host-resolver-rules=MAP evil.example 127.0.0.1"
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=[*FLAGS, rules])
-        page = chromium.new_page()
-        page.set_default_timeout(LOADED_MS)
-        for name in ("evil.example", "127.0.0.1"):  # the second is the same site, another origin
-            page.goto(f"http://{name}:{elsewhere}/")
+def test_a_page_of_another_origin_changes_and_runs_nothing(site: Site) -> None:
+    before = site.objects()
+    tried = [Ask("GET", "/api/events/in"), *(asked(*each) for each in attacks(site))]
+    with victim() as page, elsewhere() as foreign:
+        for name in (EVIL, "127.0.0.1"):  # the second is the same site, another origin
+            page.goto(f"http://{name}:{foreign.port}/")
             for target in ("127.0.0.1", "localhost"):
-                base = f"http://{target}:{site.port}"
-                seen = page.evaluate("([base, list]) => attack(base, list)", [base, tried])
-                answered = {tuple(each) for each in seen}
-                told = {("blind", "opaque", 0), ("text", "opaque", 0), ("json", "failed", 0)}
-                assert answered <= {*told, ("socket", "failed", 0)}
-        page.goto(f"http://evil.example:{site.port}/")  # its name now leads here
-        assert "another host" in page.content()
-        page.wait_for_timeout(1000)
-        chromium.close()
+                told = attack(page, f"http://{target}:{site.port}", tried)
+                assert {each for each in told if each[1] not in UNREAD} == set()
+        told = rebound(page, site.port, tried)
+        assert {each for each in told if not is_refused_by_name(each[1])} == set()
     unharmed(site, before)
+
+
+def asked(method: str, path: str, body: Any) -> Ask:
+    return Ask(method, path, None if body is None else json.dumps(body))
 
 
 def test_a_deployment_that_vanished_is_put_back_and_told(site: Site) -> None:

@@ -259,8 +259,29 @@ def test_a_page_of_another_origin_is_refused(served, headers) -> None:
     assert "origin" in answer.json["error"]
 
 
+READS_FROM_A_PAGE = (
+    {"Origin": "http://evil.example"},
+    {"Sec-Fetch-Site": "cross-site"},
+    {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors", "Sec-Fetch-Dest": "script"},
+    {"Sec-Fetch-Site": "same-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "iframe"},
+)
+
+
+@pytest.mark.parametrize("headers", READS_FROM_A_PAGE)
+def test_a_page_of_another_origin_reads_nothing(served, headers) -> None:
+    metrics = {"path": "/metrics", "port": served.endpoint.metrics_port}
+    for asked in ({"path": "/v2/models/sums/config"}, metrics):
+        answer = served.ask(headers=headers, method="GET", **asked)
+        assert answer.status == 403
+        assert "origin" in answer.json["error"]
+
+
 def test_a_link_to_it_may_be_followed(served) -> None:
-    headers = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}
+    headers = {
+        "Sec-Fetch-Site": "cross-site",
+        "Sec-Fetch-Mode": "navigate",
+        "Sec-Fetch-Dest": "document",
+    }
     assert served.ask(path="/v2/models/sums/config", headers=headers, method="GET").status == 200
 
 

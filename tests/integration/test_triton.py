@@ -39,6 +39,7 @@ from serving.outcome import Outcome, checked
 from serving.reconcile import reconcile
 from serving.repository import Repository
 from serving.version_folder import Artifact
+from tests.integration.attacks import CODE, CODE_CONFIG
 from tests.integration.backends import kill_backends
 from tests.integration.desk import ROWS, FileDesk
 from tests.integration.graphs import constant, proto
@@ -430,22 +431,6 @@ def test_a_load_run_counts_what_the_server_counts(served) -> None:
             break
     assert counted == (report.requests, report.rows)
     assert 0 < report.p50_ms <= report.p90_ms <= report.p99_ms
-
-
-CODE = """
-from pathlib import Path
-Path({marker!r}).touch()
-class TritonPythonModel:
-    def execute(self, requests):
-        return []
-"""
-CODE_CONFIG = json.dumps(
-    {
-        "backend": "python",
-        "input": [{"name": "x", "data_type": "TYPE_FP32", "dims": [1]}],
-        "output": [{"name": "y", "data_type": "TYPE_FP32", "dims": [1]}],
-    }
-)
 
 
 def test_code_comes_in_with_the_token_only(served, tmp_path) -> None:

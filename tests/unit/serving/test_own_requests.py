@@ -166,6 +166,13 @@ def test_mlflows_own_form_is_taken_from_its_own_page_only() -> None:
     assert status(MLFLOW, "POST", mlflow_server.SIGN_UP_FORM, foreign) == 403
 
 
+@pytest.mark.parametrize("path", ["/config", "/message", "/sessions/1/stream", "x"])
+@pytest.mark.parametrize("lead", ["", "/", "//"])
+def test_mlflows_assistant_is_there_for_nobody(lead: str, path: str) -> None:
+    whole = f"{lead}/ajax-api/3.0/mlflow/assistant{path}"
+    assert {status(MLFLOW, method, whole, JSON) for method in ("GET", "PUT", "POST")} == {404}
+
+
 @pytest.mark.parametrize(
     ("policy", "path"),
     [
