@@ -92,12 +92,15 @@ def test_a_disk_that_takes_no_file_stops_no_run(run: TrackedRun, tmp_path: Path)
 def test_a_run_whose_end_mlflow_does_not_take_is_ended_later(
     mlflow_places: Places, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def away(address: str) -> None:
+    def away(*_: object) -> None:
         raise TransientError("MLflow cannot be reached")
 
-    with tracked_run(mlflow_places, "left", {}, system_metrics=False) as run:
-        monkeypatch.setattr(tracking, "check_reachable", away)
-        monkeypatch.setattr("mlflow.end_run", lambda status: away(""))
+    with (
+        monkeypatch.context() as meanwhile,
+        tracked_run(mlflow_places, "left", {}, system_metrics=False) as run,
+    ):
+        meanwhile.setattr(tracking, "check_reachable", away)
+        meanwhile.setattr("mlflow.MlflowClient.set_terminated", away)
     assert kept(run).info.status == "RUNNING"
     end_left(mlflow_places.run)
     assert kept(run).info.status == "FINISHED"
