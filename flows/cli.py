@@ -15,6 +15,7 @@ import typer
 
 from flows import console, environment, run_state, settings
 from flows.witness import run_witnessed
+from models import open_runs
 from models.errors import MillraceError, TransientError
 from models.faults import written_trace
 from models.outside_faults import outside_fault
@@ -373,6 +374,8 @@ def _ready(
 
         temporary_server.end_orphans(str(found.home))
         temporary_server.keep_apart()
+    if flow:
+        _end_left_runs()
     console.native_stderr_to(places.logs / "native.log")
     console.set_up_logging()
     if flow:  # to import and to start what it runs on takes seconds, in which nothing else is said
@@ -402,7 +405,17 @@ def main() -> None:
     if not ON_RAY & set(sys.argv[1:2]):
         command()
         return
-    run_witnessed(command, partial(console.print_error, as_json=as_json))
+    run_witnessed(command, partial(console.print_error, as_json=as_json), _end_left_runs)
+
+
+def _end_left_runs() -> None:
+    """End the MLflow runs of commands of this home that are gone; MLflow is imported for that."""
+    with suppress(Exception):  # a next command tries again
+        chosen = environment.apply(settings.load())
+        if any((chosen.run / open_runs.FOLDER).glob("*.json")):
+            from models.left_runs import end_left
+
+            end_left(chosen.run)
 
 
 def _main(*, as_json: bool) -> None:

@@ -100,6 +100,11 @@ def preferences() -> dict[str, str]:
         "MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING": "true",
         "MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL": "5",
         "MLFLOW_SYSTEM_METRICS_SAMPLES_BEFORE_LOGGING": "1",
+        # Its own are 120 s and 7, with pauses up to 2 minutes: a quarter of an hour for one call
+        # of a server that is silent. So many seconds store the largest file that is uploaded, and
+        # so many pauses, of half a minute, outlast a restart.
+        "MLFLOW_HTTP_REQUEST_TIMEOUT": "45",
+        "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "4",
         "RAY_USAGE_STATS_ENABLED": "0",
         # A cluster has a token, and its user RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH.
         "RAY_AUTH_MODE": "token",

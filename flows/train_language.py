@@ -21,6 +21,7 @@ from tasks.language.export import export_forms
 from tasks.language.register import log_forms, promote_form, register_form
 from tasks.language.report import publish_language
 from tasks.language.train import tokenize_documents, train_decoder
+from tasks.outage import await_mlflow
 from tasks.run_names import name_run
 
 
@@ -87,8 +88,11 @@ def train_language(
     trained = train_decoder(based, places, tokens, run)
     with tempfile.TemporaryDirectory(dir=places.staging) as folder:
         exported = export_forms(pipeline, places, snapshot, trained, Path(folder))
+        await_mlflow(places.tracking_uri)
         log_forms(trained, exported, run)
+        await_mlflow(places.tracking_uri)
         version = register_form(pipeline, places, snapshot, trained, exported, run)
+        await_mlflow(places.tracking_uri)
         promotion = promote_form(pipeline, places, exported, version)
     name_run(f"train {pipeline.name} {version.version}", pipeline.name)
     publish_language(snapshot, trained, exported, version, promotion, run)

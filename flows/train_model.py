@@ -24,6 +24,7 @@ from models.specs.fit import CAUSAL_LM
 from models.tracking import TrackedRun, check_reachable, tracked_run
 from tasks.export import export_candidates
 from tasks.ingest import ingest_dataset
+from tasks.outage import await_mlflow, weights_named
 from tasks.promote import promote_version
 from tasks.reference import names_versions, pinned_versions
 from tasks.register import log_evidence, register_version
@@ -89,6 +90,7 @@ def train_model(
     with (
         tracked_run(places, pipeline.name, code_version(pipeline.folder)) as run,
         connected(places.ray_address, pipeline.training.num_workers),
+        weights_named(places, run),
     ):
         pipeline = pipeline.with_model(pinned(pipeline.model, pipeline.folder))
         run.log_params(pipeline.model_dump(mode="json"))
@@ -119,8 +121,11 @@ def _train_and_register(
         exported = export_candidates(
             pipeline, snapshot, trained, Path(folder), places.timing_caches
         )
+        await_mlflow(places.tracking_uri)
         log_evidence(pipeline, trained, exported, run)
+        await_mlflow(places.tracking_uri)
         version = register_version(pipeline, places, snapshot, exported, run)
+        await_mlflow(places.tracking_uri)
         promotion = promote_version(pipeline, places, exported, version)
     return TrainOutcome(
         snapshot,

@@ -2,9 +2,9 @@
 
 Ray's core ends the process that it runs in, by `_Exit(1)` and without a word of Python, when its
 raylet is gone; a kernel that is out of memory kills it. Then the parent prints the error, as JSON
-where JSON was asked for. The parent does nothing else: a signal that it gets it passes on, and the
-child does not outlive it. The child has a process group of its own, so that a Ctrl-C reaches it
-once, whether it comes from the terminal or from `kill`.
+where JSON was asked for, and ends the command's run in MLflow. It does nothing else: a signal that
+it gets it passes on, and the child does not outlive it. The child has a process group of its own,
+so that a Ctrl-C reaches it once, whether it comes from the terminal or from `kill`.
 """
 
 import ctypes
@@ -28,12 +28,17 @@ RAY = Path("/tmp/ray")
 """Where Ray has its logs."""
 
 
-def run_witnessed(command: Callable[[], None], tell: Callable[[MillraceError], None]) -> None:
+def run_witnessed(
+    command: Callable[[], None],
+    tell: Callable[[MillraceError], None],
+    put_right: Callable[[], None],
+) -> None:
     """Run a command in a child process and end as it ends.
 
     Args:
         command: ends by itself, or by `SystemExit`; it has told its outcome then.
         tell: prints an error.
+        put_right: ends what a command left that could not tell its end.
     """
     if not hasattr(os, "fork"):
         command()
@@ -64,6 +69,8 @@ def run_witnessed(command: Callable[[], None], tell: Callable[[MillraceError], N
         _end_by(os.WTERMSIG(status))
     else:
         tell(error)
+        sys.stdout.flush()  # what follows may take a while
+        put_right()
         sys.exit(error.exit_code)
 
 

@@ -4,6 +4,7 @@
     ├── InputError           exit code 2: the user's file, data, option or setting is wrong
     └── WorkError            exit code 1: the work failed, terminally
         └── TransientError   exit code 1: the work failed and may succeed if tried again
+            └── SilentError  exit code 1: the same, of a service that was waited for already
 
 An error is raised from values: what failed, what was seen, what is valid and what to do next.
 The text is put together here, so that every error reads alike, and the values survive pickling
@@ -77,6 +78,10 @@ class TransientError(WorkError):
     """The work failed for a reason that may pass: a service that is starting, a lost connection."""
 
     transient = True
+
+
+class SilentError(TransientError):
+    """A service takes connections and says nothing; it was waited for, so no step tries again."""
 
 
 def _rebuild(

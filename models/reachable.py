@@ -1,5 +1,6 @@
 """Is a service there? Asked before a client that would try for minutes."""
 
+import math
 import socket
 import sqlite3
 import time
@@ -9,35 +10,66 @@ from http.client import HTTPException
 from urllib.error import HTTPError
 from urllib.parse import urlsplit
 
-from models.errors import TransientError, WorkError
+from models.errors import SilentError, TransientError, WorkError
 
 TIMEOUT_S = 5.0
-PATIENCE_S = 30.0
+PATIENCE_S = 20.0
 """For one that takes the connection and does not answer: it may have much to do, or just begin."""
+SILENT_S, HURRIED_S = 60.0, 1.0
+"""One that was silent in the last minute gets a second: it has used up its patience."""
+DATA_S = 5.0
+"""What was asked for its data so long ago is asked for it again."""
+
+_silent_at: dict[str, float] = {}
+_answered_at: dict[str, float] = {}
 
 
-def require_http(url: str, *, service: str, setting: str) -> None:
-    """Return if a GET of `url` answers.
+def require_http(health: str, *, service: str, setting: str, data: str | None = None) -> None:
+    """Return if a service answers.
 
     Args:
-        url: its health page.
+        health: its health page.
         service: how people call it.
         setting: the variable that names its address.
+        data: a page that it makes of its data. A server whose database or workers hang is well by
+            its health page. Any answer will do, but for its own failure.
 
     Raises:
-        TransientError: nothing answers.
+        SilentError: it takes connections and does not answer in `PATIENCE_S`.
+        TransientError: nothing answers, or it fails.
     """
-    deadline = time.monotonic() + PATIENCE_S
+    now = time.monotonic()
+    was_silent = now - _silent_at.get(health, -math.inf) < SILENT_S
+    deadline = now + (HURRIED_S if was_silent else PATIENCE_S)
+    try:
+        _require_answer(health, deadline, service, setting)
+        if data is not None and now - _answered_at.get(data, -math.inf) >= DATA_S:
+            _require_answer(data, deadline, service, setting, is_data=True)
+            _answered_at[data] = now
+    except SilentError:
+        _silent_at[health] = _silent_at[health] if was_silent else time.monotonic()
+        raise
+    _silent_at.pop(health, None)
+
+
+def _require_answer(
+    url: str, deadline: float, service: str, setting: str, *, is_data: bool = False
+) -> None:
     while True:
+        left = max(deadline - time.monotonic(), 0.1)
         try:
-            with urllib.request.urlopen(url, timeout=TIMEOUT_S):
+            with urllib.request.urlopen(url, timeout=min(TIMEOUT_S, left)):
                 return
         except (OSError, ValueError, HTTPException) as error:
-            if isinstance(error, HTTPError) and error.code in (401, 403):
+            code = error.code if isinstance(error, HTTPError) else 0
+            if code in (401, 403) or (is_data and 0 < code < 500):
                 return  # it is there, and asks whom it lets in
             # urllib wraps what goes wrong before the request was taken, and not a late answer
-            if not isinstance(error, TimeoutError) or time.monotonic() > deadline:
-                raise _missing(service, url, setting, getattr(error, "reason", error)) from error
+            if not isinstance(error, TimeoutError):
+                reason = error if code else getattr(error, "reason", error)
+                raise _missing(TransientError, service, url, setting, reason) from error
+            if time.monotonic() >= deadline:
+                raise _missing(SilentError, service, url, setting, error) from error
 
 
 def require_tcp(address: str, *, service: str, setting: str) -> None:
@@ -51,7 +83,7 @@ def require_tcp(address: str, *, service: str, setting: str) -> None:
         with socket.create_connection((parts.hostname or "", parts.port or 0), TIMEOUT_S):
             return
     except (OSError, ValueError) as error:
-        raise _missing(service, address, setting, error) from error
+        raise _missing(TransientError, service, address, setting, error) from error
 
 
 def require_database(uri: str, *, service: str, setting: str) -> None:
@@ -82,8 +114,10 @@ def require_database(uri: str, *, service: str, setting: str) -> None:
         ) from error
 
 
-def _missing(service: str, address: str, setting: str, error: object) -> TransientError:
-    return TransientError(
+def _missing(
+    kind: type[TransientError], service: str, address: str, setting: str, error: object
+) -> TransientError:
+    return kind(
         f"{service} cannot be reached at {address}",
         seen=error,
         valid=f"the address of a running {service}",

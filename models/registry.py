@@ -30,6 +30,7 @@ from models.package import (
 )
 from models.pipeline import Pipeline
 from models.places import Places
+from models.printable import one_line
 from models.signing import SIGNATURE_TAG
 from models.tracking import TrackedRun, check_reachable, client
 from models.trust import Trust, trust_of
@@ -140,7 +141,9 @@ class Registry:
         )
         # Its number is known only now. What ends here leaves a version without a signature, which
         # nobody works with, and no alias was set yet.
-        return self.sign(_version_of(made, ()))
+        signed = self.sign(_version_of(made, ()))
+        _delete_repeated(store, made)
+        return signed
 
     def sign(self, version: ModelVersion) -> ModelVersion:
         """Sign a version as it is in the registry, and return it with its signature."""
@@ -156,8 +159,10 @@ class Registry:
             WorkError: it failed.
         """
         check_reachable(self.tracking_uri)
-        store = client(self.tracking_uri)
-        found = _found(lambda: store.get_model_version_by_alias(model, alias))
+        found = _found(
+            lambda: client(self.tracking_uri).get_model_version_by_alias(model, alias),
+            f"the {alias} of {one_line(model)} cannot be read: ",
+        )
         return None if found is None else _version_of(found, tuple(found.aliases))
 
     def version(self, model: str, number: int) -> ModelVersion:
@@ -169,8 +174,10 @@ class Registry:
             WorkError: it failed.
         """
         check_reachable(self.tracking_uri)
-        store = client(self.tracking_uri)
-        found = _found(lambda: store.get_model_version(model, str(number)))
+        found = _found(
+            lambda: client(self.tracking_uri).get_model_version(model, str(number)),
+            f"{one_line(model)} version {number} cannot be read: ",
+        )
         if found is None:
             raise InputError(
                 f"the registry has no {model} version {number}",
@@ -191,7 +198,7 @@ class Registry:
 
     def _with_champion(self) -> list[str]:
         check_reachable(self.tracking_uri)
-        with _registry_errors():
+        with _registry_errors("the champions cannot be listed: "):
             models = _all_models(client(self.tracking_uri))
         return [each.name for each in models if CHAMPION in each.aliases]
 
@@ -294,11 +301,11 @@ def registry_of(places: Places, given: Pipeline | None = None) -> Registry:
     return Registry(places.tracking_uri, places.home / "cache", trust_of(places, given))
 
 
-def _found(ask: Callable[[], "MlflowVersion"]) -> "MlflowVersion | None":
+def _found(ask: Callable[[], "MlflowVersion"], what: str) -> "MlflowVersion | None":
     """Return what MLflow answers, None where it has no such model, version or alias."""
     from mlflow.exceptions import MlflowException
 
-    with _registry_errors():
+    with _registry_errors(what):
         try:
             return ask()
         except MlflowException as error:
@@ -308,15 +315,25 @@ def _found(ask: Callable[[], "MlflowVersion"]) -> "MlflowVersion | None":
 
 
 @contextmanager
-def _registry_errors() -> Iterator[None]:
+def _registry_errors(what: str = "") -> Iterator[None]:
+    """Tell an error of MLflow's as ours.
+
+    Args:
+        what: what could not be done, with a colon.
+    """
     from mlflow.exceptions import MlflowException
 
     try:
         yield
     except MlflowException as error:
-        # what a server that goes away gives too; nothing that a version did
-        kind = TransientError if error.error_code in _PASSING else WorkError
-        raise kind("MLflow's registry failed", seen=str(error).splitlines()[0]) from error
+        told = f"{what}MLflow's registry failed"
+        seen = next(iter(str(error).splitlines()), type(error).__name__)
+        code = error.error_code
+        if code in _PASSING:  # what a server that goes away gives too; nothing that a version did
+            hint = "see MLflow's log; the next release tries again"
+            raise TransientError(told, seen=f"{code}: {seen}", hint=hint) from error
+        hint = "see MLflow's log, what its login may read, and MLFLOW_TRACKING_URI"
+        raise WorkError(told, seen=f"{code}: {seen}", hint=hint) from error
 
 
 def _all_models(store: Any) -> list[Any]:
@@ -338,6 +355,19 @@ def _ensure_model(store: Any, model: str) -> None:
     except MlflowException as error:
         if error.error_code != "RESOURCE_ALREADY_EXISTS":
             raise
+
+
+def _delete_repeated(store: Any, made: "MlflowVersion") -> None:
+    """Delete the other versions of the same logged model.
+
+    MLflow's client sends a request again that was not answered in time, and the server may have
+    done it.
+    """
+    for each in store.search_model_versions(f"run_id='{made.run_id}'"):
+        is_same = (each.name, each.source) == (made.name, made.source)
+        if is_same and each.version != made.version and SIGNATURE_TAG not in each.tags:
+            log.warning("deletes version %s: MLflow had made it unheard", each.version)
+            store.delete_model_version(each.name, str(each.version))
 
 
 def _version_of(found: "MlflowVersion", aliases: tuple[str, ...]) -> ModelVersion:

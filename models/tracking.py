@@ -4,6 +4,7 @@ MLflow takes seconds to import, so it is imported inside the functions here.
 """
 
 import logging
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -12,16 +13,21 @@ from typing import TYPE_CHECKING, Any
 
 from models.errors import WorkError
 from models.mlflow_pages import KIND, KIND_OF_OURS
+from models.open_runs import Note, OpenRun
 from models.places import Places
-from models.printable import redacted
+from models.printable import one_line, redacted
 from models.reachable import require_database, require_http, require_tcp
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from mlflow import MlflowClient
 
+log = logging.getLogger("millrace")
+
+HURRIED = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "1", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0"}
 _PARAM_LENGTH = 500
 MAX_TAG = 1000
+DATA_PAGE = "/api/2.0/mlflow/experiments/search?max_results=1"
 DATABASE_PORTS = {"postgresql": 5432, "mysql": 3306, "mssql": 1433}
 
 
@@ -121,8 +127,13 @@ def check_reachable(tracking_uri: str) -> None:
         TransientError: no MLflow answers at an http address, or nothing where its database is.
     """
     if tracking_uri.startswith(("http://", "https://")):
-        health = f"{tracking_uri.rstrip('/')}/health"
-        require_http(health, service="MLflow", setting="MLFLOW_TRACKING_URI")
+        address = tracking_uri.rstrip("/")
+        require_http(
+            f"{address}/health",
+            service="MLflow",
+            setting="MLFLOW_TRACKING_URI",
+            data=f"{address}{DATA_PAGE}",
+        )
     elif (server := database_server(tracking_uri)) is not None:
         require_tcp(server, service="the database of MLflow", setting="MLFLOW_TRACKING_URI")
 
@@ -171,15 +182,49 @@ def tracked_run(
     with mlflow.start_run(
         experiment_id=experiment_id, tags=dict(tags), log_system_metrics=system_metrics
     ) as run:
+        opened = OpenRun(places.run, Note(places.tracking_uri, run.info.run_id))
+        opened.write()
         try:
             yield TrackedRun(places.tracking_uri, experiment_id, run.info.run_id)
         except Exception as error:
-            with suppress(Exception):  # the error that is under way is the one to tell
-                mlflow.set_tag("millrace.error", str(error)[:MAX_TAG])
+            _end(opened, "FAILED", str(error)[:MAX_TAG])
             raise
         except BaseException:  # Ctrl-C, a signal or a cancelled task; MLflow would say FAILED
-            mlflow.end_run("KILLED")
+            _end(opened, "KILLED")
             raise
+        _end(opened, "FINISHED")
+
+
+def _end(opened: OpenRun, status: str, why: str = "") -> None:
+    """End the active run; an MLflow that does not take it now is told by the next command."""
+    import mlflow
+
+    opened.ends_as(status, why)
+    try:
+        check_reachable(opened.tracking_uri)
+        if why:
+            mlflow.set_tag("millrace.error", why)
+        mlflow.end_run(status)
+        opened.forget()
+    except Exception as error:  # one that is under way already is the one to tell
+        if status == "FINISHED" and not opened.is_noted:
+            raise
+        log.warning("MLflow was not told that its run is %s: %s", status, one_line(str(error)))
+        opened.close()
+        with _hurried(), suppress(Exception):
+            mlflow.end_run(status)
+
+
+@contextmanager
+def _hurried() -> Iterator[None]:
+    """Let MLflow's client wait a second for an answer, once: the last ones were not given."""
+    before = {name: os.environ.get(name) for name in HURRIED}
+    os.environ.update(HURRIED)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None) if value is None else os.environ.update({name: value})
 
 
 def _experiment(places: Places, name: str) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from models.errors import MillraceError, TransientError
+from models.errors import MillraceError, TransientError, WorkError
 from models.faults import unexpected
 from models.places import Endpoint
 from models.printable import one_line
@@ -69,7 +69,7 @@ class Observer:
         standings = {each: standing_of(events[each]) for each in events}
         try:
             champions, away = self.desk.wishes(model), None
-        except TransientError as error:
+        except WorkError as error:
             champions, away = {}, error
         # A model that we never served may be another tool's.
         foreign = {m for m, wish in champions.items() if not wish.digest and m not in standings}

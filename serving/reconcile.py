@@ -46,7 +46,7 @@ def reconcile(
         traces: folder for the traces of faults that nobody expected.
 
     Raises:
-        TransientError: the registry does not answer; every server has what was live.
+        WorkError: the registry does not answer, or fails; every server has what was live.
     """
     observer = Observer(desk, ledger, repository, tuple(endpoints), request.again_from, traces)
 

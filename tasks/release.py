@@ -126,7 +126,7 @@ class RegistryDesk:
         """Return the champion of each model or of one; without a digest if we did not register it.
 
         Raises:
-            TransientError: MLflow does not answer.
+            WorkError: MLflow does not answer, or fails.
         """
         champions = self.registry.champions(model)
         self._versions |= {(each.model, each.version): each for each in champions.values()}

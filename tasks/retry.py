@@ -7,7 +7,7 @@ from prefect import Task, task
 from prefect.cache_policies import NO_CACHE
 from prefect.task_engine import TaskRunTimeoutError
 
-from models.errors import MillraceError
+from models.errors import MillraceError, SilentError
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -16,12 +16,13 @@ R = TypeVar("R")
 def may_pass(_task: object, _run: object, state: Any) -> bool:
     """Return whether the failure of a task run is worth another try.
 
-    A step whose own time was up is not: it may have done its work, and would do it twice.
+    A step whose own time was up is not: it may have done its work, and would do it twice. Nor is
+    one that waited for a silent service: a command ends within half a minute of such a fault.
     """
     try:
         state.result()
     except MillraceError as error:
-        return error.transient
+        return error.transient and not isinstance(error, SilentError)
     except TaskRunTimeoutError:
         return False
     except (ConnectionError, TimeoutError):

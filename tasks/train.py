@@ -16,6 +16,7 @@ from models.tokenizer import TextTokenizer
 from models.tracking import TrackedRun
 from tasks import progress
 from tasks.metrics_log import MetricsLog
+from tasks.outage import await_mlflow
 from tasks.progress import log
 from tasks.recovery import recovery
 from tasks.reference import reference_of, teacher_of
@@ -78,6 +79,7 @@ def train_workers(
     with progress.bar("train", spec.epochs, "epochs") as bar:
         result = fit(job, snapshot, shares, storage, run.run_id, Teller(run, bar))
     # At once: what the export may take is not known, and training took longer.
+    await_mlflow(run.tracking_uri)
     run.log_file(result.checkpoint / WEIGHTS, "weights")
     if result.recoveries:
         told = "; ".join(recovery(epoch, "epoch") for epoch in result.recoveries)

@@ -14,6 +14,7 @@ from models.tracking import TrackedRun
 from tasks import progress
 from tasks.language.decoder import decoder_of, recipe_of
 from tasks.metrics_log import MetricsLog
+from tasks.outage import await_mlflow
 from tasks.progress import log
 from tasks.recovery import recovery
 from tasks.retry import step
@@ -87,6 +88,7 @@ def train_decoder(
     )
     with progress.bar("train", None, "steps") as bar:
         result = fit_language(job, storage, run.run_id, Teller(run, bar))
+    await_mlflow(run.tracking_uri)
     if result.recoveries:
         told = "; ".join(recovery(at, "step") for at in result.recoveries)
         run.set_tags({"millrace.recoveries": told})

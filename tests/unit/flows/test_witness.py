@@ -25,7 +25,9 @@ PROGRAM = """
         sys.stdout.write("out ")
         {command}
 
-    run_witnessed(command, partial(print_error, as_json=True))
+    run_witnessed(
+        command, partial(print_error, as_json=True), lambda: sys.stderr.write("put right")
+    )
 """
 
 
@@ -61,7 +63,7 @@ def test_one_that_is_ended_by_native_code_or_a_kill_is_told_as_json(
     assert done.returncode == 1
     assert told["seen"] == seen
     assert "run the same command again" in told["next"]
-    assert "Traceback" not in done.stderr
+    assert done.stderr == "put right", "and no stack trace"
 
 
 @contextmanager

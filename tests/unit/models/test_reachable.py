@@ -1,3 +1,4 @@
+import http.server
 import socket
 import socketserver
 import sqlite3
@@ -6,11 +7,12 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from threading import Thread
+from typing import ClassVar
 
 import pytest
 
 from models import reachable
-from models.errors import TransientError, WorkError
+from models.errors import SilentError, TransientError, WorkError
 from models.reachable import require_database, require_http, require_tcp
 from models.tracking import check_reachable, database_server
 
@@ -63,6 +65,71 @@ def test_what_is_late_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
         require_http(url, service="Prefect", setting="PREFECT_API_URL")
         server.shutdown()
     assert _Late.asked == 2
+
+
+class _Half(http.server.BaseHTTPRequestHandler):
+    """Is well by its health page; its data answers with `status`, or not at all."""
+
+    status = 0
+    asked: ClassVar[list[str]] = []
+
+    def do_GET(self) -> None:
+        self.asked.append(self.path)
+        if self.path != "/health" and not self.status:
+            time.sleep(1)
+        self.send_response(200 if self.path == "/health" else self.status or 200)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def half(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The address of a server that is well by its health page."""
+    for name, value in {"TIMEOUT_S": 0.1, "PATIENCE_S": 0.3, "HURRIED_S": 0.05}.items():
+        monkeypatch.setattr(reachable, name, value)
+    monkeypatch.setattr(_Half, "status", 0)
+    monkeypatch.setattr(_Half, "asked", [])
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Half) as server:
+        Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def mlflow(address: str) -> None:
+    url = f"{address}/health"
+    require_http(url, service="MLflow", setting="MLFLOW_TRACKING_URI", data=f"{address}/data")
+
+
+def test_a_server_that_is_well_and_gives_no_data_is_silent(half: str) -> None:
+    with pytest.raises(SilentError, match="MLflow cannot be reached at"):
+        mlflow(half)
+
+
+def test_one_that_was_silent_a_moment_ago_is_not_waited_for_again(half: str) -> None:
+    with pytest.raises(SilentError):
+        mlflow(half)
+    asked = len(_Half.asked)
+    with pytest.raises(SilentError):
+        mlflow(half)
+    assert _Half.asked[asked:] == ["/health", "/data"]
+
+
+@pytest.mark.parametrize("status", [200, 401, 404])
+def test_one_that_speaks_is_asked_for_its_data_now_and_then(half: str, status: int) -> None:
+    _Half.status = status
+    mlflow(half)
+    mlflow(half)
+    assert _Half.asked == ["/health", "/data", "/health"]
+
+
+def test_one_that_fails_at_its_data_is_told_at_once(half: str) -> None:
+    _Half.status = 500
+    with pytest.raises(TransientError, match="cannot be reached") as told:
+        mlflow(half)
+    assert "500" in str(told.value)
+    assert not isinstance(told.value, SilentError)
 
 
 @pytest.mark.parametrize("url", ["http://host:abc/", "http://", "no address", "http://[::1/"])

@@ -2,14 +2,16 @@ import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import pytest
+from mlflow.protos.databricks_pb2 import PERMISSION_DENIED
 from onnx import TensorProto, helper
 
 from models.digest import digest_of
-from models.errors import InputError, MillraceError, TransientError
+from models.errors import InputError, MillraceError, TransientError, WorkError
 from models.features import Encoding, Feature
 from models.package import DIGEST_TAG, EXTRA_FILES, ModelVersion
 from models.places import Places
@@ -176,6 +178,45 @@ def test_a_registry_that_fails_is_no_missing_version(
     monkeypatch.setattr(MlflowClient, "get_model_version", fail)
     with pytest.raises(TransientError, match="registry failed"):
         registry.version("squares", 1)
+
+
+def test_champions_that_may_not_be_listed_are_told_with_a_way_on(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mlflow import MlflowClient
+    from mlflow.exceptions import MlflowException
+
+    def deny(*_: object, **__: object) -> None:
+        raise MlflowException("Permission denied", error_code=PERMISSION_DENIED)
+
+    monkeypatch.setattr(MlflowClient, "search_registered_models", deny)
+    with pytest.raises(WorkError, match="the champions cannot be listed") as told:
+        registry.champions()
+    assert told.value.seen == "PERMISSION_DENIED: Permission denied"
+    assert "what its login may read" in (told.value.hint or "")
+    assert not told.value.transient
+
+
+def test_a_version_that_was_made_twice_is_there_once(
+    mlflow_places: Places,
+    run: TrackedRun,
+    evidence: dict[str, Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """MLflow's client sends a request again that was not answered in time."""
+    from mlflow import MlflowClient
+
+    create = MlflowClient.create_model_version
+
+    def sent_twice(*given: Any, **named: Any) -> Any:
+        create(*given, **named)
+        return create(*given, **named)
+
+    monkeypatch.setattr(MlflowClient, "create_model_version", sent_twice)
+    made = register(mlflow_places, run, evidence, "unheard")
+    store = client(mlflow_places.tracking_uri)
+    assert made.version == 2
+    assert [int(each.version) for each in store.search_model_versions("name='unheard'")] == [2]
 
 
 def test_tags_are_set_as_text(squares: ModelVersion, registry: Registry) -> None:
