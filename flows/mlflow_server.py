@@ -8,6 +8,7 @@ that it sets for the second one; they are set here the same way.
 import logging
 import os
 import sys
+from pathlib import Path
 
 from starlette.types import ASGIApp
 
@@ -42,6 +43,7 @@ def server_variables(settings: Settings) -> dict[str, str]:
         "_MLFLOW_SERVER_SERVE_ARTIFACTS": "true",
         "_MLFLOW_SGI_NAME": "uvicorn",
         "_MLFLOW_IN_JOB_EXECUTOR": "false",
+        "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
         # Its own default also lets in every private address.
         "MLFLOW_SERVER_ALLOWED_HOSTS": ",".join(sorted(own_hosts(port))),
         "MLFLOW_SERVER_CORS_ALLOWED_ORIGINS": ",".join(
@@ -78,6 +80,9 @@ def application(settings: Settings, login: Login | None) -> ASGIApp:
     os.environ.update({**variables, **(login.server_variables if login else {})})
     from mlflow.server.handlers import initialize_backend_stores
 
+    from flows.mlflow_artifacts import keep_artifacts_in
+
+    keep_artifacts_in(Path(variables["_MLFLOW_SERVER_ARTIFACT_ROOT"]))
     database = variables["_MLFLOW_SERVER_FILE_STORE"]
     try:
         initialize_backend_stores(database, database, variables["_MLFLOW_SERVER_ARTIFACT_ROOT"])

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from models.artifact_location import require_own
 from models.errors import WorkError
 from models.mlflow_pages import KIND, KIND_OF_OURS
 from models.open_runs import Note, OpenRun
@@ -240,6 +241,8 @@ def _experiment(places: Places, name: str) -> str:
         known = store.get_experiment_by_name(name)
         if known is not None and known.lifecycle_stage == "deleted":
             store.restore_experiment(known.experiment_id)
+        if known is not None:
+            require_own(known.artifact_location, places)
         found = str(known.experiment_id if known else store.create_experiment(name, location))
         if known is None or known.tags.get(KIND) != KIND_OF_OURS:
             store.set_experiment_tag(found, KIND, KIND_OF_OURS)

@@ -5,10 +5,13 @@ import json
 import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from mlflow import MlflowClient
 
 from tests.integration.attacks import JSON, mlflow_changes, mlflow_reads
 from tests.integration.attacks import MLFLOW as API
@@ -31,6 +34,8 @@ def walk(routes, prefix=""):
         for method in getattr(route, "methods", None) or ():
             yield method, path
         yield from walk(getattr(route, "routes", None) or (), path)
+        if (included := getattr(route, "original_router", None)) is not None:
+            yield from walk(included.routes, prefix + route.include_context.prefix)
 found |= set(walk(fast.routes))
 print(json.dumps(sorted(found)))
 """
@@ -134,6 +139,57 @@ def test_the_assistant_which_runs_commands_is_there_for_nobody(without_login: Ml
         Ask("GET", f"{ASSISTANT}/sessions/1/stream"),
     ]
     assert [status for status, _ in as_stranger(without_login.address, asked)] == [404] * 4
+
+
+def through_a_link(server: Mlflow, login: dict[str, str], folder: Path) -> list[tuple[int, str]]:
+    """Ask, as another user, for a file of the home by a run whose artifacts are a link to it."""
+
+    def asked(method: str, path: str, body: object = None) -> dict[str, Any]:
+        text = json.dumps(body) if body is not None else None
+        ((status, found),) = as_stranger(
+            server.address, [Ask(method, path, text, {**JSON, **login})]
+        )
+        assert status == 200, found
+        return dict(json.loads(found))
+
+    made = {"name": f"linked-{folder.name}", "artifact_location": str(folder)}
+    experiment = asked("POST", f"{API}/experiments/create", made)["experiment_id"]
+    run = asked("POST", f"{API}/runs/create", {"experiment_id": experiment})["run"]["info"][
+        "run_id"
+    ]
+    (folder / run).mkdir()
+    (folder / run / "artifacts").symlink_to(server.home.path)
+    sent = {"Content-Type": "application/octet-stream", **login}
+    query = f"run_uuid={run}&path="
+    return as_stranger(
+        server.address,
+        [
+            Ask("GET", f"/get-artifact?{query}mlflow.log", None, login),
+            Ask("GET", f"{API}/artifacts/list?run_id={run}", None, login),
+            Ask("POST", f"/ajax-api/2.0/mlflow/upload-artifact?{query}planted", "x", sent),
+        ],
+    )
+
+
+@pytest.mark.parametrize("has_login", [False, True])
+def test_an_experiment_at_a_folder_of_ones_own_opens_no_file_of_the_servers_user(
+    without_login: Mlflow, guarded: Mlflow, has_login: bool
+) -> None:
+    server = guarded if has_login else without_login
+    login = basic("eve", "eve-is-a-user-1") if has_login else {}
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        answers = through_a_link(server, login, Path(name))
+    assert [status for status, _ in answers] == [403, 403, 403], answers
+    assert not (server.home.path / "planted").exists()
+
+
+def test_artifacts_in_the_servers_own_folder_are_read_and_written(without_login: Mlflow) -> None:
+    client = MlflowClient(without_login.address, without_login.address)
+    run = client.create_run("0")
+    client.log_text(run.info.run_id, "kept", "a/b.txt")
+    query = f"/get-artifact?run_uuid={run.info.run_id}&path=a/b.txt"
+    assert as_stranger(without_login.address, [Ask("GET", query)]) == [(200, "kept")]
 
 
 def test_a_wrong_password_is_none(guarded: Mlflow) -> None:
