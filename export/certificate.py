@@ -66,7 +66,7 @@ class Certificate:
             are: its teacher, or the model before it was compressed.
         batch_sizes: rows of the requests that the golden batch was asked in, ascending.
         constant: metric on the test split of always answering the same, the commonest class or the
-            mean of the train split; None in a certificate of before that was measured.
+            mean; None in a certificate of before that was measured.
     """
 
     model: str

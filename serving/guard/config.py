@@ -71,6 +71,7 @@ def _listener(name: str, endpoint: Endpoint, port: int, routes: list[Json], filt
         "@type": f"{_TYPES}.filters.network.http_connection_manager.v3.HttpConnectionManager",
         "stat_prefix": name,
         "codec_type": "HTTP1",
+        "http_protocol_options": {"accept_http_10": True},  # what nginx speaks if left alone
         "server_header_transformation": "PASS_THROUGH",
         "generate_request_id": False,
         "normalize_path": True,
@@ -110,10 +111,11 @@ def _lua() -> list[Json]:
 def _http_routes(spec: GuardSpec) -> list[Json]:
     """Return the routes; the first that matches decides."""
     sent = _header(":method", exact="POST")
+    coded = _header("content-encoding", exact="identity") | {"invert_match": True}
     return [
         *_foreign_pages(spec.endpoint.host, spec.endpoint.http_port),
         _refused({"path": HEALTH}, 200, "the guard is well"),
-        _refused({"prefix": "/", "headers": [_header("content-encoding")]}, 415, _ENCODED),
+        _refused({"prefix": "/", "headers": [_header("content-encoding"), coded]}, 415, _ENCODED),
         _passed({"safe_regex": {"regex": _ASK}, "headers": [sent]}, "http", checked=True),
         _passed({"safe_regex": {"regex": _OF_SERVER}, "headers": [_READS]}, "http"),
         _passed({"safe_regex": {"regex": _OF_MODEL}, "headers": [_READS]}, "http"),
@@ -161,6 +163,7 @@ def _header(name: str, exact: str | None = None, regex: str | None = None) -> Js
 
 def _passed(match: Json, cluster: str, *, checked: bool = False) -> Json:
     route: Json = {"match": match, "route": {"cluster": cluster, "timeout": NO_LIMIT}}
+    route["request_headers_to_remove"] = ["content-encoding"]  # which says nothing where it passes
     if checked:
         route["typed_per_filter_config"] = {"checks": _ENABLED}
     return route

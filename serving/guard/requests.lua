@@ -12,6 +12,7 @@ local ffi = require("ffi")
 local byte_pointer = ffi.typeof("const uint8_t *")
 
 local MAX_DEPTH = 32
+local MAX_KEYS = 256 -- in an object: Triton looks for each parameter among all of them
 local MAX_TENSORS = 1024 -- of inputs, and of outputs
 local MAX_DIMENSION = 2147483647
 local MAX_BYTES = 2147483648
@@ -23,6 +24,7 @@ local WHOLE = {
   UINT8 = true, UINT16 = true, UINT32 = true, UINT64 = true, INT8 = true, INT16 = true,
   INT32 = true, INT64 = true,
 }
+local TRUTHS = {sequence_start = true, sequence_end = true, binary_data_output = true, binary_data = true}
 local KINDS = {input = "an input", output = "an output"}
 
 local text, p, n = "", nil, 0 -- the body, a pointer to it, and its length
@@ -30,6 +32,12 @@ local text, p, n = "", nil, 0 -- the body, a pointer to it, and its length
 -- What kinds of values the list has that is being read: see `fits`.
 local any_number, any_fraction, any_minus, any_large = false, false, false, false
 local any_string, any_boolean, any_other = false, false, false
+local any_nul = false -- whether a string has the character U+0000
+
+local function forget_kinds()
+  any_number, any_fraction, any_minus, any_large = false, false, false, false
+  any_string, any_boolean, any_other = false, false, false
+end
 
 local function refuse(message)
   error({refused = message}, 0)
@@ -69,12 +77,29 @@ local function escape(i)
   end
   if c ~= 117 then malformed(i, "an escape of JSON") end
   local unit = hexadecimal(i + 2)
+  if unit == 0 then any_nul = true end
   if unit >= 0xDC00 and unit <= 0xDFFF then malformed(i, "no lone surrogate") end
   if unit < 0xD800 or unit > 0xDBFF then return i + 6 end
   if i + 7 >= n or p[i + 6] ~= 92 or p[i + 7] ~= 117 then malformed(i, "no lone surrogate") end
   local low = hexadecimal(i + 8)
   if low < 0xDC00 or low > 0xDFFF then malformed(i, "no lone surrogate") end
   return i + 12
+end
+
+-- Return the index after a character of two to four bytes, whose first is c at i.
+local function wide_end(i, c)
+  local more = (c >= 0xC2 and c <= 0xDF) and 1 or (c >= 0xE0 and c <= 0xEF) and 2
+    or (c >= 0xF0 and c <= 0xF4) and 3 or malformed(i, "UTF-8")
+  if i + more >= n then malformed(i, "UTF-8") end
+  local second = p[i + 1]
+  if (c == 0xE0 and second < 0xA0) or (c == 0xED and second > 0x9F)
+      or (c == 0xF0 and second < 0x90) or (c == 0xF4 and second > 0x8F) then
+    malformed(i, "UTF-8")
+  end
+  for at = i + 1, i + more do
+    if p[at] < 0x80 or p[at] > 0xBF then malformed(at, "UTF-8") end
+  end
+  return i + more + 1
 end
 
 -- Return the index after a string whose first character is at i, and whether it has escapes.
@@ -87,6 +112,8 @@ local function string_end(i)
       i, escaped = escape(i), true
     elseif c < 32 then
       malformed(i, "no control character in a string")
+    elseif c >= 128 then
+      i = wide_end(i, c)
     else
       i = i + 1
     end
@@ -210,11 +237,13 @@ end
 -- index after its value.
 local function object_end(i, depth, kind, each)
   too_deep(depth)
-  local seen = kind and {}
+  local seen, count = kind and {}, 0
   i = blank(i + 1)
   if i < n and p[i] == 125 then return i + 1 end
   while true do
     local key
+    count = count + 1
+    if count > MAX_KEYS then refuse("an object has more than " .. MAX_KEYS .. " keys") end
     key, i = key_at(i, kind)
     if kind and key then
       if seen[key] then refuse("a key is there twice in " .. kind .. ": " .. key) end
@@ -259,8 +288,10 @@ local input = {}
 -- Return the index after a text; what it is has been found.
 local function text_end(i, what)
   if p[i] ~= 34 then refuse(what .. " is not a text") end
-  input.name = true
-  return (string_end(i + 1))
+  input.name, any_nul = true, false
+  local after = string_end(i + 1)
+  if any_nul then refuse(what .. " has the character U+0000") end
+  return after
 end
 
 local function shape_end(i)
@@ -291,6 +322,11 @@ local function read_parameter(key, i, depth)
   elseif key == "binary_data_size" then
     input.binary, i = whole(i, "binary_data_size", MAX_BYTES)
     return i
+  elseif TRUTHS[key] then
+    if p[i] ~= 116 and p[i] ~= 102 then refuse("the parameter " .. key .. " is not true or false") end
+  elseif key == "sequence_id" and p[i] ~= 34 then
+    local _, after = whole(i, key, 1e14)
+    return after
   elseif key == "classification" or key == "priority" or key == "timeout" then
     local _, after = whole(i, key, key == "timeout" and 1e14 or MAX_DIMENSION)
     return after
@@ -316,8 +352,7 @@ local function read_input_key(key, i, depth)
   end
   if key == "data" then
     if p[i] ~= 91 then refuse("the data of an input is not a list") end
-    any_number, any_fraction, any_minus, any_large = false, false, false, false
-    any_string, any_boolean, any_other = false, false, false
+    forget_kinds()
     i, input.values = array_end(i, depth)
     input.number, input.fraction, input.minus = any_number, any_fraction, any_minus
     input.large, input.string = any_large, any_string
@@ -445,7 +480,12 @@ end
 local function read_generate_key(key, i, depth)
   if key == "id" then return text_end(i, "the id of the request") end
   if key == "parameters" and p[i] ~= 123 then refuse("parameters are not an object") end
-  return value(i, depth)
+  if p[i] ~= 91 then return value(i, depth) end
+  forget_kinds()
+  local after = array_end(i, depth)
+  local kinds = (any_number and 1 or 0) + (any_string and 1 or 0) + (any_boolean and 1 or 0)
+  if kinds > 1 or any_other then refuse("the values of " .. key .. " are not all of one kind") end
+  return after
 end
 
 local function check_generate(handle)

@@ -31,15 +31,34 @@ def refusal(meaning: Answers, train: np.ndarray, answers: np.ndarray, target: np
     return found.refusal(metric, lambda: meaning.balanced(answers, target))
 
 
-def test_the_constant_is_the_commonest_class_of_the_train_split() -> None:
-    found = baseline_of(CLASSES, TRAIN, np.array([0, 1, 1, 1]))
-    assert (found.answer, found.metric) == ("'no'", 0.25)
+@pytest.mark.parametrize(
+    ("target", "answer", "metric"),
+    [((0, 0, 1), "'no'", 2 / 3), ((0, 1, 1, 1), "'yes'", 0.75), ((1, 1), "'no'", 0.0)],
+    ids=["the commonest of both splits", "that of the test split", "a split of one class"],
+)
+def test_the_constant_is_the_better_one(
+    target: tuple[int, ...], answer: str, metric: float
+) -> None:
+    found = baseline_of(CLASSES, TRAIN, np.array(target))
+    assert (found.answer, found.metric) == (answer, pytest.approx(metric))
 
 
-def test_the_constant_of_a_number_is_the_mean_of_the_train_split() -> None:
-    found = baseline_of(NumberAnswers(), np.array([1.0, 3.0]), np.array([1.0, 3.0]))
-    assert (found.answer, found.metric) == ("2, the mean", 0.0)
-    assert baseline_of(NumberAnswers(), np.array([9.0]), np.array([1.0, 3.0])).metric < -10
+def test_noise_about_more_classes_than_a_small_split_holds_does_not_pass() -> None:
+    """The commonest class of the train split is not in the test split: its accuracy is 0."""
+    meaning = ClassAnswers(tuple(map(str, range(88))))
+    train, target = np.array([0, 0, *range(1, 88)]), np.array([*range(1, 31), 7, 7])
+    given = np.eye(88, dtype=np.float32)[[*target[:2], *[0] * 30]]
+    found = refusal(meaning, train, given, target)
+    assert found == "its accuracy of 0.0625 is no better than 0.0938, that of always answering '7'"
+
+
+def test_the_constant_of_a_number_is_the_mean() -> None:
+    for train in ([1.0, 3.0], [9.0]):
+        found = baseline_of(NumberAnswers(), np.array(train), np.array([1.0, 3.0]))
+        assert (found.answer, found.metric) == ("2, the mean", 0.0)
+    assert (
+        baseline_of(NumberAnswers(), np.array([9.0]), np.array([3.0, 3.0])).answer == "9, the mean"
+    )
 
 
 @pytest.mark.parametrize(
