@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from flows import console, environment, run_state, settings
-from flows.witness import run_witnessed
+from flows.witness import run_to_the_end, run_witnessed
 from models import open_runs
 from models.errors import MillraceError, TransientError
 from models.faults import written_trace
@@ -403,8 +403,7 @@ def main() -> None:
     as_json = "--json" in sys.argv
     command = partial(_main, as_json=as_json)
     if not ON_RAY & set(sys.argv[1:2]):
-        command()
-        return
+        run_to_the_end(command)
     run_witnessed(command, partial(console.print_error, as_json=as_json), _end_left_runs)
 
 

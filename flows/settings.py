@@ -79,6 +79,27 @@ def _database_located(uri: str | None) -> str | None:
     return uri if scheme or not found or not path else f"sqlite:///{absolute(Path(path))}"
 
 
+def _with_a_login_that_can_be_hidden(address: str | None) -> str | None:
+    """Refuse an address whose login cannot be told from the rest of it, and so not be hidden."""
+    if address is None or "@" not in address or address.startswith(("sqlite:", "file:")):
+        return address
+    is_odd = "://" not in address or any(c.isspace() or c in "'\"<>" for c in address)
+    if is_odd or not _has_a_port(address):
+        raise ValueError(
+            "scheme://user:password@host:port, with %XX for what is no letter or digit"
+        )
+    return address
+
+
+def _has_a_port(address: str) -> bool:
+    """Whether what is where an http address has its port is one, or nothing."""
+    try:
+        parts = urlsplit(address)
+        return parts.scheme not in ("http", "https") or parts.port != 0
+    except ValueError:
+        return False
+
+
 def without_login(address: str | None) -> tuple[str | None, tuple[str, str] | None]:
     """Return an http address without its user part, and user and password if it has them."""
     try:
@@ -92,6 +113,7 @@ def without_login(address: str | None) -> tuple[str | None, tuple[str, str] | No
     return parts._replace(netloc=host).geturl(), (unquote(user), unquote(password))
 
 
+LOGINS = ("MLFLOW_TRACKING_URI", "PREFECT_API_URL")
 Port = Annotated[int, Field(ge=1, le=65535)]
 Words = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)]
 
@@ -110,11 +132,15 @@ class Settings(BaseSettings):
     home: Annotated[Path, AfterValidator(absolute)] = Field(
         Path(".millrace"), description="Folder of the embedded state."
     )
-    mlflow_tracking_uri: Annotated[str | None, AfterValidator(_database_located)] = Field(
+    mlflow_tracking_uri: Annotated[
+        str | None,
+        AfterValidator(_with_a_login_that_can_be_hidden),
+        AfterValidator(_database_located),
+    ] = Field(
         None, validation_alias="MLFLOW_TRACKING_URI", description="MLflow tracking and registry."
     )
-    prefect_api_url: str | None = Field(
-        None, validation_alias="PREFECT_API_URL", description="API of a Prefect server."
+    prefect_api_url: Annotated[str | None, AfterValidator(_with_a_login_that_can_be_hidden)] = (
+        Field(None, validation_alias="PREFECT_API_URL", description="API of a Prefect server.")
     )
     ray_address: str = Field(
         EMBEDDED,
@@ -270,6 +296,8 @@ def load() -> Settings:
         first = error.errors()[0]
         name = variable(str(first["loc"][0])) if first["loc"] else "the ports"
         seen = os.environ.get(name) if first["loc"] else first["msg"].removeprefix("Value error, ")
+        if "@" in (seen or "") and name in LOGINS:
+            seen = "an address with a login, which is not shown"
         raise InputError(
             f"{name} is not valid",
             seen=seen,

@@ -9,12 +9,10 @@ import pytest
 
 LARGE = {"torch", "ray", "prefect", "mlflow", "transformers"}
 PROGRAM = """
-import sys
+import atexit, sys
 from flows.cli import main
-try:
-    main()
-finally:
-    print("loaded", sorted({large} & sys.modules.keys()))
+atexit.register(lambda: print("loaded", sorted({large} & sys.modules.keys())))
+main()
 """
 
 

@@ -288,3 +288,24 @@ def test_the_login_of_our_own_mlflow_is_made_once_and_is_private(tmp_path: Path)
     other = "http://other:1"
     elsewhere = settings.Settings(home=tmp_path, mlflow_auth=True, mlflow_tracking_uri=other)
     assert "MLFLOW_TRACKING_PASSWORD" not in environment.tool_environment(elsewhere)
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["bob:s3crxx@127.0.0.1:5000", "http://bob:s3cr xx@h", "http://bob:s3cr/xx@127.0.0.1:1"],
+)
+def test_an_address_whose_password_cannot_be_hidden_is_refused_and_not_shown(address: str) -> None:
+    os.environ["MLFLOW_TRACKING_URI"] = address
+    with pytest.raises(InputError) as caught:
+        settings.load()
+    error = caught.value
+    assert "s3cr" not in f"{error.what}{error.seen}{error.valid}{error.hint}"
+    assert "%XX" in str(error.valid)
+
+
+@pytest.mark.parametrize(
+    "address", ["http://bob:s3cr%20t@h:5000/x", "postgresql://u:pa/ss@h/db", "sqlite:////a@b/m.db"]
+)
+def test_other_addresses_with_a_login_are_taken(address: str) -> None:
+    os.environ["MLFLOW_TRACKING_URI"] = address
+    assert settings.load().mlflow_tracking_uri == address
