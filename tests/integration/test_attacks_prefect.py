@@ -49,7 +49,7 @@ DEPLOYMENTS = """
 deployments:
   - {name: score, entrypoint: trial_flows.touch, tags: [millrace], parameters: {pipeline_file: x}}
 """
-PIPELINE = "name: digits\nschedule: {score: 0 2 1 1 *}\n"
+PIPELINE = "name: digits\ndataset: {source: r.csv, target: y}\nschedule: {score: 0 2 1 1 *}\n"
 OBJECTS = (
     *("deployments", "flows", "flow_runs", "automations", "block_documents", "variables"),
     *("work_pools", "artifacts", "v2/concurrency_limits"),
@@ -317,11 +317,11 @@ def test_a_pause_stays(site: Site) -> None:
 
 def test_schedules_follow_the_files_and_the_setting(site: Site) -> None:
     file, other = site.folder / "digits.yaml", site.folder / "penguins.yaml"
-    file.write_text("name: digits\nschedule: {score: every night}\n")
+    file.write_text(PIPELINE.replace("0 2 1 1 *", "every night"))
     wait(lambda: site.state().faults, 60, "the invalid file is told")
     assert "its last valid schedule holds" in site.state().faults[0].reason
     assert [each.cron for each in site.state().schedules] == ["0 3 1 1 *"]
-    other.write_text("name: penguins\nschedule: {score: 0 4 1 1 *}\n")
+    other.write_text(PIPELINE.replace("digits", "penguins").replace("0 2 1", "0 4 1"))
     schedule_state.ask(site.settings.run, (str(other),))
     wait(lambda: site.state().patterns == (str(other),), 60, "the other list is taken")
     assert site.state().faults == ()
