@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flows import console, environment, run_state, settings
+from flows import console, environment, left_flow_runs, run_state, settings
 from flows.witness import run_to_the_end, run_witnessed
 from models import open_runs
 from models.errors import MillraceError, TransientError
@@ -408,13 +408,15 @@ def main() -> None:
 
 
 def _end_left_runs() -> None:
-    """End the MLflow runs of commands of this home that are gone; MLflow is imported for that."""
+    """End the runs of commands of this home that are gone, in MLflow and in Prefect."""
     with suppress(Exception):  # a next command tries again
         chosen = environment.apply(settings.load())
         if any((chosen.run / open_runs.FOLDER).glob("*.json")):
-            from models.left_runs import end_left
+            from models import left_runs
 
-            end_left(chosen.run)
+            left_runs.end_left(chosen.run)
+        if any((chosen.run / left_flow_runs.FOLDER).glob("*.json")):
+            left_flow_runs.end_left(chosen.run)
 
 
 def _main(*, as_json: bool) -> None:

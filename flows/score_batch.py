@@ -10,6 +10,7 @@ from pathlib import Path
 from prefect import flow
 
 from flows import environment, settings
+from flows.left_flow_runs import noted_flow_run
 from models.cluster import connected
 from models.errors import InputError, MillraceError
 from models.pipeline import Pipeline
@@ -70,7 +71,7 @@ def score_batch(
         if len(days) > 1:
             log.warning("%s was not scored: %s", each, error)
 
-    with _ray(places, pipeline.batch.num_actors or 1):
+    with noted_flow_run(places.run), _ray(places, pipeline.batch.num_actors or 1):
         return in_turn(days, scored, failed)
 
 

@@ -10,6 +10,7 @@ from prefect import flow
 from export.candidate import Candidate
 from export.certificate import Certificate
 from flows import environment, settings
+from flows.left_flow_runs import noted_flow_run
 from flows.train_language import LanguageOutcome, train_language
 from models.cluster import connected
 from models.package import ModelVersion
@@ -88,6 +89,7 @@ def train_model(
         pipeline = pinned_versions(pipeline, registry_of(places))
     snapshot = ingest_dataset(pipeline, places)
     with (
+        noted_flow_run(places.run),
         tracked_run(places, pipeline.name, code_version(pipeline.folder)) as run,
         connected(places.ray_address, pipeline.training.num_workers),
         weights_named(places, run),

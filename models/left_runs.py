@@ -15,9 +15,10 @@ def end_left(folder: Path) -> None:
         folder: of what is true only while something runs.
     """
     for file in (folder / FOLDER).glob("*.json"):
-        with suppress(OSError), taken(file) as note:
-            if note is None:
+        with suppress(OSError), taken(file) as found:
+            if found is None:
                 continue
+            note = Note(**found)
             with suppress(TransientError):
                 check_reachable(note.tracking_uri)
                 _end(note)
