@@ -16,7 +16,7 @@ TORCH_CPU_INDEX := https://download.pytorch.org/whl/cpu
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint bench up down status soak screenshots clean
+.PHONY: help install demo test retest lint bench up down status soak screenshots clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -28,6 +28,9 @@ demo: $(STAMP) ## Train, certify, promote, serve and score the example, with a s
 
 test: $(STAMP) $(ENCODER) ## Run the tests that need neither a GPU nor a browser
 	@$(BIN)/python -m pytest -m "not gpu and not browser" $(TWO_AT_A_TIME) $(ARGS)
+
+retest: $(STAMP) $(ENCODER) ## Run once more, one at a time, the tests that failed in the last run
+	@$(BIN)/python -m pytest --last-failed --last-failed-no-failures none $(ARGS)
 
 lint: $(STAMP) ## Run ruff, mypy and import-linter
 	@$(BIN)/ruff check .
