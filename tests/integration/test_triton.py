@@ -17,8 +17,10 @@ from typing import Any
 import numpy as np
 import onnxruntime as ort
 import pytest
+from grpc import RpcError, insecure_channel
 from onnx import TensorProto, helper
 from tritonclient import grpc, http
+from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import InferenceServerException
 
 from models.errors import InputError, MillraceError, TransientError, WorkError
@@ -262,6 +264,40 @@ def test_online_refuses_what_batch_refuses(served) -> None:
     assert http_status(served, [7, 6, 3, 2024]) == 400
     assert http_status(served, [1, 6, 3, 2024]) == 200
     assert http_status(served, [1, 0, 0, 2024]) == 500
+
+
+def test_a_shape_that_does_not_hold_its_numbers_fails_no_other_request(served) -> None:
+    good = np.float32([[2, 6, 3, 2024]])
+    served.desk.register(
+        "shapes", 1, ruled(), {"features": good}, max_queue_delay_microseconds=50_000
+    )
+    artifact = served.desk.artifacts["shapes", 1]
+    served.desk.artifacts["shapes", 1] = replace(artifact, rules=RULED.rules())
+    checked([served.release(shapes=1)])
+    outcomes: dict[str, set[str]] = {"good": set(), "bad": set()}
+
+    def ask(kind: str, shape: list[int]) -> None:
+        tensor = service_pb2.ModelInferRequest.InferInputTensor(
+            name="features", datatype="FP32", shape=shape
+        )
+        request = service_pb2.ModelInferRequest(
+            model_name="shapes", inputs=[tensor], raw_input_contents=[good.tobytes()]
+        )
+        try:
+            answer = stub.ModelInfer(request, timeout=30)
+        except RpcError as error:
+            outcomes[kind].add(f"{error.code().name}: {error.details()}")
+        else:
+            outcomes[kind].add(str(np.frombuffer(answer.raw_output_contents[0], np.float32)))
+
+    with insecure_channel(served.client.endpoint.grpc) as channel, ThreadPoolExecutor(6) as pool:
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        for number in range(30):
+            shape = [[0, 4], [2**62, 4], [-(2**63), 4]][number % 3]
+            list(pool.map(ask, ["good", "bad", "good", "good"], [[1, 4], shape, [1, 4], [1, 4]]))
+    assert outcomes["good"] == {"[2.]"}
+    assert outcomes["bad"]
+    assert all(each.startswith("INVALID_ARGUMENT") for each in outcomes["bad"]), outcomes
 
 
 def http_status(served, row: list[float]) -> int:  # type: ignore[no-untyped-def]

@@ -52,11 +52,13 @@ class InputRules:
         """Return why requests are refused, by their place; of each the first row and column.
 
         Args:
-            requests: `[rows, width]` each.
+            requests: `[rows, width]` each; of one of another width nothing is said, for ONNX
+                Runtime refuses it in its own words.
         """
+        if not all(map(self._fits, requests)):
+            alone = ((place, self.faults([r])) for place, r in enumerate(requests) if self._fits(r))
+            return {place: found[0] for place, found in alone if found}
         rows = requests[0] if len(requests) == 1 else np.concatenate(requests)
-        if rows.ndim != 2 or rows.shape[1] != len(self.low):
-            return {}  # ONNX Runtime refuses it, in its own words
         allowed = self.allowed(rows)
         if allowed.all():
             return {}
@@ -70,6 +72,9 @@ class InputRules:
                 row = int(bad.argmax())
                 found[place] = f"row {row + 1} {REFUSED}{self.reason(request[row])}"
         return found
+
+    def _fits(self, request: Array) -> bool:
+        return request.ndim == 2 and request.shape[1:] == self.low.shape
 
     def reason(self, row: Array) -> str:
         """Return what is wrong with a row that is refused, and what it holds there."""

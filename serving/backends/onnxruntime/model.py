@@ -48,6 +48,7 @@ class TritonPythonModel:
         version = Path(args["model_repository"]) / args["model_version"]
         self.batches = config["max_batch_size"] > 0
         self.inputs = [entry["name"] for entry in config["input"]]
+        self.shapes = {entry["name"]: shape_of(entry, self.batches) for entry in config["input"]}
         self.outputs = [entry["name"] for entry in config["output"]]
         self.session = ort.InferenceSession(
             str(version / (config.get("default_model_filename") or "model.onnx")),
@@ -118,8 +119,15 @@ class TritonPythonModel:
         del self.session
 
     def _feed(self, request: Any) -> Feed:
-        """Read a request's inputs; numbers are views of Triton's shared memory, not copies."""
+        """Read a request's inputs; numbers are views of Triton's shared memory, not copies.
+
+        Raises:
+            ValueError: an array has another shape than the model's: Triton 2.51 lets `[0, 4]` and
+                `[2**62, 4]` pass with four numbers, and gives an array of one dimension.
+        """
         feed = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
+        for name, array in feed.items():
+            check_shape(name, array.shape, self.shapes[name])
         for name in self.text_inputs & feed.keys():
             feed[name] = decoded(feed[name])
         return feed
@@ -222,6 +230,19 @@ def check_tensorrt(kind: str, config: Mapping[str, Any], loaded: Sequence[str]) 
             "ONNX Runtime cannot load TensorRT: install TensorRT of the version that "
             "onnxruntime-gpu was built with, or serve without serving.accelerator"
         )
+
+
+def shape_of(entry: Mapping[str, Any], batches: bool) -> tuple[int, ...]:
+    """Return the shape of an input in config.pbtxt, -1 where any length will do."""
+    return (-1,) * batches + tuple(int(length) for length in entry["dims"])
+
+
+def check_shape(name: str, shape: Sequence[int], wanted: Sequence[int]) -> None:
+    """Raise ValueError if an array of this shape is not one that the model takes."""
+    if len(shape) != len(wanted) or any(
+        length not in (-1, found) for length, found in zip(wanted, shape, strict=True)
+    ):
+        raise ValueError(f"input {name!r} has shape {[*shape]}, and the model takes {[*wanted]}")
 
 
 def check_names(kind: str, configured: Sequence[str], found: Sequence[str]) -> None:
