@@ -16,11 +16,11 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
 from models.errors import MillraceError, WorkError
+from models.ray_folder import ray_folders, ray_logs
 
 PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 KILLS = (signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL)
@@ -28,8 +28,6 @@ KILLS = (signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.S
 PR_SET_PDEATHSIG = 1
 TOLD = b"."
 LOG_BYTES = 64 * 1024
-RAY = Path("/tmp/ray")
-"""Where Ray has its logs."""
 
 
 def run_witnessed(
@@ -93,7 +91,7 @@ def error_of(code: int, words: str) -> MillraceError | None:
         seen=f"{ended}{f': {words}' if words else ''}",
         valid="a machine with enough memory, and a Ray that lives as long as the command",
         hint="run the same command again: a `score` takes up what was scored, a `run` begins anew; "
-        f"why is in Ray's logs, {RAY}",
+        f"why is in {ray_logs()}",
     )
 
 
@@ -171,7 +169,8 @@ def _end_by(signum: int) -> None:
 def _last_words(child: int) -> str:
     """Return the last line of Ray's core in a process that it ended, without its prefix."""
     lines: list[str] = []
-    for log in RAY.glob(f"session_*/logs/python-core-driver-*_{child}.log"):
-        with suppress(OSError):  # another user's
+    name = f"session_*/logs/python-core-driver-*_{child}.log"
+    for log in (log for folder in ray_folders() for log in folder.glob(name)):
+        with suppress(OSError):  # it may be gone
             lines += log.read_bytes()[-LOG_BYTES:].decode(errors="replace").splitlines()
     return lines[-1].rpartition("] ")[2].strip()[:300] if lines else ""

@@ -13,6 +13,7 @@ import ray.data
 from models.errors import InputError, TransientError
 from models.interrupts import uninterrupted
 from models.places import EMBEDDED, has_jobs_api
+from models.ray_folder import ray_folder, ray_logs
 from models.reachable import require_tcp
 
 
@@ -62,9 +63,10 @@ def _start_embedded(processes: int) -> None:
     # Logical CPUs, two more than are held all the time: data tasks must find a place
     # while every worker holds one, or they wait for each other for ever.
     cores = max(os.cpu_count() or 1, processes) + 2
+    options = {"num_cpus": cores, "include_dashboard": False, "_temp_dir": str(ray_folder())}
     before = set(_children())
     try:
-        _init(EMBEDDED, num_cpus=cores, include_dashboard=False)
+        _init(EMBEDDED, **options)
     except TransientError:
         # Its first process gets 30 s to start, which a busy machine may not give it: once more.
         ray.shutdown()
@@ -72,7 +74,7 @@ def _start_embedded(processes: int) -> None:
         for process in set(_children()) - before:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
-        _init(EMBEDDED, num_cpus=cores, include_dashboard=False)
+        _init(EMBEDDED, **options)
 
 
 def _children() -> list[psutil.Process]:
@@ -92,7 +94,10 @@ def _init(address: str, **options: Any) -> None:
     except Exception as error:  # a node that takes too long to start is just that to Ray
         seen = str(error).splitlines()[0] if str(error) else type(error).__name__
         if address == EMBEDDED:
-            what, hint = "the embedded Ray did not start", "try again; its logs are in /tmp/ray"
+            what, hint = (
+                "the embedded Ray did not start",
+                f"try again; why is in {ray_logs()}",
+            )
         else:
             what = f"Ray cannot be reached at {address}"
             hint = "check RAY_ADDRESS, or unset it to use the embedded Ray"

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 
 from models.errors import MillraceError, TransientError, WorkError
+from models.ray_folder import ray_logs
 
 _TRY_AGAIN = "; then run the same command again: what was committed before is still there"
 _ROOM = f"make room on the disks of MILLRACE_HOME, MILLRACE_TABLES and {{temporary}}{_TRY_AGAIN}"
@@ -103,7 +104,7 @@ def _service(error: BaseException) -> MillraceError | None:
         hint = "see Prefect's log, and PREFECT_API_URL" + _TRY_AGAIN
         return TransientError("Prefect failed", seen=_seen(error), hint=hint)
     if package == "ray":
-        hint = "run the same command again; Ray's logs are in /tmp/ray"
+        hint = f"run the same command again; why is in {ray_logs()}"
         what = "Ray failed under the command; nothing unfinished was published"
         return WorkError(what, seen=_seen(error), hint=hint)
     if package in ("sqlalchemy", "sqlite3", "alembic"):

@@ -1,4 +1,4 @@
-"""Start a program with arguments that no other user of this machine can read.
+"""Start a program with arguments and files that no other user of this machine can read.
 
     python private_arguments.py FOLDER PROGRAM ARGUMENT...
 
@@ -33,6 +33,41 @@ PR_SET_PTRACER = 0x59616D61
 WARNING = "warning: this kernel allows no tracing: other users can read Triton's token in `ps`\n"
 
 
+OPEN_MEMORY = "warning: this kernel filters no calls: other users can read requests in /dev/shm\n"
+PR_SET_SECCOMP, PR_SET_NO_NEW_PRIVS, SECCOMP_MODE_FILTER = 22, 38, 2
+X86_64, FCHMOD = 0xC000003E, 91
+_LOAD, _EQUAL, _ANY, _RETURN = 0x20, 0x15, 0x45, 0x06
+_ALLOW, _DO_NOTHING = 0x7FFF0000, 0x00050000
+KEEP_CLOSED = (
+    (_LOAD, 0, 0, 4),  # the architecture
+    (_EQUAL, 0, 5, X86_64),
+    (_LOAD, 0, 0, 0),  # the number of the call
+    (_EQUAL, 0, 3, FCHMOD),
+    (_LOAD, 0, 0, 24),  # its second argument, the mode
+    (_ANY, 0, 1, 0o077),
+    (_RETURN, 0, 0, _DO_NOTHING),
+    (_RETURN, 0, 0, _ALLOW),
+)
+"""A filter of seccomp(2): code, how many to skip if true and if false, and a number."""
+
+
+class SockFilter(ctypes.Structure):
+    """`struct sock_filter`."""
+
+    _fields_ = (
+        ("code", ctypes.c_ushort),
+        ("jt", ctypes.c_ubyte),
+        ("jf", ctypes.c_ubyte),
+        ("k", ctypes.c_uint),
+    )
+
+
+class SockProgram(ctypes.Structure):
+    """`struct sock_fprog`."""
+
+    _fields_ = (("len", ctypes.c_ushort), ("filter", ctypes.POINTER(SockFilter)))
+
+
 class LayoutError(Exception):
     """The memory of the new process is not as the kernel lays it out."""
 
@@ -40,6 +75,7 @@ class LayoutError(Exception):
 def main(folder: str, argv: list[str]) -> None:
     """Become the program; returns never."""
     os.chdir(folder)
+    _close_files()
     _deepen_stack()
     if not any(_is_private(argument) for argument in argv):
         os.execv(argv[0], argv)  # noqa: S606
@@ -52,6 +88,23 @@ def main(folder: str, argv: list[str]) -> None:
 
 def _is_private(argument: str) -> bool:
     return argument.startswith("@")
+
+
+def _close_files() -> None:
+    """Have whatever the program makes be this user's alone, as its backends' memory in `/dev/shm`.
+
+    What clients send lies there, and Boost opens it to be read by all whatever the umask is: it
+    calls `fchmod`. So the kernel is asked to do nothing where that would open a file to others.
+    """
+    os.umask(0o077)
+    filters = (SockFilter * len(KEEP_CLOSED))(*(SockFilter(*each) for each in KEEP_CLOSED))
+    program = SockProgram(len(KEEP_CLOSED), filters)
+    refused = _libc().prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) or _libc().prctl(
+        PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.byref(program), 0, 0
+    )
+    if refused:
+        sys.stderr.write(OPEN_MEMORY)
+        sys.stderr.flush()
 
 
 def _deepen_stack() -> None:

@@ -1,6 +1,7 @@
 """What Ray Data raises, as errors of ours."""
 
 from models.errors import MillraceError, WorkError
+from models.ray_folder import ray_logs
 
 
 def fault_of(error: Exception) -> MillraceError:
@@ -20,7 +21,7 @@ def fault_of(error: Exception) -> MillraceError:
     return WorkError(
         "batch inference failed; nothing was committed",
         seen=seen,
-        hint="mend the cause and run it again; what the actors printed is in Ray's logs, /tmp/ray",
+        hint=f"mend the cause and run it again; what the actors printed is in {ray_logs()}",
     )
 
 

@@ -17,7 +17,7 @@ from tritonclient import grpc as triton_grpc
 from tritonclient import http as triton_http
 from tritonclient.utils import InferenceServerException
 
-from models.places import Places
+from models.places import Endpoint, Places
 from serving import guard, triton
 from serving.client import TOKEN_HEADER, TOKEN_METADATA
 from serving.guard.config import MAX_BODY_BYTES
@@ -399,6 +399,17 @@ def test_another_user_reaches_no_socket_of_triton(served) -> None:
         # The whole name is too long to connect to; who cannot enter the folder cannot connect.
         look = "import json, os, sys; print(json.dumps(os.access(sys.argv[1], os.X_OK)))"
         assert _as_nobody(look, str(path.parent)) is False
+
+
+def test_shared_memory_with_requests_is_for_nobody_else_to_read(served) -> None:
+    assert served.is_right()
+    regions = [each for each in triton.SHARED_MEMORY.iterdir() if is_of(served.endpoint, each)]
+    assert regions
+    assert [each.name for each in regions if each.stat().st_mode & 0o077] == []
+
+
+def is_of(endpoint: Endpoint, region: Path) -> bool:
+    return region.name.startswith("millrace_") and f"_{endpoint.grpc_port}_" in region.name
 
 
 def test_its_configuration_and_its_log_are_private(served) -> None:
