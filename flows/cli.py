@@ -149,7 +149,9 @@ def score(
 
 @app.command()
 def lineage(
-    table: Annotated[str, typer.Argument(help="A model, or a table of predictions.")],
+    table: Annotated[
+        str, typer.Argument(metavar="MODEL", help="A model, or a table of predictions.")
+    ],
     row: Annotated[str, typer.Option(help="The row's _key.")],
     date: Annotated[
         str | None, typer.Option(help="Of one partition, YYYY-MM-DD; all if left out.")

@@ -174,6 +174,7 @@ def _unreadable(encoding: Encoding, seen: str) -> InputError:
 
 
 def _require_fields(encoding: Encoding, rows: Sequence[Mapping[str, Any]]) -> None:
+    known = {feature.name for feature in encoding.features}
     for number, row in enumerate(rows, start=1):
         for feature in encoding.features:
             if feature.name not in row:
@@ -181,12 +182,13 @@ def _require_fields(encoding: Encoding, rows: Sequence[Mapping[str, Any]]) -> No
                     f"row {number} has no field {feature.name!r}",
                     seen=", ".join(row) or "no fields",
                     valid=", ".join(f.name for f in encoding.features),
-                    hint=_remedy(feature, row),
+                    hint=_remedy(feature, [name for name in row if name not in known]),
                 )
 
 
-def _remedy(feature: Feature, row: Mapping[str, Any]) -> str:
-    if meant := closest(feature.name, list(row)):
+def _remedy(feature: Feature, unknown: list[str]) -> str:
+    """Return what to do about a field that is not there, where a row has others unknown to us."""
+    if meant := closest(feature.name, unknown):
         return f"did you mean {feature.name!r} by {meant!r}?"
     return "write null where it is not known" if feature.nullable else "add it"
 

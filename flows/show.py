@@ -45,8 +45,8 @@ def show_training(outcome: "TrainOutcome | LanguageOutcome", *, is_up: bool) -> 
         print_hint(f"`millrace up` serves {version}; a Triton elsewhere, `millrace release`")
     elif outcome.promotion.challenger:
         start = "" if is_up else "`millrace up`, then "
-        place = _page(outcome) or "in the MLflow UI"
-        print_hint(f"{start}make {version} live by the alias champion: {place}")
+        place = f"on its page, {page}" if (page := _page(outcome)) else "in the MLflow UI"
+        print_hint(f"{start}make {version} live by the alias champion, {place}")
     elif outcome.promotion.release:
         print_hint(
             f"{version} is not to be promoted: what is there is better. Train it otherwise, or "

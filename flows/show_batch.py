@@ -25,6 +25,7 @@ def show_batch(report: "BatchReport") -> None:
         *([("input", _short(report.input))] if report.input else []),
         ("rows", f"{report.rows:,}"),
         ("scored", f"{report.scored:,}"),
+        *([("replaces", _short(report.replaced))] if report.replaced else []),
         ("dead letters", f"{report.dead:,}"),
         *([("as live", report.agreement)] if report.agreement else []),
         *_pace(report),
@@ -64,7 +65,10 @@ def _steps(found: "Lineage") -> Iterator[Row]:
     origin = found.origin
     told = {name: value for name, value in origin.row.items() if name not in ("_key", "_row")}
     yield "row", _in_line(told)
-    yield "from", f"row {origin.place:,} of {origin.file or 'a file that is not known'}"
+    yield (
+        "from",
+        f"row {origin.place:,} of {origin.file or 'a file that is not known'}, counted from 0",
+    )
     if origin.manifest or origin.source:
         yield "input", _in_line({**origin.source, **origin.manifest})
     yield "job", f"{origin.job}, version {origin.table_version} of the table"

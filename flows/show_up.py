@@ -25,8 +25,8 @@ def lines_of_status(status: "Status") -> tuple[str, ...]:
 
 def _login(status: "Status") -> Iterator[str]:
     if status.prefect_login:
-        command = f"cat {shlex.quote(status.prefect_login)}"
-        yield f"Prefect's pages ask for a password, once in a browser: `{command}` shows it"
+        command = f"cat {shlex.quote(status.prefect_login)}; echo"
+        yield f"Prefect's pages ask for a password, once in a browser: `{command}` shows it, whole"
 
 
 def _schedules(found: "Schedules | None") -> Iterator[str]:

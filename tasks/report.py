@@ -136,10 +136,13 @@ def _stage_cells(stage: "Stage") -> tuple[str, str, str]:
     )
 
 
+EVENTS = {"live": "went live; the tag millrace.status says what it is now"}
+
+
 def release_table(release: "Release") -> str:
     """Return what a release came to as a Markdown table."""
     facts = [
-        ("release", release.kind),
+        ("last event", EVENTS.get(release.kind, release.kind)),
         ("at", f"{release.at:%Y-%m-%d %H:%M:%S} UTC"),
         ("asked by", release.asked_by),
         ("before", "none" if release.previous is None else f"version {release.previous}"),

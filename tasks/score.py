@@ -114,8 +114,10 @@ def scored(
     elif not is_told(places, f"{pipeline.name}{EXPERIMENT}", report):
         job = watched(job, learnt_from(chosen, places))
         _tell_late(pipeline, places, job, report, telling)
+    if report.replaced and not report.unchanged:
+        log.warning("%s held %s: these are replaced", report.date, report.replaced)
     if report.dead:
-        log.warning("%s rows have no prediction; see %s", report.dead, target.dead_letters)
+        log.warning("rows without a prediction: %s; see %s", report.dead, target.dead_letters)
     return report
 
 

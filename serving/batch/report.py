@@ -42,6 +42,7 @@ class BatchReport:
         approved: whether the version was the approved one when it was committed; None of a commit
             of before that was told.
         approval: why it was that version, in a sentence.
+        replaced: what the partition held before, in a sentence; empty where it held nothing.
     """
 
     table: str
@@ -65,6 +66,7 @@ class BatchReport:
     input: str = ""
     approved: bool | None = None
     approval: str = ""
+    replaced: str = ""
 
     @property
     def rows_per_second(self) -> float:
@@ -92,6 +94,11 @@ class BatchReport:
         agreement = values.get("agreement")  # commits of before have none
         found = None if agreement is None else Agreement.of_json(agreement)
         return cls(**{**values, "agreement": found})
+
+    @property
+    def words(self) -> str:
+        """What was scored, in a line."""
+        return f"{self.scored:,} rows of {self.input or 'an input that is not known'}"
 
     @classmethod
     def of_commit(cls, kept: Mapping[str, str]) -> Self:

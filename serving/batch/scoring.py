@@ -2,7 +2,7 @@
 
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -25,7 +25,7 @@ from serving.batch.partition import JOB, Partition
 from serving.batch.read_again import with_rows
 from serving.batch.reader import Rows
 from serving.batch.remaining import Todo, load_of, remaining
-from serving.batch.report import FINGERPRINT, BatchReport
+from serving.batch.report import FINGERPRINT, WHOLE, BatchReport
 from serving.batch.sample import Check, Scored
 from serving.batch.settle import require_few, settle
 from serving.batch.source import Input
@@ -179,7 +179,7 @@ def _run(
 ) -> BatchReport:
     started = time.perf_counter()
     workplace, partition = begun(target.partition, fingerprint, fresh=not how.resume)
-    replaces = partition.active()
+    replaces, before = partition.active(), target.partition.committed()
     resumed = _work(found, job, how, workplace, partition, on_work)
     tables = written(partition, workplace if how.resume else None, job.output)
     counted, refused = workplace.counted(), workplace.refused()
@@ -212,6 +212,7 @@ def _run(
         input=found.words,
         approved=how.approved,
         approval=how.approval,
+        replaced=_replaced(before),
     )
     seen = workplace.seen() | answers_seen(partition, tables, job.output_bins)
     lineage.keep(target.table, partition.job, found, seen)
@@ -220,6 +221,14 @@ def _run(
     _finish(workplace, target, fingerprint, partition.job)
     seconds = time.perf_counter() - started
     return replace(report, table_version=version, seconds=seconds)
+
+
+def _replaced(kept: Mapping[str, str]) -> str:
+    """Return what a partition held, by what was kept with its commit; it is gone from now on."""
+    if not kept.get(WHOLE):
+        return ""
+    before = BatchReport.of_commit(kept)
+    return f"{before.words}, by version {before.model_version}" if before.scored else ""
 
 
 def _work(

@@ -79,15 +79,20 @@ class Input:
             return self.rows
         if any(not file.local or file.path.endswith(COMPRESSED) for file in self.files):
             return None
-        return sum(_lines(file) for file in self.files)
+        heads = len(self.files) if self.manifest["format"] == "csv" else 0
+        return max(sum(_lines(file) for file in self.files) - heads, 0)
 
     @property
     def words(self) -> str:
         """Which rows they are, in a line."""
         if self.from_table:
             return f"{self.source} version {self.manifest['version']}"
-        files = f"{len(self.files)} file{'s' if len(self.files) > 1 else ''}"
-        return f"{self.source}, {files}, sha256 {digest_of_json(self.manifest)}"
+        match self.manifest["files"]:
+            case [{"sha256": digest}]:
+                return f"{self.source}, sha256 {digest}"
+            case listed:
+                files = f"{len(listed)} file{'s' if len(listed) > 1 else ''}"
+                return f"{self.source}, {files}, digest {digest_of_json(self.manifest)}"
 
     @property
     def size(self) -> int:

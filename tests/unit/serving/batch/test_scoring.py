@@ -320,8 +320,10 @@ def test_a_job_that_was_stopped_at_its_commit_is_finished_by_the_next(
 
 
 def test_dead_letters_of_a_date_are_those_of_its_last_job(tmp_path: Path, run: Run) -> None:
-    run(numbers(tmp_path / "r.parquet", 40, bad=2), str(tmp_path / "table"))
-    run(numbers(tmp_path / "s.parquet", 40, bad=0), str(tmp_path / "table"))
+    first = run(numbers(tmp_path / "r.parquet", 40, bad=2), str(tmp_path / "table"))
+    then = run(numbers(tmp_path / "s.parquet", 40, bad=0), str(tmp_path / "table"))
+    assert first.replaced == ""
+    assert then.replaced == f"38 rows of {first.input}, by version {first.model_version}"
     assert held(tmp_path / "table-dead") == []
 
 
