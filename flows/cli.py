@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from flows import console, environment, left_flow_runs, run_state, settings
+from flows.starting import once_started
 from flows.witness import run_to_the_end, run_witnessed
 from models import open_runs
 from models.errors import MillraceError, TransientError
@@ -370,7 +371,8 @@ def _ready(
         preflight(pipeline)
     places, prefect_api = found.places(), found.prefect_api()
     if prefect_api is not None:
-        require_http(f"{prefect_api}/health", service="Prefect", setting="PREFECT_API_URL")
+        look = partial(require_http, service="Prefect", setting="PREFECT_API_URL")
+        once_started(found.run, prefect_api, partial(look, f"{prefect_api}/health"))
     elif flow:
         from flows import temporary_server
 

@@ -11,6 +11,7 @@ from prefect import flow
 
 from flows import environment, settings
 from flows.left_flow_runs import noted_flow_run
+from flows.starting import once_started
 from models.cluster import connected
 from models.errors import InputError, MillraceError
 from models.pipeline import Pipeline
@@ -52,7 +53,8 @@ def score_batch(
     day = checked_date(date)
     chosen = environment.apply(settings.load())
     places = chosen.places()
-    check_reachable(places.tracking_uri)
+    uri = places.tracking_uri
+    once_started(places.run, uri, partial(check_reachable, uri))
     days = [day]
     if catch_up and date is None:
         table = places.table("predictions", pipeline.name)

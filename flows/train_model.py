@@ -2,6 +2,7 @@
 
 import tempfile
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from export.candidate import Candidate
 from export.certificate import Certificate
 from flows import environment, settings
 from flows.left_flow_runs import noted_flow_run
+from flows.starting import once_started
 from flows.train_language import LanguageOutcome, train_language
 from models.cluster import connected
 from models.package import ModelVersion
@@ -83,7 +85,8 @@ def train_model(
     """
     pipeline = load_pipeline(Path(pipeline_file), overrides or ())
     places = environment.apply(settings.load()).places()
-    check_reachable(places.tracking_uri)
+    uri = places.tracking_uri
+    once_started(places.run, uri, partial(check_reachable, uri))
     name_run(f"train {pipeline.name}", pipeline.name)
     if names_versions(pipeline):
         pipeline = pinned_versions(pipeline, registry_of(places))

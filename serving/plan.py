@@ -43,13 +43,20 @@ def plan(world: World) -> tuple[Action, ...]:
     if world.registry_away is not None:
         return tuple(action for model in sorted(world.standings) for action in _kept(world, model))
     left = _left_behind(world)
-    models = world.wishes.keys() | (world.staged.keys() - set(world.left_alone))
+    staged = world.staged.keys() - set(world.left_alone)
+    models = world.wishes.keys() | staged | _remembered(world)
     ours = {model for model in models - world.faults.keys() if not is_made_here(model)}
     return tuple(
         action
         for model in sorted(ours | left.keys())
         for action in (*left.get(model, ()), *(_actions(world, model) if model in ours else ()))
     )
+
+
+def _remembered(world: World) -> set[str]:
+    """Return models of which only their events tell: refused before anything of them was staged."""
+    found = world.standings.items()
+    return {model for model, known in found if not known.live and (known.tried or known.withdrawn)}
 
 
 def target(standing: Standing, wish: Wish | None, now: float) -> Wish | None:

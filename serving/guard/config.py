@@ -16,6 +16,8 @@ Json = dict[str, Any]
 CHECKS = Path(__file__).with_name("requests.lua")
 MAX_BODY_BYTES = 64 * 2**20
 """The largest request that is taken by HTTP; gRPC takes more."""
+MAX_PATH_BYTES, MAX_HEADERS_KIB = 2048, 8
+"""Triton's HTTP may alter a path of more than one read, and hangs up on one header over 8 KiB."""
 MAX_HEAP_BYTES = 2 * 2**30
 """Memory that the guard may take: above, it refuses requests, and ends the largest first."""
 MAX_CONNECTIONS = 4096
@@ -61,6 +63,7 @@ def guard_config(spec: GuardSpec) -> Json:
         "static_resources": {"listeners": [requests, metrics], "clusters": clusters},
         "stats_config": {"stats_matcher": {"reject_all": True}},
         "overload_manager": _overload(),
+        "layered_runtime": {"layers": [{"name": "own", "static_layer": _LONG_EXPRESSIONS}]},
     }
 
 
@@ -71,6 +74,7 @@ def _listener(name: str, endpoint: Endpoint, port: int, routes: list[Json], filt
         "@type": f"{_TYPES}.filters.network.http_connection_manager.v3.HttpConnectionManager",
         "stat_prefix": name,
         "codec_type": "HTTP1",
+        "max_request_headers_kb": MAX_HEADERS_KIB,
         "http_protocol_options": {"accept_http_10": True},  # what nginx speaks if left alone
         "server_header_transformation": "PASS_THROUGH",
         "generate_request_id": False,
@@ -81,7 +85,10 @@ def _listener(name: str, endpoint: Endpoint, port: int, routes: list[Json], filt
         "request_timeout": f"{REQUEST_SECONDS}s",
         "request_headers_timeout": f"{HEADERS_SECONDS}s",
         "local_reply_config": {
-            "mappers": [{"filter": _IS_OK, "body_format_override": _PLAIN}],
+            "mappers": [
+                {"filter": _answered(200), "body_format_override": _PLAIN},
+                {"filter": _answered(431), "body": {"inline_string": _TOO_LARGE}},
+            ],
             "body_format": {"json_format": {"error": "%LOCAL_REPLY_BODY%"}},
         },
         "route_config": {
@@ -114,6 +121,7 @@ def _http_routes(spec: GuardSpec) -> list[Json]:
     coded = _header("content-encoding", exact="identity") | {"invert_match": True}
     return [
         *_foreign_pages(spec.endpoint.host, spec.endpoint.http_port),
+        _LONG_PATH,
         _refused({"path": HEALTH}, 200, "the guard is well"),
         _refused({"prefix": "/", "headers": [_header("content-encoding"), coded]}, 415, _ENCODED),
         _passed({"safe_regex": {"regex": _ASK}, "headers": [sent]}, "http", checked=True),
@@ -126,6 +134,7 @@ def _http_routes(spec: GuardSpec) -> list[Json]:
 def _metrics_routes(spec: GuardSpec) -> list[Json]:
     return [
         *_foreign_pages(spec.endpoint.host, spec.endpoint.metrics_port),
+        _LONG_PATH,
         _passed({"path": "/metrics", "headers": [_READS]}, "metrics"),
         _refused({"prefix": "/"}, 404, "there is GET /metrics here, and nothing else"),
     ]
@@ -186,6 +195,18 @@ def _cluster(name: str, socket: str) -> Json:
     }
 
 
+def _answered(status: int) -> Json:
+    """Return the filter of what the guard itself answers with a status."""
+    value = {"default_value": status, "runtime_key": f"guard.{status}"}
+    return {"status_code_filter": {"comparison": {"op": "EQ", "value": value}}}
+
+
+def _longer_than(size: int) -> str:
+    r"""Return the expression of what has more bytes: one `\C` may be counted to 1000 only."""
+    thousands, rest = divmod(size + 1, 1000)
+    return r"\C{1000}" * thousands + rf"\C{{{rest}}}\C*"
+
+
 def _overload() -> Json:
     heap = "envoy.resource_monitors.fixed_heap"
     connections = "envoy.resource_monitors.global_downstream_max_connections"
@@ -218,11 +239,6 @@ def _overload() -> Json:
     }
 
 
-_IS_OK = {
-    "status_code_filter": {
-        "comparison": {"op": "EQ", "value": {"default_value": 200, "runtime_key": "guard.ok"}}
-    }
-}
 _PLAIN = {"text_format_source": {"inline_string": "%LOCAL_REPLY_BODY%\n"}}
 _ENABLED: Json = {"@type": "type.googleapis.com/envoy.config.route.v3.FilterConfig", "config": {}}
 _READS = _header(":method", regex="GET|HEAD")
@@ -234,3 +250,10 @@ _NO_SUCH_PATH = (
     "and /generate_stream; what changes the server is for `millrace` alone"
 )
 _FOREIGN_HOST = _refused({"prefix": "/"}, 421, "the request is for another host than this one")
+_LONG_EXPRESSIONS = {"re2.max_program_size.error_level": MAX_PATH_BYTES + 100}
+_LONG_PATH = _refused(
+    {"prefix": "/", "headers": [_header(":path", regex=_longer_than(MAX_PATH_BYTES))]},
+    414,
+    f"the path is longer than {MAX_PATH_BYTES} bytes",
+)
+_TOO_LARGE = f"path and headers have more than {MAX_HEADERS_KIB} KiB, or there are over 100 headers"

@@ -20,7 +20,7 @@ from tritonclient.utils import InferenceServerException
 from models.places import Endpoint, Places
 from serving import guard, triton
 from serving.client import TOKEN_HEADER, TOKEN_METADATA
-from serving.guard.config import MAX_BODY_BYTES
+from serving.guard.config import MAX_BODY_BYTES, MAX_PATH_BYTES
 from tests.integration.guard_stand import INFER, Stand, stand, tensor
 from tests.integration.ports import free_endpoint
 
@@ -342,6 +342,47 @@ def test_what_changes_the_server_is_not_there_even_with_the_token(served, path, 
 @pytest.mark.parametrize("method", ["PUT", "DELETE", "OPTIONS", "TRACE", "PATCH"])
 def test_other_methods_are_not_there(served, method) -> None:
     assert served.ask(b"{}", method=method).status in (404, 405)
+
+
+def named(size: int, after: str = "") -> str:
+    """Return a path of so many bytes, with a model's name that fills it."""
+    start = "/v2/models/"
+    return start + "m" * (size - len(start + after)) + after
+
+
+@pytest.mark.parametrize("method", ["GET", "POST", "PUT"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        *(named(MAX_PATH_BYTES + 1), named(MAX_PATH_BYTES + 1, "/infer"), named(5000, "/infer")),
+        *("/v2?" + "q" * MAX_PATH_BYTES, "/nowhere" + "x" * 5000, "/" + "%2F" * 1000),
+    ],
+    ids=lambda path: f"{path[:12]}-{len(path)}",
+)
+def test_a_long_path_is_refused_with_a_reason(served, path, method) -> None:
+    for port in (served.endpoint.http_port, served.endpoint.metrics_port):
+        answer = served.ask(GOOD, path, method=method, port=port)
+        assert answer.status == 414
+        assert "path" in answer.json["error"]
+
+
+def test_the_longest_path_reaches_triton_as_it_was(served) -> None:
+    for path in (named(MAX_PATH_BYTES), named(MAX_PATH_BYTES, "/config")):
+        answer = served.ask(path=path, method="GET")
+        assert answer.status in (400, 404)
+        assert path.split("/")[3] in answer.json["error"].replace("'", " ").split()
+
+
+@pytest.mark.parametrize("path", [INFER, "/v2", "/nowhere", named(9000, "/infer")])
+def test_large_headers_are_refused_with_a_reason(served, path) -> None:
+    many, large = {f"X-{n}": "a" for n in range(150)}, {"X-Large": "a" * 16_000}
+    for headers in (large, many, {f"X-{n}": "a" * 200 for n in range(50)}):
+        for port in (served.endpoint.http_port, served.endpoint.metrics_port):
+            answer = served.ask(GOOD, path, headers, port=port)
+            assert answer.status == 431
+            assert "headers" in answer.json["error"]
+    assert served.ask(GOOD, headers={"X-Large": "a" * 7_500}).status == 200
+    assert served.is_right()
 
 
 def test_metrics_are_one_page_to_read(served) -> None:

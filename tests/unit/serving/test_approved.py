@@ -60,6 +60,7 @@ class Home:
     path: Path
     champion: int | None = None
     refuses: dict[int, str] = field(default_factory=dict)
+    unreadable: set[int] = field(default_factory=set)
     answers: Answers = field(default_factory=Answers)
     rollout: RolloutSpec = field(default_factory=RolloutSpec)
     replicas: list[set[int] | None] = field(default_factory=lambda: [set()])
@@ -90,7 +91,8 @@ class Home:
         return {} if self.champion is None else {"m": wish(self.champion)}
 
     def fetch(self, model: str, version: int) -> Any:
-        return None
+        if version in self.unreadable:
+            raise WorkError(f"the files of version {version} are not those that were signed")
 
     def verify(self, model: str, version: int, previous: int | None) -> None:
         reason = self.refuses.get(version, "")
@@ -138,6 +140,7 @@ class Home:
             entries = [LoadedModel("m", version, "READY") for version in loaded]
             return (*entries, *(LoadedModel("m.arms", version, "READY") for version in arms))
 
+        staged = {version: f"d{version}" for version in self.staged}
         return World(
             wishes={} if self.registry_away else self.wishes(),
             standings={"m": self.standing},
@@ -145,7 +148,7 @@ class Home:
                 Replica(Endpoint(grpc_port=port), index(loaded))
                 for port, loaded in enumerate(self.replicas)
             ),
-            staged={"m": {version: f"d{version}" for version in self.staged}},
+            staged={"m": staged} if staged else {},
             rollouts={"m": self.rollout} if self.rollout.kind != "direct" else {},
             splits={"m": self.split} if self.split else {},
             now=self.now(),
@@ -156,6 +159,7 @@ class Home:
     def do(self, action: Action) -> None:
         match action:
             case Stage():
+                self.fetch("m", action.version)
                 self.staged.add(action.version)
             case Verify():
                 self.verify("m", action.version, action.previous)
@@ -242,6 +246,32 @@ def refused_with_nothing_live(home: Home) -> int | None:
     home.promote(1)
     home.release()
     return None
+
+
+def refused_before_it_was_staged(home: Home) -> int | None:
+    home.unreadable.add(1)
+    home.promote(1)
+    home.release()
+    assert home.standing.refuses(wish(1))
+    home.unreadable.clear()
+    home.release()
+    assert home.online() is None
+    return None
+
+
+def alias_removed_after_that(home: Home) -> int | None:
+    refused_before_it_was_staged(home)
+    home.promote(None)
+    home.release()
+    assert home.ledger.releases("m")[-1].kind == "left"
+    return None
+
+
+def alias_set_again_after_that(home: Home) -> int | None:
+    alias_removed_after_that(home)
+    home.promote(1)
+    home.release()
+    return 1
 
 
 def rolled_back(home: Home) -> int | None:
@@ -350,7 +380,8 @@ HISTORIES: list[Callable[[Home], int | None]] = [
     *(moved, moved_a_moment_ago, refused, refused_with_nothing_live, rolled_back, never_released),
     *(never_released_and_bad, triton_down, canary, alias_removed, alias_gone_for_good),
     *(version_deleted, two_replicas, withdrawn_and_tried_again, registry_away_from_online),
-    back_after_it_was_unloaded,
+    *(back_after_it_was_unloaded, refused_before_it_was_staged, alias_removed_after_that),
+    alias_set_again_after_that,
 ]
 
 

@@ -170,6 +170,25 @@ def test_a_rollout_that_the_alias_leaves_is_withdrawn_and_its_version_told() -> 
     assert told[2] == {"millrace.status": "staged", "millrace.reason": "not live: so"}
 
 
+def test_a_refusal_of_what_was_never_staged_ends_when_the_alias_is_removed() -> None:
+    known = standing(("refused", 1))
+    assert plan(world(1, (), known=known, staged={}, tags=settled(1, known))) == ()
+    gone = world(None, (), known=known, staged={})
+    assert plan(gone) == (Record("m", "left", wish(1), None, "its alias was removed"),)
+    left = standing(("refused", 1), ("left", 1))
+    (told,) = plan(replace(gone, standings={"m": left}))
+    assert isinstance(told, Tag)
+    assert told.tags["millrace.status"] == "staged"
+    assert plan(world(None, (), known=left, staged={}, tags=settled(None, left))) == ()
+    assert plan(world(None, (), known=left, staged={}, tags={("m", 1): None})) == ()
+    assert plan(world(1, (), known=left, staged={})) == (Stage("m", 1),)
+
+
+def test_a_model_that_was_unloaded_and_is_gone_from_disk_has_nothing_due() -> None:
+    known = standing(("live", 1), ("unwanted", 1), ("unloaded", 1))
+    assert plan(world(None, (), known=known, staged={})) == ()
+
+
 @pytest.mark.parametrize("tried", ["refused", "step"])
 def test_what_is_live_stays_when_the_alias_of_another_version_is_gone(
     tried: str,
