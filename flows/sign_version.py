@@ -18,7 +18,8 @@ class Signed:
         model: registered model.
         version: its number.
         before: why it was not trusted before; `signed` if it was.
-        statement: what the signature covers: the run, and the tags with the digests of all files.
+        statement: what the signature covers: the run, the place of the files, and tags with their
+            digests.
         key: the public key.
     """
 
@@ -53,4 +54,4 @@ def sign_version(places: Places, model: str, number: int) -> Signed:
 
 def _statement(version: ModelVersion) -> dict[str, str]:
     covered = {tag: version.tags[tag] for tag in COVERED_TAGS if tag in version.tags}
-    return {"run": version.run_id, **covered}
+    return {"run": version.run_id, "source": version.source, **covered}

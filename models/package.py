@@ -21,6 +21,7 @@ from models.errors import InputError, MillraceError, TransientError
 from models.evidence_check import require_readable
 from models.features import TEXT, Encoding, text_request
 from models.model_input import FEATURES
+from models.stored_files import MOST_FILES, StoredFolder, require_room
 from models.tracking import client
 
 DIGEST_TAG = "millrace.digest"
@@ -29,6 +30,12 @@ EVIDENCE_TAG = "millrace.evidence"
 KIND_TAG = "millrace.kind"
 FORM = "form"
 """Folder of a language model's files."""
+EXTRA = "extra_files"
+"""Folder of the evidence in the artifact store; in a package it lies beside the model."""
+GRAPH_BYTES = (2 << 30) - 1
+"""ONNX with its weights inside is one message of protobuf, which may be no larger."""
+EVIDENCE_BYTES = 1 << 30
+"""Of one file; what is read of it is less, see `models/bounded.py`."""
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 """Of such a file."""
 
@@ -55,6 +62,7 @@ class ModelVersion:
         run_id: run that made it.
         aliases: aliases that point at it.
         tags: its tags.
+        source: where its files are, as it was registered.
     """
 
     model: str
@@ -63,6 +71,7 @@ class ModelVersion:
     run_id: str
     aliases: tuple[str, ...] = ()
     tags: Mapping[str, str] = field(default_factory=dict)
+    source: str = ""
 
     @property
     def kind(self) -> KindName:
@@ -200,31 +209,24 @@ def fetched(version: ModelVersion, tracking_uri: str, cache: Path) -> Package:
 
 def _download(version: ModelVersion, tracking_uri: str, folder: Path) -> None:
     """Download into a staging folder, check, and only then give it its name."""
-    from mlflow.artifacts import download_artifacts
-    from mlflow.exceptions import MlflowException
-
-    store = client(tracking_uri)
     cache = folder.parent.parent
     cache.mkdir(parents=True, exist_ok=True)
+    with _store_errors(version):
+        # Not models:/NAME/N: its registry is one for the whole process.
+        uri = client(tracking_uri).get_model_version_download_uri(
+            version.model, str(version.version)
+        )
+        stored = StoredFolder(uri, tracking_uri)
+        files = _listed(stored, version)
+    require_room(sum(files.values()), cache, f"{version.model} version {version.version}")
     with tempfile.TemporaryDirectory(dir=cache) as staging:
-        try:
-            got = Path(
-                download_artifacts(
-                    # Not models:/NAME/N: its registry is one for the whole process.
-                    artifact_uri=store.get_model_version_download_uri(
-                        version.model, str(version.version)
-                    ),
-                    dst_path=f"{staging}/download",
-                    tracking_uri=tracking_uri,
-                )
-            )
-        except (MlflowException, OSError) as error:
-            raise _unfetched(version, error) from error
         kept = Path(staging) / "package"
         kept.mkdir()
-        for name, file in _downloaded(got, version):
-            (kept / name).parent.mkdir(exist_ok=True)
-            _copy(file, kept / name, version)
+        for path, size in files.items():
+            to = kept / path.removeprefix(f"{EXTRA}/")
+            to.parent.mkdir(exist_ok=True)
+            with _store_errors(version):
+                stored.fetch(path, size, to)
         # Before it gets its name: a download that went wrong is not kept, and tried again.
         _check_digests(kept, version)
         require_readable(kept, f"{version.model} version {version.version}")
@@ -233,22 +235,64 @@ def _download(version: ModelVersion, tracking_uri: str, folder: Path) -> None:
             kept.rename(folder)
 
 
-def _downloaded(got: Path, version: ModelVersion) -> Iterator[tuple[str, Path]]:
-    """Yield each file that a version consists of, with its path in the package."""
+def _listed(stored: StoredFolder, version: ModelVersion) -> dict[str, int]:
+    """Return path and size of each file that a version consists of; others are left alone.
+
+    Raises:
+        InputError: one is not there, or no version of ours has such files.
+    """
+    extra = stored.sizes(EXTRA)
+    found = {f"{EXTRA}/{name}": extra.get(name) for name in EVIDENCE[version.kind]}
+    most = dict.fromkeys(found, EVIDENCE_BYTES)
     if version.kind == "language":
-        for file in sorted((got / FORM).glob("*")):
-            if NAME.fullmatch(file.name):
-                yield f"{FORM}/{file.name}", file
+        sizes = stored.sizes(FORM)
+        found |= {f"{FORM}/{name}": sizes[name] for name in sorted(sizes) if NAME.fullmatch(name)}
     else:
-        yield GRAPH, got / GRAPH
-    for name in EVIDENCE[version.kind]:
-        yield name, got / "extra_files" / name
+        found[GRAPH], most[GRAPH] = stored.sizes().get(GRAPH), GRAPH_BYTES
+    if len(found) > MOST_FILES:
+        raise _not_ours(version, f"{len(found):,} files", f"at most {MOST_FILES:,} files")
+    files: dict[str, int] = {}
+    for path, size in found.items():
+        if size is None:
+            raise _lacks(version, path)
+        if size > most.get(path, size):
+            raise _not_ours(version, f"{path} of {size:,} bytes", f"at most {most[path]:,} bytes")
+        files[path] = size
+    return files
+
+
+def _lacks(version: ModelVersion, path: str) -> InputError:
+    return InputError(
+        f"{version.model} version {version.version} has no {Path(path).name}",
+        valid=f"a version registered by Millrace, with {', '.join(EVIDENCE[version.kind])}",
+        hint="point the alias at another version",
+    )
+
+
+def _not_ours(version: ModelVersion, seen: str, valid: str) -> InputError:
+    return InputError(
+        f"{version.model} version {version.version} has files that Millrace registers for none",
+        seen=seen,
+        valid=valid,
+        hint="point the alias at another version",
+    )
 
 
 def _model_files(folder: Path, version: ModelVersion) -> dict[str, Path]:
     if version.kind == "language":
         return {file.name: file for file in sorted((folder / FORM).glob("*"))}
     return {GRAPH: folder / GRAPH}
+
+
+@contextmanager
+def _store_errors(version: ModelVersion) -> Iterator[None]:
+    """Tell an error of the artifact store as ours."""
+    from mlflow.exceptions import MlflowException
+
+    try:
+        yield
+    except (MlflowException, OSError) as error:
+        raise _unfetched(version, error) from error
 
 
 def _unfetched(version: ModelVersion, error: Exception) -> MillraceError:
@@ -294,13 +338,3 @@ def _is_whole(folder: Path, version: ModelVersion) -> bool:
     except (InputError, OSError):
         return False
     return True
-
-
-def _copy(file: Path, to: Path, version: ModelVersion) -> None:
-    if not file.is_file() or file.is_symlink():
-        raise InputError(
-            f"{version.model} version {version.version} has no {to.name}",
-            valid=f"a version registered by Millrace, with {', '.join(EVIDENCE[version.kind])}",
-            hint="point the alias at another version",
-        )
-    shutil.copyfile(file, to)

@@ -373,4 +373,5 @@ def _delete_repeated(store: Any, made: "MlflowVersion") -> None:
 def _version_of(found: "MlflowVersion", aliases: tuple[str, ...]) -> ModelVersion:
     tags = dict(found.tags)
     digest = tags.get(DIGEST_TAG, "")
-    return ModelVersion(found.name, int(found.version), digest, found.run_id or "", aliases, tags)
+    number, run, source = int(found.version), found.run_id or "", found.source or ""
+    return ModelVersion(found.name, number, digest, run, aliases, tags, source)

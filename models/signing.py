@@ -3,7 +3,8 @@
 Whoever reaches the registry may write to it. So a version is signed when it is registered, by an
 Ed25519 key of the home, and what is not signed by a key that the home trusts is neither served,
 scored with nor trained from. The statement that is signed names the version, so a copy of it under
-another number or another name is not signed; the digests in it cover all files that are read.
+another number or another name is not signed; the digests in it cover all files that are read. It
+names their place too, so nothing is fetched from one that somebody else chose.
 
     HOME/signing.key         private, mode 0600, made once
     HOME/signing.pub         the public half, to give to other homes
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from models.package import ModelVersion
 
 SIGNATURE_TAG = "millrace.signature"
-FORMAT = "v1"
+FORMAT = "v2"
 COVERED_TAGS = (
     *("millrace.base", "millrace.base_revision", "millrace.candidate", "millrace.certificate"),
     *("millrace.checkpoint_digest", "millrace.dataset", "millrace.dataset_digest"),
@@ -47,6 +48,7 @@ def statement(version: "ModelVersion") -> bytes:
         "model": version.model,
         "version": version.version,
         "run_id": version.run_id,
+        "source": version.source,
         "tags": {tag: version.tags[tag] for tag in COVERED_TAGS if tag in version.tags},
     }
     return json.dumps(values, sort_keys=True, separators=(",", ":")).encode()
@@ -163,7 +165,7 @@ def fault_of_signature(version: "ModelVersion", trusted: Collection[str]) -> str
         key = Ed25519PublicKey.from_public_bytes(_decoded(public))
         key.verify(_decoded(value), statement(version))
     except (InvalidSignature, ValueError):
-        return "its signature is of something else: another version, or other files or tags"
+        return "its signature is of something else: another version, source, files or tags"
     return None
 
 

@@ -1,5 +1,6 @@
 """What somebody may do who can write to the registry, and is not of this home."""
 
+import os
 import subprocess
 import sys
 import time
@@ -9,7 +10,7 @@ import pytest
 import yaml
 
 from flows.sign_version import sign_version
-from models.package import DIGEST_TAG, EVIDENCE_TAG
+from models.package import DIGEST_TAG, EVIDENCE_TAG, EXTRA_FILES
 from models.registry import registry_of
 from models.signing import SIGNATURE_TAG
 from models.tracking import client
@@ -52,6 +53,19 @@ def copy_of(line: Line, planted: Planted, name: str = NAME) -> Planted:
     return Planted(name, int(made.version), planted.folder)
 
 
+def made_again(line: Line, planted: Planted, folder: Path) -> None:
+    """Delete a model, and make the same number with the same tags, and files elsewhere."""
+    store = client(line.places.tracking_uri)
+    found = store.get_model_version(planted.name, str(planted.number))
+    store.delete_registered_model(planted.name)
+    store.create_registered_model(planted.name)
+    for number in range(1, planted.number + 1):
+        made = store.create_model_version(
+            planted.name, folder.as_uri(), run_id=found.run_id, tags=dict(found.tags)
+        )
+        assert int(made.version) == number
+
+
 def is_refused(line: Line, live: Planted, planted: Planted, because: str) -> None:
     with Asking(line, live.name, 0) as asking:
         outcome = released(line, planted)
@@ -73,6 +87,22 @@ def test_a_copy_under_another_name_does_not_go_live(line: Line, live: Planted) -
     outcome = released(line, copy)
     assert "its signature is of something else" in str(outcome.error)
     assert line.client.live_version("lookalike") is None
+
+
+def test_nothing_is_fetched_of_a_version_that_was_made_again_elsewhere(
+    line: Line, tmp_path: Path
+) -> None:
+    """Sparse files of any size were copied to the home before a digest was looked at."""
+    name = "remade"
+    ingest_rows(line.places, name)
+    planted = plant(line.places, name, good(0))
+    (tmp_path / "extra_files").mkdir()
+    for file in ("model.onnx", *(f"extra_files/{each}" for each in EXTRA_FILES)):
+        (tmp_path / file).touch()
+        os.truncate(tmp_path / file, 1 << 30)
+    made_again(line, planted, tmp_path)
+    assert "its signature is of something else" in str(released(line, planted).error)
+    assert not (line.places.home / "cache" / name).exists()
 
 
 def test_a_version_cannot_lower_what_is_required_of_it(line: Line, live: Planted) -> None:

@@ -1,3 +1,4 @@
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -13,10 +14,12 @@ from onnx import TensorProto, helper
 from models.digest import digest_of
 from models.errors import InputError, MillraceError, TransientError, WorkError
 from models.features import Encoding, Feature
+from models.outside_faults import is_of_the_disk
 from models.package import DIGEST_TAG, EXTRA_FILES, ModelVersion
 from models.places import Places
 from models.registry import CHALLENGER, CHAMPION, Registry
 from models.signing import SigningKeys
+from models.stored_files import StoredFolder
 from models.tracking import TrackedRun, client, tracked_run
 from models.trust import Trust, trust_of
 
@@ -310,6 +313,86 @@ def test_a_link_in_place_of_a_file_is_not_followed(
     with pytest.raises(MillraceError, match="squares version 1"):
         registry.fetch(squares)
     assert list(registry.cache.iterdir()) == []
+
+
+@pytest.mark.parametrize("end", ["/dev/zero", "a pipe"])
+def test_what_never_ends_is_not_read(
+    squares: ModelVersion, registry: Registry, stored: Path, end: str
+) -> None:
+    file = stored / "model.onnx"
+    file.unlink()
+    if end == "a pipe":
+        os.mkfifo(file)
+    else:
+        file.symlink_to(end)
+    with pytest.raises(InputError, match="cannot be fetched") as told:
+        registry.fetch(squares)
+    assert told.value.seen == "model.onnx is no plain file"
+    assert list(registry.cache.iterdir()) == []
+
+
+@pytest.fixture
+def nothing_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fetch(*_: object) -> None:
+        raise AssertionError("it was fetched")
+
+    monkeypatch.setattr(StoredFolder, "fetch", fetch)
+
+
+@pytest.mark.parametrize(
+    ("name", "size"), [("model.onnx", 1 << 31), ("extra_files/golden.npz", (1 << 30) + 1)]
+)
+@pytest.mark.usefixtures("nothing_is_copied")
+def test_a_file_that_is_larger_than_any_of_ours_is_refused_before_it_is_fetched(
+    squares: ModelVersion, registry: Registry, stored: Path, name: str, size: int
+) -> None:
+    os.truncate(stored / name, size)
+    with pytest.raises(InputError, match="files that Millrace registers for none") as told:
+        registry.fetch(squares)
+    assert told.value.seen == f"{name} of {size:,} bytes"
+
+
+@pytest.mark.usefixtures("nothing_is_copied")
+def test_a_version_that_the_disk_has_no_room_for_is_a_fault_of_the_disk(
+    squares: ModelVersion, registry: Registry, stored: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free = shutil.disk_usage(stored)._replace(total=20 << 20, free=(1 << 20) + 100)
+    monkeypatch.setattr("models.stored_files.shutil.disk_usage", lambda _: free)
+    with pytest.raises(WorkError, match="no room for the files of squares version 1") as told:
+        registry.fetch(squares)
+    assert told.value.valid == f"at most 100 on the disk of {registry.cache}"
+    assert not told.value.transient
+    assert is_of_the_disk(told.value)
+
+
+def test_files_that_no_version_of_ours_has_are_left_where_they_are(
+    squares: ModelVersion, registry: Registry, stored: Path
+) -> None:
+    for name in ("more", "extra_files/more", "extra_files/encoding.json.bak"):
+        (stored / name).touch()
+        os.truncate(stored / name, 1 << 42)
+    package = registry.fetch(squares)
+    assert {file.name for file in package.folder.iterdir()} == {"model.onnx", *EXTRA_FILES}
+
+
+@pytest.mark.usefixtures("nothing_is_copied")
+def test_the_number_of_a_version_that_was_made_again_elsewhere_is_refused_before_it_is_fetched(
+    mlflow_places: Places,
+    run: TrackedRun,
+    evidence: dict[str, Path],
+    registry: Registry,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = register(mlflow_places, run, evidence, "again")
+    store = client(registry.tracking_uri)
+    other = register(mlflow_places, run, evidence, "elsewhere")
+    store.delete_registered_model("again")
+    store.create_registered_model("again")
+    again = store.create_model_version("again", other.source, made.run_id, tags=dict(made.tags))
+    assert int(again.version) == made.version
+    monkeypatch.setattr(StoredFolder, "sizes", StoredFolder.fetch)  # nor looked at
+    with pytest.raises(InputError, match="its signature is of something else"):
+        registry.fetch(registry.version("again", 1))
 
 
 def test_a_version_without_a_digest_is_refused(squares: ModelVersion, registry: Registry) -> None:

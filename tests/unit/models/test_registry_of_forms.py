@@ -100,6 +100,15 @@ def test_a_file_that_was_put_beside_them_is_refused(
         registry.fetch(writes)
 
 
+def test_more_files_than_any_form_has_are_refused_before_they_are_fetched(
+    writes: ModelVersion, registry: Registry, stored: Path
+) -> None:
+    for number in range(1000):
+        (stored / "form" / f"{number}.bin").touch()
+    with pytest.raises(InputError, match="files that Millrace registers for none"):
+        registry.fetch(writes)
+
+
 def test_a_link_among_them_is_not_followed(
     writes: ModelVersion, registry: Registry, stored: Path
 ) -> None:

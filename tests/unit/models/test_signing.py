@@ -17,7 +17,7 @@ TAGS = {
     "millrace.kind": "graph",
     "millrace.draft": "small/1",
 }
-VERSION = ModelVersion("digits", 3, "a" * 64, "run", tags=TAGS)
+VERSION = ModelVersion("digits", 3, "a" * 64, "run", tags=TAGS, source="models:/m-1")
 
 
 @pytest.fixture
@@ -41,6 +41,7 @@ def test_a_signed_version_is_trusted_and_one_without_a_signature_is_not(keys: Si
         {"model": "others"},
         {"version": 4},
         {"run_id": "another"},
+        {"source": "models:/m-2"},
         *({"tags": {tag: "x"}} for tag in COVERED_TAGS),
     ],
     ids=str,
@@ -69,7 +70,7 @@ def test_a_statement_is_canonical() -> None:
     assert json.loads(statement(VERSION))["tags"] == TAGS
 
 
-@pytest.mark.parametrize("value", ["x", "v1.a.b.c", "v2.a.b", "v1..", "v1.é.b"])
+@pytest.mark.parametrize("value", ["x", "v2.a.b.c", "v1.a.b", "v2..", "v2.é.b"])
 def test_a_signature_that_cannot_be_read_is_none(keys: SigningKeys, value: str) -> None:
     version = replace(VERSION, tags={**TAGS, SIGNATURE_TAG: value})
     assert fault_of_signature(version, keys.trusted()) is not None
