@@ -13,7 +13,7 @@ from pathlib import Path
 from starlette.types import ASGIApp
 
 from flows.mlflow_login import Login, login_of
-from flows.services import errors_told
+from flows.services import errors_told, webhook_url
 from flows.settings import LOOPBACK, Settings, load
 from models.errors import WorkError
 from models.printable import guard_logging
@@ -81,7 +81,9 @@ def application(settings: Settings, login: Login | None) -> ASGIApp:
     from mlflow.server.handlers import initialize_backend_stores
 
     from flows.mlflow_artifacts import keep_artifacts_in
+    from flows.mlflow_webhooks import send_webhooks_to
 
+    send_webhooks_to(webhook_url(settings))
     keep_artifacts_in(Path(variables["_MLFLOW_SERVER_ARTIFACT_ROOT"]))
     database = variables["_MLFLOW_SERVER_FILE_STORE"]
     try:

@@ -99,8 +99,6 @@ def mlflow_server(settings: Settings) -> Service:
         argv=(sys.executable, "-m", "flows.mlflow_server"),
         environment={
             "MLFLOW_WEBHOOK_SECRET_ENCRYPTION_KEY": webhook_key(settings),
-            "MLFLOW_WEBHOOK_ALLOWED_SCHEMES": "http,https",
-            "MLFLOW_WEBHOOK_ALLOW_PRIVATE_IPS": "true",
             # Seconds for which it takes a webhook for not registered, or registered as before.
             "MLFLOW_WEBHOOK_CACHE_TTL": "1",
             # Jobs (LLM judges, scorers) would add several processes of 200 MB.
@@ -215,6 +213,11 @@ def webhook(settings: Settings) -> Service:
 def webhook_address(settings: Settings) -> str:
     """Return where MLflow reaches the receiver of its webhook."""
     return f"http://{LOOPBACK}:{settings.webhook_port}"
+
+
+def webhook_url(settings: Settings) -> str:
+    """Return what MLflow posts to."""
+    return f"{webhook_address(settings)}/mlflow"
 
 
 def openai(settings: Settings) -> Service:

@@ -21,7 +21,7 @@ from flows.console import set_up_logging
 from flows.deployment_upkeep import home_id
 from flows.environment import apply
 from flows.release_worker import ReleaseWorker
-from flows.services import errors_told, webhook_address
+from flows.services import errors_told, webhook_url
 from flows.settings import LOOPBACK, Settings, load
 from flows.watch import Watch
 from flows.webhook_delivery import (
@@ -135,8 +135,7 @@ def serve(settings: Settings) -> None:
 
     releases = ReleaseWorker(release)
     watch = Watch(Lookout(settings.places).due, releases.want)
-    url = f"{webhook_address(settings)}/mlflow"
-    wanted = Subscription(f"millrace-{home_id(settings)}", url, secret)
+    wanted = Subscription(f"millrace-{home_id(settings)}", webhook_url(settings), secret)
     registrar = Registrar(
         mlflow_address(settings), wanted, lambda why: releases.want(None, f"webhook: {why}")
     )

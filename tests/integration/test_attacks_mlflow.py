@@ -3,12 +3,16 @@
 import base64
 import json
 import re
+import sqlite3
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from threading import Thread
+from typing import Any, ClassVar
 
 import pytest
 from mlflow import MlflowClient
@@ -190,6 +194,119 @@ def test_artifacts_in_the_servers_own_folder_are_read_and_written(without_login:
     client.log_text(run.info.run_id, "kept", "a/b.txt")
     query = f"/get-artifact?run_uuid={run.info.run_id}&path=a/b.txt"
     assert as_stranger(without_login.address, [Ask("GET", query)]) == [(200, "kept")]
+
+
+class Listening(BaseHTTPRequestHandler):
+    """Something else of this machine: it notes who asks, and may send on."""
+
+    asked: ClassVar[list[str]] = []
+    leads_to = ""
+
+    def do_POST(self) -> None:
+        self.asked.append(self.path)
+        self.send_response(307 if self.leads_to else 200)
+        if self.leads_to:
+            self.send_header("Location", self.leads_to)
+        self.send_header("Content-Length", "6")
+        self.end_headers()
+        self.wfile.write(b"inside")
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@contextmanager
+def listening(port: int = 0, leads_to: str = "") -> Iterator[tuple[str, list[str]]]:
+    """Yield the address of a server on loopback, and what it is asked."""
+    handler = type("Handler", (Listening,), {"asked": [], "leads_to": leads_to})
+    server = ThreadingHTTPServer(("127.0.0.1", port), handler)
+    Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}", handler.asked
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+HOOKS = ("/api/2.0/mlflow/webhooks", "/ajax-api/2.0/mlflow/webhooks")
+EVENTS = [{"entity": "REGISTERED_MODEL", "action": "CREATED"}]
+
+
+def hook(url: str) -> str:
+    return json.dumps({"name": "h", "url": url, "events": EVENTS})
+
+
+def webhook_made(server: Mlflow, path: str, url: str) -> str:
+    """Make a webhook as another user; return the path of it."""
+    ((status, text),) = as_stranger(server.address, [Ask("POST", path, hook(url), JSON)])
+    assert status == 200, text
+    return f"{path}/{json.loads(text)['webhook']['webhook_id']}"
+
+
+def receiver_of(server: Mlflow) -> str:
+    return f"http://127.0.0.1:{server.home.environment['MILLRACE_WEBHOOK_PORT']}/mlflow"
+
+
+@pytest.mark.parametrize("path", HOOKS)
+def test_nobody_makes_mlflow_ask_elsewhere_on_this_machine(
+    without_login: Mlflow, path: str
+) -> None:
+    ours = receiver_of(without_login)
+    with listening() as (address, asked):
+        elsewhere = [
+            *(f"{address}/", address.replace("127.0.0.1", "localhost"), "http://169.254.169.254/"),
+            *(address.replace("http:", "https:"), "http://8.8.8.8/", "http://[::1]:8000/"),
+            *(f"{ours}/more", f"{ours}?x", ours.replace("//", "//x@"), ours + "/../v2", f" {ours}"),
+        ]
+        made = webhook_made(without_login, path, ours)
+        changes = [
+            ask
+            for url in elsewhere
+            for ask in (
+                Ask("POST", path, hook(url), JSON),
+                Ask("PATCH", made, json.dumps({"url": url}), JSON),
+            )
+        ]
+        answered = as_stranger(without_login.address, changes)
+        assert {status for status, _ in answered} == {400}, answered
+        webhook_made(without_login, path, "https://8.8.8.8/a-hook-of-somebody")
+    assert asked == []
+
+
+def shown_by_its_test(server: Mlflow, made: str) -> dict[str, Any]:
+    """Have MLflow test a webhook, and return what it shows of that."""
+    ((status, text),) = as_stranger(server.address, [Ask("POST", f"{made}/test", "{}", JSON)])
+    assert status == 200, text
+    return dict(json.loads(text)["result"])
+
+
+def test_an_address_that_an_earlier_server_took_is_not_asked(without_login: Mlflow) -> None:
+    made = webhook_made(without_login, HOOKS[0], receiver_of(without_login))
+    with listening() as (address, asked):
+        with closing(sqlite3.connect(without_login.home.path / "mlflow.db")) as database, database:
+            put = "UPDATE webhooks SET url = ? WHERE webhook_id = ?"
+            database.execute(put, (f"{address}/", made.rpartition("/")[2]))
+        shown = shown_by_its_test(without_login, made)
+    assert asked == []
+    assert not shown.get("success")
+    assert "inside" not in str(shown)
+
+
+def test_mlflow_asks_our_receiver_and_follows_no_redirect_into_this_machine(
+    without_login: Mlflow,
+) -> None:
+    made = webhook_made(without_login, HOOKS[0], receiver_of(without_login))
+    port = int(without_login.home.environment["MILLRACE_WEBHOOK_PORT"])
+    with listening(port) as (_, asked):
+        assert shown_by_its_test(without_login, made) == {
+            "success": True,
+            "response_status": 200,
+            "response_body": "inside",
+        }
+    assert asked == ["/mlflow"]
+    with listening() as (address, others), listening(port, f"{address}/"):
+        assert not shown_by_its_test(without_login, made).get("success")
+    assert others == []
 
 
 def test_a_wrong_password_is_none(guarded: Mlflow) -> None:

@@ -272,7 +272,9 @@ def test_another_port_moves_the_webhook(parts: Parts) -> None:
     moved = parts.settings.model_copy(update={"webhook_port": _free_port()})
     for chosen in (moved, parts.settings):
         parts.stop("webhook")
-        Parts(chosen, parts.started).start(services.webhook(chosen))
+        parts.stop("mlflow")  # which takes no address but that of its own home's receiver
+        again = Parts(chosen, parts.started)
+        again.start(services.mlflow_server(chosen), services.webhook(chosen))
         Parts(chosen).registered()
         (row,) = parts.mlflow.list_webhooks()
         assert row.url == f"http://127.0.0.1:{chosen.webhook_port}/mlflow"
@@ -297,9 +299,9 @@ def test_without_prefect_it_releases_all_the_same(parts: Parts, tmp_path: Path) 
             "home": tmp_path / "home",
             "mlflow_tracking_uri": services.mlflow_server(parts.settings).address,
             "prefect_api_url": "http://127.0.0.1:9/api",
-            "webhook_port": _free_port(),
         }
     )
+    parts.stop("webhook")
     alone = Parts(chosen)
     alone.start(services.webhook(chosen))
     try:
