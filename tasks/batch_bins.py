@@ -1,7 +1,8 @@
 """What the rows of a batch job are held against: the snapshot that its model learnt from.
 
 Of columns the snapshot has statistics. How many tokens its texts have depends on the model that
-reads them, so they are counted for a sample of its rows.
+reads them, and what is predicted is not what the target was: a regression's answers spread less. So
+tokens are counted, and predictions made, for a sample of the snapshot's rows.
 """
 
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from models.package import ModelVersion
 from models.places import Places
 from models.snapshots import Snapshot, open_snapshot, sampled
 from serving.batch.drift import Bins, bins_of_values
-from serving.batch.job import TOKENS_IN, TOKENS_OUT
+from serving.batch.job import ERROR, ROW, TOKENS_IN, TOKENS_OUT
 from serving.batch.prompts.base import Prompts, context_of, is_readable
 from serving.batch.row_job import TOKENS, RowJob
 from serving.batch.row_keys import cells_of
@@ -26,7 +27,7 @@ from tasks.progress import log
 
 PREDICTION = "prediction"
 ROWS = 1024
-"""Of a snapshot whose texts are counted."""
+"""Of a snapshot whose texts are counted, or whose rows are answered."""
 
 
 def learnt_from(version: ModelVersion, places: Places) -> Snapshot | None:
@@ -52,7 +53,8 @@ def watched(job: AnyJob, snapshot: Snapshot | None) -> AnyJob:
     if isinstance(job, RowJob):
         features, target = bins_of(snapshot)
         bins = (*features, *_unless_gone(partial(text_bins, job), snapshot))
-        return replace(job, bins=bins, output_bins=() if target is None else (target,))
+        answers = _unless_gone(partial(answer_bins, job), snapshot)
+        return replace(job, bins=bins, output_bins=answers or target)
     return replace(job, output_bins=_unless_gone(partial(prompt_bins, job), snapshot))
 
 
@@ -68,13 +70,33 @@ def _unless_gone(
         return ()
 
 
-def bins_of(snapshot: Snapshot) -> tuple[tuple[Bins, ...], Bins | None]:
-    """Return the bins of the features that can be compared, and of the target."""
+def bins_of(snapshot: Snapshot) -> tuple[tuple[Bins, ...], tuple[Bins, ...]]:
+    """Return the bins of the features that can be compared, and of the target if it can be."""
     schema, known = snapshot.schema, snapshot.statistics
     found = {c.name: Bins.of(c, known[c.name]) for c in schema.columns if c.name in known}
     features = tuple(bins for name in schema.features if (bins := found.get(name)) is not None)
     target = found.get(schema.target)
-    return features, None if target is None else replace(target, column=PREDICTION)
+    return features, () if target is None else (replace(target, column=PREDICTION),)
+
+
+def answer_bins(job: RowJob, snapshot: Snapshot) -> tuple[Bins, ...]:
+    """Return the bins of what the model predicts for the rows of the snapshot.
+
+    Returns:
+        None where it can answer no row of the sample, and of texts, which take it long: theirs are
+        compared with their target.
+    """
+    if job.encoding.tokenizer is not None:
+        return ()
+    rows = sampled(snapshot, job.needed, ROWS)
+    encoded = job.encoded(rows)
+    good = encoded.filter(pc.is_null(encoded[ERROR])).drop_columns([ERROR])
+    if not good.num_rows:
+        return ()
+    places = pa.array(range(good.num_rows), pa.int64())
+    answers = job.worker()(good.append_column(ROW, places)).rows[PREDICTION]
+    codes = bool(job.encoding.labels)
+    return (bins_of_values(PREDICTION, answers.combine_chunks(), codes=codes),)
 
 
 def text_bins(job: RowJob, snapshot: Snapshot) -> tuple[Bins, ...]:

@@ -5,8 +5,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import onnx
 import pyarrow as pa
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 from models import tables
 from models.columns import Column, TableSchema
@@ -16,6 +19,7 @@ from models.places import Places
 from models.snapshots import Snapshot
 from models.statistics import statistics_of
 from models.tokenizer import learnt
+from serving.batch.drift import drift_of
 from serving.batch.prompts.prompt_job import PromptJob
 from serving.batch.prompts.sampling import Sampling
 from serving.batch.row_job import RowJob
@@ -65,8 +69,41 @@ def test_columns_that_can_be_compared_have_bins_and_the_target_those_of_predicti
     known = statistics_of(pa.record_batch(columns), SCHEMA)
     features, target = bins_of(Snapshot("m", "uri", 2, "digest", 2, SCHEMA, known, {}))
     assert [bins.column for bins in features] == ["age", "kind"]
-    assert target is not None
-    assert target.column == PREDICTION
+    assert [bins.column for bins in target] == [PREDICTION]
+
+
+def half_of(column: int, path: Path) -> Path:
+    """Write a model that predicts half of a column: its answers spread less than the target."""
+    rows = helper.make_tensor_value_info("features", TensorProto.FLOAT, ["rows", 2])
+    answer = helper.make_tensor_value_info("answers", TensorProto.FLOAT, ["rows", 1])
+    weights = numpy_helper.from_array(np.eye(2, dtype=np.float32)[:, [column]] / 2, "w")
+    nodes = [helper.make_node("MatMul", ["features", "w"], ["answers"])]
+    graph = helper.make_graph(nodes, "half", [rows], [answer], [weights])
+    opset = helper.make_opsetid("", 20)
+    onnx.save_model(helper.make_model(graph, opset_imports=[opset], ir_version=10), path)
+    return path
+
+
+def test_predictions_are_compared_with_the_models_own_and_not_with_the_target(
+    tmp_path: Path, places: Places
+) -> None:
+    chance = np.random.default_rng(0)
+    rows = [
+        {"id": n, "a": float(a), "b": 1.0, "t": float(a)}
+        for n, a in enumerate(chance.normal(size=400))
+    ]
+    snapshot = ingested(tmp_path, places, rows, "mlp", target="t", key=["id"], features=["a", "b"])
+    encoding = Encoding((Feature("a", "number", 1), Feature("b", "number", 1)), "t", ())
+    job = RowJob("m", 1, "d", half_of(0, tmp_path / "model.onnx"), encoding)
+    (own,) = watched(job, snapshot).output_bins
+    (target,) = bins_of(snapshot)[1]
+    predicted = pa.array([row["a"] / 2 for row in rows])
+    assert own.column == target.column == PREDICTION
+    assert drift_of(own, own.counted(predicted)).psi < 0.01
+    assert drift_of(target, target.counted(predicted)).psi > 0.25
+    for file in Path(snapshot.uri).rglob("*.parquet"):
+        file.unlink()
+    assert watched(job, snapshot).output_bins == (target,)
 
 
 def test_of_texts_the_tokens_that_the_model_reads_are_compared(

@@ -71,8 +71,7 @@ def told(
 ) -> tuple[Run, list[str], list[Event]]:
     """Tell the drift of a job that saw rows: what was logged, what is over 0.25, and the events."""
     features, target = bins_of(snapshot)
-    assert target is not None
-    every = (*features, target)
+    every = (*features, *target)
     counts = {bins.column: counted(bins, seen).tolist() for bins in every}
     Folder(f"{folder}/{KEPT}").write_json("f-1.json", {"seen": counts})
     report = REPORT.__class__(**{**vars(REPORT), "table": str(folder)})
