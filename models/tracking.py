@@ -118,6 +118,7 @@ def client(tracking_uri: str) -> "MlflowClient":
     """Return a client of tracking and registry at one address."""
     from mlflow import MlflowClient
 
+    _quiet()
     return MlflowClient(tracking_uri=tracking_uri, registry_uri=tracking_uri)
 
 
@@ -175,8 +176,7 @@ def tracked_run(
     check_reachable(places.tracking_uri)
     import mlflow
 
-    logging.getLogger("mlflow").setLevel(logging.ERROR)
-    logging.getLogger("alembic").setLevel(logging.ERROR)
+    _quiet()
     mlflow.set_tracking_uri(places.tracking_uri)
     mlflow.set_registry_uri(places.tracking_uri)
     experiment_id = _experiment(places, experiment)
@@ -194,6 +194,16 @@ def tracked_run(
             _end(opened, "KILLED")
             raise
         _end(opened, "FINISHED")
+
+
+def _quiet() -> None:
+    """Keep what MLflow logs from the terminal, but for its errors.
+
+    Of a database that fails it logs the stack and raises the error as well, which is told.
+    """
+    for name in ("mlflow", "alembic"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
 
 
 def _end(opened: OpenRun, status: str, why: str = "") -> None:

@@ -1,4 +1,5 @@
 import json
+import sqlite3
 from collections.abc import Iterator
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -7,6 +8,7 @@ from threading import Thread
 from typing import Any
 
 import pytest
+from mlflow.exceptions import MlflowException
 
 from models.errors import TransientError, WorkError
 from models.places import Places
@@ -178,6 +180,18 @@ def server(request: pytest.FixtureRequest) -> Iterator[tuple[int, str]]:
         yield request.param, f"http://127.0.0.1:{listening.server_port}/"
         listening.shutdown()
         thread.join()
+
+
+def test_a_database_that_fails_is_raised_and_no_stack_is_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = client(f"sqlite:///{tmp_path}/mlflow.db")
+    store.create_experiment("e")
+    with sqlite3.connect(tmp_path / "mlflow.db") as database:
+        database.execute("DROP TABLE runs")
+    with pytest.raises(MlflowException, match="no such table: runs"):
+        store.create_run("1")
+    assert [record for record in caplog.records if record.exc_info] == []
 
 
 def test_only_a_healthy_mlflow_is_reachable(server: tuple[int, str]) -> None:
