@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 
-from tests.integration.fault_site import MIB, NAME, Site, mount, remount, unmount
+from tests.integration.fault_site import MIB, NAME, Site, mount, mount_read_only, unmount
 
 Spoiled = AbstractContextManager[Mapping[str, str]]
 Fault = Callable[[Site, random.Random], Spoiled]
@@ -50,11 +50,11 @@ def full_tables(site: Site, chance: random.Random) -> Iterator[Mapping[str, str]
 @contextmanager
 def read_only_home(site: Site, _chance: random.Random) -> Iterator[Mapping[str, str]]:
     """The home's file system was remounted read-only, as after an error of its disk."""
-    remount(site.home, "ro")
+    mount_read_only(site.home)
     try:
         yield {}
     finally:
-        remount(site.home, "rw")
+        unmount(site.home)
 
 
 def corrupt(path: str, how: str) -> Fault:

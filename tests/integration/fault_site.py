@@ -207,9 +207,10 @@ def mount(folder: Path, size: int) -> None:
     )
 
 
-def remount(folder: Path, how: str) -> None:
-    """Make it `ro` or `rw`."""
-    subprocess.run(["mount", "-o", f"remount,{how}", str(folder)], check=True)
+def mount_read_only(folder: Path) -> None:
+    """Put the same files there again, to be read only; the servers' open logs are on the other."""
+    for words in (("--bind", str(folder)), ("-o", "remount,bind,ro")):
+        subprocess.run(["mount", *words, str(folder)], check=True)
 
 
 def unmount(folder: Path) -> None:

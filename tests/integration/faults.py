@@ -1,6 +1,6 @@
 """`make soak`: a disk that is full, a database that is corrupt, an MLflow that is silent.
 
-    python -m tests.integration.faults [CASES] [SEED]
+    python -m tests.integration.faults [CASES] [SEED] [FIRST]
 
 Each case spoils one thing, runs one command, puts the thing right and runs the command again. The
 first run must end in time with a reason, without a stack trace; nothing that was there before may
@@ -105,8 +105,14 @@ def _prefect(root: Path) -> Iterator[str]:
         yield api
 
 
-def main(cases: int, seed: int) -> int:
-    """Try so many cases, every kind in turn; print each and return how many went wrong."""
+def main(cases: int, seed: int, first: int) -> int:
+    """Try so many cases, every kind in turn; print each and return how many went wrong.
+
+    Args:
+        cases: how many.
+        seed: of what is drawn by chance.
+        first: number of the first case, from 1, to go on where another run ended.
+    """
     pairs = [(fault, command) for fault, (_, commands) in CASES.items() for command in commands]
     wrong = 0
     with (
@@ -115,7 +121,7 @@ def main(cases: int, seed: int) -> int:
         a_site(Path(folder), api) as site,
     ):
         _say(f"undisturbed: { ({name: round(s, 1) for name, s in site.usual.items()}) }")
-        for number in range(cases):
+        for number in range(first - 1, first - 1 + cases):
             result = try_case(site, *pairs[number % len(pairs)], seed + number)
             wrong += bool(result.faults)
             _say(f"{number + 1:3} {result}")
@@ -129,5 +135,5 @@ def _say(line: str) -> None:
 
 
 if __name__ == "__main__":
-    numbers = [int(word) for word in sys.argv[1:]] + [100, 0][len(sys.argv) - 1 :]
-    sys.exit(bool(main(numbers[0], numbers[1])))
+    given = [int(word) for word in sys.argv[1:]]
+    sys.exit(bool(main(*given, *(100, 0, 1)[len(given) :])))
