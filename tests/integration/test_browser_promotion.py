@@ -64,7 +64,8 @@ def test_an_alias_given_by_a_click_is_served_and_the_page_says_so(
         up.until_settled(version, 30)
         for shown, status in ((version, "live"), (3 - version, "superseded")):
             open_version(up, page, shown)
-            row = page.get_by_role("row").filter(has_text="millrace.status")
+            tag = page.get_by_text("millrace.status", exact=True)
+            row = page.get_by_role("row").filter(has=tag)
             row.get_by_text(status).wait_for(timeout=LOADED_MS)
             page.get_by_text("asked by").first.wait_for(timeout=LOADED_MS)
             row.scroll_into_view_if_needed()
