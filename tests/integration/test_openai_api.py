@@ -381,8 +381,9 @@ def test_a_hundred_streams_on_one_loop(door, expected) -> None:
         return "".join([chunk.choices[0].text async for chunk in stream])
 
     async def all_of_them() -> list[str]:
+        # left alone it gives a connection five seconds, which a busy machine may need
         async with openai.AsyncOpenAI(
-            base_url=f"{door.url}/v1", api_key=door.keys["bob"], max_retries=0
+            base_url=f"{door.url}/v1", api_key=door.keys["bob"], max_retries=0, timeout=120
         ) as client:
             return await asyncio.gather(*(one(client) for _ in range(100)))
 
