@@ -18,6 +18,8 @@ _ROOM = f"make room on the disks of MILLRACE_HOME, MILLRACE_TABLES and {{tempora
 _WRITABLE = f"make MILLRACE_HOME and MILLRACE_TABLES writable{_TRY_AGAIN}"
 _BACKUP = "move the file away or bring it back from a backup"
 
+_DAMAGED = "a Parquet file is damaged", _BACKUP
+
 _BY_ERRNO = {
     errno.ENOSPC: ("the disk is full", _ROOM),
     errno.EDQUOT: ("the quota of the disk is used up", _ROOM),
@@ -37,6 +39,7 @@ _BY_TEXT = (
     (r"cannot allocate memory", *_BY_ERRNO[errno.ENOMEM]),
     (r"file is not a database|database disk image is malformed", "a database is corrupt", _BACKUP),
     (r"no such table|no such column|can't locate revision", "a database is not whole", _BACKUP),
+    (r"parquet magic bytes not found|parquet file size is \d+ bytes|deserialize thrift", *_DAMAGED),
     (r"unable to open database file", "a database cannot be opened", _WRITABLE),
 )
 _OS_ERROR = re.compile(r"\(os error (\d+)\)")

@@ -52,6 +52,23 @@ def test_what_the_system_did_is_told_as_that(error: Exception, what: str) -> Non
     assert told.hint
 
 
+@pytest.mark.parametrize("left", [0, 5, 0.3, 0.9, -4])
+def test_a_parquet_file_that_was_cut_is_told_as_that(tmp_path: Path, left: float) -> None:
+    import pyarrow as pa
+    import pyarrow.dataset as ds
+    import pyarrow.parquet as pq
+
+    file = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"a": list(range(1000))}), file)
+    whole = file.read_bytes()
+    file.write_bytes(whole[: int(left * len(whole)) if 0 < left < 1 else int(left)])
+    with pytest.raises((pa.ArrowInvalid, OSError)) as raised:
+        ds.dataset(file).to_table()
+    told = outside_fault(raised.value)
+    assert told is not None
+    assert told.what == "a Parquet file is damaged"
+
+
 def test_a_damaged_table_is_told_as_that(tmp_path: Path) -> None:
     import pyarrow as pa
 
