@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from flows import run_state, starting
+from flows import run_state, settings, starting
 from flows.run_state import RunRecord, ServiceRecord
 from flows.settings import Settings
 from flows.starting import START_SECONDS, once_started
@@ -18,6 +18,8 @@ SERVICES = (ServiceRecord("mlflow", MLFLOW, "log"), ServiceRecord("prefect", PRE
 def up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[float], Path]]:
     """Leave the record of an `up` that began so many seconds ago, and is alive."""
     monkeypatch.setattr(starting, "LOOK_SECONDS", 0.01)
+    for name in settings.variables():
+        monkeypatch.delenv(name, raising=False)
     run = tmp_path / "run"
     run.mkdir()
     lock = run_state.hold_lock(run)
