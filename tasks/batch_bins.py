@@ -83,8 +83,8 @@ def answer_bins(job: RowJob, snapshot: Snapshot) -> tuple[Bins, ...]:
     """Return the bins of what the model predicts for the rows of the snapshot.
 
     Returns:
-        None where it can answer no row of the sample, and of texts, which take it long: theirs are
-        compared with their target.
+        Nothing for a model of texts, which are slow to answer, and where it can answer no row of
+        the sample: predictions are then compared with the target.
     """
     if job.encoding.tokenizer is not None:
         return ()
