@@ -2,7 +2,7 @@
 
 Files, their sizes and the imports between them, read from the source of the five packages alone:
 nothing is imported. It reads the flat names (`models.errors`) and the names inside the
-distribution (`millrace.models.errors`) alike, so that two commits can be compared.
+distribution (`millrace.models.common.errors`) alike, so that two commits can be compared.
 """
 
 import ast
@@ -40,7 +40,7 @@ class Structure:
         repeated_names: Names, without `__init__.py`, that more than one file has.
         long_functions: Functions of more than 60 lines.
         statements: Statements of any depth, without docstrings.
-        circles: Groups of files that import each other, imports inside functions among them.
+        circles: Circles of imports, those inside functions among them, each cut once it is found.
         test_files: Python files of tests.
         test_functions: Functions `test_…` in them, before parameters multiply them.
     """
@@ -76,7 +76,10 @@ def main(
     as_json: Annotated[bool, typer.Option("--json", help="Print the places too, as JSON.")] = False,
 ) -> None:
     """Print the figures of a checkout."""
-    structure, details = measure(checkout)
+    try:
+        structure, details = measure(checkout)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
     if as_json:
         found = {"figures": asdict(structure), "places": asdict(details)}
         sys.stdout.write(json.dumps(found, indent=1) + "\n")
@@ -160,17 +163,20 @@ def count_statements(tree: ast.Module) -> int:
 
 def imported_files(path: str, tree: ast.Module, sources: dict[str, str]) -> set[str]:
     """Return which files of the five packages a file imports, wherever in it."""
-    found = {file for name in imported_names(tree) if (file := find_file(name, sources))}
+    package = path.rsplit("/", 1)[0].replace("/", ".")
+    found = {file for name in imported_names(tree, package) if (file := find_file(name, sources))}
     return found - {path}
 
 
-def imported_names(tree: ast.Module) -> Iterator[str]:
-    """Yield the dotted names that a file imports, `from a import b` as `a.b`."""
+def imported_names(tree: ast.Module, package: str) -> Iterator[str]:
+    """Yield the dotted names that a file of a package imports, `from a import b` as `a.b`."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            parents = package.split(".")[: 1 - node.level or None] if node.level else []
+            module = ".".join([*parents, *([node.module] if node.module else [])])
+            yield from (f"{module}.{alias.name}" for alias in node.names)
 
 
 def find_file(name: str, sources: dict[str, str]) -> str | None:
