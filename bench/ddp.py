@@ -19,11 +19,11 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import AdamW
 from torch.optim.lr_scheduler import OneCycleLR
 
-from models.checkpoint import TrainState, save_checkpoint
-from models.families import build_network
-from models.objective import Objective, objective_of
-from models.snapshots import Snapshot, scan
-from models.training import TrainJob
+from millrace.models.checkpoint import TrainState, save_checkpoint
+from millrace.models.families import build_network
+from millrace.models.objective import Objective, objective_of
+from millrace.models.snapshots import Snapshot, scan
+from millrace.models.training import TrainJob
 
 Rows = tuple[Tensor, Tensor]
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from models.places import Places
+from millrace.models.places import Places
 
 
 @contextmanager
@@ -15,7 +15,7 @@ def own_home() -> Iterator[Places]:
 
     To be entered before Ray, MLflow or Prefect is imported; the process keeps the settings.
     """
-    from flows import environment, settings
+    from millrace.flows import environment, settings
 
     for name in settings.variables():
         os.environ.pop(name, None)

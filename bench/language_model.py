@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
 
-from export.language.forms import LANGUAGE_FORMS
-from models.apart import Limits, run_apart
-from serving.language.draft import DRAFT
+from millrace.export.language.forms import LANGUAGE_FORMS
+from millrace.models.apart import Limits, run_apart
+from millrace.serving.language.draft import DRAFT
 from tests.language_model import byte_tokenizer, save
 
 LIMITS = Limits(300, 8 * 2**30)

@@ -8,13 +8,13 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 from bench.forms import BATCH, LABELS, READ, Data
-from export.onnx import export_onnx
-from models.compression import Compression, remove_pruned
-from models.distillation import Teacher, Tutor
-from models.network import Network, Served
-from models.objective import Classification
-from models.onnx_session import OnnxSession
-from models.specs.training import TrainingSpec
+from millrace.export.onnx import export_onnx
+from millrace.models.compression import Compression, remove_pruned
+from millrace.models.distillation import Teacher, Tutor
+from millrace.models.network import Network, Served
+from millrace.models.objective import Classification
+from millrace.models.onnx_session import OnnxSession
+from millrace.models.specs.training import TrainingSpec
 
 OBJECTIVE = Classification(LABELS)
 

@@ -5,7 +5,7 @@ import platform
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
-from models import machine
+from millrace.models import machine
 
 PACKAGES = (
     "millrace",

@@ -20,7 +20,7 @@ from bench.catalog import attempt
 from bench.home import own_home
 from bench.rounds import ratio
 from bench.row import Row
-from models.places import Places
+from millrace.models.places import Places
 
 ROUNDS = 3
 ROWS = 20_000
@@ -51,8 +51,8 @@ def share_beyond_work(places: Places, rounds: int = ROUNDS) -> Row:
     """P10: wall time of the flow beyond its work, as a share of the whole."""
     start_up = started(places)
 
-    from flows import train_model
-    from models.cluster import connected
+    from millrace.flows import train_model
+    from millrace.models.cluster import connected
 
     file = write_pipeline(places.home)
 
@@ -96,11 +96,16 @@ def seconds_beyond(by_step: Mapping[str, float]) -> float:
 def started(places: Places) -> dict[str, float]:
     """Bring up what the flow needs and the work does not, and return the seconds of each part."""
     # Before the clock starts: the work needs them too.
-    for module in ("models.tables", "models.trainer", "export.measure", "onnxruntime"):
+    for module in (
+        "millrace.models.tables",
+        "millrace.models.trainer",
+        "millrace.export.measure",
+        "onnxruntime",
+    ):
         import_module(module)
 
     def imports() -> None:
-        for module in ("mlflow.onnx", "flows.train_model"):
+        for module in ("mlflow.onnx", "millrace.flows.train_model"):
             import_module(module)
 
     def server() -> None:
@@ -112,7 +117,7 @@ def started(places: Places) -> dict[str, float]:
         nothing()
 
     def store() -> None:
-        from models.tracking import tracked_run
+        from millrace.models.tracking import tracked_run
 
         with tracked_run(places, "start-up", {}):
             pass

@@ -6,7 +6,7 @@ from bench.crowd import Crowd
 from bench.language_stand import Stand
 from bench.rounds import in_turn, ratio
 from bench.row import Row
-from models.specs.language import GenerationSpec
+from millrace.models.specs.language import GenerationSpec
 
 ROUNDS = 5
 STREAMS = 16

@@ -11,14 +11,14 @@ import numpy.typing as npt
 import onnxruntime as ort
 from onnx import TensorProto, helper, numpy_helper
 
-from models.digest import digest_of
-from models.places import Places
-from models.specs.serving import ServingSpec
-from serving import triton
-from serving.client import TritonClient
-from serving.config import latest, model_config
-from serving.repository import Repository
-from serving.version_folder import Artifact
+from millrace.models.digest import digest_of
+from millrace.models.places import Places
+from millrace.models.specs.serving import ServingSpec
+from millrace.serving import triton
+from millrace.serving.client import TritonClient
+from millrace.serving.config import latest, model_config
+from millrace.serving.repository import Repository
+from millrace.serving.version_folder import Artifact
 from tests.integration.ports import free_endpoint
 
 

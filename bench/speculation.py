@@ -11,7 +11,7 @@ from bench.language_model import SMALL, Written, engine
 from bench.language_stand import Stand
 from bench.rounds import in_turn, ratio
 from bench.row import Row
-from models.specs.language import GenerationSpec
+from millrace.models.specs.language import GenerationSpec
 
 GUESSES = 3
 CHARACTERS = 200

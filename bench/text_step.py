@@ -18,24 +18,24 @@ from bench.pretrained import EXAMPLES, functions
 from bench.rounds import in_turn, quantile, ratio, timed
 from bench.row import Row
 from bench.server import Bench, own_server
-from export.exporter import Exporter
-from export.forms import FP32
-from export.measure import Evidence
-from models.arrays import Array
-from models.digest import digest_of
-from models.families import build_network
-from models.features import Encoding, Feature
-from models.network import Served
-from models.objective import Classification
-from models.specs.export import ExportSpec
-from models.specs.serving import ServingSpec
-from models.specs.training import ModelSpec
-from models.tokenizer import learnt
-from serving.config import latest, model_config, to_text
-from serving.load import measure
-from serving.onnx_graph import read_signature
-from serving.text_signature import TEXT
-from serving.version_folder import Artifact
+from millrace.export.exporter import Exporter
+from millrace.export.forms import FP32
+from millrace.export.measure import Evidence
+from millrace.models.arrays import Array
+from millrace.models.digest import digest_of
+from millrace.models.families import build_network
+from millrace.models.features import Encoding, Feature
+from millrace.models.network import Served
+from millrace.models.objective import Classification
+from millrace.models.specs.export import ExportSpec
+from millrace.models.specs.serving import ServingSpec
+from millrace.models.specs.training import ModelSpec
+from millrace.models.tokenizer import learnt
+from millrace.serving.config import latest, model_config, to_text
+from millrace.serving.load import measure
+from millrace.serving.onnx_graph import read_signature
+from millrace.serving.text_signature import TEXT
+from millrace.serving.version_folder import Artifact
 
 ROUNDS = 9
 SECONDS = 1.0

@@ -19,14 +19,14 @@ from bench.catalog import attempt
 from bench.home import own_home
 from bench.rounds import ratio
 from bench.row import Row
-from models.pipeline import Pipeline
-from models.places import Places
-from models.specs.dataset import DatasetSpec
-from models.specs.training import ModelSpec, TrainingSpec
+from millrace.models.pipeline import Pipeline
+from millrace.models.places import Places
+from millrace.models.specs.dataset import DatasetSpec
+from millrace.models.specs.training import ModelSpec, TrainingSpec
 
 if TYPE_CHECKING:
-    from models.snapshots import Snapshot
-    from models.training import TrainJob
+    from millrace.models.snapshots import Snapshot
+    from millrace.models.training import TrainJob
 
 TURNS = 13  # the first of them is thrown away: each side reads its rows in it
 EPOCHS = 3  # of a turn
@@ -47,9 +47,9 @@ def rows(wanted: Collection[str]) -> Iterator[Row]:
 def steady_epoch_time(places: Places, turns: int = TURNS) -> Row:
     """P5: steady epochs of Ray Train against those of plain DistributedDataParallel."""
     from bench import ddp
-    from models import tables
-    from models.cluster import connected
-    from models.trainer import fit
+    from millrace.models import tables
+    from millrace.models.cluster import connected
+    from millrace.models.trainer import fit
 
     home = places.home
     line = pipeline(home, epochs=turns * EPOCHS + 1)
@@ -133,9 +133,9 @@ def _turns(folder: Path, turns: int, *, leads: bool) -> dict[str, object]:
 
 
 def _job(line: Pipeline, snapshot: "Snapshot", turns: dict[str, object]) -> "TrainJob":
-    from models import snapshots
-    from models.features import fit_encoding
-    from models.training import TrainJob
+    from millrace.models import snapshots
+    from millrace.models.features import fit_encoding
+    from millrace.models.training import TrainJob
 
     shares = line.dataset.split
     encoding = fit_encoding(snapshot.schema, snapshots.scan(snapshot, "train", shares))

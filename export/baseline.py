@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from models.answers import Answers
-from models.arrays import Array
+from millrace.models.answers import Answers
+from millrace.models.arrays import Array
 
 
 @dataclass(frozen=True)

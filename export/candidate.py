@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from export.certificate import Stage
-from export.speed import Speed
-from models.specs.export import ExportSpec
+from millrace.export.certificate import Stage
+from millrace.export.speed import Speed
+from millrace.models.specs.export import ExportSpec
 
 MIB = 2**20
 NOISE = 0.05

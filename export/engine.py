@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from models.gpu import Ties
-from models.model_input import ModelInput
+from millrace.models.gpu import Ties
+from millrace.models.model_input import ModelInput
 
 SUFFIX = ".plan"
 

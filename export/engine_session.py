@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from models.arrays import Array
-from models.errors import InputError, WorkError
+from millrace.models.arrays import Array
+from millrace.models.errors import InputError, WorkError
 
 
 class EngineSession:

@@ -14,22 +14,22 @@ import onnx
 from google.protobuf.message import DecodeError
 from torch import nn
 
-from export import conversions
-from export.candidate import Candidate, judged
-from export.conversions import batches
-from export.engine import Axes, file_of, options_of, timing_cache
-from export.forms import ENGINES, FORMS, FP32, MIXED, Form
-from export.from_torch import export_apart
-from export.measure import Evidence, measure
-from export.needs import installed_packages, lacking
-from export.search import mixed_form
-from models.apart import Limits, run_apart
-from models.arrays import Array
-from models.errors import MillraceError, TransientError, WorkError
-from models.gpu import these_ties, this_gpu
-from models.model_input import ModelInput
-from models.objective import Objective
-from models.specs.export import ExportSpec
+from millrace.export import conversions
+from millrace.export.candidate import Candidate, judged
+from millrace.export.conversions import batches
+from millrace.export.engine import Axes, file_of, options_of, timing_cache
+from millrace.export.forms import ENGINES, FORMS, FP32, MIXED, Form
+from millrace.export.from_torch import export_apart
+from millrace.export.measure import Evidence, measure
+from millrace.export.needs import installed_packages, lacking
+from millrace.export.search import mixed_form
+from millrace.models.apart import Limits, run_apart
+from millrace.models.arrays import Array
+from millrace.models.errors import MillraceError, TransientError, WorkError
+from millrace.models.gpu import these_ties, this_gpu
+from millrace.models.model_input import ModelInput
+from millrace.models.objective import Objective
+from millrace.models.specs.export import ExportSpec
 
 COMMANDS = "commands.sh"
 RESCUES = ("onnx-int8-smooth", MIXED)
@@ -37,6 +37,7 @@ RESCUES = ("onnx-int8-smooth", MIXED)
 CALIBRATION = "calibration.npz"
 DRAFT = ".draft"
 PROGRAMS = Path(conversions.__file__).parent
+OUTER = f"{conversions.__name__.rpartition('.')[0]}."
 
 
 @dataclass(frozen=True)
@@ -203,7 +204,7 @@ class Exporter:
         if not copied.exists():
             shutil.copytree(PROGRAMS, copied, ignore=shutil.ignore_patterns("__pycache__"))
         local = [word.removeprefix(f"{self.folder}/") for word in words]
-        command = ["python", "-m", form.program.removeprefix("export."), *local]
+        command = ["python", "-m", form.program.removeprefix(OUTER), *local]
         with (self.folder / COMMANDS).open("a") as file:
             if not file.tell():
                 file.write(

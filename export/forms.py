@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from export import conversions
+from millrace.export import conversions
 
 FP32 = "onnx-fp32"
 MIXED = "onnx-int8-mixed"

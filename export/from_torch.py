@@ -1,4 +1,4 @@
-"""`python -m models.limited BYTES export.from_torch FILE`: export the module on stdin to FILE.
+"""`python -m millrace.export.from_torch FILE`: export the module on stdin to FILE.
 
 The module is pickled by the run that trained it, in memory; nothing that was stored is read so.
 """
@@ -9,10 +9,10 @@ from pathlib import Path
 import cloudpickle  # type: ignore[import-untyped,unused-ignore]
 from torch import nn
 
-from export.onnx import export_onnx
-from models.apart import Limits, run_apart
-from models.errors import TransientError, WorkError
-from models.model_input import ModelInput
+from millrace.export.onnx import export_onnx
+from millrace.models.apart import Limits, run_apart
+from millrace.models.errors import TransientError, WorkError
+from millrace.models.model_input import ModelInput
 
 
 def export_apart(
@@ -32,7 +32,7 @@ def export_apart(
     """
     given = cloudpickle.dumps((served.eval().cpu(), read, output))
     try:
-        run_apart("export.from_torch", [path], limits, what="its conversion", stdin=given)
+        run_apart("millrace.export.from_torch", [path], limits, what="its conversion", stdin=given)
     except TransientError as error:  # killed, for its memory as like as not
         raise WorkError(error.what) from error
 

@@ -10,20 +10,20 @@ import numpy as np
 import torch
 from torch import nn
 
-from export.candidate import Candidate
-from export.certificate import Stage, largest_difference, relative_loss
-from export.conversions import batches
-from export.engine import SUFFIX
-from export.scatter import interval, worst_class
-from export.speed import Speed
-from models.apart import Limits, run_apart
-from models.arrays import Array
-from models.digest import digest_of
-from models.errors import TransientError, WorkError
-from models.gpu import these_ties
-from models.model_input import ModelInput
-from models.objective import Objective
-from models.pieces import answered, golden_requests, pieces
+from millrace.export.candidate import Candidate
+from millrace.export.certificate import Stage, largest_difference, relative_loss
+from millrace.export.conversions import batches
+from millrace.export.engine import SUFFIX
+from millrace.export.scatter import interval, worst_class
+from millrace.export.speed import Speed
+from millrace.models.apart import Limits, run_apart
+from millrace.models.arrays import Array
+from millrace.models.digest import digest_of
+from millrace.models.errors import TransientError, WorkError
+from millrace.models.gpu import these_ties
+from millrace.models.model_input import ModelInput
+from millrace.models.objective import Objective
+from millrace.models.pieces import answered, golden_requests, pieces
 
 
 @dataclass(frozen=True)
@@ -170,7 +170,7 @@ def _probed(
         batches.write(asked, ({evidence.read.name: rows} for rows in (*parts, *evidence.full())))
         words: list[str | Path] = [path, asked, answered, *options]
         try:
-            told = run_apart("export.probe", words, limits, what="its measurement")
+            told = run_apart("millrace.export.probe", words, limits, what="its measurement")
         except TransientError as error:  # killed, for its memory as like as not
             raise WorkError(error.what) from error
         answers = [batch["answers"] for batch in batches.read(answered)]

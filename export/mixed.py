@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from export.candidate import Candidate
+from millrace.export.candidate import Candidate
 
 Try = Callable[[Sequence[str]], Candidate]
 """Makes and measures the form with these layers in float."""

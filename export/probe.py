@@ -1,4 +1,4 @@
-"""`python -m export.probe MODEL BATCHES ANSWERS`: answer batches, and measure how that goes.
+"""`python -m millrace.export.probe MODEL BATCHES ANSWERS`: answer batches, and measure it.
 
 In a process of its own, so that a form that crashes ends nothing else, and its memory is its own.
 What it measured is one line of JSON on stdout; the answers go into the npz ANSWERS.
@@ -14,13 +14,13 @@ from pathlib import Path
 
 import numpy as np
 
-from export.conversions import batches
-from export.engine import SUFFIX
-from export.engine_session import EngineSession
-from export.peak_memory import peak_memory
-from export.speed import Speed
-from models.machine import this_machine
-from models.onnx_session import OnnxSession
+from millrace.export.conversions import batches
+from millrace.export.engine import SUFFIX
+from millrace.export.engine_session import EngineSession
+from millrace.export.peak_memory import peak_memory
+from millrace.export.speed import Speed
+from millrace.models.machine import this_machine
+from millrace.models.onnx_session import OnnxSession
 
 Session = OnnxSession | EngineSession
 

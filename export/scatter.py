@@ -3,9 +3,9 @@
 import numpy as np
 from scipy.stats import bootstrap
 
-from models.answers import ClassAnswers
-from models.arrays import Array
-from models.objective import Objective
+from millrace.models.answers import ClassAnswers
+from millrace.models.arrays import Array
+from millrace.models.objective import Objective
 
 LEVEL = 0.95
 RESAMPLES = 300

@@ -5,14 +5,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from export.candidate import Candidate
-from export.forms import FORMS, MIXED, SENSITIVITY, STATIC_FORM, Form
-from export.measure import measure
-from export.mixed import best, fewest_in_float
-from models.errors import WorkError
+from millrace.export.candidate import Candidate
+from millrace.export.forms import FORMS, MIXED, SENSITIVITY, STATIC_FORM, Form
+from millrace.export.measure import measure
+from millrace.export.mixed import best, fewest_in_float
+from millrace.models.errors import WorkError
 
 if TYPE_CHECKING:
-    from export.exporter import Exporter
+    from millrace.export.exporter import Exporter
 
 COSTS = "sensitivity.json"
 

@@ -13,19 +13,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flows import console, environment, left_flow_runs, run_state, settings
-from flows.starting import once_started
-from flows.witness import run_to_the_end, run_witnessed
-from models import open_runs
-from models.errors import MillraceError, TransientError
-from models.faults import written_trace
-from models.outside_faults import outside_fault
-from models.printable import safe
-from models.reachable import require_http
+from millrace.flows import console, environment, left_flow_runs, run_state, settings
+from millrace.flows.starting import once_started
+from millrace.flows.witness import run_to_the_end, run_witnessed
+from millrace.models import open_runs
+from millrace.models.errors import MillraceError, TransientError
+from millrace.models.faults import written_trace
+from millrace.models.outside_faults import outside_fault
+from millrace.models.printable import safe
+from millrace.models.reachable import require_http
 
 if TYPE_CHECKING:
-    from models.pipeline import Pipeline
+    from millrace.models.pipeline import Pipeline
 
+EXAMPLE = Path("examples/digits.yaml")
+"""What `demo` sends down the line; it is installed with the code, for who has no checkout."""
 INTERRUPTED = 130
 ON_RAY = {"run", "score", "demo"}
 """Commands that Ray may end: its core ends the process of whoever it is connected to."""
@@ -54,8 +56,8 @@ Overrides = Annotated[
 @app.command()
 def check(file: PipelineFile, set_: Overrides = None, as_json: AsJson = False) -> None:
     """Check a pipeline file and print it resolved."""
-    from models.pipeline_file import load_pipeline, resolved_yaml
-    from models.preflight import preflight
+    from millrace.models.pipeline_file import load_pipeline, resolved_yaml
+    from millrace.models.preflight import preflight
 
     pipeline = load_pipeline(file, set_ or ())
     preflight(pipeline)
@@ -65,7 +67,7 @@ def check(file: PipelineFile, set_: Overrides = None, as_json: AsJson = False) -
         return
     sys.stdout.write(resolved_yaml(pipeline))
     if pipeline.rollout.kind != "direct":
-        from serving import evidence
+        from millrace.serving import evidence
 
         _say(evidence.in_words(pipeline.rollout))
 
@@ -73,7 +75,7 @@ def check(file: PipelineFile, set_: Overrides = None, as_json: AsJson = False) -
 @app.command()
 def schema(as_json: AsJson = False) -> None:
     """Print the JSON Schema of pipeline files, for an editor to complete by; always as JSON."""
-    from models.pipeline_file import json_schema
+    from millrace.models.pipeline_file import json_schema
 
     console.print_json(json_schema())
 
@@ -82,8 +84,8 @@ def schema(as_json: AsJson = False) -> None:
 def run(file: PipelineFile, set_: Overrides = None, as_json: AsJson = False) -> None:
     """Ingest, train, export, certify and register."""
     _ready(file, set_, preflighted=True, flow=True)
-    from flows.show import show_training
-    from flows.train_model import train_model
+    from millrace.flows.show import show_training
+    from millrace.flows.train_model import train_model
 
     with console.stdout_for_results():
         outcome = train_model(str(file.resolve()), list(set_ or ()))
@@ -101,11 +103,11 @@ def release(
 ) -> None:
     """Make what Triton serves equal to the registry's champions."""
     _ready(flow=True)
-    from flows.release_loop import release_once, watch_releases
-    from flows.show import show_release
+    from millrace.flows.release_loop import release_once, watch_releases
+    from millrace.flows.show import show_release
 
     if watch:
-        from tasks.release import Lookout
+        from millrace.tasks.release import Lookout
 
         show = console.print_json if as_json else show_release
         watch_releases(interval, show, Lookout(settings.load().places).due)
@@ -136,8 +138,8 @@ def score(
 ) -> None:
     """Score rows with the approved version into one partition of a Delta table."""
     _ready(file, flow=True)
-    from flows.score_batch import score_batch
-    from flows.show_batch import show_batch
+    from millrace.flows.score_batch import score_batch
+    from millrace.flows.show_batch import show_batch
 
     with console.stdout_for_results():
         reports = score_batch(str(file.resolve()), input, date, catch_up=catch_up, version=version)
@@ -161,8 +163,8 @@ def lineage(
 ) -> None:
     """Trace a scored row: file, job, model version, certificate, run, dataset and release."""
     _ready()
-    from flows.lineage import lineage as trace
-    from flows.show_batch import show_lineage
+    from millrace.flows.lineage import lineage as trace
+    from millrace.flows.show_batch import show_lineage
 
     found = trace(settings.load().places(), table, row, date)
     console.print_json(found) if as_json else show_lineage(found)
@@ -183,8 +185,8 @@ def predict(
 ) -> None:
     """Send one request to the live model."""
     _ready()
-    from flows.predict import predict_live
-    from flows.show import show_prediction
+    from millrace.flows.predict import predict_live
+    from millrace.flows.show import show_prediction
 
     say = (lambda piece: None) if as_json else console.print_piece
     answer = predict_live(settings.load().places(), model, rows, text, say)
@@ -200,8 +202,8 @@ def add_key(
     as_json: AsJson = False,
 ) -> None:
     """Make a key, and print its secret, this once."""
-    from flows.keys import add_key as add
-    from flows.show_language import show_new_key
+    from millrace.flows.keys import add_key as add
+    from millrace.flows.show_language import show_new_key
 
     made = add(settings.load(), name, tokens_per_minute)
     console.print_json(made) if as_json else show_new_key(made)
@@ -210,8 +212,8 @@ def add_key(
 @keys.command("list")
 def list_keys(as_json: AsJson = False) -> None:
     """Print the names and the limits of the keys."""
-    from flows.keys import known_keys
-    from flows.show_language import show_keys
+    from millrace.flows.keys import known_keys
+    from millrace.flows.show_language import show_keys
 
     known = known_keys(settings.load())
     console.print_json(known) if as_json else show_keys(known)
@@ -222,8 +224,8 @@ def revoke_key(
     name: Annotated[str, typer.Argument(help="Of the key.")], as_json: AsJson = False
 ) -> None:
     """Take a key away; the door knows within a second."""
-    from flows.keys import revoke_key as revoke
-    from flows.show_language import show_keys
+    from millrace.flows.keys import revoke_key as revoke
+    from millrace.flows.show_language import show_keys
 
     left = revoke(settings.load(), name)
     console.print_json(left) if as_json else show_keys(left)
@@ -236,8 +238,8 @@ def certify(
 ) -> None:
     """Certify the live version: what it was certified to answer, and the test split."""
     _ready()
-    from flows.show import show_certified
-    from tasks.certify import certify_live
+    from millrace.flows.show import show_certified
+    from millrace.tasks.certify import certify_live
 
     with console.stdout_for_results():
         found = certify_live(settings.load().places(), model)
@@ -252,9 +254,9 @@ def up(
     as_json: AsJson = False,
 ) -> None:
     """Start MLflow, Prefect, Triton and the scheduled deployments on this machine."""
-    from flows import control
-    from flows.show import show_status
-    from flows.show_up import lines_of_status
+    from millrace.flows import control
+    from millrace.flows.show import show_status
+    from millrace.flows.show_up import lines_of_status
 
     chosen = settings.load()
     found = control.up(chosen, detach=not foreground, say=_say)
@@ -266,7 +268,7 @@ def up(
 @app.command()
 def down(as_json: AsJson = False) -> None:
     """Stop everything that `up` started."""
-    from flows import control
+    from millrace.flows import control
 
     stopped = control.down(settings.load(), say=_say)
     if as_json:
@@ -278,10 +280,10 @@ def down(as_json: AsJson = False) -> None:
 @app.command()
 def status(as_json: AsJson = False) -> None:
     """Tell what runs, and which versions are live."""
-    from flows import control
-    from flows.show import show_served, show_status
-    from flows.show_up import lines_of_status
-    from serving.live import live_versions, served_models
+    from millrace.flows import control
+    from millrace.flows.show import show_served, show_status
+    from millrace.flows.show_up import lines_of_status
+    from millrace.serving.live import live_versions, served_models
 
     chosen = settings.load()
     with console.stdout_for_results():
@@ -304,7 +306,7 @@ def sign(
 ) -> None:
     """Sign a version that has no signature this home trusts, its digests checked first."""
     _ready()
-    from flows.sign_version import sign_version
+    from millrace.flows.sign_version import sign_version
 
     with console.stdout_for_results():
         found = sign_version(settings.load().places(), model, version)
@@ -324,8 +326,8 @@ def history(
     as_json: AsJson = False,
 ) -> None:
     """Print the releases of a model: what went live or was refused, when, why, and who asked."""
-    from flows.show import show_history
-    from serving.live import history as releases_of
+    from millrace.flows.show import show_history
+    from millrace.serving.live import history as releases_of
 
     releases = releases_of(settings.load().places(), model, limit)
     console.print_json(releases) if as_json else show_history(model, releases)
@@ -333,13 +335,15 @@ def history(
 
 @app.command()
 def demo(
-    file: Annotated[Path, typer.Argument(metavar="FILE")] = Path("examples/digits.yaml"),
+    file: Annotated[Path, typer.Argument(metavar="FILE")] = EXAMPLE,
     as_json: AsJson = False,
 ) -> None:
     """Train, promote, serve and score an example, and print one table."""
+    if file == EXAMPLE and not file.exists():
+        file = Path(__file__).parents[1] / EXAMPLE
     _ready(file, preflighted=True, flow=True)
-    from flows.demo import run_demo
-    from flows.show import show_demo
+    from millrace.flows.demo import run_demo
+    from millrace.flows.show import show_demo
 
     with console.stdout_for_results():
         summary = run_demo(file.resolve())
@@ -361,12 +365,12 @@ def _ready(
         preflighted: whether the source, its columns and the family are looked at as well.
         flow: whether a flow of Prefect's is run.
     """
-    from models.pipeline_file import load_pipeline
+    from millrace.models.pipeline_file import load_pipeline
 
     pipeline = load_pipeline(file, overrides or ()) if file is not None else None
     found = environment.apply(settings.load())
     if pipeline is not None and preflighted:
-        from models.preflight import preflight
+        from millrace.models.preflight import preflight
 
         preflight(pipeline)
     places, prefect_api = found.places(), found.prefect_api()
@@ -374,7 +378,7 @@ def _ready(
         look = partial(require_http, service="Prefect", setting="PREFECT_API_URL")
         once_started(found.run, prefect_api, partial(look, f"{prefect_api}/health"))
     elif flow:
-        from flows import temporary_server
+        from millrace.flows import temporary_server
 
         temporary_server.end_orphans(str(found.home))
         temporary_server.keep_apart()
@@ -388,10 +392,10 @@ def _ready(
 
 def _require_named(pipeline: "Pipeline") -> None:
     """Look for the registered versions that a file names; an MLflow that is away tells nothing."""
-    from tasks.reference import names_versions, pinned_versions
+    from millrace.tasks.reference import names_versions, pinned_versions
 
     if names_versions(pipeline):
-        from models.registry import registry_of
+        from millrace.models.registry import registry_of
 
         with suppress(TransientError):
             found = environment.apply(settings.load())
@@ -416,7 +420,7 @@ def _end_left_runs() -> None:
     with suppress(Exception):  # a next command tries again
         chosen = environment.apply(settings.load())
         if any((chosen.run / open_runs.FOLDER).glob("*.json")):
-            from models import left_runs
+            from millrace.models import left_runs
 
             left_runs.end_left(chosen.run)
         if any((chosen.run / left_flow_runs.FOLDER).glob("*.json")):

@@ -10,16 +10,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-from flows import processes, run_state, schedule_state
-from flows.deployment_specs import plan
-from flows.environment import child_environment
-from flows.prefect_login import login_file
-from flows.run_state import RunRecord
-from flows.schedule_state import Schedules
-from flows.services import Service, healthy, local
-from flows.settings import MARK, Settings
-from models.errors import WorkError
-from models.places import Places
+from millrace.flows import processes, run_state, schedule_state
+from millrace.flows.deployment_specs import plan
+from millrace.flows.environment import child_environment
+from millrace.flows.prefect_login import login_file
+from millrace.flows.run_state import RunRecord
+from millrace.flows.schedule_state import Schedules
+from millrace.flows.services import Service, healthy, local
+from millrace.flows.settings import MARK, Settings
+from millrace.models.errors import WorkError
+from millrace.models.places import Places
 
 HEALTHY_SECONDS = 120.0
 HANDED_SECONDS = 60.0
@@ -306,7 +306,7 @@ def _start_supervisor(settings: Settings) -> "subprocess.Popen[bytes]":
     with log.open("ab") as output:
         log.chmod(0o600)
         return subprocess.Popen(
-            (sys.executable, "-m", "flows.supervise"),
+            (sys.executable, "-P", "-m", "millrace.flows.supervise"),
             env=child_environment(settings) | {MARK: str(settings.home)},
             stdin=subprocess.DEVNULL,
             stdout=output,

@@ -6,21 +6,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from flows import settings
-from flows.release_model import release_model
-from flows.score_batch import score_batch
-from flows.train_model import TrainOutcome, train_model
-from models.arrays import Array
-from models.cluster import connected
-from models.pipeline_file import load_pipeline
-from models.places import Places
-from models.registry import registry_of
-from serving import load
-from serving.batch.report import BatchReport
-from serving.client import TritonClient
-from serving.load import LoadReport
-from serving.triton import running
-from tasks.progress import log
+from millrace.flows import settings
+from millrace.flows.release_model import release_model
+from millrace.flows.score_batch import score_batch
+from millrace.flows.train_model import TrainOutcome, train_model
+from millrace.models.arrays import Array
+from millrace.models.cluster import connected
+from millrace.models.pipeline_file import load_pipeline
+from millrace.models.places import Places
+from millrace.models.registry import registry_of
+from millrace.serving import load
+from millrace.serving.batch.report import BatchReport
+from millrace.serving.client import TritonClient
+from millrace.serving.load import LoadReport
+from millrace.serving.triton import running
+from millrace.tasks.progress import log
 
 CLIENTS = 16
 LOAD_SECONDS = 5.0

@@ -10,10 +10,10 @@ from typing import Any
 
 import yaml
 
-from models.bounded import YAML_BYTES, bounded_text, bounded_yaml
-from models.errors import InputError
-from models.pipeline_file import load_pipeline
-from models.specs.batch import ScheduleSpec
+from millrace.models.bounded import YAML_BYTES, bounded_text, bounded_yaml
+from millrace.models.errors import InputError
+from millrace.models.pipeline_file import load_pipeline
+from millrace.models.specs.batch import ScheduleSpec
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class DeploymentSpec:
 
     Attributes:
         name: `release`, or `train-NAME` and `score-NAME` for the pipeline NAME.
-        entrypoint: dotted, `flows.train_model.train_model`.
+        entrypoint: dotted, `millrace.flows.train_model.train_model`.
         description: what a run does.
         tags: for the UI's filters.
         parameters: what every run is given.

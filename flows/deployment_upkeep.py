@@ -1,7 +1,7 @@
 """Putting right, when the deployments' process starts, what happened while it was away.
 
 Runs whose process died unseen still hold their deployment's only slot; runs that fell due while
-nothing was up wait in a queue. What is scheduled is the work of `flows.schedule_loop`.
+nothing was up wait in a queue. What is scheduled is the work of `millrace.flows.schedule_loop`.
 Only this home's deployments are touched: several homes may share one Prefect server.
 """
 
@@ -12,10 +12,10 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from flows import processes
-from flows.deployment_specs import DeploymentSpec
-from flows.settings import MARK, Settings
-from models.private_files import kept_secret
+from millrace.flows import processes
+from millrace.flows.deployment_specs import DeploymentSpec
+from millrace.flows.settings import MARK, Settings
+from millrace.models.private_files import kept_secret
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import PrefectClient

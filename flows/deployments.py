@@ -1,4 +1,4 @@
-"""The process that serves the scheduled deployments: `python -m flows.deployments`.
+"""The process that serves the scheduled deployments: `python -m millrace.flows.deployments`.
 
 It keeps them registered with the Prefect server, polls for runs that are due and starts each in a
 process of its own, with the environment that this one has.
@@ -9,15 +9,15 @@ import os
 import signal
 from typing import TYPE_CHECKING
 
-from flows.console import set_up_logging
-from flows.deployment_specs import DeploymentSpec
-from flows.deployment_upkeep import OURS, put_right
-from flows.environment import apply
-from flows.schedule_loop import ScheduleLoop
-from flows.services import answers, deployments_ready_file, errors_told
-from flows.settings import Settings, load
-from models.errors import TransientError
-from models.private_files import replace_private
+from millrace.flows.console import set_up_logging
+from millrace.flows.deployment_specs import DeploymentSpec
+from millrace.flows.deployment_upkeep import OURS, put_right
+from millrace.flows.environment import apply
+from millrace.flows.schedule_loop import ScheduleLoop
+from millrace.flows.services import answers, deployments_ready_file, errors_told
+from millrace.flows.settings import Settings, load
+from millrace.models.errors import TransientError
+from millrace.models.private_files import replace_private
 
 if TYPE_CHECKING:
     from uuid import UUID

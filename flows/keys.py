@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 
-from flows.settings import Settings
-from serving.openai_api.key_file import FILE, change, read
-from serving.openai_api.keys import Key, added, new_secret, revoked
+from millrace.flows.settings import Settings
+from millrace.serving.openai_api.key_file import FILE, change, read
+from millrace.serving.openai_api.keys import Key, added, new_secret, revoked
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from models.open_runs import LockedNote, taken
+from millrace.models.open_runs import LockedNote, taken
 
 FOLDER = "open_flow_runs"
 API = "PREFECT_API_URL"

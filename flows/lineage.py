@@ -4,13 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from models.errors import MillraceError
-from models.places import Places
-from models.registry import registry_of
-from models.snapshots import open_snapshot
-from models.tracking import check_reachable
-from serving.batch.lineage import Origin, origins
-from serving.ledger import ledger_of
+from millrace.models.errors import MillraceError
+from millrace.models.places import Places
+from millrace.models.registry import registry_of
+from millrace.models.snapshots import open_snapshot
+from millrace.models.tracking import check_reachable
+from millrace.serving.batch.lineage import Origin, origins
+from millrace.serving.ledger import ledger_of
 
 TAGS = ("certificate", "candidate", "dataset", "dataset_digest", "digest")
 

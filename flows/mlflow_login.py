@@ -12,9 +12,9 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from flows.settings import Settings
-from models.errors import WorkError
-from models.private_files import kept_secret, replace_private
+from millrace.flows.settings import Settings
+from millrace.models.errors import WorkError
+from millrace.models.private_files import kept_secret, replace_private
 
 ADMIN = "admin"
 CACHE_SECONDS = 60

@@ -1,4 +1,4 @@
-"""`python -m flows.mlflow_server`: MLflow's server behind the guard, in one process.
+"""`python -m millrace.flows.mlflow_server`: MLflow's server behind the guard, in one process.
 
 `mlflow server` takes the address of the database as an argument, which every user of the machine
 can read in /proc, and starts a second process of 250 MB. Its own settings are environment variables
@@ -12,12 +12,12 @@ from pathlib import Path
 
 from starlette.types import ASGIApp
 
-from flows.mlflow_login import Login, login_of
-from flows.services import errors_told, webhook_url
-from flows.settings import LOOPBACK, Settings, load
-from models.errors import WorkError
-from models.printable import guard_logging
-from serving.own_requests import OwnRequests, Policy, own_hosts
+from millrace.flows.mlflow_login import Login, login_of
+from millrace.flows.services import errors_told, webhook_url
+from millrace.flows.settings import LOOPBACK, Settings, load
+from millrace.models.errors import WorkError
+from millrace.models.printable import guard_logging
+from millrace.serving.own_requests import OwnRequests, Policy, own_hosts
 
 SIGN_UP_FORM = "/api/2.0/mlflow/users/create-ui"
 """The one form of MLflow, with a token of its own against forgery."""
@@ -80,8 +80,8 @@ def application(settings: Settings, login: Login | None) -> ASGIApp:
     os.environ.update({**variables, **(login.server_variables if login else {})})
     from mlflow.server.handlers import initialize_backend_stores
 
-    from flows.mlflow_artifacts import keep_artifacts_in
-    from flows.mlflow_webhooks import send_webhooks_to
+    from millrace.flows.mlflow_artifacts import keep_artifacts_in
+    from millrace.flows.mlflow_webhooks import send_webhooks_to
 
     send_webhooks_to(webhook_url(settings))
     keep_artifacts_in(Path(variables["_MLFLOW_SERVER_ARTIFACT_ROOT"]))

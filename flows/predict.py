@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from flows.predict_text import LiveText, predict_text
-from models.answers import answers_of
-from models.arrays import Array
-from models.errors import InputError, TransientError, closest, nearest
-from models.features import Encoding, Feature
-from models.package import LanguagePackage
-from models.places import Places
-from serving.client import TritonClient
-from serving.ledger import ledger_of
-from serving.standing import Wish, standing_of
+from millrace.flows.predict_text import LiveText, predict_text
+from millrace.models.answers import answers_of
+from millrace.models.arrays import Array
+from millrace.models.errors import InputError, TransientError, closest, nearest
+from millrace.models.features import Encoding, Feature
+from millrace.models.package import LanguagePackage
+from millrace.models.places import Places
+from millrace.serving.client import TritonClient
+from millrace.serving.ledger import ledger_of
+from millrace.serving.standing import Wish, standing_of
 
 if TYPE_CHECKING:
-    from models.package import ModelVersion
+    from millrace.models.package import ModelVersion
 
 MAX_VALUES = 10
 """Values of a category that an error names."""
@@ -71,7 +71,7 @@ def predict_live(
     """
     import time
 
-    from models.registry import CHAMPION, registry_of
+    from millrace.models.registry import CHAMPION, registry_of
 
     endpoint = places.triton[0]
     with TritonClient(endpoint) as client:

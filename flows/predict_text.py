@@ -5,11 +5,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from models.errors import InputError
-from models.language_generation import MAX_TOKENS
-from models.package import LanguagePackage
-from serving.client import TritonClient
-from serving.language.request import Piece, Sampling, joined
+from millrace.models.errors import InputError
+from millrace.models.language_generation import MAX_TOKENS
+from millrace.models.package import LanguagePackage
+from millrace.serving.client import TritonClient
+from millrace.serving.language.request import Piece, Sampling, joined
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Prefect's server behind our guard: `python -m flows.prefect_app --host HOST --port PORT`.
+"""Prefect's server behind our guard: `python -m millrace.flows.prefect_app --host … --port …`.
 
 It is what `prefect server start` runs in the foreground, with Prefect's application wrapped.
 `create` is the factory for the temporary servers of commands.
@@ -12,7 +12,7 @@ import time
 
 from starlette.types import ASGIApp
 
-from serving.own_requests import OwnRequests, Policy
+from millrace.serving.own_requests import OwnRequests, Policy
 
 COMMAND = "MILLRACE_COMMAND"
 """Names the process that a temporary server works for."""

@@ -3,11 +3,11 @@
 import time
 from collections.abc import Callable, Mapping
 
-from flows.release_model import release_model
-from flows.watch import Wishes
-from models.errors import MillraceError
-from serving.outcome import Outcome
-from tasks.progress import log
+from millrace.flows.release_model import release_model
+from millrace.flows.watch import Wishes
+from millrace.models.errors import MillraceError
+from millrace.serving.outcome import Outcome
+from millrace.tasks.progress import log
 
 
 def release_once() -> tuple[Outcome, ...]:

@@ -2,12 +2,12 @@
 
 from prefect import flow
 
-from flows import environment, settings
-from serving.live import live_versions, served_models
-from serving.outcome import Outcome, checked
-from tasks.release import reconcile_triton
-from tasks.report import publish_release, run_link
-from tasks.run_names import name_run, release_name
+from millrace.flows import environment, settings
+from millrace.serving.live import live_versions, served_models
+from millrace.serving.outcome import Outcome, checked
+from millrace.tasks.release import reconcile_triton
+from millrace.tasks.report import publish_release, run_link
+from millrace.tasks.run_names import name_run, release_name
 
 PREFECT = "a run of the deployment"
 

@@ -8,8 +8,8 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from models.errors import MillraceError
-from tasks.progress import log
+from millrace.models.errors import MillraceError
+from millrace.tasks.progress import log
 
 RETRY_SECONDS = (2.0, 5.0, 10.0, 20.0)
 """How long to wait after each failure that may pass; then the watch has it, a minute later."""

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from flows.deployment_specs import Scheduled, scheduled
-from flows.settings import absolute
-from models.errors import InputError
+from millrace.flows.deployment_specs import Scheduled, scheduled
+from millrace.flows.settings import absolute
+from millrace.models.errors import InputError
 
 
 @dataclass(frozen=True)

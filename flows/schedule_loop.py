@@ -1,6 +1,7 @@
 """Keeping the deployments in Prefect as the pipeline files and the setting say, every few seconds.
 
-`flows.schedule_files` and `flows.schedule_plan` decide; this looks and carries out.
+`millrace.flows.schedule_files` and `millrace.flows.schedule_plan` decide; this looks and carries
+out.
 """
 
 import os
@@ -11,15 +12,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from flows import schedule_state
-from flows.deployment_specs import DeploymentSpec, Scheduled, specs_of
-from flows.deployment_upkeep import HOME, OURS, belongs_elsewhere, home_id, owned
-from flows.release_worker import one_line
-from flows.schedule_files import Fault, look, to_schedule
-from flows.schedule_plan import Held, HeldSchedule, Make, Unschedule, decide
-from flows.schedule_state import MOST_KEPT, PutBack, Schedule, Schedules
-from flows.settings import Settings
-from tasks.progress import log
+from millrace.flows import schedule_state
+from millrace.flows.deployment_specs import DeploymentSpec, Scheduled, specs_of
+from millrace.flows.deployment_upkeep import HOME, OURS, belongs_elsewhere, home_id, owned
+from millrace.flows.release_worker import one_line
+from millrace.flows.schedule_files import Fault, look, to_schedule
+from millrace.flows.schedule_plan import Held, HeldSchedule, Make, Unschedule, decide
+from millrace.flows.schedule_state import MOST_KEPT, PutBack, Schedule, Schedules
+from millrace.flows.settings import Settings
+from millrace.tasks.progress import log
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import PrefectClient

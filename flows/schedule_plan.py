@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from flows.deployment_specs import DeploymentSpec
+from millrace.flows.deployment_specs import DeploymentSpec
 
 
 @dataclass(frozen=True)

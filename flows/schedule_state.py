@@ -11,10 +11,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from flows.deployment_specs import Scheduled
-from flows.schedule_files import Fault
-from models.private_files import replace_private
-from models.specs.batch import ScheduleSpec
+from millrace.flows.deployment_specs import Scheduled
+from millrace.flows.schedule_files import Fault
+from millrace.models.private_files import replace_private
+from millrace.models.specs.batch import ScheduleSpec
 
 ASKED, TRUE = "pipelines.json", "schedules.json"
 MOST_KEPT = 20

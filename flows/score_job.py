@@ -1,4 +1,4 @@
-"""The program of a batch job on a Ray cluster: python -m flows.score_job ERRAND.
+"""The program of a batch job on a Ray cluster: python -m millrace.flows.score_job ERRAND.
 
 It does what the step `score_rows` does, on the head of the cluster and without Prefect; the flow
 that submitted it follows its log, and is told the outcome there (`serving/batch/cluster/told.py`).
@@ -11,10 +11,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from flows import environment, settings
-from models.errors import MillraceError
-from serving.batch.cluster.submission import Errand
-from serving.batch.cluster.told import outcome_line, tell_on_stdout
+from millrace.flows import environment, settings
+from millrace.models.errors import MillraceError
+from millrace.serving.batch.cluster.submission import Errand
+from millrace.serving.batch.cluster.told import outcome_line, tell_on_stdout
 
 TERMINATED = 128 + signal.SIGTERM
 
@@ -35,17 +35,17 @@ def main() -> None:
 
 def _done(errand: Errand) -> dict[str, Any]:
     """Score, and return the report and what Prefect is to hear of."""
-    from models.pipeline_file import load_pipeline
-    from serving.batch.cluster.shared import take_proof
+    from millrace.models.pipeline_file import load_pipeline
+    from millrace.serving.batch.cluster.shared import take_proof
 
     chosen = settings.load()
     pipeline = load_pipeline(Path(errand.file))
     take_proof(chosen.places().table("predictions", pipeline.name), errand.submission)
     places = environment.apply(chosen).places()
     # After the environment was set, which these read.
-    from models.cluster import connected
-    from tasks.batch_drift import Event
-    from tasks.score import Telling, scored
+    from millrace.models.cluster import connected
+    from millrace.tasks.batch_drift import Event
+    from millrace.tasks.score import Telling, scored
 
     events: list[Event] = []
     telling = Telling(errand.tags, events.append)

@@ -1,6 +1,7 @@
 """What `millrace up` runs on this machine: each service as a command, its ports and its health.
 
-`python -m flows.services NAME` runs one of them in the foreground, for a Procfile or a unit file.
+`python -m millrace.flows.services NAME` runs one of them in the foreground, for a Procfile or a
+unit file.
 """
 
 import base64
@@ -15,12 +16,12 @@ from functools import partial
 from http.client import HTTPException
 from pathlib import Path
 
-from flows.console import print_error
-from flows.environment import child_environment
-from flows.settings import LOOPBACK, MARK, Settings, load
-from models.errors import InputError, MillraceError
-from models.places import Endpoint
-from models.private_files import kept_secret
+from millrace.flows.console import print_error
+from millrace.flows.environment import child_environment
+from millrace.flows.settings import LOOPBACK, MARK, Settings, load
+from millrace.models.errors import InputError, MillraceError
+from millrace.models.places import Endpoint
+from millrace.models.private_files import kept_secret
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,7 @@ def mlflow_server(settings: Settings) -> Service:
     return Service(
         name="mlflow",
         log=_log(settings, "mlflow"),
-        argv=(sys.executable, "-m", "flows.mlflow_server"),
+        argv=(sys.executable, "-P", "-m", "millrace.flows.mlflow_server"),
         environment={
             "MLFLOW_WEBHOOK_SECRET_ENCRYPTION_KEY": webhook_key(settings),
             # Seconds for which it takes a webhook for not registered, or registered as before.
@@ -121,7 +122,7 @@ def prefect_server(settings: Settings) -> Service:
         name="prefect",
         log=_log(settings, "prefect"),
         argv=(
-            *(sys.executable, "-m", "flows.prefect_app"),
+            *(sys.executable, "-P", "-m", "millrace.flows.prefect_app"),
             *("--host", LOOPBACK, "--port", str(port)),
         ),
         environment={
@@ -144,7 +145,7 @@ def _own_triton(settings: Settings) -> tuple[Service, ...]:
 
 def triton_server(settings: Settings) -> Service:
     """Return the Triton server over the model repository; it sees none of our variables."""
-    from serving import guard, triton  # a third of a second, which `status` need not wait
+    from millrace.serving import guard, triton  # a third of a second, which `status` need not wait
 
     places, endpoint = settings.places(), settings.local_triton
     argv, environment = triton.command(places, endpoint, guarded=settings.guard)
@@ -170,7 +171,7 @@ def triton_server(settings: Settings) -> Service:
 
 def triton_guard(settings: Settings) -> Service:
     """Return the proxy that takes Triton's public HTTP and lets only checked requests through."""
-    from serving import guard
+    from millrace.serving import guard
 
     places, endpoint = settings.places(), settings.local_triton
     return Service(
@@ -197,7 +198,7 @@ def webhook(settings: Settings) -> Service:
     return Service(
         name="webhook",
         log=_log(settings, "webhook"),
-        argv=(sys.executable, "-m", "flows.webhook"),
+        argv=(sys.executable, "-P", "-m", "millrace.flows.webhook"),
         # It tries a whole release again; a call that is tried for minutes would hold that up.
         environment={"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2"},
         address=address,
@@ -228,7 +229,7 @@ def openai(settings: Settings) -> Service:
         name="openai",
         log=_log(settings, "openai"),
         argv=(
-            *(sys.executable, "-m", "serving.openai_api"),
+            *(sys.executable, "-P", "-m", "millrace.serving.openai_api"),
             *("--home", str(settings.home), "--port", str(port)),
             *("--triton-host", endpoint.host, "--triton-grpc-port", str(endpoint.grpc_port)),
         ),
@@ -243,7 +244,7 @@ def deployments(settings: Settings) -> Service:
     return Service(
         name="deployments",
         log=_log(settings, "deployments"),
-        argv=(sys.executable, "-m", "flows.deployments"),
+        argv=(sys.executable, "-P", "-m", "millrace.flows.deployments"),
         environment={"PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "INFO"},
         health=deployments_ready_file(settings),
         grace=20.0,
@@ -282,7 +283,7 @@ def healthy(service: Service, pid: int | None, timeout: float = 2.0) -> bool:
         except OSError:
             return False
     if isinstance(service.health, SocketUrl):
-        from serving.guard import socket_answers
+        from millrace.serving.guard import socket_answers
 
         return socket_answers(service.health.socket, service.health.path, timeout)
     return answers(service.health, timeout)

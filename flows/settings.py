@@ -1,7 +1,7 @@
 """The settings of one installation: the only reader of the environment.
 
-`load()` reads them; `flows.environment` hands them on to Prefect, MLflow and Ray. Importing this
-module imports none of these.
+`load()` reads them; `millrace.flows.environment` hands them on to Prefect, MLflow and Ray.
+Importing this module imports none of these.
 """
 
 import os
@@ -14,10 +14,10 @@ from urllib.parse import unquote, urlsplit
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from flows import run_state
-from models.errors import InputError, WorkError
-from models.places import EMBEDDED, Endpoint, Places
-from models.private_files import kept_secret
+from millrace.flows import run_state
+from millrace.models.errors import InputError, WorkError
+from millrace.models.places import EMBEDDED, Endpoint, Places
+from millrace.models.private_files import kept_secret
 
 LOOPBACK = "127.0.0.1"
 DEFAULT_DEPLOYMENTS = Path(__file__).parents[1] / "infra" / "prefect.yaml"

@@ -3,23 +3,28 @@
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from flows.console import print_hint, print_table
-from flows.show_language import language_rows, promotion_rows, show_certified_language, show_text
-from models.mlflow_pages import version_page
-from tasks.recovery import recovery
+from millrace.flows.console import print_hint, print_table
+from millrace.flows.show_language import (
+    language_rows,
+    promotion_rows,
+    show_certified_language,
+    show_text,
+)
+from millrace.models.mlflow_pages import version_page
+from millrace.tasks.recovery import recovery
 
 if TYPE_CHECKING:
-    from flows.control import ServiceStatus, Status
-    from flows.demo import DemoSummary
-    from flows.predict import LiveAnswer
-    from flows.predict_text import LiveText
-    from flows.train_language import LanguageOutcome
-    from flows.train_model import TrainOutcome
-    from serving.live import Served
-    from serving.outcome import Outcome
-    from serving.standing import Release
-    from tasks.graph_certify import LiveGraph
-    from tasks.language.certify import LiveLanguage
+    from millrace.flows.control import ServiceStatus, Status
+    from millrace.flows.demo import DemoSummary
+    from millrace.flows.predict import LiveAnswer
+    from millrace.flows.predict_text import LiveText
+    from millrace.flows.train_language import LanguageOutcome
+    from millrace.flows.train_model import TrainOutcome
+    from millrace.serving.live import Served
+    from millrace.serving.outcome import Outcome
+    from millrace.serving.standing import Release
+    from millrace.tasks.graph_certify import LiveGraph
+    from millrace.tasks.language.certify import LiveLanguage
 
 Row = tuple[object, object]
 
@@ -31,7 +36,7 @@ def show_training(outcome: "TrainOutcome | LanguageOutcome", *, is_up: bool) -> 
         outcome: what it came to.
         is_up: whether the services of this home run.
     """
-    from flows.train_language import LanguageOutcome
+    from millrace.flows.train_language import LanguageOutcome
 
     if is_language := isinstance(outcome, LanguageOutcome):
         rows = language_rows(outcome)
@@ -72,7 +77,7 @@ def _gates(is_language: bool) -> str:
 
 def show_certified(found: "LiveGraph | LiveLanguage") -> None:
     """Print the stages of a certificate from PyTorch to the live server, and what does not hold."""
-    from tasks.language.certify import LiveLanguage
+    from millrace.tasks.language.certify import LiveLanguage
 
     if isinstance(found, LiveLanguage):
         show_certified_language(found)
@@ -147,7 +152,7 @@ def show_release(outcomes: "Iterable[Outcome]") -> None:
 
 def show_prediction(answer: "LiveAnswer | LiveText") -> None:
     """Print the answers of the live model; of a text, which was printed as it came, the figures."""
-    from flows.predict_text import LiveText
+    from millrace.flows.predict_text import LiveText
 
     if isinstance(answer, LiveText):
         show_text(answer)

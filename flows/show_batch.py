@@ -4,11 +4,11 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from flows.console import print_table
+from millrace.flows.console import print_table
 
 if TYPE_CHECKING:
-    from flows.lineage import Lineage
-    from serving.batch.report import BatchReport
+    from millrace.flows.lineage import Lineage
+    from millrace.serving.batch.report import BatchReport
 
 
 Row = tuple[object, object]

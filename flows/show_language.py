@@ -3,17 +3,17 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from flows.console import print_hint, print_piece, print_table
-from tasks.recovery import recovery
+from millrace.flows.console import print_hint, print_piece, print_table
+from millrace.tasks.recovery import recovery
 
 if TYPE_CHECKING:
-    from export.language.language_candidate import LanguageCandidate
-    from export.language.language_certificate import LanguageCertificate
-    from flows.keys import KnownKey, NewKey
-    from flows.predict_text import LiveText
-    from flows.train_language import LanguageOutcome
-    from models.promotion import Promotion
-    from tasks.language.certify import LiveLanguage
+    from millrace.export.language.language_candidate import LanguageCandidate
+    from millrace.export.language.language_certificate import LanguageCertificate
+    from millrace.flows.keys import KnownKey, NewKey
+    from millrace.flows.predict_text import LiveText
+    from millrace.flows.train_language import LanguageOutcome
+    from millrace.models.promotion import Promotion
+    from millrace.tasks.language.certify import LiveLanguage
 
 Row = tuple[object, object]
 MIB = 2**20
@@ -34,7 +34,7 @@ def promotion_rows(promotion: "Promotion") -> list[tuple[object, object]]:
 
 def language_rows(outcome: "LanguageOutcome") -> list[Row]:
     """Return what there is to tell of a run."""
-    from tasks.language.base import BASE_TAG
+    from millrace.tasks.language.base import BASE_TAG
 
     snapshot, certificate, simpler = outcome.snapshot, outcome.certificate, outcome.baselines
     state = "new" if snapshot.created else "unchanged"

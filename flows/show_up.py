@@ -4,11 +4,11 @@ import shlex
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from models.mlflow_pages import REGISTRY, page
+from millrace.models.mlflow_pages import REGISTRY, page
 
 if TYPE_CHECKING:
-    from flows.control import Status
-    from flows.schedule_state import Schedule, Schedules
+    from millrace.flows.control import Status
+    from millrace.flows.schedule_state import Schedule, Schedules
 
 
 def lines_of_status(status: "Status") -> tuple[str, ...]:

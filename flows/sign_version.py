@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from models.digest import digest_of_all
-from models.package import EVIDENCE, EVIDENCE_TAG, ModelVersion
-from models.places import Places
-from models.registry import registry_of
-from models.signing import COVERED_TAGS
+from millrace.models.digest import digest_of_all
+from millrace.models.package import EVIDENCE, EVIDENCE_TAG, ModelVersion
+from millrace.models.places import Places
+from millrace.models.registry import registry_of
+from millrace.models.signing import COVERED_TAGS
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from flows import run_state
-from models.errors import SilentError, TransientError
+from millrace.flows import run_state
+from millrace.models.errors import SilentError, TransientError
 
 log = logging.getLogger("millrace")
 

@@ -22,13 +22,13 @@ from types import FrameType
 
 import psutil
 
-from flows import processes, run_state
-from flows.environment import apply
-from flows.frozen import ANSWER_SECONDS, LOOK_SECONDS, Looks, is_frozen
-from flows.run_state import RunRecord, ServiceRecord
-from flows.services import Service, environment, healthy, local
-from flows.settings import MARK, Settings, load
-from models.errors import WorkError
+from millrace.flows import processes, run_state
+from millrace.flows.environment import apply
+from millrace.flows.frozen import ANSWER_SECONDS, LOOK_SECONDS, Looks, is_frozen
+from millrace.flows.run_state import RunRecord, ServiceRecord
+from millrace.flows.services import Service, environment, healthy, local
+from millrace.flows.settings import MARK, Settings, load
+from millrace.models.errors import WorkError
 
 POLL_SECONDS = 0.2
 STEADY_SECONDS = 60.0

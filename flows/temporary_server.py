@@ -1,10 +1,10 @@
 """Prefect's temporary server, which a command has where `millrace up` does not run.
 
 It is the command's child. In its session it would get the terminal's Ctrl-C as well, and be gone
-when the flow wants to tell it how it ended, which it then tries for minutes. Prefect ends it in
-the command's exit handlers, which SIGTERM and SIGKILL skip, so it looks itself whether its command
-is there still (`flows.prefect_app`). What is left where even that failed, as by a server that was
-frozen, the next command ends.
+when the flow wants to tell it how it ended, which it then tries for minutes. Prefect ends it in the
+command's exit handlers, which SIGTERM and SIGKILL skip, so it looks itself whether its command is
+there still (`millrace.flows.prefect_app`). What is left where even that failed, as by a server that
+was frozen, the next command ends.
 """
 
 import os
@@ -14,13 +14,13 @@ from typing import Any
 
 import psutil
 
-from flows import processes
-from flows.prefect_app import COMMAND
+from millrace.flows import processes
+from millrace.flows.prefect_app import COMMAND
 
 TEMPORARY = "PREFECT__SERVER_EPHEMERAL"
 """Set to 1 by Prefect in the environment of such a server."""
 HOME = "MILLRACE_HOME"
-THEIRS, OURS = "prefect.server.api.server:create_app", "flows.prefect_app:create"
+THEIRS, OURS = "prefect.server.api.server:create_app", "millrace.flows.prefect_app:create"
 END_SECONDS = 5.0
 
 

@@ -5,24 +5,24 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from export.language.language_candidate import LanguageCandidate
-from export.language.language_certificate import LanguageCertificate
-from models.language.ngram import Baselines
-from models.language.token_table import TokenTable
-from models.package import ModelVersion
-from models.pipeline import Pipeline
-from models.places import Places
-from models.promotion import Promotion
-from models.snapshots import Snapshot
-from models.tracking import TrackedRun
-from tasks.language.base import fetch_base
-from tasks.language.draft_check import check_draft
-from tasks.language.export import export_forms
-from tasks.language.register import log_forms, promote_form, register_form
-from tasks.language.report import publish_language
-from tasks.language.train import tokenize_documents, train_decoder
-from tasks.outage import await_mlflow
-from tasks.run_names import name_run
+from millrace.export.language.language_candidate import LanguageCandidate
+from millrace.export.language.language_certificate import LanguageCertificate
+from millrace.models.language.ngram import Baselines
+from millrace.models.language.token_table import TokenTable
+from millrace.models.package import ModelVersion
+from millrace.models.pipeline import Pipeline
+from millrace.models.places import Places
+from millrace.models.promotion import Promotion
+from millrace.models.snapshots import Snapshot
+from millrace.models.tracking import TrackedRun
+from millrace.tasks.language.base import fetch_base
+from millrace.tasks.language.draft_check import check_draft
+from millrace.tasks.language.export import export_forms
+from millrace.tasks.language.register import log_forms, promote_form, register_form
+from millrace.tasks.language.report import publish_language
+from millrace.tasks.language.train import tokenize_documents, train_decoder
+from millrace.tasks.outage import await_mlflow
+from millrace.tasks.run_names import name_run
 
 
 @dataclass(frozen=True)

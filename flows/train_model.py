@@ -8,33 +8,33 @@ from typing import Any
 
 from prefect import flow
 
-from export.candidate import Candidate
-from export.certificate import Certificate
-from flows import environment, settings
-from flows.left_flow_runs import noted_flow_run
-from flows.starting import once_started
-from flows.train_language import LanguageOutcome, train_language
-from models.cluster import connected
-from models.package import ModelVersion
-from models.pipeline import Pipeline
-from models.pipeline_file import load_pipeline, resolved_yaml
-from models.places import Places
-from models.pretrained import pinned
-from models.promotion import Promotion
-from models.registry import registry_of
-from models.snapshots import Snapshot
-from models.specs.fit import CAUSAL_LM
-from models.tracking import TrackedRun, check_reachable, tracked_run
-from tasks.export import export_candidates
-from tasks.ingest import ingest_dataset
-from tasks.outage import await_mlflow, weights_named
-from tasks.promote import promote_version
-from tasks.reference import names_versions, pinned_versions
-from tasks.register import log_evidence, register_version
-from tasks.report import publish_training
-from tasks.run_names import name_run
-from tasks.source_control import code_version
-from tasks.train import train_workers
+from millrace.export.candidate import Candidate
+from millrace.export.certificate import Certificate
+from millrace.flows import environment, settings
+from millrace.flows.left_flow_runs import noted_flow_run
+from millrace.flows.starting import once_started
+from millrace.flows.train_language import LanguageOutcome, train_language
+from millrace.models.cluster import connected
+from millrace.models.package import ModelVersion
+from millrace.models.pipeline import Pipeline
+from millrace.models.pipeline_file import load_pipeline, resolved_yaml
+from millrace.models.places import Places
+from millrace.models.pretrained import pinned
+from millrace.models.promotion import Promotion
+from millrace.models.registry import registry_of
+from millrace.models.snapshots import Snapshot
+from millrace.models.specs.fit import CAUSAL_LM
+from millrace.models.tracking import TrackedRun, check_reachable, tracked_run
+from millrace.tasks.export import export_candidates
+from millrace.tasks.ingest import ingest_dataset
+from millrace.tasks.outage import await_mlflow, weights_named
+from millrace.tasks.promote import promote_version
+from millrace.tasks.reference import names_versions, pinned_versions
+from millrace.tasks.register import log_evidence, register_version
+from millrace.tasks.report import publish_training
+from millrace.tasks.run_names import name_run
+from millrace.tasks.source_control import code_version
+from millrace.tasks.train import train_workers
 
 
 @dataclass(frozen=True)

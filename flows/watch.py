@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
-from flows.release_worker import one_line
-from tasks.progress import log
+from millrace.flows.release_worker import one_line
+from millrace.tasks.progress import log
 
 LOOK_SECONDS = 5.0
 LATE_SECONDS = 60.0

@@ -1,6 +1,6 @@
 """What releases at once: the receiver of MLflow's webhook, and a watch.
 
-`python -m flows.webhook` runs both.
+`python -m millrace.flows.webhook` runs both.
 
 MLflow tells it of every alias; when a champion has changed it releases at once. MLflow tells from
 memory and only for some seconds, so this is a hint: the watch, every few seconds, needs none.
@@ -17,14 +17,14 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 from starlette.requests import ClientDisconnect
 
-from flows.console import set_up_logging
-from flows.deployment_upkeep import home_id
-from flows.environment import apply
-from flows.release_worker import ReleaseWorker
-from flows.services import errors_told, webhook_url
-from flows.settings import LOOPBACK, Settings, load
-from flows.watch import Watch
-from flows.webhook_delivery import (
+from millrace.flows.console import set_up_logging
+from millrace.flows.deployment_upkeep import home_id
+from millrace.flows.environment import apply
+from millrace.flows.release_worker import ReleaseWorker
+from millrace.flows.services import errors_told, webhook_url
+from millrace.flows.settings import LOOPBACK, Settings, load
+from millrace.flows.watch import Watch
+from millrace.flows.webhook_delivery import (
     ID_HEADER,
     MOST_BYTES,
     TIMESTAMP_HEADER,
@@ -32,9 +32,9 @@ from flows.webhook_delivery import (
     judge_delivery,
     too_large,
 )
-from flows.webhook_registration import Registrar, Subscription, mlflow_address
-from models.private_files import kept_secret
-from serving.own_requests import OwnRequests, Policy, own_hosts
+from millrace.flows.webhook_registration import Registrar, Subscription, mlflow_address
+from millrace.models.private_files import kept_secret
+from millrace.serving.own_requests import OwnRequests, Policy, own_hosts
 
 BODY_SECONDS = 5.0
 LAST_RELEASE_SECONDS = 5.0
@@ -122,8 +122,8 @@ def serve(settings: Settings) -> None:
     # import MLflow at a time see it half-made
     import mlflow  # noqa: F401
 
-    from flows.webhook_release import Releaser
-    from tasks.release import Lookout
+    from millrace.flows.webhook_release import Releaser
+    from millrace.tasks.release import Lookout
 
     secret = kept_secret(settings.run / "webhook.secret", lambda: secrets.token_hex(32))
 

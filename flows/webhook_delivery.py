@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from models.registry import CHAMPION
+from millrace.models.registry import CHAMPION
 
 MOST_BYTES = 64 * 2**10
 WINDOW_SECONDS = 300.0

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from flows.release_worker import one_line
-from flows.settings import LOOPBACK, Settings
-from models.errors import TransientError
-from models.tracking import check_reachable, client
-from tasks.progress import log
+from millrace.flows.release_worker import one_line
+from millrace.flows.settings import LOOPBACK, Settings
+from millrace.models.errors import TransientError
+from millrace.models.tracking import check_reachable, client
+from millrace.tasks.progress import log
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

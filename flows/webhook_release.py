@@ -5,7 +5,7 @@ something. It is a run of the `release` deployment, made in the state Pending: a
 scheduled runs only, and Prefect gives the deployment's one slot on the way into Pending. So it
 needs no slot and leaves none taken if this process dies, which would keep a release that was asked
 for by hand out for minutes. That no two releases are at work on a model is held by the lock of
-`serving.reconcile`.
+`millrace.serving.reconcile`.
 """
 
 import threading
@@ -22,22 +22,22 @@ from prefect.exceptions import ObjectNotFound
 from prefect.flow_engine import run_flow
 from prefect.states import Completed, Crashed, Pending
 
-from flows.deployment_specs import DeploymentSpec, specs_of
-from flows.deployment_upkeep import home_id, owned
-from flows.release_model import release_model
-from flows.release_worker import one_line
-from flows.settings import Settings
-from models.reachable import require_http
-from serving.actions import Action, in_words
-from serving.outcome import checked
-from tasks.progress import log
-from tasks.release import Lookout, reconcile_triton
-from tasks.run_names import release_name
+from millrace.flows.deployment_specs import DeploymentSpec, specs_of
+from millrace.flows.deployment_upkeep import home_id, owned
+from millrace.flows.release_model import release_model
+from millrace.flows.release_worker import one_line
+from millrace.flows.settings import Settings
+from millrace.models.reachable import require_http
+from millrace.serving.actions import Action, in_words
+from millrace.serving.outcome import checked
+from millrace.tasks.progress import log
+from millrace.tasks.release import Lookout, reconcile_triton
+from millrace.tasks.run_names import release_name
 
 if TYPE_CHECKING:
     from uuid import UUID
 
-ENTRYPOINT = "flows.release_model.release_model"
+ENTRYPOINT = "millrace.flows.release_model.release_model"
 TAG = "webhook"
 RUN_SECONDS = 60.0
 """Between two flow runs for the same thing; what is tried again sooner has none of its own."""

@@ -19,8 +19,8 @@ from functools import partial
 from types import FrameType
 from typing import NoReturn
 
-from models.errors import MillraceError, WorkError
-from models.ray_folder import ray_folders, ray_logs
+from millrace.models.errors import MillraceError, WorkError
+from millrace.models.ray_folder import ray_folders, ray_logs
 
 PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 KILLS = (signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL)

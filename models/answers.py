@@ -4,9 +4,9 @@ from typing import Protocol
 
 import numpy as np
 
-from models.arrays import Array
-from models.errors import InputError
-from models.features import Encoding
+from millrace.models.arrays import Array
+from millrace.models.errors import InputError
+from millrace.models.features import Encoding
 
 Value = str | int | bool | float
 

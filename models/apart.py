@@ -7,12 +7,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from models.errors import TransientError, WorkError
+from millrace.models.errors import TransientError, WorkError
 
 LAST_WORDS = 500
 ROOT = Path(__file__).resolve().parents[1]
-ELSEWHERE = "import sys; sys.path.append(sys.argv.pop(1)); from models.limited import main; main()"
-"""For a Python that has none of our packages: they are found here, behind its own."""
+ELSEWHERE = (
+    "import sys, types; sys.modules['millrace'] = types.ModuleType('millrace'); "
+    "sys.modules['millrace'].__path__ = [sys.argv.pop(1)]; "
+    "from millrace.models.limited import main; main()"
+)
+"""For a Python in which Millrace is not installed: the package is made of the folder of ours."""
 
 
 @dataclass(frozen=True)
@@ -54,9 +58,9 @@ def run_apart(
         TransientError: it was killed.
     """
     words = (str(limits.memory), program, *map(str, arguments))
-    limited = [sys.executable, "-m", "models.limited"]
+    limited = [sys.executable, "-P", "-m", "millrace.models.limited"]
     if python is not None:
-        limited = [str(python), "-c", ELSEWHERE, str(ROOT)]
+        limited = [str(python), "-P", "-c", ELSEWHERE, str(ROOT)]
     process = subprocess.Popen(
         [*limited, *words],
         stdin=subprocess.PIPE,

@@ -10,8 +10,8 @@ import stat
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from models.errors import InputError
-from models.places import Places
+from millrace.models.errors import InputError
+from millrace.models.places import Places
 
 
 def require_own(location: str, places: Places) -> None:

@@ -14,7 +14,7 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from models.features import Encoding
+from millrace.models.features import Encoding
 
 CACHE_BYTES = 256 * 1024 * 1024
 _READ_ROWS = 4096

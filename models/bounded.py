@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from models.arrays import Array
+from millrace.models.arrays import Array
 
 YAML_BYTES = 256 << 10
 YAML_DEPTH = 32

@@ -12,8 +12,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from models import messages
-from models.columns import Column
+from millrace.models import messages
+from millrace.models.columns import Column
 
 Mask = npt.NDArray[np.bool_]
 

@@ -13,9 +13,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from models import messages
-from models.casts import Cast, Mask, cast, mask
-from models.columns import Column, TableSchema
+from millrace.models import messages
+from millrace.models.casts import Cast, Mask, cast, mask
+from millrace.models.columns import Column, TableSchema
 
 BAD = pa.schema([("reason", pa.string()), ("row", pa.string())])
 MAX_ROW_TEXT = 20_000

@@ -10,11 +10,11 @@ import psutil
 import ray
 import ray.data
 
-from models.errors import InputError, TransientError
-from models.interrupts import uninterrupted
-from models.places import EMBEDDED, has_jobs_api
-from models.ray_folder import ray_folder, ray_logs
-from models.reachable import require_tcp
+from millrace.models.errors import InputError, TransientError
+from millrace.models.interrupts import uninterrupted
+from millrace.models.places import EMBEDDED, has_jobs_api
+from millrace.models.ray_folder import ray_folder, ray_logs
+from millrace.models.reachable import require_tcp
 
 
 @contextmanager

@@ -11,8 +11,8 @@ from typing import Any, cast
 
 from torch import Tensor, nn
 
-from models.augment import Augment
-from models.units import Units
+from millrace.models.augment import Augment
+from millrace.models.units import Units
 
 
 class ResNet(nn.Module):

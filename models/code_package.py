@@ -19,5 +19,5 @@ def fill(folder: Path, pipeline_file: Path) -> None:
     """
     for name in PACKAGES:
         ignored = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(ROOT / name, folder / name, ignore=ignored)
+        shutil.copytree(ROOT / name, folder / "millrace" / name, ignore=ignored)
     shutil.copyfile(pipeline_file, folder / PIPELINE)

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from models.specs.dataset import ColumnType
+from millrace.models.specs.dataset import ColumnType
 
 KEY = "_key"
 BUCKET = "_bucket"

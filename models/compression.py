@@ -5,13 +5,13 @@ from typing import Any
 
 import torch
 
-from models.errors import InputError
-from models.model_input import ModelInput
-from models.network import Network
-from models.pruning import Pruner
-from models.quantization import FakeQuantization
-from models.specs.training import TrainingSpec
-from models.units import HasUnits, can_shrink, shrink
+from millrace.models.errors import InputError
+from millrace.models.model_input import ModelInput
+from millrace.models.network import Network
+from millrace.models.pruning import Pruner
+from millrace.models.quantization import FakeQuantization
+from millrace.models.specs.training import TrainingSpec
+from millrace.models.units import HasUnits, can_shrink, shrink
 
 
 class Compression:

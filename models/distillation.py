@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from models.objective import Objective, Regression
-from models.onnx_session import OnnxSession
+from millrace.models.objective import Objective, Regression
+from millrace.models.onnx_session import OnnxSession
 
 SMALLEST = 1e-7
 """Probabilities below are as good as this: float32 rounds them anyway."""

@@ -14,7 +14,7 @@ between Ray and Prefect processes. No password of an address and no control char
 from difflib import get_close_matches
 from typing import ClassVar
 
-from models.printable import safe
+from millrace.models.printable import safe
 
 MAX_NAMED = 5
 """Words of a hint."""

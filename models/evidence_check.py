@@ -1,4 +1,4 @@
-"""`python -m models.limited BYTES models.evidence_check FOLDER`: read what lies beside a model.
+"""`python -m millrace.models.evidence_check FOLDER`: read what lies beside a model.
 
 Run on what was fetched before anything else reads it, in a process with limits on time and memory:
 a file that is within the limits of `models/bounded.py` and still takes too long, or too much, ends
@@ -10,9 +10,15 @@ from pathlib import Path
 
 import yaml
 
-from models.apart import Limits, run_apart
-from models.bounded import YAML_BYTES, bounded_arrays, bounded_json, bounded_text, bounded_yaml
-from models.errors import InputError, TransientError, WorkError
+from millrace.models.apart import Limits, run_apart
+from millrace.models.bounded import (
+    YAML_BYTES,
+    bounded_arrays,
+    bounded_json,
+    bounded_text,
+    bounded_yaml,
+)
+from millrace.models.errors import InputError, TransientError, WorkError
 
 SECONDS = 60.0
 MEMORY = 4 << 30
@@ -32,7 +38,7 @@ def require_readable(folder: Path, what: str) -> None:
     """
     limits = Limits(SECONDS, MEMORY)
     try:
-        run_apart("models.evidence_check", [folder], limits, what="reading it")
+        run_apart("millrace.models.evidence_check", [folder], limits, what="reading it")
     except TransientError:
         raise
     except WorkError as error:

@@ -14,16 +14,16 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from models import user_code
-from models.cnn import ResNet
-from models.errors import InputError, nearest
-from models.features import Encoding
-from models.mlp import Perceptron
-from models.network import Network
-from models.objective import Objective
-from models.pretrained import located
-from models.specs.training import ModelSpec
-from models.text_classifier import TextClassifier
+from millrace.models import user_code
+from millrace.models.cnn import ResNet
+from millrace.models.errors import InputError, nearest
+from millrace.models.features import Encoding
+from millrace.models.mlp import Perceptron
+from millrace.models.network import Network
+from millrace.models.objective import Objective
+from millrace.models.pretrained import located
+from millrace.models.specs.training import ModelSpec
+from millrace.models.text_classifier import TextClassifier
 
 Family = Callable[..., nn.Module]
 FAMILIES: dict[str, Family] = {"mlp": Perceptron, "cnn": ResNet, "text_classifier": TextClassifier}

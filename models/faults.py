@@ -5,9 +5,9 @@ from datetime import datetime
 from pathlib import Path
 from secrets import token_hex
 
-from models.errors import MillraceError, WorkError
-from models.printable import safe
-from models.private_files import replace_private
+from millrace.models.errors import MillraceError, WorkError
+from millrace.models.printable import safe
+from millrace.models.private_files import replace_private
 
 
 def unexpected(what: str, error: Exception, logs: Path | None) -> MillraceError:

@@ -2,9 +2,9 @@
 
 It is `features`, float32 `[rows, raw_width]`: numbers as they are, a vector column flattened in
 place, and a category as the position of its value in `Feature.categories`. Scaling, one-hot coding
-and the replacement of missing values belong to the graph (`models.network`), so a client sends raw
-values and the exported artifact is complete. Of a text it is `input_ids`, int64 `[rows, tokens]`,
-and the client sends `text`: Triton's step before the graph makes tokens of it.
+and the replacement of missing values belong to the graph (`millrace.models.network`), so a client
+sends raw values and the exported artifact is complete. Of a text it is `input_ids`, int64 `[rows,
+tokens]`, and the client sends `text`: Triton's step before the graph makes tokens of it.
 """
 
 import json
@@ -16,14 +16,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from models.arrays import Array
-from models.bounded import bounded_json
-from models.casts import Cast, cast, mask, plain
-from models.columns import Column, TableSchema, ValueType
-from models.errors import InputError
-from models.model_input import FEATURES, INPUT_IDS, ModelInput
-from models.specs.dataset import ColumnType
-from models.tokenizer import MISSING, UNREADABLE, TextTokenizer
+from millrace.models.arrays import Array
+from millrace.models.bounded import bounded_json
+from millrace.models.casts import Cast, cast, mask, plain
+from millrace.models.columns import Column, TableSchema, ValueType
+from millrace.models.errors import InputError
+from millrace.models.model_input import FEATURES, INPUT_IDS, ModelInput
+from millrace.models.specs.dataset import ColumnType
+from millrace.models.tokenizer import MISSING, UNREADABLE, TextTokenizer
 
 TEXT: Literal["text"] = "text"
 """What a client sends of a text, and the kind of its feature."""

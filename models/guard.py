@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from models.specs.serving import RequireSpec
+from millrace.models.specs.serving import RequireSpec
 
 
 @dataclass(frozen=True)

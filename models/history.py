@@ -4,8 +4,8 @@ import math
 import re
 from collections.abc import Iterable
 
-from models.errors import MillraceError, WorkError
-from models.progress import EpochEnded, Recovered, TrainEvent
+from millrace.models.errors import MillraceError, WorkError
+from millrace.models.progress import EpochEnded, Recovered, TrainEvent
 
 
 class History:

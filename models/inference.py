@@ -15,13 +15,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from models.casts import NULL_WORDS, mask, plain
-from models.columns import RESERVED, Category, Column, TableSchema, ValueType
-from models.errors import InputError
-from models.messages import is_list_of_structs
-from models.sample import NUMBER_SHARE, sampled, seen_type, vector_width
-from models.source import TEXT, require_columns
-from models.specs.dataset import TEXTS, ColumnSpec, ColumnType, DatasetSpec
+from millrace.models.casts import NULL_WORDS, mask, plain
+from millrace.models.columns import RESERVED, Category, Column, TableSchema, ValueType
+from millrace.models.errors import InputError
+from millrace.models.messages import is_list_of_structs
+from millrace.models.sample import NUMBER_SHARE, sampled, seen_type, vector_width
+from millrace.models.source import TEXT, require_columns
+from millrace.models.specs.dataset import TEXTS, ColumnSpec, ColumnType, DatasetSpec
 
 log = logging.getLogger("millrace")
 

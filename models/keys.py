@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pandas.util import hash_array
 
-from models.columns import TableSchema
-from models.specs.dataset import Split, SplitSpec
+from millrace.models.columns import TableSchema
+from millrace.models.specs.dataset import Split, SplitSpec
 
 BUCKETS = 10_000
 HASH_KEY = "millrace-row-key"  # SipHash takes exactly 16 bytes

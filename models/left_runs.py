@@ -3,9 +3,9 @@
 from contextlib import suppress
 from pathlib import Path
 
-from models.errors import TransientError
-from models.open_runs import FOLDER, Note, taken
-from models.tracking import check_reachable, client
+from millrace.models.errors import TransientError
+from millrace.models.open_runs import FOLDER, Note, taken
+from millrace.models.tracking import check_reachable, client
 
 
 def end_left(folder: Path) -> None:

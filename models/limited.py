@@ -1,4 +1,4 @@
-"""`python -m models.limited BYTES PROGRAM [ARGUMENTS...]`: a program that limits itself first.
+"""`python -m millrace.models.limited BYTES PROGRAM [ARGUMENTS...]`: it limits itself first.
 
 PROGRAM is a Python file, or the name of a module. The limits are set by the process itself: done
 between a fork and an exec, beside the threads of a gRPC client, that ended the child. What the
@@ -13,7 +13,7 @@ import runpy
 import sys
 from pathlib import Path
 
-from models.errors import MillraceError
+from millrace.models.errors import MillraceError
 
 DRIVER = Path("/dev/nvidiactl")
 """There where the NVIDIA driver is loaded."""

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from models.model_input import FEATURES, INPUT_IDS
-from models.onnx_session import execution_providers
-from models.package import EVIDENCE, FORM
-from models.tracking import TrackedRun
+from millrace.models.model_input import FEATURES, INPUT_IDS
+from millrace.models.onnx_session import execution_providers
+from millrace.models.package import EVIDENCE, FORM
+from millrace.models.tracking import TrackedRun
 
 
 def log_graph(run: TrackedRun, onnx_file: Path, extra: Mapping[str, Path]) -> Any:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from models.units import Units
+from millrace.models.units import Units
 
 
 class Perceptron(nn.Module):

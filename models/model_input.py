@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from models.arrays import Array
+from millrace.models.arrays import Array
 
 FEATURES = "features"
 INPUT_IDS = "input_ids"

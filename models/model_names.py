@@ -6,7 +6,7 @@ and a Triton model, so a name is checked before anything is made of it.
 
 import re
 
-from models.errors import InputError
+from millrace.models.errors import InputError
 
 MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", re.ASCII)
 VALID = "at most 128 letters, digits, '.', '_' and '-', a letter or a digit first"

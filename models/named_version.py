@@ -1,8 +1,8 @@
 """A registered version by the name that a pipeline file has for it."""
 
-from models.errors import MAX_NAMED, InputError, nearest
-from models.package import ModelVersion
-from models.registry import CHAMPION, Registry
+from millrace.models.errors import MAX_NAMED, InputError, nearest
+from millrace.models.package import ModelVersion
+from millrace.models.registry import CHAMPION, Registry
 
 VALID = "NAME of a model for its champion, NAME@ALIAS or NAME/VERSION"
 

@@ -5,8 +5,8 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from models.features import Encoding
-from models.objective import Objective
+from millrace.models.features import Encoding
+from millrace.models.objective import Objective
 
 
 class Preprocess(nn.Module):

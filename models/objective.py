@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from models.answers import Answers, ClassAnswers, NumberAnswers, answers_of, r2
-from models.features import Encoding
+from millrace.models.answers import Answers, ClassAnswers, NumberAnswers, answers_of, r2
+from millrace.models.features import Encoding
 
 
 class Objective(Answers, Protocol):

@@ -9,8 +9,8 @@ import numpy as np
 import onnxruntime
 from onnxruntime.capi import onnxruntime_pybind11_state
 
-from models.arrays import Array
-from models.errors import InputError, WorkError
+from millrace.models.arrays import Array
+from millrace.models.errors import InputError, WorkError
 
 TENSORRT = "TensorrtExecutionProvider"
 RUNTIME_ERRORS: tuple[type[Exception], ...] = (

@@ -1,7 +1,8 @@
 """Notes of what processes of a home have open, so that what a dead one left can be ended.
 
-A process keeps its note locked: the kernel drops the lock however that ends. `models.left_runs`
-ends the runs of MLflow that are left, `flows.left_flow_runs` those of Prefect.
+A process keeps its note locked: the kernel drops the lock however that ends.
+`millrace.models.left_runs` ends the runs of MLflow that are left, `millrace.flows.left_flow_runs`
+those of Prefect.
 """
 
 import fcntl

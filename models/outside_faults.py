@@ -10,8 +10,8 @@ import os
 import re
 from collections.abc import Iterator
 
-from models.errors import MillraceError, TransientError, WorkError
-from models.ray_folder import ray_logs
+from millrace.models.errors import MillraceError, TransientError, WorkError
+from millrace.models.ray_folder import ray_logs
 
 _TRY_AGAIN = "; then run the same command again: what was committed before is still there"
 _ROOM = f"make room on the disks of MILLRACE_HOME, MILLRACE_TABLES and {{temporary}}{_TRY_AGAIN}"

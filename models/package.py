@@ -14,15 +14,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from models.arrays import Array
-from models.bounded import bounded_arrays, bounded_json, bounded_text
-from models.digest import GRAPH, digest_of, digest_of_all, digest_of_model
-from models.errors import InputError, MillraceError, TransientError
-from models.evidence_check import require_readable
-from models.features import TEXT, Encoding, text_request
-from models.model_input import FEATURES
-from models.stored_files import MOST_FILES, StoredFolder, require_room
-from models.tracking import client
+from millrace.models.arrays import Array
+from millrace.models.bounded import bounded_arrays, bounded_json, bounded_text
+from millrace.models.digest import GRAPH, digest_of, digest_of_all, digest_of_model
+from millrace.models.errors import InputError, MillraceError, TransientError
+from millrace.models.evidence_check import require_readable
+from millrace.models.features import TEXT, Encoding, text_request
+from millrace.models.model_input import FEATURES
+from millrace.models.stored_files import MOST_FILES, StoredFolder, require_room
+from millrace.models.tracking import client
 
 DIGEST_TAG = "millrace.digest"
 EVIDENCE_TAG = "millrace.evidence"

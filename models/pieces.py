@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from models.arrays import Array
-from models.model_input import ModelInput
+from millrace.models.arrays import Array
+from millrace.models.model_input import ModelInput
 
 ROWS = 1024
 PLACES = 8192

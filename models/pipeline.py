@@ -1,7 +1,7 @@
 """The pipeline file: one model from its data to its serving, as frozen pydantic models.
 
 Every key is documented by its `description`, which is also what `millrace schema` gives to an
-editor. Unknown keys are refused; `models.pipeline_file` turns pydantic's errors into ours.
+editor. Unknown keys are refused; `millrace.models.pipeline_file` turns pydantic's errors into ours.
 """
 
 from pathlib import Path
@@ -9,16 +9,16 @@ from typing import Annotated, Any, Self
 
 from pydantic import BeforeValidator, Field, PrivateAttr, model_validator
 
-from models.specs.base import Spec
-from models.specs.batch import BatchSpec, ScheduleSpec
-from models.specs.compression import model_of
-from models.specs.dataset import DatasetSpec
-from models.specs.export import ExportSpec
-from models.specs.fit import misfits, with_forms
-from models.specs.language import GenerationSpec
-from models.specs.rollout import RolloutSpec
-from models.specs.serving import PromotionSpec, ServingSpec
-from models.specs.training import ModelSpec, TrainingSpec
+from millrace.models.specs.base import Spec
+from millrace.models.specs.batch import BatchSpec, ScheduleSpec
+from millrace.models.specs.compression import model_of
+from millrace.models.specs.dataset import DatasetSpec
+from millrace.models.specs.export import ExportSpec
+from millrace.models.specs.fit import misfits, with_forms
+from millrace.models.specs.language import GenerationSpec
+from millrace.models.specs.rollout import RolloutSpec
+from millrace.models.specs.serving import PromotionSpec, ServingSpec
+from millrace.models.specs.training import ModelSpec, TrainingSpec
 
 
 def _mode_from_word(value: object) -> object:

@@ -7,12 +7,12 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from models.bounded import YAML_BYTES, bounded_text, bounded_yaml
-from models.errors import InputError, nearest
-from models.pipeline import NAME, Pipeline
-from models.printable import redacted
-from models.source import missing_file
-from models.specs.fit import FAMILIES
+from millrace.models.bounded import YAML_BYTES, bounded_text, bounded_yaml
+from millrace.models.errors import InputError, nearest
+from millrace.models.pipeline import NAME, Pipeline
+from millrace.models.printable import redacted
+from millrace.models.source import missing_file
+from millrace.models.specs.fit import FAMILIES
 
 SET = "--set"
 

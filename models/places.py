@@ -1,7 +1,7 @@
 """Where this installation keeps its state and finds its services.
 
-A frozen value, built once from the environment by `flows.settings` and handed to everything below,
-so that no other module reads the environment.
+A frozen value, built once from the environment by `millrace.flows.settings` and handed to
+everything below, so that no other module reads the environment.
 """
 
 import ipaddress
@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from urllib.parse import urlsplit
 
-from models.errors import WorkError
+from millrace.models.errors import WorkError
 
 EMBEDDED = "local"
 """The address of the Ray that starts and ends with a command."""

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from models.arrays import Array
+from millrace.models.arrays import Array
 
 
 def learning_curves(history: Sequence[dict[str, float]], metric: str) -> Figure:

@@ -6,19 +6,19 @@ user's own.
 
 from contextlib import suppress
 
-from models.errors import InputError, TransientError
-from models.inference import feature_names
-from models.model_uri import is_model_uri
-from models.pipeline import Pipeline
-from models.pretrained import located
-from models.source import Source, broken_off, require_columns
-from models.source_jsonl import JsonlSource
-from models.source_python import FunctionSource
-from models.sources import open_source
-from models.specs.dataset import DatasetSpec
-from models.specs.fit import FAMILIES
-from models.text_target import require_fitting
-from models.user_code import load
+from millrace.models.errors import InputError, TransientError
+from millrace.models.inference import feature_names
+from millrace.models.model_uri import is_model_uri
+from millrace.models.pipeline import Pipeline
+from millrace.models.pretrained import located
+from millrace.models.source import Source, broken_off, require_columns
+from millrace.models.source_jsonl import JsonlSource
+from millrace.models.source_python import FunctionSource
+from millrace.models.sources import open_source
+from millrace.models.specs.dataset import DatasetSpec
+from millrace.models.specs.fit import FAMILIES
+from millrace.models.text_target import require_fitting
+from millrace.models.user_code import load
 
 
 def preflight(pipeline: Pipeline) -> None:
@@ -35,7 +35,7 @@ def preflight(pipeline: Pipeline) -> None:
     with suppress(TransientError):
         _check_source(pipeline)
     if pipeline.model.family not in FAMILIES:
-        from models.families import family_of
+        from millrace.models.families import family_of
 
         family_of(pipeline.model, pipeline.folder)
     pretrained = pipeline.model.pretrained

@@ -4,9 +4,9 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from models.errors import InputError
-from models.specs.training import ModelSpec
-from models.tokenizer import TextTokenizer, learnt
+from millrace.models.errors import InputError
+from millrace.models.specs.training import ModelSpec
+from millrace.models.tokenizer import TextTokenizer, learnt
 
 HUB_NAME = re.compile(r"(\w[\w.-]*/)?\w[\w.-]*")
 

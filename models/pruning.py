@@ -13,10 +13,10 @@ import torch
 import torch.distributed
 from torch import Tensor, nn
 
-from models.errors import InputError
-from models.network import Network
-from models.specs.compression import PruningSpec
-from models.units import LAYERS, HasUnits, Units
+from millrace.models.errors import InputError
+from millrace.models.network import Network
+from millrace.models.specs.compression import PruningSpec
+from millrace.models.units import LAYERS, HasUnits, Units
 
 
 class Prunable(Protocol):
@@ -163,7 +163,7 @@ def _units(net: nn.Module) -> Sequence[Units]:
         raise InputError(
             f"{type(net).__name__}.removable_units() failed",
             seen=f"{type(error).__name__}: {error}",
-            valid="a list of models.units.Units",
+            valid="a list of millrace.models.units.Units",
             hint="mend that method, or set training.pruning.kind: magnitude",
         ) from error
 
@@ -173,7 +173,8 @@ def _require_units(net: nn.Module) -> HasUnits:
         return net
     raise InputError(
         f"{type(net).__name__} does not say which of its units can be removed",
-        valid="mlp, cnn, or a class with a method removable_units() -> list[models.units.Units]",
+        valid="mlp, cnn, or a class with a method "
+        "removable_units() -> list[millrace.models.units.Units]",
         hint="add that method, or set training.pruning.kind: magnitude",
     )
 

@@ -3,9 +3,9 @@
 Jacob et al. 2018, "Quantization and Training of Neural Networks for Efficient
 Integer-Arithmetic-Only Inference": the forward pass rounds as the int8 model will, gradients pass
 straight through, and the range of activations is a moving average of the batches'. The rounding is
-that of `export.conversions.int8_static`: uint8 activations with one scale, int8 weights of 7 bits
-with a scale for each output channel. A batch norm that is folded into a convolution only changes
-these scales, so the weights are rounded as they are.
+that of `millrace.export.conversions.int8_static`: uint8 activations with one scale, int8 weights of
+7 bits with a scale for each output channel. A batch norm that is folded into a convolution only
+changes these scales, so the weights are rounded as they are.
 
 `torch.ao.quantization` is deprecated; the operators below are torch's own.
 """
@@ -18,10 +18,10 @@ from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from models.errors import InputError
-from models.network import Network
-from models.specs.compression import QuantizationAwareSpec
-from models.units import LAYERS
+from millrace.models.errors import InputError
+from millrace.models.network import Network
+from millrace.models.specs.compression import QuantizationAwareSpec
+from millrace.models.units import LAYERS
 
 WEIGHT_LEVELS = 64
 """Largest integer of a weight: ONNX Runtime's int8 with `reduce_range`."""

@@ -15,10 +15,10 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, TableNotFoundError
 
-from models.checks import BAD, as_json, bad_rows
-from models.errors import TransientError
-from models.source import Unreadable
-from models.spool import Spool
+from millrace.models.checks import BAD, as_json, bad_rows
+from millrace.models.errors import TransientError
+from millrace.models.source import Unreadable
+from millrace.models.spool import Spool
 
 MAX_ROWS = 100_000
 """Rows kept of one ingestion; all are counted."""

@@ -11,7 +11,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from models.errors import WorkError
+from millrace.models.errors import WorkError
 
 RAY = "ray"
 NAMES = 20

@@ -10,7 +10,7 @@ import ray
 from ray.exceptions import AuthenticationError
 from ray.job_submission import JobDetails, JobSubmissionClient
 
-from models.errors import InputError, TransientError, WorkError
+from millrace.models.errors import InputError, TransientError, WorkError
 
 TIMEOUT_S = 30.0
 """For an answer to begin, or to go on."""

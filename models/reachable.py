@@ -10,7 +10,7 @@ from http.client import HTTPException
 from urllib.error import HTTPError
 from urllib.parse import urlsplit
 
-from models.errors import SilentError, TransientError, WorkError
+from millrace.models.errors import SilentError, TransientError, WorkError
 
 TIMEOUT_S = 5.0
 PATIENCE_S = 20.0

@@ -5,17 +5,17 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from models.checks import check
-from models.columns import TableSchema
-from models.errors import InputError
-from models.inference import MAX_CATEGORIES, resolve_schema
-from models.keys import Digest, hash_rows, with_keys
-from models.quarantine import Quarantine
-from models.source import CHUNK_ROWS, Chunk, Source, broken_off
-from models.specs.dataset import DatasetSpec
-from models.spool import Spool
-from models.statistics import ColumnStatistics, merge, statistics_of
-from models.verdict import Tally
+from millrace.models.checks import check
+from millrace.models.columns import TableSchema
+from millrace.models.errors import InputError
+from millrace.models.inference import MAX_CATEGORIES, resolve_schema
+from millrace.models.keys import Digest, hash_rows, with_keys
+from millrace.models.quarantine import Quarantine
+from millrace.models.source import CHUNK_ROWS, Chunk, Source, broken_off
+from millrace.models.specs.dataset import DatasetSpec
+from millrace.models.spool import Spool
+from millrace.models.statistics import ColumnStatistics, merge, statistics_of
+from millrace.models.verdict import Tally
 
 SAMPLE_BYTES = 64 * 1024 * 1024
 """Of documents that types are inferred from: a row may be a book."""

@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from models.digest import GRAPH, digest_of, digest_of_all, digest_of_model
-from models.errors import InputError, TransientError, WorkError
-from models.logged_model import log_form, log_graph
-from models.model_names import require_model_name
-from models.package import (
+from millrace.models.digest import GRAPH, digest_of, digest_of_all, digest_of_model
+from millrace.models.errors import InputError, TransientError, WorkError
+from millrace.models.logged_model import log_form, log_graph
+from millrace.models.model_names import require_model_name
+from millrace.models.package import (
     DIGEST_TAG,
     EVIDENCE,
     EVIDENCE_TAG,
@@ -28,12 +28,12 @@ from models.package import (
     Package,
     fetched,
 )
-from models.pipeline import Pipeline
-from models.places import Places
-from models.printable import one_line
-from models.signing import SIGNATURE_TAG
-from models.tracking import TrackedRun, check_reachable, client
-from models.trust import Trust, trust_of
+from millrace.models.pipeline import Pipeline
+from millrace.models.places import Places
+from millrace.models.printable import one_line
+from millrace.models.signing import SIGNATURE_TAG
+from millrace.models.tracking import TrackedRun, check_reachable, client
+from millrace.models.trust import Trust, trust_of
 
 if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion as MlflowVersion

@@ -6,11 +6,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from models.casts import INTEGER, cast, mask, plain
-from models.columns import Column
-from models.errors import InputError
-from models.source import TEXT
-from models.specs.dataset import ColumnType
+from millrace.models.casts import INTEGER, cast, mask, plain
+from millrace.models.columns import Column
+from millrace.models.errors import InputError
+from millrace.models.source import TEXT
+from millrace.models.specs.dataset import ColumnType
 
 NUMBER_SHARE = 0.9
 """Share of a text column's cells that must be numbers for it to be one; the rest is bad rows."""

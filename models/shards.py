@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from models import snapshots
-from models.features import Encoding
-from models.specs.dataset import Split, SplitSpec
+from millrace.models import snapshots
+from millrace.models.features import Encoding
+from millrace.models.specs.dataset import Split, SplitSpec
 
 MOST_BYTES = 64 * 1024 * 1024
 """Parquet of a table that each worker reads whole to take its part."""

@@ -20,13 +20,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from models.errors import InputError, WorkError
-from models.private_files import kept_secret, replace_private
+from millrace.models.errors import InputError, WorkError
+from millrace.models.private_files import kept_secret, replace_private
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-    from models.package import ModelVersion
+    from millrace.models.package import ModelVersion
 
 SIGNATURE_TAG = "millrace.signature"
 FORMAT = "v2"

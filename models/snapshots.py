@@ -15,15 +15,15 @@ import pyarrow.dataset as ds
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
-from models.arrays import spread
-from models.columns import BUCKET, TableSchema
-from models.delta_files import dataset_of, file_paths
-from models.errors import InputError
-from models.keys import split_bounds
-from models.places import Places
-from models.source_arrow import scan_batches
-from models.specs.dataset import Split, SplitSpec
-from models.statistics import ColumnStatistics
+from millrace.models.arrays import spread
+from millrace.models.columns import BUCKET, TableSchema
+from millrace.models.delta_files import dataset_of, file_paths
+from millrace.models.errors import InputError
+from millrace.models.keys import split_bounds
+from millrace.models.places import Places
+from millrace.models.source_arrow import scan_batches
+from millrace.models.specs.dataset import Split, SplitSpec
+from millrace.models.statistics import ColumnStatistics
 
 METADATA = "millrace.snapshot"
 DATASETS = "datasets"

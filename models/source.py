@@ -8,9 +8,9 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-from models.arrays import Indices
-from models.errors import InputError, MillraceError, TransientError, nearest
-from models.specs.dataset import DatasetSpec
+from millrace.models.arrays import Indices
+from millrace.models.errors import InputError, MillraceError, TransientError, nearest
+from millrace.models.specs.dataset import DatasetSpec
 
 CHUNK_ROWS = 65_536
 TEXT = {b"millrace": b"text"}

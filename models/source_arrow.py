@@ -10,11 +10,18 @@ import pyarrow.dataset as ds
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from models.delta_files import dataset_of
-from models.errors import InputError
-from models.source import CHUNK_ROWS, Batched, Chunk, projection, refuse_extension_types, sliced
-from models.source_files import File
-from models.specs.dataset import DatasetSpec
+from millrace.models.delta_files import dataset_of
+from millrace.models.errors import InputError
+from millrace.models.source import (
+    CHUNK_ROWS,
+    Batched,
+    Chunk,
+    projection,
+    refuse_extension_types,
+    sliced,
+)
+from millrace.models.source_files import File
+from millrace.models.specs.dataset import DatasetSpec
 
 DOCUMENTS = 1024
 """Rows of a batch of documents: each may have many pages."""

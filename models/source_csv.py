@@ -13,10 +13,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.csv as csv
 
-from models.errors import InputError
-from models.source import Batched, Chunk, Unreadable, as_text, projection
-from models.source_files import File
-from models.specs.dataset import DatasetSpec
+from millrace.models.errors import InputError
+from millrace.models.source import Batched, Chunk, Unreadable, as_text, projection
+from millrace.models.source_files import File
+from millrace.models.specs.dataset import DatasetSpec
 
 BLOCK_BYTES = 8 * 1024 * 1024
 

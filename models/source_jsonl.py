@@ -14,9 +14,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.json as arrow_json
 
-from models.source import TEXT, Batched, Chunk, Unreadable, used_columns
-from models.source_files import File
-from models.specs.dataset import DatasetSpec
+from millrace.models.source import TEXT, Batched, Chunk, Unreadable, used_columns
+from millrace.models.source_files import File
+from millrace.models.specs.dataset import DatasetSpec
 
 BLOCK_BYTES = 8 * 1024 * 1024
 _SURROGATE = re.compile(rb"\\[uU][dD][89a-fA-F]|\xed[\xa0-\xbf]")

@@ -10,10 +10,17 @@ from typing import Any
 
 import pyarrow as pa
 
-from models.errors import InputError, MillraceError, nearest
-from models.source import Batched, Chunk, projection, refuse_extension_types, sliced, used_columns
-from models.specs.dataset import DatasetSpec
-from models.user_code import load, module_path, where
+from millrace.models.errors import InputError, MillraceError, nearest
+from millrace.models.source import (
+    Batched,
+    Chunk,
+    projection,
+    refuse_extension_types,
+    sliced,
+    used_columns,
+)
+from millrace.models.specs.dataset import DatasetSpec
+from millrace.models.user_code import load, module_path, where
 
 SKLEARN_SETS = ("breast_cancer", "diabetes", "digits", "iris", "wine")
 SKLEARN_PREFIX = "sklearn:"

@@ -11,9 +11,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from models.source import Batched, Chunk, Unreadable, require_columns
-from models.source_files import File
-from models.specs.dataset import DatasetSpec
+from millrace.models.source import Batched, Chunk, Unreadable, require_columns
+from millrace.models.source_files import File
+from millrace.models.specs.dataset import DatasetSpec
 
 PATH, TEXT = "path", "text"
 SCHEMA = pa.schema([(PATH, pa.string()), (TEXT, pa.string())])

@@ -8,11 +8,11 @@ a file) and `source_python` (scikit-learn, the user's function).
 import re
 from pathlib import Path
 
-from models.errors import InputError
-from models.source import Source
-from models.source_arrow import ParquetSource, open_delta
-from models.source_csv import CsvSource
-from models.source_files import (
+from millrace.models.errors import InputError
+from millrace.models.source import Source
+from millrace.models.source_arrow import ParquetSource, open_delta
+from millrace.models.source_csv import CsvSource
+from millrace.models.source_files import (
     ENDINGS,
     File,
     find_files,
@@ -22,10 +22,10 @@ from models.source_files import (
     resolve,
     root_of,
 )
-from models.source_jsonl import JsonlSource
-from models.source_python import SKLEARN_PREFIX, FunctionSource, open_sklearn
-from models.source_text import TextSource, with_defaults
-from models.specs.dataset import DatasetSpec
+from millrace.models.source_jsonl import JsonlSource
+from millrace.models.source_python import SKLEARN_PREFIX, FunctionSource, open_sklearn
+from millrace.models.source_text import TextSource, with_defaults
+from millrace.models.specs.dataset import DatasetSpec
 
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 from pyarrow import ipc
 
-from models.errors import WorkError
+from millrace.models.errors import WorkError
 
 IN_ORDER_BYTES = 256 * 1024 * 1024
 """In memory. Rows of fewer come back as one batch: Delta hands several out to writers that race, so

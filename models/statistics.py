@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from models.columns import Category, Column, TableSchema
+from millrace.models.columns import Category, Column, TableSchema
 
 MAX_BINS = 64
 

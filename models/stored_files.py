@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from models.errors import WorkError
+from millrace.models.errors import WorkError
 
 MOST_FILES = 1000
 """In one folder of a version; a form has some ten."""

@@ -18,22 +18,22 @@ from deltalake import (
 )
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
-from models.columns import TableSchema
-from models.errors import InputError, TransientError, WorkError
-from models.pipeline import Pipeline
-from models.places import Places
-from models.reading import Progress, read_source
-from models.snapshots import (
+from millrace.models.columns import TableSchema
+from millrace.models.errors import InputError, TransientError, WorkError
+from millrace.models.pipeline import Pipeline
+from millrace.models.places import Places
+from millrace.models.reading import Progress, read_source
+from millrace.models.snapshots import (
     DATASETS,
     QUARANTINE,
     Snapshot,
     metadata_of,
     newest_snapshot,
 )
-from models.sources import open_source
-from models.spool import Spool, staging_folder
-from models.text_target import require_fitting
-from models.verdict import Tally, decide
+from millrace.models.sources import open_source
+from millrace.models.spool import Spool, staging_folder
+from millrace.models.text_target import require_fitting
+from millrace.models.verdict import Tally, decide
 
 ROW_GROUP_ROWS = 16_384
 ROW_GROUP_BYTES = 64 * 1024 * 1024

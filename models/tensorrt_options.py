@@ -3,7 +3,7 @@
 https://onnxruntime.ai/docs/execution-providers/TensorRT-ExecutionProvider.html
 """
 
-from models.specs.serving import AcceleratorSpec
+from millrace.models.specs.serving import AcceleratorSpec
 
 FLAGS = {"FP16": "trt_fp16_enable", "BF16": "trt_bf16_enable", "INT8": "trt_int8_enable"}
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, cast
 import torch
 from torch import Tensor, nn
 
-from models.errors import InputError
-from models.language.quiet import quiet
+from millrace.models.errors import InputError
+from millrace.models.language.quiet import quiet
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel

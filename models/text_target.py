@@ -1,7 +1,7 @@
 """Does the data fit the family? A text is continued by a language model, and by nothing else."""
 
-from models.errors import InputError
-from models.specs.dataset import TEXTS, ColumnSpec, DatasetSpec
+from millrace.models.errors import InputError
+from millrace.models.specs.dataset import TEXTS, ColumnSpec, DatasetSpec
 
 CAUSAL_LM = "causal_lm"
 PROMPT_HINT = "dataset.features: [] learns from the target alone, [prompt] answers a prompt by it"

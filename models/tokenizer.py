@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from models.arrays import Array
+from millrace.models.arrays import Array
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

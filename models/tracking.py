@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from models.artifact_location import require_own
-from models.errors import WorkError
-from models.mlflow_pages import KIND, KIND_OF_OURS
-from models.open_runs import Note, OpenRun
-from models.places import Places
-from models.printable import one_line, redacted
-from models.reachable import require_database, require_http, require_tcp
+from millrace.models.artifact_location import require_own
+from millrace.models.errors import WorkError
+from millrace.models.mlflow_pages import KIND, KIND_OF_OURS
+from millrace.models.open_runs import Note, OpenRun
+from millrace.models.places import Places
+from millrace.models.printable import one_line, redacted
+from millrace.models.reachable import require_database, require_http, require_tcp
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

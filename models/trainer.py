@@ -12,18 +12,18 @@ import torch
 from ray.data.expressions import col
 from ray.train.torch import TorchTrainer
 
-from models import snapshots
-from models.batches import CACHE_BYTES
-from models.columns import BUCKET
-from models.errors import WorkError
-from models.history import History, failure_of
-from models.interrupts import interruptible
-from models.keys import split_bounds
-from models.progress import TrainEvent, told
-from models.shards import is_small
-from models.specs.dataset import Split, SplitSpec
-from models.specs.training import TrainingSpec
-from models.training import TRAIN, VALIDATION, Table, TrainJob, train_loop
+from millrace.models import snapshots
+from millrace.models.batches import CACHE_BYTES
+from millrace.models.columns import BUCKET
+from millrace.models.errors import WorkError
+from millrace.models.history import History, failure_of
+from millrace.models.interrupts import interruptible
+from millrace.models.keys import split_bounds
+from millrace.models.progress import TrainEvent, told
+from millrace.models.shards import is_small
+from millrace.models.specs.dataset import Split, SplitSpec
+from millrace.models.specs.training import TrainingSpec
+from millrace.models.training import TRAIN, VALIDATION, Table, TrainJob, train_loop
 
 _BLOCK_ROWS = 65_536
 

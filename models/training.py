@@ -19,17 +19,17 @@ from torch import Tensor, nn
 from torch.optim import AdamW
 from torch.optim.lr_scheduler import OneCycleLR
 
-from models.batches import Batch, Shard, ShardBatches
-from models.checkpoint import TrainState, load_progress, load_weights, save_checkpoint
-from models.compression import Compression
-from models.distillation import Teacher, Tutor
-from models.families import build_network
-from models.features import Encoding
-from models.objective import Objective, objective_of
-from models.shards import SnapshotShard
-from models.snapshots import Snapshot
-from models.specs.dataset import Split, SplitSpec
-from models.specs.training import ModelSpec, TrainingSpec
+from millrace.models.batches import Batch, Shard, ShardBatches
+from millrace.models.checkpoint import TrainState, load_progress, load_weights, save_checkpoint
+from millrace.models.compression import Compression
+from millrace.models.distillation import Teacher, Tutor
+from millrace.models.families import build_network
+from millrace.models.features import Encoding
+from millrace.models.objective import Objective, objective_of
+from millrace.models.shards import SnapshotShard
+from millrace.models.snapshots import Snapshot
+from millrace.models.specs.dataset import Split, SplitSpec
+from millrace.models.specs.training import ModelSpec, TrainingSpec
 
 TRAIN: Split = "train"
 VALIDATION: Split = "validation"

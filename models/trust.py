@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from models.errors import InputError
-from models.model_names import require_model_name
-from models.places import Places
-from models.signing import SigningKeys, fault_of_signature
-from models.specs.serving import RequireSpec
+from millrace.models.errors import InputError
+from millrace.models.model_names import require_model_name
+from millrace.models.places import Places
+from millrace.models.signing import SigningKeys, fault_of_signature
+from millrace.models.specs.serving import RequireSpec
 
 if TYPE_CHECKING:
-    from models.package import ModelVersion
-    from models.pipeline import Pipeline
+    from millrace.models.package import ModelVersion
+    from millrace.models.pipeline import Pipeline
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Trust:
         return found.promotion.require if found is not None else RequireSpec()
 
     def _pipelines(self) -> "Iterator[Pipeline]":
-        from models.pipeline_file import load_pipeline
+        from millrace.models.pipeline_file import load_pipeline
 
         if self.given is not None:
             yield self.given

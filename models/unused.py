@@ -4,8 +4,8 @@ import copy
 
 import torch
 
-from models.arrays import Array
-from models.network import Network
+from millrace.models.arrays import Array
+from millrace.models.network import Network
 
 
 def leaves_parameters_unused(network: Network, example: Array) -> bool:

@@ -16,7 +16,7 @@ from types import ModuleType
 
 import cloudpickle  # type: ignore[import-untyped,unused-ignore]
 
-from models.errors import InputError, nearest
+from millrace.models.errors import InputError, nearest
 
 
 def load(reference: str, folder: Path) -> object:

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from models.columns import TableSchema
-from models.errors import InputError
-from models.snapshots import Snapshot
-from models.specs.dataset import DatasetSpec
-from models.statistics import ColumnStatistics
+from millrace.models.columns import TableSchema
+from millrace.models.errors import InputError
+from millrace.models.snapshots import Snapshot
+from millrace.models.specs.dataset import DatasetSpec
+from millrace.models.statistics import ColumnStatistics
 
 MAX_NAMED = 5
 

@@ -5,7 +5,7 @@ https://github.com/triton-inference-server/onnxruntime_backend#onnx-runtime-with
 
 from tritonclient.grpc import model_config_pb2 as pb
 
-from models.specs.serving import AcceleratorSpec
+from millrace.models.specs.serving import AcceleratorSpec
 
 
 def accelerators_of(spec: AcceleratorSpec) -> pb.ModelOptimizationPolicy:

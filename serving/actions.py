@@ -1,16 +1,16 @@
 """What a release can do to the model repository, the servers, the registry and its own table.
 
-`serving.plan` returns them in order, `serving.reconcile` carries them out.
+`millrace.serving.plan` returns them in order, `millrace.serving.reconcile` carries them out.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from models.places import Endpoint
-from models.printable import one_line
-from serving.rollout import Split
-from serving.standing import Kind, Wish
-from serving.status import Tags
+from millrace.models.places import Endpoint
+from millrace.models.printable import one_line
+from millrace.serving.rollout import Split
+from millrace.serving.standing import Kind, Wish
+from millrace.serving.status import Tags
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""`python -m models.limited BYTES serving.alone FILE [OUTPUT…]`: answer the rows on stdin.
+"""`python -m millrace.serving.alone FILE [OUTPUT…]`: answer the rows on stdin.
 
 The rows are an npz, and so are the answers on stdout, of the outputs that are named. Where none is,
 it is run to see it end well: nobody reads the answers.

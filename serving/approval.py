@@ -12,14 +12,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from models.errors import InputError, MillraceError
-from serving.approved import SCORE, Approved, Unapproved, Undecided, Verdict, approved
-from serving.desk import Desk
-from serving.ledger import Ledger
-from serving.outcome import sentence
-from serving.repository import Repository
-from serving.standing import Kind, Release, Standing, Wish, standing_of
-from serving.status import REASON, STATUS
+from millrace.models.errors import InputError, MillraceError
+from millrace.serving.approved import SCORE, Approved, Unapproved, Undecided, Verdict, approved
+from millrace.serving.desk import Desk
+from millrace.serving.ledger import Ledger
+from millrace.serving.outcome import sentence
+from millrace.serving.repository import Repository
+from millrace.serving.standing import Kind, Release, Standing, Wish, standing_of
+from millrace.serving.status import REASON, STATUS
 
 log = logging.getLogger("millrace")
 

@@ -2,13 +2,13 @@
 
 One decision for both. What is live is approved, whatever the alias says. Where nothing is live the
 version with the alias is what a release would try: a batch job then decides as a release does
-(`serving.approval`), and a refusal holds for both.
+(`millrace.serving.approval`), and a refusal holds for both.
 """
 
 from dataclasses import dataclass
 
-from serving.plan import target
-from serving.standing import Standing, Wish
+from millrace.serving.plan import target
+from millrace.serving.standing import Standing, Wish
 
 SCORE = "millrace score"
 """Who asked, where a batch job decided."""

@@ -3,11 +3,11 @@
 import json
 from secrets import token_hex
 
-from models.errors import WorkError
-from serving.client import TritonClient
-from serving.language import vllm_config
-from serving.names import TRIAL
-from serving.version_folder import Artifact
+from millrace.models.errors import WorkError
+from millrace.serving.client import TritonClient
+from millrace.serving.language import vllm_config
+from millrace.serving.names import TRIAL
+from millrace.serving.version_folder import Artifact
 
 ABSENT = "unable to find backend library"
 """What Triton says of a backend that it does not have."""

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from models import language_generation
-from models.errors import WorkError
+from millrace.models import language_generation
+from millrace.models.errors import WorkError
 
 OURS = Path(__file__).with_name("backends")
 SHARED = Path(language_generation.__file__)

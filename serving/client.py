@@ -11,12 +11,12 @@ import numpy.typing as npt
 from tritonclient import grpc
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
-from models.errors import InputError, MillraceError, TransientError, WorkError, nearest
-from models.places import Endpoint
-from serving import index as repository_index
-from serving.backends.traffic_split.split_key import PROBE
-from serving.index import UNHEALTHY, LoadedModel
-from serving.language.client import LanguageClient
+from millrace.models.errors import InputError, MillraceError, TransientError, WorkError, nearest
+from millrace.models.places import Endpoint
+from millrace.serving import index as repository_index
+from millrace.serving.backends.traffic_split.split_key import PROBE
+from millrace.serving.index import UNHEALTHY, LoadedModel
+from millrace.serving.language.client import LanguageClient
 
 Array = npt.NDArray[Any]
 

@@ -12,11 +12,11 @@ from google.protobuf import text_format
 from onnx import TensorProto
 from tritonclient.grpc import model_config_pb2 as pb
 
-from models.errors import InputError, WorkError
-from models.specs.serving import ServingSpec
-from serving.accelerator import accelerators_of
-from serving.onnx_graph import DYNAMIC, Signature, TensorSpec
-from serving.text_signature import BACKEND as TEXT_BACKEND
+from millrace.models.errors import InputError, WorkError
+from millrace.models.specs.serving import ServingSpec
+from millrace.serving.accelerator import accelerators_of
+from millrace.serving.onnx_graph import DYNAMIC, Signature, TensorSpec
+from millrace.serving.text_signature import BACKEND as TEXT_BACKEND
 
 LABELS = "labels.txt"
 TYPES: Mapping[int, int] = {

@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from typing import Protocol
 
-from models.specs.rollout import RolloutSpec
-from serving.expected import Expected
-from serving.standing import Release, Wish
-from serving.status import Tags
-from serving.version_folder import Artifact
+from millrace.models.specs.rollout import RolloutSpec
+from millrace.serving.expected import Expected
+from millrace.serving.standing import Release, Wish
+from millrace.serving.status import Tags
+from millrace.serving.version_folder import Artifact
 
 
 class Desk(Protocol):

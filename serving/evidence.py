@@ -6,9 +6,9 @@ and so does one whose latencies scatter.
 
 import math
 
-from models.specs.rollout import JudgeSpec, RolloutSpec
-from serving.judge import TESTS
-from serving.rollout import compare_percent, weights
+from millrace.models.specs.rollout import JudgeSpec, RolloutSpec
+from millrace.serving.judge import TESTS
+from millrace.serving.rollout import compare_percent, weights
 
 
 def fewest(spec: JudgeSpec, tests: int) -> tuple[int, int]:

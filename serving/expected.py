@@ -2,8 +2,8 @@
 
 from typing import Protocol
 
-from serving.client import TritonClient
-from serving.version_folder import Artifact
+from millrace.serving.client import TritonClient
+from millrace.serving.version_folder import Artifact
 
 
 class Expected(Protocol):

@@ -6,14 +6,14 @@ from io import BytesIO
 
 import numpy as np
 
-from models.apart import run_apart
-from models.arrays import Array
-from models.errors import MillraceError, TransientError, WorkError
-from models.pieces import golden_requests
-from serving.client import TritonClient
-from serving.signature import signature_of
-from serving.trial_limits import alone_limits
-from serving.version_folder import ONNX, Artifact
+from millrace.models.apart import run_apart
+from millrace.models.arrays import Array
+from millrace.models.errors import MillraceError, TransientError, WorkError
+from millrace.models.pieces import golden_requests
+from millrace.serving.client import TritonClient
+from millrace.serving.signature import signature_of
+from millrace.serving.trial_limits import alone_limits
+from millrace.serving.version_folder import ONNX, Artifact
 
 TOLERANCE = 1e-4
 """Of the largest answer, and of 1 where all answers are smaller: float32 rounds relatively."""
@@ -57,7 +57,7 @@ class GoldenBatch:
     def try_alone(self, artifact: Artifact) -> None:
         """Open the file in a process of its own and answer the golden batch once."""
         run_apart(
-            "serving.alone",
+            "millrace.serving.alone",
             [artifact.files[ONNX]],
             alone_limits(artifact.size_bytes),
             what="loading and answering",
@@ -72,7 +72,7 @@ class GoldenBatch:
             TransientError: its process was killed.
         """
         told = run_apart(
-            "serving.alone",
+            "millrace.serving.alone",
             [artifact.files[ONNX], *self.answers],
             alone_limits(artifact.size_bytes),
             what="loading and answering",

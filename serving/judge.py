@@ -21,7 +21,7 @@ from typing import Literal
 
 from scipy import special
 
-from models.specs.rollout import JudgeSpec
+from millrace.models.specs.rollout import JudgeSpec
 
 TESTS = 3
 """Tests of a step: failures, agreement, latency."""

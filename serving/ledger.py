@@ -12,10 +12,10 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
-from models.delta_files import dataset_of
-from models.errors import TransientError
-from models.places import Places
-from serving.standing import Release
+from millrace.models.delta_files import dataset_of
+from millrace.models.errors import TransientError
+from millrace.models.places import Places
+from millrace.serving.standing import Release
 
 TICK = timedelta(microseconds=1)
 TRIES = 5

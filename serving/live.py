@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from models.errors import InputError, MillraceError, nearest
-from models.places import Places
-from serving.client import TritonClient
-from serving.ledger import ledger_of
-from serving.standing import Release, standing_of
+from millrace.models.errors import InputError, MillraceError, nearest
+from millrace.models.places import Places
+from millrace.serving.client import TritonClient
+from millrace.serving.ledger import ledger_of
+from millrace.serving.standing import Release, standing_of
 
 
 @dataclass(frozen=True)

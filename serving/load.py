@@ -11,9 +11,9 @@ import numpy.typing as npt
 from tritonclient.grpc import aio
 from tritonclient.utils import InferenceServerException
 
-from models.errors import InputError
-from models.places import Endpoint
-from serving.client import PREDICT_SECONDS, to_input
+from millrace.models.errors import InputError
+from millrace.models.places import Endpoint
+from millrace.serving.client import PREDICT_SECONDS, to_input
 
 
 @dataclass(frozen=True)

@@ -4,13 +4,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from models.errors import MillraceError, TransientError, WorkError
-from serving.actions import Switch, Unload
-from serving.client import TritonClient
-from serving.config import loaded_anew, specific
-from serving.index import live_version, ready_versions
-from serving.repository import Repository
-from serving.version_config import config_of, one_config_for
+from millrace.models.errors import MillraceError, TransientError, WorkError
+from millrace.serving.actions import Switch, Unload
+from millrace.serving.client import TritonClient
+from millrace.serving.config import loaded_anew, specific
+from millrace.serving.index import live_version, ready_versions
+from millrace.serving.repository import Repository
+from millrace.serving.version_config import config_of, one_config_for
 
 UNLOAD_SECONDS = 60.0
 POLL_SECONDS = 0.02

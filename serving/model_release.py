@@ -1,7 +1,8 @@
 """One release of one model: a plan is carried out, action by action.
 
-`serving.plan` decides; here are the effects. Triton passes no change on to another replica, so
-each one is told. Whatever stops this in the middle, the next release begins from what it finds.
+`millrace.serving.plan` decides; here are the effects. Triton passes no change on to another
+replica, so each one is told. Whatever stops this in the middle, the next release begins from what
+it finds.
 """
 
 import logging
@@ -13,11 +14,11 @@ from datetime import datetime
 from functools import singledispatchmethod
 from threading import Event
 
-from models.errors import MillraceError, TransientError, WorkError
-from models.outside_faults import is_of_the_disk
-from models.places import Endpoint
-from serving import loading, splitting, trial
-from serving.actions import (
+from millrace.models.errors import MillraceError, TransientError, WorkError
+from millrace.models.outside_faults import is_of_the_disk
+from millrace.models.places import Endpoint
+from millrace.serving import loading, splitting, trial
+from millrace.serving.actions import (
     Action,
     Dismantle,
     Divert,
@@ -32,14 +33,14 @@ from serving.actions import (
     Verify,
     in_words,
 )
-from serving.backend_check import require_backend
-from serving.client import TritonClient
-from serving.index import live_version
-from serving.observe import Observer
-from serving.outcome import Outcome, outcome_of, refusal, sentence
-from serving.plan import plan
-from serving.standing import Kind, Release, Wish
-from serving.world import World
+from millrace.serving.backend_check import require_backend
+from millrace.serving.client import TritonClient
+from millrace.serving.index import live_version
+from millrace.serving.observe import Observer
+from millrace.serving.outcome import Outcome, outcome_of, refusal, sentence
+from millrace.serving.plan import plan
+from millrace.serving.standing import Kind, Release, Wish
+from millrace.serving.world import World
 
 log = logging.getLogger("millrace")
 

@@ -1,6 +1,6 @@
 """Names in the model repository: of models, and of what Millrace makes beside them for a while."""
 
-from serving.rollout import ARMS
+from millrace.serving.rollout import ARMS
 
 TRIAL = ".trial-"
 """Stands in the name of a model that is loaded only to be tried; no client knows the name."""

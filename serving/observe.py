@@ -8,23 +8,23 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from models.errors import MillraceError, TransientError, WorkError
-from models.faults import unexpected
-from models.places import Endpoint
-from models.printable import one_line
-from models.specs.rollout import RolloutSpec
-from serving import splitting
-from serving.client import TritonClient
-from serving.desk import Desk
-from serving.index import live_version
-from serving.judge import Counts
-from serving.ledger import Ledger
-from serving.names import owner_of
-from serving.repository import Repository
-from serving.rollout import Split, move
-from serving.split_metrics import counted, read
-from serving.standing import Standing, Wish, standing_of
-from serving.world import Policy, Replica, World
+from millrace.models.errors import MillraceError, TransientError, WorkError
+from millrace.models.faults import unexpected
+from millrace.models.places import Endpoint
+from millrace.models.printable import one_line
+from millrace.models.specs.rollout import RolloutSpec
+from millrace.serving import splitting
+from millrace.serving.client import TritonClient
+from millrace.serving.desk import Desk
+from millrace.serving.index import live_version
+from millrace.serving.judge import Counts
+from millrace.serving.ledger import Ledger
+from millrace.serving.names import owner_of
+from millrace.serving.repository import Repository
+from millrace.serving.rollout import Split, move
+from millrace.serving.split_metrics import counted, read
+from millrace.serving.standing import Standing, Wish, standing_of
+from millrace.serving.world import Policy, Replica, World
 
 log = logging.getLogger("millrace")
 

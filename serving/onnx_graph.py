@@ -12,7 +12,7 @@ from google.protobuf.message import DecodeError
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 from onnx.external_data_helper import uses_external_data
 
-from models.errors import InputError
+from millrace.models.errors import InputError
 
 DYNAMIC = -1
 

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from models.errors import MillraceError, TransientError, WorkError
-from models.places import Endpoint
-from models.printable import one_line
-from serving.index import live_version
-from serving.world import Replica, World
+from millrace.models.errors import MillraceError, TransientError, WorkError
+from millrace.models.places import Endpoint
+from millrace.models.printable import one_line
+from millrace.serving.index import live_version
+from millrace.serving.world import Replica, World
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ may stop after any of them: the plan made from what is there then finishes the w
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from models.places import Endpoint
-from serving.actions import (
+from millrace.models.places import Endpoint
+from millrace.serving.actions import (
     Action,
     Dismantle,
     Divert,
@@ -23,12 +23,12 @@ from serving.actions import (
     Unload,
     Verify,
 )
-from serving.index import live_version, ready_versions
-from serving.names import TRIAL, is_made_here, owner_of
-from serving.rollout import ARMS, Move, Split, first_split, next_split
-from serving.standing import Standing, Wish
-from serving.status import Trial, statuses
-from serving.world import Replica, World
+from millrace.serving.index import live_version, ready_versions
+from millrace.serving.names import TRIAL, is_made_here, owner_of
+from millrace.serving.rollout import ARMS, Move, Split, first_split, next_split
+from millrace.serving.standing import Standing, Wish
+from millrace.serving.status import Trial, statuses
+from millrace.serving.world import Replica, World
 
 GRACE_SECONDS = 60.0
 """How long a version stays live whose alias was removed: it may be set again on another one."""

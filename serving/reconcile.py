@@ -8,18 +8,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from threading import Event
 
-from models.errors import MillraceError
-from models.faults import unexpected
-from models.places import Endpoint
-from models.printable import one_line
-from serving.abreast import abreast
-from serving.desk import Desk
-from serving.ledger import Ledger
-from serving.model_release import ModelRelease, Request
-from serving.observe import Observer
-from serving.outcome import Outcome, outcome_of
-from serving.plan import plan
-from serving.repository import Repository
+from millrace.models.errors import MillraceError
+from millrace.models.faults import unexpected
+from millrace.models.places import Endpoint
+from millrace.models.printable import one_line
+from millrace.serving.abreast import abreast
+from millrace.serving.desk import Desk
+from millrace.serving.ledger import Ledger
+from millrace.serving.model_release import ModelRelease, Request
+from millrace.serving.observe import Observer
+from millrace.serving.outcome import Outcome, outcome_of
+from millrace.serving.plan import plan
+from millrace.serving.repository import Repository
 
 
 def reconcile(

@@ -20,13 +20,13 @@ from pathlib import Path
 
 from tritonclient.grpc import model_config_pb2 as pb
 
-from models.errors import InputError, TransientError, WorkError
-from serving.config import LABELS, to_text
-from serving.names import owner_of
-from serving.onnx_graph import Signature
-from serving.signature import signature_of
-from serving.version_config import files_of_the_backend, require_servable
-from serving.version_folder import (
+from millrace.models.errors import InputError, TransientError, WorkError
+from millrace.serving.config import LABELS, to_text
+from millrace.serving.names import owner_of
+from millrace.serving.onnx_graph import Signature
+from millrace.serving.signature import signature_of
+from millrace.serving.version_config import files_of_the_backend, require_servable
+from millrace.serving.version_folder import (
     Artifact,
     copy_version,
     digest_in,

@@ -15,11 +15,11 @@ from typing import Literal
 
 from tritonclient.grpc import model_config_pb2 as pb
 
-from models.specs.rollout import RolloutSpec
-from models.specs.serving import ServingSpec
-from serving.config import model_config, specific
-from serving.judge import TESTS, Counts, judge
-from serving.onnx_graph import Signature
+from millrace.models.specs.rollout import RolloutSpec
+from millrace.models.specs.serving import ServingSpec
+from millrace.serving.config import model_config, specific
+from millrace.serving.judge import TESTS, Counts, judge
+from millrace.serving.onnx_graph import Signature
 
 BACKEND = "traffic_split"
 ARMS = ".arms"

@@ -1,9 +1,9 @@
 """What a client sees of a graph: its own tensors, or what stands before it."""
 
-from models.errors import InputError
-from serving.onnx_graph import Signature, read_signature
-from serving.text_signature import of_text
-from serving.version_folder import ONNX, Artifact
+from millrace.models.errors import InputError
+from millrace.serving.onnx_graph import Signature, read_signature
+from millrace.serving.text_signature import of_text
+from millrace.serving.version_folder import ONNX, Artifact
 
 
 def signature_of(artifact: Artifact) -> Signature:

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from urllib.error import URLError
 from urllib.request import urlopen
 
-from models.errors import TransientError
-from models.places import Endpoint
-from serving.judge import Arm, Counts
-from serving.rollout import Split
+from millrace.models.errors import TransientError
+from millrace.models.places import Endpoint
+from millrace.serving.judge import Arm, Counts
+from millrace.serving.rollout import Split
 
 PREFIX = "millrace_split_"
 SUFFIX = "_total"

@@ -20,16 +20,16 @@ model is loaded once more; the same holds for every Python-based backend.
 import time
 from collections.abc import Callable
 
-from models.errors import MillraceError, TransientError, WorkError
-from serving import split_metrics
-from serving.client import TritonClient
-from serving.config import from_text, loaded_anew
-from serving.index import ready_versions
-from serving.onnx_graph import Signature
-from serving.repository import Repository
-from serving.rollout import ARMS, Split, arms_config, split_of, splitter_config
-from serving.signature import signature_of
-from serving.version_config import one_config_for
+from millrace.models.errors import MillraceError, TransientError, WorkError
+from millrace.serving import split_metrics
+from millrace.serving.client import TritonClient
+from millrace.serving.config import from_text, loaded_anew
+from millrace.serving.index import ready_versions
+from millrace.serving.onnx_graph import Signature
+from millrace.serving.repository import Repository
+from millrace.serving.rollout import ARMS, Split, arms_config, split_of, splitter_config
+from millrace.serving.signature import signature_of
+from millrace.serving.version_config import one_config_for
 
 DRAIN_SECONDS = 60.0
 POLL_SECONDS = 0.05

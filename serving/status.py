@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from models.places import Endpoint
-from serving.rollout import Split
-from serving.standing import Release, Standing, Wish
+from millrace.models.places import Endpoint
+from millrace.serving.rollout import Split
+from millrace.serving.standing import Release, Standing, Wish
 
 Tags = Mapping[str, str | None]
 

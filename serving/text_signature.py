@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from onnx import TensorProto
 
-from serving.onnx_graph import DYNAMIC, Signature, TensorSpec
+from millrace.serving.onnx_graph import DYNAMIC, Signature, TensorSpec
 
 BACKEND = "text_onnxruntime"
 TEXT = "text"

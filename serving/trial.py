@@ -14,14 +14,14 @@ from secrets import token_hex
 
 import numpy as np
 
-from models.errors import MillraceError, WorkError
-from serving.client import TritonClient
-from serving.config import latest
-from serving.expected import Expected
-from serving.names import TRIAL
-from serving.repository import Repository
-from serving.trial_limits import load_seconds
-from serving.version_config import config_of
+from millrace.models.errors import MillraceError, WorkError
+from millrace.serving.client import TritonClient
+from millrace.serving.config import latest
+from millrace.serving.expected import Expected
+from millrace.serving.names import TRIAL
+from millrace.serving.repository import Repository
+from millrace.serving.trial_limits import load_seconds
+from millrace.serving.version_config import config_of
 
 PROBE_SECONDS = 2.0
 PROBE_REQUESTS = 200

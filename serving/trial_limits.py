@@ -1,9 +1,9 @@
 """What a version may take to be tried: more for a larger one."""
 
-from models.apart import Limits
-from models.language_engine import EngineName
-from models.machine import memory_bytes
-from models.specs.serving import ServingSpec
+from millrace.models.apart import Limits
+from millrace.models.language_engine import EngineName
+from millrace.models.machine import memory_bytes
+from millrace.models.specs.serving import ServingSpec
 
 ALONE = Limits(seconds=60.0, memory=16 << 30)
 """Of the smallest model; a larger one has more of both. Less memory where the machine has less."""

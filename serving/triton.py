@@ -1,8 +1,8 @@
 """The embedded Triton server: its command line, and a block in which it runs.
 
 Its HTTP and its metrics are on Unix sockets in the home, which other users cannot enter; the guard
-listens on the public ports of both (`serving.guard`). Its gRPC is public and wants a token for all
-that changes the server.
+listens on the public ports of both (`millrace.serving.guard`). Its gRPC is public and wants a token
+for all that changes the server.
 """
 
 import hashlib
@@ -19,11 +19,11 @@ from pathlib import Path
 
 import psutil
 
-from models.errors import InputError, WorkError
-from models.places import Endpoint, Places
-from serving import guard
-from serving.backend_directory import find_server, prepare_backends, python_environment
-from serving.client import TOKEN_HEADER, TritonClient
+from millrace.models.errors import InputError, WorkError
+from millrace.models.places import Endpoint, Places
+from millrace.serving import guard
+from millrace.serving.backend_directory import find_server, prepare_backends, python_environment
+from millrace.serving.client import TOKEN_HEADER, TritonClient
 
 __all__ = ["clean_up", "command", "find_server", "log_file", "prepare_backends", "running"]
 

@@ -5,14 +5,14 @@ from pathlib import Path
 
 from tritonclient.grpc import model_config_pb2 as pb
 
-from models.errors import InputError
-from models.language_engine import MODEL_JSON
-from serving.config import model_config
-from serving.language.config import language_config, require_one_device
-from serving.language.draft import require_fit, tokens_of
-from serving.language.vllm_config import model_json, vllm_config
-from serving.signature import signature_of
-from serving.version_folder import Artifact
+from millrace.models.errors import InputError
+from millrace.models.language_engine import MODEL_JSON
+from millrace.serving.config import model_config
+from millrace.serving.language.config import language_config, require_one_device
+from millrace.serving.language.draft import require_fit, tokens_of
+from millrace.serving.language.vllm_config import model_json, vllm_config
+from millrace.serving.signature import signature_of
+from millrace.serving.version_folder import Artifact
 
 
 def config_of(
@@ -27,7 +27,7 @@ def config_of(
     Args:
         name: the model, which is also its folder.
         artifact: the version.
-        version_policy: `serving.config.latest(n)` or `specific(versions)`.
+        version_policy: `millrace.serving.config.latest(n)` or `specific(versions)`.
         parameters: more parameters of its backend.
 
     Raises:

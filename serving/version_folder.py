@@ -16,12 +16,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from models.digest import GRAPH, digest_of, digest_of_model
-from models.errors import InputError, TransientError, WorkError
-from models.language_engine import MODEL_JSON, EngineName, engine_of
-from models.package import NAME, KindName
-from models.specs.serving import ServingSpec
-from serving.language.draft import DRAFT, Draft
+from millrace.models.digest import GRAPH, digest_of, digest_of_model
+from millrace.models.errors import InputError, TransientError, WorkError
+from millrace.models.language_engine import MODEL_JSON, EngineName, engine_of
+from millrace.models.package import NAME, KindName
+from millrace.models.specs.serving import ServingSpec
+from millrace.serving.language.draft import DRAFT, Draft
 
 ONNX, TOKENIZER, RULES, CARD = GRAPH, "tokenizer.json", "features.json", "version.json"
 CHUNK = 1 << 20

@@ -4,12 +4,12 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from models.errors import MillraceError
-from models.places import Endpoint
-from models.specs.rollout import RolloutSpec
-from serving.index import LoadedModel
-from serving.rollout import Move, Split
-from serving.standing import Standing, Wish
+from millrace.models.errors import MillraceError
+from millrace.models.places import Endpoint
+from millrace.models.specs.rollout import RolloutSpec
+from millrace.serving.index import LoadedModel
+from millrace.serving.rollout import Move, Split
+from millrace.serving.standing import Standing, Wish
 
 
 @dataclass(frozen=True)

@@ -3,23 +3,23 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from models.arrays import Array
-from models.errors import InputError, MillraceError
-from models.package import LanguagePackage, Package
-from models.places import Places
-from serving.batch.agreement import Agreement, require_agreement
-from serving.batch.live import Live, LivePrompts, LiveRows, compared, in_a_line, not_live
-from serving.batch.prompts.base import Prompts
-from serving.batch.row_job import RowJob
-from serving.batch.sample import Example, Scored, examples
-from serving.client import TritonClient
-from serving.language.expected import INEXACT
-from serving.language.request import Messages, Piece, Sampling
-from serving.ledger import ledger_of
-from serving.standing import Wish, standing_of
-from tasks.graph_dossier import GraphDossier
-from tasks.language.dossier import LanguageDossier
-from tasks.progress import log
+from millrace.models.arrays import Array
+from millrace.models.errors import InputError, MillraceError
+from millrace.models.package import LanguagePackage, Package
+from millrace.models.places import Places
+from millrace.serving.batch.agreement import Agreement, require_agreement
+from millrace.serving.batch.live import Live, LivePrompts, LiveRows, compared, in_a_line, not_live
+from millrace.serving.batch.prompts.base import Prompts
+from millrace.serving.batch.row_job import RowJob
+from millrace.serving.batch.sample import Example, Scored, examples
+from millrace.serving.client import TritonClient
+from millrace.serving.language.expected import INEXACT
+from millrace.serving.language.request import Messages, Piece, Sampling
+from millrace.serving.ledger import ledger_of
+from millrace.serving.standing import Wish, standing_of
+from millrace.tasks.graph_dossier import GraphDossier
+from millrace.tasks.language.dossier import LanguageDossier
+from millrace.tasks.progress import log
 
 INDEX_SECONDS = 2.0
 """For a server to say what it has loaded."""
@@ -45,7 +45,7 @@ ROWS, PROMPTS = Much(64, 10.0, 0.05), Much(8, 30.0, 0.25)
 
 @dataclass(frozen=True)
 class LiveCheck:
-    """Compares a job with the live model; a `serving.batch.sample.Check`.
+    """Compares a job with the live model; a `millrace.serving.batch.sample.Check`.
 
     Attributes:
         job: what scored.

@@ -12,18 +12,18 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from models.errors import InputError
-from models.language.documents import kind_of
-from models.package import ModelVersion
-from models.places import Places
-from models.snapshots import Snapshot, open_snapshot, sampled
-from serving.batch.drift import Bins, bins_of_values
-from serving.batch.job import ERROR, ROW, TOKENS_IN, TOKENS_OUT
-from serving.batch.prompts.base import Prompts, context_of, is_readable
-from serving.batch.row_job import TOKENS, RowJob
-from serving.batch.row_keys import cells_of
-from tasks.batch_job import AnyJob
-from tasks.progress import log
+from millrace.models.errors import InputError
+from millrace.models.language.documents import kind_of
+from millrace.models.package import ModelVersion
+from millrace.models.places import Places
+from millrace.models.snapshots import Snapshot, open_snapshot, sampled
+from millrace.serving.batch.drift import Bins, bins_of_values
+from millrace.serving.batch.job import ERROR, ROW, TOKENS_IN, TOKENS_OUT
+from millrace.serving.batch.prompts.base import Prompts, context_of, is_readable
+from millrace.serving.batch.row_job import TOKENS, RowJob
+from millrace.serving.batch.row_keys import cells_of
+from millrace.tasks.batch_job import AnyJob
+from millrace.tasks.progress import log
 
 PREDICTION = "prediction"
 ROWS = 1024

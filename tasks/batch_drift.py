@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from models.tracking import TrackedRun
-from serving.batch.drift import Bins, Drift, drift_of
-from serving.batch.drift_plot import drift_figure, shares_figure
-from serving.batch.lineage import seen_by
-from serving.batch.report import BatchReport
-from tasks.progress import log
+from millrace.models.tracking import TrackedRun
+from millrace.serving.batch.drift import Bins, Drift, drift_of
+from millrace.serving.batch.drift_plot import drift_figure, shares_figure
+from millrace.serving.batch.lineage import seen_by
+from millrace.serving.batch.report import BatchReport
+from millrace.tasks.progress import log
 
 EVENT = "millrace.batch.drift"
 WORST = 6

@@ -1,17 +1,17 @@
 """Which job scores with a version, by the kind of model that it is."""
 
-from models.columns import Column
-from models.language_engine import engine_of
-from models.language_generation import chat_template_of
-from models.package import FORM, GraphPackage, Package
-from models.pieces import PLACES
-from models.pipeline import Pipeline
-from models.places import Places
-from serving.batch.prompts.prompt_job import PromptJob
-from serving.batch.prompts.sampling import Sampling
-from serving.batch.prompts.vllm_job import VllmJob, engine_arguments_of
-from serving.batch.prompts.vllm_place import engines_of, gpus_of_ray, vllm_version
-from serving.batch.row_job import RowJob
+from millrace.models.columns import Column
+from millrace.models.language_engine import engine_of
+from millrace.models.language_generation import chat_template_of
+from millrace.models.package import FORM, GraphPackage, Package
+from millrace.models.pieces import PLACES
+from millrace.models.pipeline import Pipeline
+from millrace.models.places import Places
+from millrace.serving.batch.prompts.prompt_job import PromptJob
+from millrace.serving.batch.prompts.sampling import Sampling
+from millrace.serving.batch.prompts.vllm_job import VllmJob, engine_arguments_of
+from millrace.serving.batch.prompts.vllm_place import engines_of, gpus_of_ray, vllm_version
+from millrace.serving.batch.row_job import RowJob
 
 ROWS, PROMPTS = 1024, 256
 """Of one call of the model, where the pipeline file does not say."""

@@ -5,14 +5,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from models.mlflow_pages import version_page
-from models.pipeline import Pipeline
-from models.places import Places
-from models.tracking import TrackedRun, client
-from serving.batch.agreement import Agreement
-from serving.batch.meter import Told
-from serving.batch.report import SECONDS_PER_DAY, BatchReport
-from serving.batch.throughput import (
+from millrace.models.mlflow_pages import version_page
+from millrace.models.pipeline import Pipeline
+from millrace.models.places import Places
+from millrace.models.tracking import TrackedRun, client
+from millrace.serving.batch.agreement import Agreement
+from millrace.serving.batch.meter import Told
+from millrace.serving.batch.report import SECONDS_PER_DAY, BatchReport
+from millrace.serving.batch.throughput import (
     Sample,
     Unit,
     Work,
@@ -22,8 +22,8 @@ from serving.batch.throughput import (
     per_day,
     throughput,
 )
-from serving.batch.throughput_plot import runs_figure, throughput_figure
-from tasks.progress import log
+from millrace.serving.batch.throughput_plot import runs_figure, throughput_figure
+from millrace.tasks.progress import log
 
 EXPERIMENT = ".batch"
 """After the pipeline's name; no pipeline's name has a dot."""

@@ -5,16 +5,16 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 
-from models import snapshots
-from models.answers import answers_of
-from models.arrays import Array
-from models.errors import InputError
-from models.features import Encoding
-from models.machine import this_machine
-from models.onnx_session import OnnxSession
-from models.package import GraphPackage
-from models.pieces import answered
-from models.pipeline import Pipeline
+from millrace.models import snapshots
+from millrace.models.answers import answers_of
+from millrace.models.arrays import Array
+from millrace.models.errors import InputError
+from millrace.models.features import Encoding
+from millrace.models.machine import this_machine
+from millrace.models.onnx_session import OnnxSession
+from millrace.models.package import GraphPackage
+from millrace.models.pieces import answered
+from millrace.models.pipeline import Pipeline
 
 
 def split_rows(

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from typing import Protocol
 
-from models.package import LanguagePackage, Package
-from models.places import Places
-from serving.expected import Expected
-from serving.version_folder import Artifact
+from millrace.models.package import LanguagePackage, Package
+from millrace.models.places import Places
+from millrace.serving.expected import Expected
+from millrace.serving.version_folder import Artifact
 
 
 @dataclass(frozen=True)
@@ -76,8 +76,8 @@ class Dossier(Protocol):
 
 def dossier_of(package: Package, places: Places) -> Dossier:
     """Return a version's files as what they are."""
-    from tasks.graph_dossier import GraphDossier
-    from tasks.language.dossier import LanguageDossier
+    from millrace.tasks.graph_dossier import GraphDossier
+    from millrace.tasks.language.dossier import LanguageDossier
 
     if isinstance(package, LanguagePackage):
         return LanguageDossier(package, places)

@@ -8,30 +8,30 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from export.baseline import Baseline, baseline_of
-from export.candidate import Candidate, choose, fallback
-from export.certificate import Certificate, Stage
-from models import snapshots
-from models.answers import answers_of
-from models.arrays import Array
-from models.errors import WorkError
-from models.features import Encoding
-from models.machine import others_use, this_machine
-from models.named_version import in_words
-from models.package import GraphPackage
-from models.pieces import answered
-from models.pipeline import Pipeline
-from tasks.compared import first_rows, split_rows
-from tasks.export_files import write_files, write_golden
-from tasks.exporter import evidence_of, exporter_of
-from tasks.progress import bar, log
-from tasks.retry import step
-from tasks.train import Trained
+from millrace.export.baseline import Baseline, baseline_of
+from millrace.export.candidate import Candidate, choose, fallback
+from millrace.export.certificate import Certificate, Stage
+from millrace.models import snapshots
+from millrace.models.answers import answers_of
+from millrace.models.arrays import Array
+from millrace.models.errors import WorkError
+from millrace.models.features import Encoding
+from millrace.models.machine import others_use, this_machine
+from millrace.models.named_version import in_words
+from millrace.models.package import GraphPackage
+from millrace.models.pieces import answered
+from millrace.models.pipeline import Pipeline
+from millrace.tasks.compared import first_rows, split_rows
+from millrace.tasks.export_files import write_files, write_golden
+from millrace.tasks.exporter import evidence_of, exporter_of
+from millrace.tasks.progress import bar, log
+from millrace.tasks.retry import step
+from millrace.tasks.train import Trained
 
 if TYPE_CHECKING:
-    from export.exporter import Exporter
-    from export.measure import Evidence
-    from models.objective import Objective
+    from millrace.export.exporter import Exporter
+    from millrace.export.measure import Evidence
+    from millrace.models.objective import Objective
 
 
 BUSY = 0.3
@@ -211,7 +211,7 @@ def _reference(
 
 
 def _answers(path: Path, evidence: "Evidence") -> Array:
-    from models.onnx_session import OnnxSession
+    from millrace.models.onnx_session import OnnxSession
 
     session = OnnxSession(path, threads=this_machine().cores)
     return answered(session.answer, evidence.test, evidence.read)

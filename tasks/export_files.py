@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from export.certificate import Certificate
-from models.features import TEXT, Encoding
-from models.pipeline import Pipeline
-from models.pipeline_file import resolved_yaml
+from millrace.export.certificate import Certificate
+from millrace.models.features import TEXT, Encoding
+from millrace.models.pipeline import Pipeline
+from millrace.models.pipeline_file import resolved_yaml
 
 if TYPE_CHECKING:
-    from export.measure import Evidence
+    from millrace.export.measure import Evidence
 
 
 def write_files(

@@ -5,19 +5,19 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from models import snapshots
-from models.arrays import Array
-from models.features import Encoding
-from models.gpu import this_gpu
-from models.pipeline import Pipeline
-from models.tensorrt_options import provider_options
-from tasks.compared import split_rows
-from tasks.progress import log
-from tasks.train import Trained
+from millrace.models import snapshots
+from millrace.models.arrays import Array
+from millrace.models.features import Encoding
+from millrace.models.gpu import this_gpu
+from millrace.models.pipeline import Pipeline
+from millrace.models.tensorrt_options import provider_options
+from millrace.tasks.compared import split_rows
+from millrace.tasks.progress import log
+from millrace.tasks.train import Trained
 
 if TYPE_CHECKING:
-    from export.exporter import Exporter
-    from export.measure import Evidence
+    from millrace.export.exporter import Exporter
+    from millrace.export.measure import Evidence
 
 
 def exporter_of(
@@ -36,13 +36,13 @@ def exporter_of(
         folder: an empty folder for the files.
         timing_caches: folder, kept, of what speeds up the next build of an engine.
     """
-    from export.engine import axes_of
-    from export.exporter import Exporter
-    from models.checkpoint import load_weights
-    from models.compression import remove_pruned
-    from models.families import build_network
-    from models.network import Served
-    from models.objective import objective_of
+    from millrace.export.engine import axes_of
+    from millrace.export.exporter import Exporter
+    from millrace.models.checkpoint import load_weights
+    from millrace.models.compression import remove_pruned
+    from millrace.models.families import build_network
+    from millrace.models.network import Served
+    from millrace.models.objective import objective_of
 
     encoding = trained.encoding
     objective = objective_of(encoding)
@@ -72,7 +72,7 @@ def exporter_of(
 
 def evidence_of(pipeline: Pipeline, exporter: "Exporter", rows: Array, target: Array) -> "Evidence":
     """Answer rows with the network, as the measure of every form."""
-    from export.measure import gather_evidence
+    from millrace.export.measure import gather_evidence
 
     return gather_evidence(
         *(exporter.served, exporter.objective, exporter.read, rows, target),

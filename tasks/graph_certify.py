@@ -6,20 +6,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from export.certificate import Certificate, Stage, largest_difference, relative_loss
-from models.answers import answers_of
-from models.arrays import Array
-from models.machine import this_machine
-from models.onnx_session import OnnxSession
-from models.package import GraphPackage, ModelVersion
-from models.pieces import answered, golden_requests
-from models.places import Places
-from serving.client import TritonClient
-from serving.golden import TOLERANCE
-from serving.repository import one_line
-from tasks.compared import first_rows, split_rows
-from tasks.kept import certificate_of, certified_snapshot, pipeline_of
-from tasks.progress import bar, log
+from millrace.export.certificate import Certificate, Stage, largest_difference, relative_loss
+from millrace.models.answers import answers_of
+from millrace.models.arrays import Array
+from millrace.models.machine import this_machine
+from millrace.models.onnx_session import OnnxSession
+from millrace.models.package import GraphPackage, ModelVersion
+from millrace.models.pieces import answered, golden_requests
+from millrace.models.places import Places
+from millrace.serving.client import TritonClient
+from millrace.serving.golden import TOLERANCE
+from millrace.serving.repository import one_line
+from millrace.tasks.compared import first_rows, split_rows
+from millrace.tasks.kept import certificate_of, certified_snapshot, pipeline_of
+from millrace.tasks.progress import bar, log
 
 OTHERWISE = 0.005
 """Share of the test split that another processor's rounding may answer otherwise."""

@@ -2,19 +2,19 @@
 
 from dataclasses import dataclass
 
-from export.certificate import Certificate, Stage
-from models.answers import answers_of
-from models.gpu import these_ties
-from models.machine import this_machine
-from models.package import GraphPackage, Package
-from models.places import Places
-from models.snapshots import open_snapshot
-from serving.golden import GoldenBatch
-from serving.version_folder import Artifact
-from tasks.compared import metric_of
-from tasks.dossier import Measured
-from tasks.kept import certificate_of, pipeline_of
-from tasks.report import certificate_table
+from millrace.export.certificate import Certificate, Stage
+from millrace.models.answers import answers_of
+from millrace.models.gpu import these_ties
+from millrace.models.machine import this_machine
+from millrace.models.package import GraphPackage, Package
+from millrace.models.places import Places
+from millrace.models.snapshots import open_snapshot
+from millrace.serving.golden import GoldenBatch
+from millrace.serving.version_folder import Artifact
+from millrace.tasks.compared import metric_of
+from millrace.tasks.dossier import Measured
+from millrace.tasks.kept import certificate_of, pipeline_of
+from millrace.tasks.report import certificate_table
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,14 @@
 """Step: from the source to a snapshot."""
 
-from models import tables
-from models.inference import describe
-from models.pipeline import Pipeline
-from models.places import Places
-from models.snapshots import Snapshot
-from models.verdict import nulls_hint
-from tasks import progress
-from tasks.progress import log
-from tasks.retry import step
+from millrace.models import tables
+from millrace.models.inference import describe
+from millrace.models.pipeline import Pipeline
+from millrace.models.places import Places
+from millrace.models.snapshots import Snapshot
+from millrace.models.verdict import nulls_hint
+from millrace.tasks import progress
+from millrace.tasks.progress import log
+from millrace.tasks.retry import step
 
 
 @step(timeout_seconds=6 * 3600)

@@ -2,14 +2,14 @@
 
 import yaml
 
-from export.certificate import Certificate
-from export.language.language_certificate import LanguageCertificate
-from models.bounded import bounded_yaml
-from models.errors import InputError
-from models.package import Package, unreadable
-from models.pipeline import Pipeline
-from models.places import Places
-from models.snapshots import Snapshot, open_snapshot
+from millrace.export.certificate import Certificate
+from millrace.export.language.language_certificate import LanguageCertificate
+from millrace.models.bounded import bounded_yaml
+from millrace.models.errors import InputError
+from millrace.models.package import Package, unreadable
+from millrace.models.pipeline import Pipeline
+from millrace.models.places import Places
+from millrace.models.snapshots import Snapshot, open_snapshot
 
 
 def certificate_of(package: Package) -> Certificate:

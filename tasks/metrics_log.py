@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from models.tracking import TrackedRun
-from tasks.progress import log
+from millrace.models.tracking import TrackedRun
+from millrace.tasks.progress import log
 
 
 @dataclass

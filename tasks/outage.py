@@ -4,11 +4,11 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from models.errors import InputError, TransientError
-from models.outside_faults import outside_fault
-from models.places import Places
-from models.tracking import TrackedRun, check_reachable
-from tasks.progress import log
+from millrace.models.errors import InputError, TransientError
+from millrace.models.outside_faults import outside_fault
+from millrace.models.places import Places
+from millrace.models.tracking import TrackedRun, check_reachable
+from millrace.tasks.progress import log
 
 WAIT_S, LOOK_S = 600.0, 5.0
 

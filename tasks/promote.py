@@ -4,18 +4,18 @@ import math
 import time
 from dataclasses import replace
 
-from models.package import ModelVersion
-from models.pipeline import Pipeline
-from models.places import Places
-from models.promotion import Promotion, decide
-from models.registry import CHALLENGER, CHAMPION, registry_of
-from serving.ledger import ledger_of
-from serving.plan import target
-from serving.standing import standing_of
-from tasks.export import Exported
-from tasks.progress import log
-from tasks.release import RegistryDesk
-from tasks.retry import step
+from millrace.models.package import ModelVersion
+from millrace.models.pipeline import Pipeline
+from millrace.models.places import Places
+from millrace.models.promotion import Promotion, decide
+from millrace.models.registry import CHALLENGER, CHAMPION, registry_of
+from millrace.serving.ledger import ledger_of
+from millrace.serving.plan import target
+from millrace.serving.standing import standing_of
+from millrace.tasks.export import Exported
+from millrace.tasks.progress import log
+from millrace.tasks.release import RegistryDesk
+from millrace.tasks.retry import step
 
 
 @step(timeout_seconds=4 * 3600)

@@ -2,21 +2,21 @@
 
 from typing import TYPE_CHECKING
 
-from models.errors import InputError
-from models.features import Encoding
-from models.language.base import pinned_base
-from models.model_uri import is_model_uri
-from models.named_version import in_words, version_named
-from models.package import GraphPackage
-from models.pipeline import Pipeline
-from models.registry import Registry
-from models.specs.compression import DistillationSpec
-from models.specs.training import TrainingSpec
-from tasks.language.draft import with_pinned_draft
-from tasks.progress import log
+from millrace.models.errors import InputError
+from millrace.models.features import Encoding
+from millrace.models.language.base import pinned_base
+from millrace.models.model_uri import is_model_uri
+from millrace.models.named_version import in_words, version_named
+from millrace.models.package import GraphPackage
+from millrace.models.pipeline import Pipeline
+from millrace.models.registry import Registry
+from millrace.models.specs.compression import DistillationSpec
+from millrace.models.specs.training import TrainingSpec
+from millrace.tasks.language.draft import with_pinned_draft
+from millrace.tasks.progress import log
 
 if TYPE_CHECKING:
-    from models.distillation import Teacher
+    from millrace.models.distillation import Teacher
 
 
 def reference_of(spec: TrainingSpec, registry: Registry, encoding: Encoding) -> GraphPackage | None:
@@ -74,7 +74,7 @@ def teacher_of(spec: DistillationSpec, registry: Registry, encoding: Encoding) -
         InputError: there is no such version, or it takes other columns or has other classes.
         TransientError: MLflow cannot be reached.
     """
-    from models.distillation import Teacher
+    from millrace.models.distillation import Teacher
 
     package = registered(spec.teacher, registry, encoding)
     model = package.model.read_bytes()

@@ -1,17 +1,17 @@
 """Step: from a certified candidate to a version in the registry."""
 
-from models.errors import WorkError
-from models.package import ModelVersion
-from models.pipeline import Pipeline
-from models.places import Places
-from models.registry import registry_of
-from models.snapshots import Snapshot
-from models.tracking import TrackedRun
-from tasks.export import Exported
-from tasks.progress import log
-from tasks.report import candidates_table, certificate_table
-from tasks.retry import step
-from tasks.train import Trained
+from millrace.models.errors import WorkError
+from millrace.models.package import ModelVersion
+from millrace.models.pipeline import Pipeline
+from millrace.models.places import Places
+from millrace.models.registry import registry_of
+from millrace.models.snapshots import Snapshot
+from millrace.models.tracking import TrackedRun
+from millrace.tasks.export import Exported
+from millrace.tasks.progress import log
+from millrace.tasks.report import candidates_table, certificate_table
+from millrace.tasks.retry import step
+from millrace.tasks.train import Trained
 
 
 @step(timeout_seconds=900)
@@ -46,7 +46,7 @@ def register_version(
 @step(timeout_seconds=300)
 def log_evidence(pipeline: Pipeline, trained: Trained, exported: Exported, run: TrackedRun) -> None:
     """Log certificate, candidates, curves and pictures to the run."""
-    from models.plots import confusion_matrix, learning_curves, predicted_against_true
+    from millrace.models.plots import confusion_matrix, learning_curves, predicted_against_true
 
     certificate, labels = exported.certificate, trained.encoding.labels
     run.log_text(certificate.to_json(), "certificate.json")
@@ -66,8 +66,8 @@ def log_evidence(pipeline: Pipeline, trained: Trained, exported: Exported, run: 
 
 def log_candidates(exported: Exported, run: TrackedRun, objective: str) -> None:
     """Log every form that was measured, and what makes it again."""
-    from export.candidate import pareto
-    from models.plots import FormPoint, pareto_front
+    from millrace.export.candidate import pareto
+    from millrace.models.plots import FormPoint, pareto_front
 
     certificate, points = exported.certificate, []
     front = {candidate.name for candidate in pareto(exported.candidates)}

@@ -6,33 +6,33 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from models.errors import InputError, MillraceError, WorkError
-from models.guard import Credentials, Incumbent, refusal
-from models.package import ModelVersion, Package
-from models.pipeline import Pipeline
-from models.places import Places
-from models.printable import one_line
-from models.promotion import Comparison
-from models.registry import Registry, registry_of
-from models.specs.rollout import RolloutSpec
-from models.tracking import TrackedRun
-from serving.actions import Action, in_words
-from serving.expected import Expected
-from serving.ledger import ledger_of
-from serving.model_release import Request
-from serving.observe import Observer
-from serving.outcome import Outcome
-from serving.plan import plan
-from serving.reconcile import reconcile
-from serving.repository import Repository
-from serving.standing import Release, Wish
-from serving.status import Tags
-from serving.version_folder import Artifact
-from tasks.dossier import Dossier, dossier_of
-from tasks.kept import pipeline_of
-from tasks.progress import log
-from tasks.report import release_table
-from tasks.retry import step
+from millrace.models.errors import InputError, MillraceError, WorkError
+from millrace.models.guard import Credentials, Incumbent, refusal
+from millrace.models.package import ModelVersion, Package
+from millrace.models.pipeline import Pipeline
+from millrace.models.places import Places
+from millrace.models.printable import one_line
+from millrace.models.promotion import Comparison
+from millrace.models.registry import Registry, registry_of
+from millrace.models.specs.rollout import RolloutSpec
+from millrace.models.tracking import TrackedRun
+from millrace.serving.actions import Action, in_words
+from millrace.serving.expected import Expected
+from millrace.serving.ledger import ledger_of
+from millrace.serving.model_release import Request
+from millrace.serving.observe import Observer
+from millrace.serving.outcome import Outcome
+from millrace.serving.plan import plan
+from millrace.serving.reconcile import reconcile
+from millrace.serving.repository import Repository
+from millrace.serving.standing import Release, Wish
+from millrace.serving.status import Tags
+from millrace.serving.version_folder import Artifact
+from millrace.tasks.dossier import Dossier, dossier_of
+from millrace.tasks.kept import pipeline_of
+from millrace.tasks.progress import log
+from millrace.tasks.report import release_table
+from millrace.tasks.retry import step
 
 
 @step(timeout_seconds=900)

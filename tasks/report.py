@@ -6,21 +6,21 @@ from typing import TYPE_CHECKING
 
 from prefect.artifacts import create_link_artifact, create_markdown_artifact
 
-from models.mlflow_pages import page, version_page
-from models.pipeline import Pipeline
-from models.places import Places
+from millrace.models.mlflow_pages import page, version_page
+from millrace.models.pipeline import Pipeline
+from millrace.models.places import Places
 
 if TYPE_CHECKING:
-    from export.candidate import Candidate
-    from export.certificate import Certificate, Stage
-    from models.package import ModelVersion
-    from models.promotion import Promotion
-    from models.snapshots import Snapshot
-    from models.tracking import TrackedRun
-    from serving.batch.report import BatchReport
-    from serving.live import Served
-    from serving.outcome import Outcome
-    from serving.standing import Release
+    from millrace.export.candidate import Candidate
+    from millrace.export.certificate import Certificate, Stage
+    from millrace.models.package import ModelVersion
+    from millrace.models.promotion import Promotion
+    from millrace.models.snapshots import Snapshot
+    from millrace.models.tracking import TrackedRun
+    from millrace.serving.batch.report import BatchReport
+    from millrace.serving.live import Served
+    from millrace.serving.outcome import Outcome
+    from millrace.serving.standing import Release
 
 
 def publish_training(
@@ -158,7 +158,7 @@ def _value(value: object) -> str:
 
 def candidates_table(candidates: "Sequence[Candidate]", certificate: "Certificate") -> str:
     """Return every form of the model as a Markdown table; those on the Pareto front have a star."""
-    from export.candidate import pareto
+    from millrace.export.candidate import pareto
 
     head = (
         *("candidate", "size", "p50", "p99", "rows/s", "memory"),

@@ -27,7 +27,7 @@ def name_run(name: str, *models: str) -> None:
     from prefect.exceptions import PrefectException
     from prefect.runtime import flow_run
 
-    from tasks.progress import log
+    from millrace.tasks.progress import log
 
     if not flow_run.id:
         return

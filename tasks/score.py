@@ -13,35 +13,35 @@ import deltalake
 import ray
 from prefect.events import emit_event
 
-from models.columns import Column
-from models.errors import InputError
-from models.package import ModelVersion, Package
-from models.pipeline import Pipeline
-from models.places import EMBEDDED, Places
-from models.registry import registry_of
-from models.snapshots import open_snapshot
-from models.source_files import plain
-from models.tracking import TrackedRun, tracked_run
-from serving.approval import Approver, Choice
-from serving.batch.fingerprint import fingerprint_of
-from serving.batch.meter import Told
-from serving.batch.report import BatchReport
-from serving.batch.scoring import How, Target, done_before, score
-from serving.batch.source import Input, open_input
-from serving.batch.throughput import Sample
-from serving.ledger import ledger_of
-from serving.repository import Repository
-from serving.standing import Wish
-from tasks import progress
-from tasks.batch_agreement import LiveCheck
-from tasks.batch_bins import learnt_from, watched
-from tasks.batch_drift import Emit, Event, tell_drift
-from tasks.batch_job import AnyJob, job_of
-from tasks.batch_run import DATE, EXPERIMENT, FINGERPRINT, BatchRun, is_told
-from tasks.progress import log
-from tasks.release import RegistryDesk
-from tasks.retry import step
-from tasks.source_control import code_version
+from millrace.models.columns import Column
+from millrace.models.errors import InputError
+from millrace.models.package import ModelVersion, Package
+from millrace.models.pipeline import Pipeline
+from millrace.models.places import EMBEDDED, Places
+from millrace.models.registry import registry_of
+from millrace.models.snapshots import open_snapshot
+from millrace.models.source_files import plain
+from millrace.models.tracking import TrackedRun, tracked_run
+from millrace.serving.approval import Approver, Choice
+from millrace.serving.batch.fingerprint import fingerprint_of
+from millrace.serving.batch.meter import Told
+from millrace.serving.batch.report import BatchReport
+from millrace.serving.batch.scoring import How, Target, done_before, score
+from millrace.serving.batch.source import Input, open_input
+from millrace.serving.batch.throughput import Sample
+from millrace.serving.ledger import ledger_of
+from millrace.serving.repository import Repository
+from millrace.serving.standing import Wish
+from millrace.tasks import progress
+from millrace.tasks.batch_agreement import LiveCheck
+from millrace.tasks.batch_bins import learnt_from, watched
+from millrace.tasks.batch_drift import Emit, Event, tell_drift
+from millrace.tasks.batch_job import AnyJob, job_of
+from millrace.tasks.batch_run import DATE, EXPERIMENT, FINGERPRINT, BatchRun, is_told
+from millrace.tasks.progress import log
+from millrace.tasks.release import RegistryDesk
+from millrace.tasks.retry import step
+from millrace.tasks.source_control import code_version
 
 
 @step(timeout_seconds=24 * 3600, retries=1)

@@ -6,21 +6,28 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from models.code_package import PIPELINE, fill
-from models.digest import digest_of
-from models.pipeline import Pipeline
-from models.places import Places
-from models.ray_jobs import RayJobs
-from serving.batch.cluster.following import follow, stop
-from serving.batch.cluster.shared import leave_proof, remove_proof, require_shared
-from serving.batch.cluster.submission import ORDER, Errand, Order, error_of, fault_of, which
-from serving.batch.cluster.told import Line, outcome_in
-from serving.batch.report import BatchReport
-from tasks.batch_drift import Event
-from tasks.progress import log
-from tasks.retry import step
-from tasks.score import emit, named_input
-from tasks.source_control import code_version
+from millrace.models.code_package import PIPELINE, fill
+from millrace.models.digest import digest_of
+from millrace.models.pipeline import Pipeline
+from millrace.models.places import Places
+from millrace.models.ray_jobs import RayJobs
+from millrace.serving.batch.cluster.following import follow, stop
+from millrace.serving.batch.cluster.shared import leave_proof, remove_proof, require_shared
+from millrace.serving.batch.cluster.submission import (
+    ORDER,
+    Errand,
+    Order,
+    error_of,
+    fault_of,
+    which,
+)
+from millrace.serving.batch.cluster.told import Line, outcome_in
+from millrace.serving.batch.report import BatchReport
+from millrace.tasks.batch_drift import Event
+from millrace.tasks.progress import log
+from millrace.tasks.retry import step
+from millrace.tasks.score import emit, named_input
+from millrace.tasks.source_control import code_version
 
 
 @step(timeout_seconds=24 * 3600, retries=1)

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from models.errors import InputError
+from millrace.models.errors import InputError
 
 
 def number_of(folder: Path, name: str) -> int:

@@ -15,13 +15,13 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from export.language.attention import Attention, attending
-from export.language.cache import Concatenating
-from export.language.quiet_openvino import send_nothing
-from export.language.refusal import other_kind, refusal, unlike
-from export.language.stateful import made_stateful, paged_attentions
-from export.quiet import quiet
-from models.errors import InputError
+from millrace.export.language.attention import Attention, attending
+from millrace.export.language.cache import Concatenating
+from millrace.export.language.quiet_openvino import send_nothing
+from millrace.export.language.refusal import other_kind, refusal, unlike
+from millrace.export.language.stateful import made_stateful, paged_attentions
+from millrace.export.quiet import quiet
+from millrace.models.errors import InputError
 
 BATCH, PAST, NEW = 2, 2, 3
 """Sizes of what is traced; they are dynamic in the graph."""

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from models.digest import digest_of_all
-from models.engine_properties import own_properties
-from models.errors import InputError
-from models.language_engine import EngineName, engine_of
+from millrace.models.digest import digest_of_all
+from millrace.models.engine_properties import own_properties
+from millrace.models.errors import InputError
+from millrace.models.language_engine import EngineName, engine_of
 
 IR = "openvino_model"
 TOKENIZER, DETOKENIZER = "openvino_tokenizer", "openvino_detokenizer"

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from export.language import conversions
-from export.language.vllm_place import lacking_vllm
-from models.language_engine import EngineName
+from millrace.export.language import conversions
+from millrace.export.language.vllm_place import lacking_vllm
+from millrace.models.language_engine import EngineName
 
 EXACT_FORM = "openvino-fp32"
 CHECKPOINT = "checkpoint"
@@ -108,7 +108,7 @@ def _compressed_tensors(method: str) -> LanguageForm:
 
 
 LANGUAGE_FORMS: Mapping[str, LanguageForm] = {
-    EXACT_FORM: LanguageForm("export.language.from_checkpoint", source=CHECKPOINT),
+    EXACT_FORM: LanguageForm("millrace.export.language.from_checkpoint", source=CHECKPOINT),
     "openvino-int8": LanguageForm(COMPRESS, ("--mode", "int8_asym")),
     "openvino-int4": LanguageForm(COMPRESS, INT4, grouped=True),
     "openvino-int4-awq": LanguageForm(COMPRESS, (*INT4, "--awq"), grouped=True, calibrated=True),

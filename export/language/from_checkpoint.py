@@ -1,4 +1,4 @@
-"""`python -m export.language.from_checkpoint CHECKPOINT FOLDER`: the exact form of a decoder.
+"""The exact form of a decoder: `python -m millrace.export.language.from_checkpoint FROM TO`.
 
 In float32, from a folder as transformers writes it, with its tokenizer as graphs beside it.
 """
@@ -8,10 +8,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from export.language.conversions.beside import copy_tokenizer
-from export.language.decoder_ir import to_ir
-from export.language.engine_speed import EXACT
-from export.language.form_folder import (
+from millrace.export.language.conversions.beside import copy_tokenizer
+from millrace.export.language.decoder_ir import to_ir
+from millrace.export.language.engine_speed import EXACT
+from millrace.export.language.form_folder import (
     CONFIG,
     DETOKENIZER,
     GENERATION,
@@ -19,10 +19,10 @@ from export.language.form_folder import (
     TOKENIZER,
     FormFolder,
 )
-from export.language.quiet_openvino import send_nothing
-from export.quiet import quiet
-from models.engine_properties import ENGINE
-from models.errors import InputError
+from millrace.export.language.quiet_openvino import send_nothing
+from millrace.export.quiet import quiet
+from millrace.models.engine_properties import ENGINE
+from millrace.models.errors import InputError
 
 
 def write_exact_form(checkpoint: Path, target: Path) -> FormFolder:

@@ -1,4 +1,4 @@
-"""`python -m export.language.golden FORM`: continue the texts on stdin greedily, as JSON.
+"""`python -m millrace.export.language.golden FORM`: continue the texts on stdin greedily, as JSON.
 
 In a process of its own; with the engine's own tokenizer and detokenizer, as serving does it. So a
 release can ask the same, and see the form answer what it answered when it was certified.
@@ -12,16 +12,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from export.language.engine_speed import CACHE_GIB, EXACT
-from export.language.form_folder import FormFolder
-from export.language.quiet_openvino import send_nothing
-from export.language.vllm_engine import VllmEngine
-from models.apart import Limits, run_apart
-from models.errors import TransientError, WorkError
-from models.language_generation import ends_of, greedy_config, prompt_ids, shown_ids
+from millrace.export.language.engine_speed import CACHE_GIB, EXACT
+from millrace.export.language.form_folder import FormFolder
+from millrace.export.language.quiet_openvino import send_nothing
+from millrace.export.language.vllm_engine import VllmEngine
+from millrace.models.apart import Limits, run_apart
+from millrace.models.errors import TransientError, WorkError
+from millrace.models.language_generation import ends_of, greedy_config, prompt_ids, shown_ids
 
 if TYPE_CHECKING:
-    from export.language.reference import Reference
+    from millrace.export.language.reference import Reference
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def golden_of(
     given = json.dumps(prompts).encode()
     try:
         told = run_apart(
-            "export.language.golden",
+            "millrace.export.language.golden",
             words,
             limits,
             what="its golden answers",

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from export.language.token_pieces import TokenPieces
+from millrace.export.language.token_pieces import TokenPieces
 
 FLOAT = 4
 

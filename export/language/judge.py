@@ -4,10 +4,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from export.candidate import MIB, NOISE
-from export.language.engine_speed import STREAMS
-from export.language.forms import EXACT_FORM
-from export.language.language_candidate import LanguageCandidate, LanguageStage
+from millrace.export.candidate import MIB, NOISE
+from millrace.export.language.engine_speed import STREAMS
+from millrace.export.language.forms import EXACT_FORM
+from millrace.export.language.language_candidate import LanguageCandidate, LanguageStage
 
 KINDS = ("metric", "latency", "throughput", "size")
 

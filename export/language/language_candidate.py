@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from export.language.engine_speed import LanguageSpeed
+from millrace.export.language.engine_speed import LanguageSpeed
 
 
 @dataclass(frozen=True)

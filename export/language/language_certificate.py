@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from export.language.engine_speed import LanguageSpeed
-from export.language.language_candidate import LanguageCandidate, LanguageStage
-from export.language.live_stage import LiveStage
-from models.bounded import bounded_json
+from millrace.export.language.engine_speed import LanguageSpeed
+from millrace.export.language.language_candidate import LanguageCandidate, LanguageStage
+from millrace.export.language.live_stage import LiveStage
+from millrace.models.bounded import bounded_json
 
 
 @dataclass(frozen=True)

@@ -11,18 +11,24 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
-from export.language import conversions
-from export.language.decoder_config import number_of
-from export.language.form_folder import FormFolder
-from export.language.forms import CHECKPOINT, EXACT_FORM, LANGUAGE_FORMS, Groups, LanguageForm
-from export.language.held import Held
-from export.language.judge import Gates, inexact, judged
-from export.language.language_candidate import LanguageCandidate, LanguageStage
-from export.language.measure import exactness_of, measure, probed
-from export.language.reference import Reference, answered_apart
-from export.language.token_pieces import TokenPieces
-from models.apart import Limits, run_apart
-from models.errors import InputError, MillraceError, TransientError, WorkError
+from millrace.export.language import conversions
+from millrace.export.language.decoder_config import number_of
+from millrace.export.language.form_folder import FormFolder
+from millrace.export.language.forms import (
+    CHECKPOINT,
+    EXACT_FORM,
+    LANGUAGE_FORMS,
+    Groups,
+    LanguageForm,
+)
+from millrace.export.language.held import Held
+from millrace.export.language.judge import Gates, inexact, judged
+from millrace.export.language.language_candidate import LanguageCandidate, LanguageStage
+from millrace.export.language.measure import exactness_of, measure, probed
+from millrace.export.language.reference import Reference, answered_apart
+from millrace.export.language.token_pieces import TokenPieces
+from millrace.models.apart import Limits, run_apart
+from millrace.models.errors import InputError, MillraceError, TransientError, WorkError
 
 COMMANDS = "commands.sh"
 CALIBRATION = "calibration.npz"

@@ -4,12 +4,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-from export.language.form_folder import FormFolder
-from export.language.language_candidate import LanguageCandidate, LanguageStage
-from export.language.language_certificate import speed_from
-from export.language.reference import Reference
-from models.apart import Limits, run_apart
-from models.errors import TransientError, WorkError
+from millrace.export.language.form_folder import FormFolder
+from millrace.export.language.language_candidate import LanguageCandidate, LanguageStage
+from millrace.export.language.language_certificate import speed_from
+from millrace.export.language.reference import Reference
+from millrace.models.apart import Limits, run_apart
+from millrace.models.errors import TransientError, WorkError
 
 
 def measure(
@@ -88,7 +88,7 @@ def probed(
     options += ["--tokens-only"] if tokens_only else []
     try:
         told = run_apart(
-            "export.language.probe", options, limits, what="its measurement", python=python
+            "millrace.export.language.probe", options, limits, what="its measurement", python=python
         )
     except TransientError as error:  # killed, for its memory as like as not
         raise WorkError(error.what) from error

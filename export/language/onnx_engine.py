@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from export.language.engine_speed import Continuation
-from models.arrays import Array
+from millrace.export.language.engine_speed import Continuation
+from millrace.models.arrays import Array
 
 
 class OnnxEngine:

@@ -1,4 +1,4 @@
-"""`python -m export.language.probe FORM REFERENCE`: measure one form against a reference.
+"""`python -m millrace.export.language.probe FORM REFERENCE`: measure one form against a reference.
 
 In a process of its own, so that a form that crashes ends nothing else, and its memory is its own.
 What it measured is one line of JSON on stdout.
@@ -11,17 +11,17 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from export.language.engine_speed import STREAMS, Engine, Properties, speed_of
-from export.language.fidelity import Fidelity, fidelity, plain_inference
-from export.language.form_folder import FormFolder
-from export.language.greedy import compared
-from export.language.onnx_engine import OnnxEngine
-from export.language.quiet_openvino import send_nothing
-from export.language.reference import PIECES, TEXTS, read_answers
-from export.language.token_pieces import TokenPieces
-from export.language.vllm_engine import VllmEngine
-from export.peak_memory import peak_memory
-from models.errors import WorkError
+from millrace.export.language.engine_speed import STREAMS, Engine, Properties, speed_of
+from millrace.export.language.fidelity import Fidelity, fidelity, plain_inference
+from millrace.export.language.form_folder import FormFolder
+from millrace.export.language.greedy import compared
+from millrace.export.language.onnx_engine import OnnxEngine
+from millrace.export.language.quiet_openvino import send_nothing
+from millrace.export.language.reference import PIECES, TEXTS, read_answers
+from millrace.export.language.token_pieces import TokenPieces
+from millrace.export.language.vllm_engine import VllmEngine
+from millrace.export.peak_memory import peak_memory
+from millrace.models.errors import WorkError
 
 THREADS = "INFERENCE_NUM_THREADS"
 AnyEngine = Engine | OnnxEngine | VllmEngine

@@ -1,4 +1,4 @@
-"""`python -m export.language.reference CHECKPOINT PIECES FOLDER`: what transformers answers.
+"""What transformers answers: `python -m millrace.export.language.reference FROM PIECES TO`.
 
 In a process of its own, once for all forms: the logarithms of its probabilities at every token
 that counts, its greedy tokens for some prompts, and how it splits their texts. In float32. Prompts
@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 from numpy.lib.format import open_memmap
 
-from export.language.token_pieces import TokenPieces, prompt_lengths
-from export.quiet import quiet
-from models.apart import Limits, run_apart
-from models.arrays import Array
-from models.errors import TransientError, WorkError
-from models.language_generation import ids_of
+from millrace.export.language.token_pieces import TokenPieces, prompt_lengths
+from millrace.export.quiet import quiet
+from millrace.models.apart import Limits, run_apart
+from millrace.models.arrays import Array
+from millrace.models.errors import TransientError, WorkError
+from millrace.models.language_generation import ids_of
 
 LOG_PROBABILITIES = "log_probabilities.npy"
 ANSWERS = "answers.npz"
@@ -97,7 +97,7 @@ def answered_apart(
     words: list[str | Path] = [checkpoint, folder / PIECES, folder]
     words += ["--prompts", str(prompts), "--new", str(new)]
     try:
-        told = run_apart("export.language.reference", words, limits, what="the reference")
+        told = run_apart("millrace.export.language.reference", words, limits, what="the reference")
     except TransientError as error:
         raise WorkError(error.what) from error
     values = json.loads(told.splitlines()[-1])

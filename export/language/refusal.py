@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Sequence
 
-from export.language.attention import Attended
+from millrace.export.language.attention import Attended
 
 ATTENTION = ("full_attention", "sliding_attention")
 """Kinds of layers that keep keys and values of each token; which of them fit is asked later."""

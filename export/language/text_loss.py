@@ -1,4 +1,4 @@
-"""`python -m export.language.text_loss FORM`: how a form likes texts, or pieces of tokens.
+"""`python -m millrace.export.language.text_loss FORM`: how a form likes texts, or pieces of tokens.
 
 Texts are a JSON list on stdin, which it splits by its own tokenizer, so that two forms with other
 tokens can be compared by one text; pieces are a file. What it tells is `{"loss": nats, "tokens":
@@ -16,14 +16,14 @@ from pathlib import Path
 
 import numpy as np
 
-from export.language.fidelity import LogitsOf, log_softmax, parts, plain_inference
-from export.language.form_folder import FormFolder
-from export.language.quiet_openvino import send_nothing
-from export.language.token_pieces import TokenPieces
-from export.language.vllm_engine import VllmEngine
-from models.apart import Limits, run_apart
-from models.arrays import Array
-from models.language_engine import engine_of
+from millrace.export.language.fidelity import LogitsOf, log_softmax, parts, plain_inference
+from millrace.export.language.form_folder import FormFolder
+from millrace.export.language.quiet_openvino import send_nothing
+from millrace.export.language.token_pieces import TokenPieces
+from millrace.export.language.vllm_engine import VllmEngine
+from millrace.models.apart import Limits, run_apart
+from millrace.models.arrays import Array
+from millrace.models.language_engine import engine_of
 
 WHAT = "its measurement"
 Piece = tuple[Array, Array]
@@ -97,7 +97,7 @@ def _apart(
 ) -> TextLoss:
     is_vllm = engine_of(file.name for file in Path(words[0]).iterdir()) == "vllm"
     told = run_apart(
-        "export.language.text_loss",
+        "millrace.export.language.text_loss",
         words,
         limits,
         what=WHAT,

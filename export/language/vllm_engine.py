@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from export.language.engine_speed import CACHE_GIB, STREAMS, Continuation
-from models.arrays import Array
-from models.language_engine import AUTO_FIT, NO_SHARE
+from millrace.export.language.engine_speed import CACHE_GIB, STREAMS, Continuation
+from millrace.models.arrays import Array
+from millrace.models.language_engine import AUTO_FIT, NO_SHARE
 
 
 class VllmEngine:

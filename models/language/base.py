@@ -4,13 +4,13 @@ A pipeline names it by MLflow's address. That is looked up once: from then on it
 one version, and `model.revision` is the digest of its checkpoint, as it is a commit of the hub's.
 """
 
-from models.errors import InputError
-from models.language.kept_checkpoint import CHECKPOINT_TAG, fetched_checkpoint
-from models.model_uri import VALID, is_model_uri, uri_of, version_name
-from models.named_version import in_words, version_named
-from models.package import ModelVersion
-from models.registry import Registry
-from models.specs.training import ModelSpec
+from millrace.models.errors import InputError
+from millrace.models.language.kept_checkpoint import CHECKPOINT_TAG, fetched_checkpoint
+from millrace.models.model_uri import VALID, is_model_uri, uri_of, version_name
+from millrace.models.named_version import in_words, version_named
+from millrace.models.package import ModelVersion
+from millrace.models.registry import Registry
+from millrace.models.specs.training import ModelSpec
 
 
 def pinned_base(spec: ModelSpec, registry: Registry) -> ModelSpec:

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from models.arrays import Array
-from models.language.sequences import Packed
+from millrace.models.arrays import Array
+from millrace.models.language.sequences import Packed
 
 IGNORED = -100
 """The label of a token after which nothing is predicted."""

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
-from models.errors import InputError, nearest
-from models.language.lora import with_adapters
-from models.language.packing_check import require_pieces_apart
-from models.language.quiet import quiet
-from models.language.recipe import DecoderSpec
+from millrace.models.errors import InputError, nearest
+from millrace.models.language.lora import with_adapters
+from millrace.models.language.packing_check import require_pieces_apart
+from millrace.models.language.quiet import quiet
+from millrace.models.language.recipe import DecoderSpec
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel

@@ -5,11 +5,11 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from models.errors import WorkError
-from models.language.lora import merged
-from models.language.quiet import quiet
-from models.language.recipe import DecoderSpec
-from models.language_generation import ids_of
+from millrace.models.errors import WorkError
+from millrace.models.language.lora import merged
+from millrace.models.language.quiet import quiet
+from millrace.models.language.recipe import DecoderSpec
+from millrace.models.language_generation import ids_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -14,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from models.columns import TableSchema
-from models.errors import InputError
-from models.language.tokenizer import LanguageTokenizer
-from models.messages import LEARNT, Message, parsed
+from millrace.models.columns import TableSchema
+from millrace.models.errors import InputError
+from millrace.models.language.tokenizer import LanguageTokenizer
+from millrace.models.messages import LEARNT, Message, parsed
 
 Kind = Literal["corpus", "instructions", "messages"]
 Ids = npt.NDArray[np.int32]

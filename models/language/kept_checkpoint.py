@@ -8,9 +8,9 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from models.digest import digest_of_all
-from models.errors import InputError, TransientError
-from models.package import ModelVersion
+from millrace.models.digest import digest_of_all
+from millrace.models.errors import InputError, TransientError
+from millrace.models.package import ModelVersion
 
 ARTIFACT = "checkpoint"
 """Folder of a run's artifacts."""

@@ -9,18 +9,18 @@ from typing import Any
 
 import torch.distributed as dist
 
-from models.arrays import Array, spread
-from models.language.batches import MicroBatch, micro_batch
-from models.language.flops import flops_per_token
-from models.language.learner import Learner
-from models.language.memory import Load, memory_of
-from models.language.meter import Meter, peak_memory, perplexity
-from models.language.optimizers import moments_of
-from models.language.order import Course, Place, Step, share_of
-from models.language.parallel import Strategy, workers
-from models.language.recipe import DecoderSpec, Recipe
-from models.language.schedule import rate_at
-from models.language.sequences import Sequences
+from millrace.models.arrays import Array, spread
+from millrace.models.language.batches import MicroBatch, micro_batch
+from millrace.models.language.flops import flops_per_token
+from millrace.models.language.learner import Learner
+from millrace.models.language.memory import Load, memory_of
+from millrace.models.language.meter import Meter, peak_memory, perplexity
+from millrace.models.language.optimizers import moments_of
+from millrace.models.language.order import Course, Place, Step, share_of
+from millrace.models.language.parallel import Strategy, workers
+from millrace.models.language.recipe import DecoderSpec, Recipe
+from millrace.models.language.schedule import rate_at
+from millrace.models.language.sequences import Sequences
 
 EXPORTED = "model"
 """Folder of the last checkpoint with the decoder as transformers writes it."""

@@ -4,8 +4,8 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from models.errors import InputError, nearest
-from models.language.recipe import Lora
+from millrace.models.errors import InputError, nearest
+from millrace.models.language.recipe import Lora
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

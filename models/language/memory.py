@@ -9,7 +9,7 @@ matrix of attention is not kept unless attention is eager, and a gated MLP keeps
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from models.language.recipe import Parallel
+from millrace.models.language.recipe import Parallel
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

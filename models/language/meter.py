@@ -9,9 +9,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from models.language.flops import mfu
-from models.language.learner import Stepped
-from models.language.parallel import Strategy, workers
+from millrace.models.language.flops import mfu
+from millrace.models.language.learner import Stepped
+from millrace.models.language.parallel import Strategy, workers
 
 _KIB = 1024
 

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 from torch.optim import AdamW, Muon, Optimizer
 
-from models.errors import InputError
-from models.language.gradients import is_sharded
-from models.language.recipe import Recipe
+from millrace.models.errors import InputError
+from millrace.models.language.gradients import is_sharded
+from millrace.models.language.recipe import Recipe
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from models.arrays import Array
+from millrace.models.arrays import Array
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from models.language.documents import Document, Ids, Mask
+from millrace.models.language.documents import Document, Ids, Mask
 
 WINDOW_TOKENS = 4 * 1024 * 1024
 WINDOW_PIECES = 65_536

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from models.errors import InputError
+from millrace.models.errors import InputError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -20,8 +20,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from models.errors import InputError
-from models.language.recipe import Parallel
+from millrace.models.errors import InputError
+from millrace.models.language.recipe import Parallel
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from matplotlib.figure import Figure
 
 if TYPE_CHECKING:
-    from models.language.ngram import Baselines
+    from millrace.models.language.ngram import Baselines
 
 
 @dataclass(frozen=True)

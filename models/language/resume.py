@@ -27,7 +27,7 @@ from torch.distributed.tensor import DTensor, Shard
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_map
 
-from models.language.order import Place
+from millrace.models.language.order import Place
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -4,8 +4,8 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from models.errors import WorkError
-from models.progress import EpochEnded, TrainEvent, WorkersFailed
+from millrace.models.errors import WorkError
+from millrace.models.progress import EpochEnded, TrainEvent, WorkersFailed
 
 
 @dataclass(frozen=True)

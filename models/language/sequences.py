@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from models.arrays import Array
+from millrace.models.arrays import Array
 
 Packed = tuple[Array, Sequence[int] | Array, Array | None]
 """`input_ids` int32 `[tokens]`; the lengths of its pieces, in order, whose sum is `tokens`; which

@@ -20,12 +20,12 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 from pyarrow import ipc
 
-from models.delta_files import dataset_of
-from models.errors import WorkError
-from models.language.documents import Ids, Mask
-from models.language.token_table import TokenTable
-from models.source_arrow import scan_batches
-from models.specs.dataset import Split
+from millrace.models.delta_files import dataset_of
+from millrace.models.errors import WorkError
+from millrace.models.language.documents import Ids, Mask
+from millrace.models.language.token_table import TokenTable
+from millrace.models.source_arrow import scan_batches
+from millrace.models.specs.dataset import Split
 
 _COLUMNS = ["position", "input_ids", "lengths", "answer"]
 _BATCH_BYTES = 4 * 1024 * 1024

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
-from models.language.packing import Packed
-from models.specs.dataset import Split
+from millrace.models.language.packing import Packed
+from millrace.models.specs.dataset import Split
 
 SCHEMA = pa.schema(
     [

@@ -17,20 +17,20 @@ from deltalake import ColumnProperties, CommitProperties, DeltaTable, WriterProp
 from deltalake import write_deltalake as write_delta
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
-from models.errors import InputError, TransientError, WorkError
-from models.language.documents import Document, documents_of, kind_of
-from models.language.packing import pack
-from models.language.token_rows import SCHEMA, batches_of
-from models.language.tokenizer import LanguageTokenizer, learn_tokenizer, read_tokenizer
-from models.language.tokenizer_table import keep_tokenizer, kept_tokenizer
-from models.messages import parsed
-from models.places import Places
-from models.reading import Progress
-from models.snapshots import Snapshot, scan
-from models.specs.dataset import Split, SplitSpec
-from models.specs.training import ModelSpec
-from models.spool import Spool, staging_folder
-from models.tables import FOR_EVER, row_group_rows
+from millrace.models.errors import InputError, TransientError, WorkError
+from millrace.models.language.documents import Document, documents_of, kind_of
+from millrace.models.language.packing import pack
+from millrace.models.language.token_rows import SCHEMA, batches_of
+from millrace.models.language.tokenizer import LanguageTokenizer, learn_tokenizer, read_tokenizer
+from millrace.models.language.tokenizer_table import keep_tokenizer, kept_tokenizer
+from millrace.models.messages import parsed
+from millrace.models.places import Places
+from millrace.models.reading import Progress
+from millrace.models.snapshots import Snapshot, scan
+from millrace.models.specs.dataset import Split, SplitSpec
+from millrace.models.specs.training import ModelSpec
+from millrace.models.spool import Spool, staging_folder
+from millrace.models.tables import FOR_EVER, row_group_rows
 
 METADATA = "millrace.tokens"
 TOKENS, TOKENIZERS = "tokens", "tokenizers"

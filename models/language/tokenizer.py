@@ -14,8 +14,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from models.errors import InputError
-from models.pretrained import located
+from millrace.models.errors import InputError
+from millrace.models.pretrained import located
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

@@ -8,9 +8,9 @@ import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, TableNotFoundError
 
-from models.delta_files import dataset_of
-from models.errors import TransientError, WorkError
-from models.language.tokenizer import LanguageTokenizer
+from millrace.models.delta_files import dataset_of
+from millrace.models.errors import TransientError, WorkError
+from millrace.models.language.tokenizer import LanguageTokenizer
 
 _SCHEMA = pa.schema([("digest", pa.string()), ("file", pa.string()), ("contents", pa.binary())])
 

@@ -13,16 +13,16 @@ import ray.train.torch
 import torch
 from ray.train.torch import TorchTrainer
 
-from models.errors import WorkError
-from models.history import failure_of
-from models.interrupts import interruptible
-from models.language.decoder import build_decoder
-from models.language.loop import EXPORTED, LanguageJob, Write, train
-from models.language.parallel import layers_of, require_splittable, strategy_of
-from models.language.recipe import Recipe
-from models.language.run_events import RunEvent, RunHistory
-from models.progress import TrainEvent, told
-from models.training import autocast_type
+from millrace.models.errors import WorkError
+from millrace.models.history import failure_of
+from millrace.models.interrupts import interruptible
+from millrace.models.language.decoder import build_decoder
+from millrace.models.language.loop import EXPORTED, LanguageJob, Write, train
+from millrace.models.language.parallel import layers_of, require_splittable, strategy_of
+from millrace.models.language.recipe import Recipe
+from millrace.models.language.run_events import RunEvent, RunHistory
+from millrace.models.progress import TrainEvent, told
+from millrace.models.training import autocast_type
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,1 @@
-"""The parts of a pipeline file, one module each; `models.pipeline` puts them together."""
+"""The parts of a pipeline file, one module each; `millrace.models.pipeline` puts them together."""

@@ -7,9 +7,9 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from cronsim import CronSim, CronSimError
 from pydantic import AfterValidator, Field
 
-from models.language_generation import MAX_TOKENS
-from models.specs.base import Spec
-from models.specs.dataset import Names
+from millrace.models.language_generation import MAX_TOKENS
+from millrace.models.specs.base import Spec
+from millrace.models.specs.dataset import Names
 
 
 def _hour(text: str) -> str:

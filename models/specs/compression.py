@@ -4,7 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from models.specs.base import Spec
+from millrace.models.specs.base import Spec
 
 VersionName = Annotated[str, Field(pattern=r"^[^@/]+(@[^@/]+|/[1-9][0-9]*)?$")]
 """A registered model: NAME for its champion, NAME@ALIAS or NAME/VERSION."""

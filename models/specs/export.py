@@ -4,9 +4,9 @@ from typing import Literal
 
 from pydantic import Field
 
-from models.apart import Limits
-from models.specs.base import Spec
-from models.specs.language import LanguageForm
+from millrace.models.apart import Limits
+from millrace.models.specs.base import Spec
+from millrace.models.specs.language import LanguageForm
 
 GraphForm = Literal[
     "onnx-fp32",
@@ -36,7 +36,7 @@ GraphForm = Literal[
     "tensorrt-fp8-modelopt",
     "tensorrt-int4-modelopt",
 ]
-"""The forms of `export.forms`."""
+"""The forms of `millrace.export.forms`."""
 FormName = Literal[GraphForm, LanguageForm]
 GroupSize = Literal[-1, 16, 32, 64, 128, 256]
 """Of weights of 4 bits, as nncf counts them."""

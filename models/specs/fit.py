@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, get_args
 
-from models.model_uri import is_model_uri
-from models.specs.base import Spec
-from models.specs.language import DEFAULT_FORMS, LanguageForm
+from millrace.models.model_uri import is_model_uri
+from millrace.models.specs.base import Spec
+from millrace.models.specs.language import DEFAULT_FORMS, LanguageForm
 
 CAUSAL_LM = "causal_lm"
 WITHOUT_TOKENS = ("mlp", "cnn")

@@ -4,8 +4,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from models.specs.base import Spec
-from models.specs.compression import VersionName
+from millrace.models.specs.base import Spec
+from millrace.models.specs.compression import VersionName
 
 LanguageForm = Literal[
     "openvino-fp32",

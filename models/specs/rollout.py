@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from models.specs.base import Spec
+from millrace.models.specs.base import Spec
 
 
 class JudgeSpec(Spec):

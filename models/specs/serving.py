@@ -4,8 +4,8 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from models.specs.base import Spec
-from models.specs.language import GenerationSpec
+from millrace.models.specs.base import Spec
+from millrace.models.specs.language import GenerationSpec
 
 
 class RequireSpec(Spec):

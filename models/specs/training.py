@@ -4,15 +4,15 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
-from models.model_uri import VALID, is_model_uri, version_name
-from models.specs.base import Spec
-from models.specs.compression import (
+from millrace.models.model_uri import VALID, is_model_uri, version_name
+from millrace.models.specs.base import Spec
+from millrace.models.specs.compression import (
     DistillationSpec,
     PruningSpec,
     QuantizationAwareSpec,
     VersionName,
 )
-from models.specs.language import LoraSpec
+from millrace.models.specs.language import LoraSpec
 
 
 class TokenizerSpec(Spec):

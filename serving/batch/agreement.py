@@ -6,8 +6,8 @@ from math import isfinite
 from os.path import commonprefix
 from typing import Any, Self
 
-from models.arrays import Array
-from models.errors import InputError
+from millrace.models.arrays import Array
+from millrace.models.errors import InputError
 
 TOLERANCE = 1e-4
 """Of a number, and of its target's standard deviation where that is more: float32 rounds."""

@@ -15,9 +15,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from models.casts import cast
-from models.columns import Category, Column
-from models.statistics import ColumnStatistics
+from millrace.models.casts import cast
+from millrace.models.columns import Category, Column
+from millrace.models.statistics import ColumnStatistics
 
 TENTHS = 10
 MOST_VALUES = 50

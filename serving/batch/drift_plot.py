@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from serving.batch.drift import Bins, Counts, Drift, drift_of
+from millrace.serving.batch.drift import Bins, Counts, Drift, drift_of
 
 MOST_COLUMNS, WORST, MOST_BARS = 30, 6, 12
 FINE, FAR, EXPECTED, SEEN = "C0", "C3", "0.75", "C0"

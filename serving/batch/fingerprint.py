@@ -12,7 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from serving.batch.job import Job
+from millrace.serving.batch.job import Job
 
 ROOT = Path(__file__).resolve().parents[2]
 CODE = ("models", "serving")

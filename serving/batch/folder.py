@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.fs
 import pyarrow.parquet as pq
 
-from models.source_files import resolve
+from millrace.models.source_files import resolve
 
 DRAFT = ".draft"
 

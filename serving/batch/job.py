@@ -9,14 +9,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from models.columns import KEY, Column
-from serving.batch.blocks import Blocks, Load
-from serving.batch.drift import Bins
+from millrace.models.columns import KEY, Column
+from millrace.serving.batch.blocks import Blocks, Load
+from millrace.serving.batch.drift import Bins
 
 if TYPE_CHECKING:
     from ray.data import Dataset
 
-    from serving.batch.actor import Means
+    from millrace.serving.batch.actor import Means
 
 ROW = "_row"
 """Place of a row in the input: the file's number times `FILE_ROWS`, and the row's in the file."""

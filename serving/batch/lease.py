@@ -10,8 +10,8 @@ from pathlib import Path
 from threading import Event, Thread
 from uuid import uuid4
 
-from models.errors import TransientError
-from serving.batch.folder import Folder
+from millrace.models.errors import TransientError
+from millrace.serving.batch.folder import Folder
 
 BEAT_SECONDS = 10.0
 QUIET_SECONDS = 60.0

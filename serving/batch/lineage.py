@@ -9,14 +9,14 @@ import deltalake
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from models.columns import KEY
-from models.delta_files import dataset_of
-from models.errors import InputError
-from serving.batch.folder import Folder
-from serving.batch.job import FILE_ROWS, ROW
-from serving.batch.partition import JOB
-from serving.batch.report import PREFIX, WHOLE
-from serving.batch.source import Input
+from millrace.models.columns import KEY
+from millrace.models.delta_files import dataset_of
+from millrace.models.errors import InputError
+from millrace.serving.batch.folder import Folder
+from millrace.serving.batch.job import FILE_ROWS, ROW
+from millrace.serving.batch.partition import JOB
+from millrace.serving.batch.report import PREFIX, WHOLE
+from millrace.serving.batch.source import Input
 
 KEPT = "_lineage"
 """Folder in an output table, which readers of Delta tables pass over: a file for each job."""

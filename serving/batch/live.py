@@ -5,22 +5,22 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from models.answers import answers_of
-from models.arrays import Array
-from models.errors import InputError, MillraceError
-from serving.batch.agreement import (
+from millrace.models.answers import answers_of
+from millrace.models.arrays import Array
+from millrace.models.errors import InputError, MillraceError
+from millrace.serving.batch.agreement import (
     Difference,
     class_difference,
     number_difference,
     text_difference,
 )
-from serving.batch.prompts.base import Prompts
-from serving.batch.row_job import RowJob
-from serving.batch.sample import Example
-from serving.index import LoadedModel, live_version, ready_versions
-from serving.language.request import Messages, Piece, Sampling
-from serving.rollout import ARMS
-from serving.standing import Standing, Wish
+from millrace.serving.batch.prompts.base import Prompts
+from millrace.serving.batch.row_job import RowJob
+from millrace.serving.batch.sample import Example
+from millrace.serving.index import LoadedModel, live_version, ready_versions
+from millrace.serving.language.request import Messages, Piece, Sampling
+from millrace.serving.rollout import ARMS
+from millrace.serving.standing import Standing, Wish
 
 TOKENS = 32
 """Of an answer that is compared: the live model has others to serve."""

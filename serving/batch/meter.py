@@ -11,7 +11,7 @@ from uuid import uuid4
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from serving.batch.throughput import Work
+from millrace.serving.batch.throughput import Work
 
 
 @dataclass

@@ -6,8 +6,8 @@ from typing import TypeVar
 
 import deltalake
 
-from models.errors import MillraceError
-from serving.batch.partition import empty
+from millrace.models.errors import MillraceError
+from millrace.serving.batch.partition import empty
 
 T = TypeVar("T")
 

@@ -21,8 +21,8 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.schema import PrimitiveType
 from deltalake.transaction import AddAction, RemoveAction
 
-from models.errors import InputError, TransientError, WorkError
-from models.source_files import resolve
+from millrace.models.errors import InputError, TransientError, WorkError
+from millrace.models.source_files import resolve
 
 JOB = "millrace.job"
 PARTITION, FILES = "millrace.partition", "millrace.files"

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from models.columns import KEY
-from models.source import CHUNK_ROWS, Chunk, refuse_extension_types, sliced
-from models.source_csv import CsvSource
-from models.source_files import File
-from models.source_jsonl import JsonlSource
-from models.specs.dataset import DatasetSpec
-from serving.batch.job import FILE_ROWS
+from millrace.models.columns import KEY
+from millrace.models.source import CHUNK_ROWS, Chunk, refuse_extension_types, sliced
+from millrace.models.source_csv import CsvSource
+from millrace.models.source_files import File
+from millrace.models.source_jsonl import JsonlSource
+from millrace.models.specs.dataset import DatasetSpec
+from millrace.serving.batch.job import FILE_ROWS
 
 PIECE_ROWS = CHUNK_ROWS // 2
 """Rows of a Parquet file that are read in one go, or one row group where that is more."""

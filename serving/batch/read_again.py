@@ -6,10 +6,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from models.checks import as_json, rows_of
-from serving.batch.job import ROW, Places
-from serving.batch.pieces import Piece
-from serving.batch.settle import TWICE
+from millrace.models.checks import as_json, rows_of
+from millrace.serving.batch.job import ROW, Places
+from millrace.serving.batch.pieces import Piece
+from millrace.serving.batch.settle import TWICE
 
 
 def read_again(

@@ -10,14 +10,14 @@ import ray.data
 from ray.data.block import BlockMetadata
 from ray.data.datasource import Datasource, ReadTask
 
-from models.checks import as_json, rows_of
-from models.columns import KEY
-from models.source import Chunk, broken_off
-from serving.batch.job import DEAD, ERROR, ROW, Job
-from serving.batch.remaining import Todo
-from serving.batch.row_keys import cells_of
-from serving.batch.settle import without_rows
-from serving.batch.workplace import Workplace
+from millrace.models.checks import as_json, rows_of
+from millrace.models.columns import KEY
+from millrace.models.source import Chunk, broken_off
+from millrace.serving.batch.job import DEAD, ERROR, ROW, Job
+from millrace.serving.batch.remaining import Todo
+from millrace.serving.batch.row_keys import cells_of
+from millrace.serving.batch.settle import without_rows
+from millrace.serving.batch.workplace import Workplace
 
 NO_KEY = "the key is missing, or not text"
 

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from serving.batch.blocks import Load
-from serving.batch.job import Places
-from serving.batch.pieces import Piece
+from millrace.serving.batch.blocks import Load
+from millrace.serving.batch.job import Places
+from millrace.serving.batch.pieces import Piece
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
 
-from serving.batch.agreement import Agreement
+from millrace.serving.batch.agreement import Agreement
 
 SECONDS_PER_DAY = 86_400
 PREFIX = "millrace."

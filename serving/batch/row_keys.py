@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from models.casts import cast
-from models.columns import KEY, Column
-from models.keys import joined_keys
+from millrace.models.casts import cast
+from millrace.models.columns import KEY, Column
+from millrace.models.keys import joined_keys
 
 
 def declared_keys(

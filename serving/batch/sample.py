@@ -8,14 +8,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from models.arrays import spread
-from models.columns import KEY
-from models.source import CHUNK_ROWS
-from serving.batch.agreement import Agreement
-from serving.batch.job import ROW, Places
-from serving.batch.partition import Partition
-from serving.batch.pieces import Piece
-from serving.batch.read_again import read_again
+from millrace.models.arrays import spread
+from millrace.models.columns import KEY
+from millrace.models.source import CHUNK_ROWS
+from millrace.serving.batch.agreement import Agreement
+from millrace.serving.batch.job import ROW, Places
+from millrace.serving.batch.partition import Partition
+from millrace.serving.batch.pieces import Piece
+from millrace.serving.batch.read_again import read_again
 
 FEW = 8
 """Pieces that are read again, of each its beginning; more only where these hold too few rows."""

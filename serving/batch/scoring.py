@@ -12,26 +12,26 @@ import numpy as np
 import ray.data
 from ray.data.checkpoint import CheckpointConfig
 
-from serving.batch import dead_letters, lease, lineage
-from serving.batch.actor import Means, work_of
-from serving.batch.blocks import Blocks
-from serving.batch.cluster import spread
-from serving.batch.cluster.model_files import carried
-from serving.batch.faults import fault_of
-from serving.batch.fingerprint import fingerprint_of
-from serving.batch.folder import Folder
-from serving.batch.job import DEAD, ROW, TOKENS_IN, Job
-from serving.batch.partition import JOB, Partition
-from serving.batch.read_again import with_rows
-from serving.batch.reader import Rows
-from serving.batch.remaining import Todo, load_of, remaining
-from serving.batch.report import FINGERPRINT, WHOLE, BatchReport
-from serving.batch.sample import Check, Scored
-from serving.batch.settle import require_few, settle
-from serving.batch.source import Input
-from serving.batch.throughput import Work
-from serving.batch.watch import OnWork, Watch
-from serving.batch.workplace import (
+from millrace.serving.batch import dead_letters, lease, lineage
+from millrace.serving.batch.actor import Means, work_of
+from millrace.serving.batch.blocks import Blocks
+from millrace.serving.batch.cluster import spread
+from millrace.serving.batch.cluster.model_files import carried
+from millrace.serving.batch.faults import fault_of
+from millrace.serving.batch.fingerprint import fingerprint_of
+from millrace.serving.batch.folder import Folder
+from millrace.serving.batch.job import DEAD, ROW, TOKENS_IN, Job
+from millrace.serving.batch.partition import JOB, Partition
+from millrace.serving.batch.read_again import with_rows
+from millrace.serving.batch.reader import Rows
+from millrace.serving.batch.remaining import Todo, load_of, remaining
+from millrace.serving.batch.report import FINGERPRINT, WHOLE, BatchReport
+from millrace.serving.batch.sample import Check, Scored
+from millrace.serving.batch.settle import require_few, settle
+from millrace.serving.batch.source import Input
+from millrace.serving.batch.throughput import Work
+from millrace.serving.batch.watch import OnWork, Watch
+from millrace.serving.batch.workplace import (
     SHORT,
     Workplace,
     abandoned,
@@ -40,7 +40,7 @@ from serving.batch.workplace import (
     remove_leftovers,
     workplace_of,
 )
-from serving.batch.written import answers_seen, committable, prune, written
+from millrace.serving.batch.written import answers_seen, committable, prune, written
 
 SETTLED = "settled"
 """Folder of the dead letters from the commit of the output to their own."""

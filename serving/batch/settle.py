@@ -7,11 +7,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from models.checks import as_json
-from models.columns import KEY
-from models.errors import InputError, WorkError
-from serving.batch.job import DEAD, ROW, Places
-from serving.batch.pieces import Piece
+from millrace.models.checks import as_json
+from millrace.models.columns import KEY
+from millrace.models.errors import InputError, WorkError
+from millrace.serving.batch.job import DEAD, ROW, Places
+from millrace.serving.batch.pieces import Piece
 
 TWICE = "the key is that of an earlier row"
 SHOWN = 3

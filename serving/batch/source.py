@@ -12,18 +12,18 @@ import pyarrow.parquet as pq
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from pyarrow import fs
 
-from models.columns import KEY
-from models.delta_files import dataset_of, file_paths, manifest_of
-from models.errors import InputError
-from models.source import broken_off
-from models.source_csv import CsvSource
-from models.source_files import COMPRESSED, ENDINGS, File, format_of
-from models.source_files import resolve as locate
-from models.source_jsonl import JsonlSource
-from models.specs.dataset import DatasetSpec
-from serving.batch.fingerprint import digest_of_json
-from serving.batch.job import Job
-from serving.batch.pieces import PIECE_ROWS, ParquetPiece, Piece, TextPiece
+from millrace.models.columns import KEY
+from millrace.models.delta_files import dataset_of, file_paths, manifest_of
+from millrace.models.errors import InputError
+from millrace.models.source import broken_off
+from millrace.models.source_csv import CsvSource
+from millrace.models.source_files import COMPRESSED, ENDINGS, File, format_of
+from millrace.models.source_files import resolve as locate
+from millrace.models.source_jsonl import JsonlSource
+from millrace.models.specs.dataset import DatasetSpec
+from millrace.serving.batch.fingerprint import digest_of_json
+from millrace.serving.batch.job import Job
+from millrace.serving.batch.pieces import PIECE_ROWS, ParquetPiece, Piece, TextPiece
 
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 

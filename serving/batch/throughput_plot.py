@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib import dates
 from matplotlib.figure import Figure
 
-from serving.batch.throughput import Sample, Unit, commits_of, steady, unit_of
+from millrace.serving.batch.throughput import Sample, Unit, commits_of, steady, unit_of
 
 MOST_SPANS = 120
 _DATES: Any = dates  # without types

@@ -8,9 +8,9 @@ from typing import Any, Self
 
 import ray
 
-from serving.batch.meter import Told, meter
-from serving.batch.partition import Partition
-from serving.batch.throughput import Sample, Work
+from millrace.serving.batch.meter import Told, meter
+from millrace.serving.batch.partition import Partition
+from millrace.serving.batch.throughput import Sample, Work
 
 LOOK_SECONDS = 0.5
 OnWork = Callable[[Sample, Mapping[str, Told], int], None]

@@ -14,10 +14,10 @@ from uuid import uuid4
 
 import pyarrow as pa
 
-from serving.batch.folder import Folder
-from serving.batch.job import DEAD, ROW
-from serving.batch.lease import is_held
-from serving.batch.partition import Partition
+from millrace.serving.batch.folder import Folder
+from millrace.serving.batch.job import DEAD, ROW
+from millrace.serving.batch.lease import is_held
+from millrace.serving.batch.partition import Partition
 
 JOBS = "_jobs"
 RECORD = "job.json"

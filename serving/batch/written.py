@@ -8,13 +8,13 @@ import pyarrow as pa
 import pyarrow.fs
 import pyarrow.parquet as pq
 
-from models.columns import KEY
-from serving.batch.drift import Bins
-from serving.batch.folder import Folder
-from serving.batch.job import ROW, TOKENS_IN, TOKENS_OUT, Places
-from serving.batch.partition import Partition
-from serving.batch.settle import without_rows
-from serving.batch.workplace import Workplace
+from millrace.models.columns import KEY
+from millrace.serving.batch.drift import Bins
+from millrace.serving.batch.folder import Folder
+from millrace.serving.batch.job import ROW, TOKENS_IN, TOKENS_OUT, Places
+from millrace.serving.batch.partition import Partition
+from millrace.serving.batch.settle import without_rows
+from millrace.serving.batch.workplace import Workplace
 
 READ = (ROW, KEY, TOKENS_IN, TOKENS_OUT)
 """Columns that are looked at before the commit."""

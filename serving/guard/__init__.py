@@ -1,7 +1,7 @@
 """The guard: an Envoy on the public HTTP ports, which lets only checked requests to Triton."""
 
-from serving.guard.process import command, find_envoy, health_url, log_file, running
-from serving.guard.sockets import http_socket, metrics_socket, socket_answers
+from millrace.serving.guard.process import command, find_envoy, health_url, log_file, running
+from millrace.serving.guard.sockets import http_socket, metrics_socket, socket_answers
 
 __all__ = [
     "command",

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from models.places import Endpoint
+from millrace.models.places import Endpoint
 
 Json = dict[str, Any]
 

@@ -10,10 +10,10 @@ from http.client import HTTPException
 from importlib.util import find_spec
 from pathlib import Path
 
-from models.errors import WorkError
-from models.places import Endpoint, Places
-from serving.guard.config import HEALTH, GuardSpec, guard_config, guard_threads
-from serving.guard.sockets import http_socket, metrics_socket
+from millrace.models.errors import WorkError
+from millrace.models.places import Endpoint, Places
+from millrace.serving.guard.config import HEALTH, GuardSpec, guard_config, guard_threads
+from millrace.serving.guard.sockets import http_socket, metrics_socket
 
 START_SECONDS = 60.0
 STOP_SECONDS = 10.0

@@ -1,4 +1,4 @@
-"""`python -m serving.language.alone FOLDER TOKENS`: continue the texts on stdin, greedily.
+"""`python -m millrace.serving.language.alone FOLDER TOKENS`: continue the texts on stdin, greedily.
 
 The texts are a JSON list, and so are the answers, the last line on stdout. A release runs it before
 a server loads the model, with limits on time and memory: what hangs or crashes takes nothing with
@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from models.engine_properties import own_properties
-from models.language_generation import ends_of, greedy_config, prompt_ids, shown_ids
-from serving.language.draft import DRAFT
+from millrace.models.engine_properties import own_properties
+from millrace.models.language_generation import ends_of, greedy_config, prompt_ids, shown_ids
+from millrace.serving.language.draft import DRAFT
 
 DRAFTED = 2
 """Tokens at a time."""

@@ -13,10 +13,10 @@ import grpc
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc import service_pb2_grpc
 
-from models.errors import InputError, MillraceError, TransientError, WorkError
-from models.places import Endpoint
-from serving.language.errors import NO_SUCH, died, error_of, is_death, is_ours
-from serving.language.request import (
+from millrace.models.errors import InputError, MillraceError, TransientError, WorkError
+from millrace.models.places import Endpoint
+from millrace.serving.language.errors import NO_SUCH, died, error_of, is_death, is_ours
+from millrace.serving.language.request import (
     Messages,
     Piece,
     Sampling,
@@ -25,7 +25,7 @@ from serving.language.request import (
     piece_of,
     request_of,
 )
-from serving.language.silence import SILENCE_SECONDS, Pulse, Silence, Target
+from millrace.serving.language.silence import SILENCE_SECONDS, Pulse, Silence, Target
 
 ANSWER_SECONDS = 600.0
 ALIVE_SECONDS = 5.0

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 
 from tritonclient.grpc import model_config_pb2 as pb
 
-from models.errors import InputError
-from models.specs.language import GenerationSpec
-from serving.language.draft import DRAFT
+from millrace.models.errors import InputError
+from millrace.models.specs.language import GenerationSpec
+from millrace.serving.language.draft import DRAFT
 
 BACKEND = "openvino_genai"
 
@@ -58,10 +58,10 @@ def language_config(
     Args:
         name: the model, which is also its folder.
         generation: how it is served.
-        version_policy: `serving.config.latest(n)` or `specific(versions)`.
+        version_policy: `millrace.serving.config.latest(n)` or `specific(versions)`.
         num_threads: of the engine; 0 for all cores.
         max_model_len: tokens of prompt and answer together; 0 for what the model has.
-        parameters: more parameters, such as `serving.config.loaded_anew()`.
+        parameters: more parameters, such as `millrace.serving.config.loaded_anew()`.
 
     Raises:
         InputError: it is to be shared between GPUs.

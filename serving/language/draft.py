@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from models.bounded import bounded_json, bounded_text
-from models.digest import digest_of
-from models.errors import InputError
-from models.language_engine import EngineName, engine_of
+from millrace.models.bounded import bounded_json, bounded_text
+from millrace.models.digest import digest_of
+from millrace.models.errors import InputError
+from millrace.models.language_engine import EngineName, engine_of
 
 DRAFT = "draft"
 """Its folder, beside the model's files."""

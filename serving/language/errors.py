@@ -4,8 +4,8 @@ gRPC carries no code inside a stream, so the backend's texts begin with a word f
 are Triton's own.
 """
 
-from models.errors import InputError, MillraceError, TransientError, WorkError
-from serving.index import UNHEALTHY
+from millrace.models.errors import InputError, MillraceError, TransientError, WorkError
+from millrace.serving.index import UNHEALTHY
 
 ID = "[request id: "
 HINTS = {"full": "send fewer at a time, or serve on more replicas", "unavailable": None}

@@ -9,12 +9,12 @@ from os.path import commonprefix
 from re import sub
 from typing import Any
 
-from models.apart import run_apart
-from models.errors import MillraceError, TransientError, WorkError
-from serving.client import TritonClient
-from serving.language.request import Sampling
-from serving.trial_limits import alone_limits
-from serving.version_folder import Artifact
+from millrace.models.apart import run_apart
+from millrace.models.errors import MillraceError, TransientError, WorkError
+from millrace.serving.client import TritonClient
+from millrace.serving.language.request import Sampling
+from millrace.serving.trial_limits import alone_limits
+from millrace.serving.version_folder import Artifact
 
 INEXACT = 0.5
 """How much of its answers a form in short numbers may give otherwise, on average. One token that
@@ -102,7 +102,7 @@ class GoldenPrompts:
     def _alone(self, artifact: Artifact, prompts: Sequence[str], tokens: int) -> list[str]:
         folder = next(iter(artifact.files.values())).parent
         told = run_apart(
-            "serving.language.alone",
+            "millrace.serving.language.alone",
             [folder, str(tokens)],
             alone_limits(artifact.size_bytes),
             what="loading and answering",

@@ -10,9 +10,9 @@ from typing import Any
 
 from tritonclient.grpc import model_config_pb2 as pb
 
-from models.language_engine import AUTO_FIT, NO_SHARE
-from models.specs.language import GenerationSpec
-from serving.language.draft import DRAFT
+from millrace.models.language_engine import AUTO_FIT, NO_SHARE
+from millrace.models.specs.language import GenerationSpec
+from millrace.serving.language.draft import DRAFT
 
 BACKEND = "vllm"
 GIB = 2**30
@@ -84,8 +84,8 @@ def vllm_config(
 
     Args:
         name: the model, which is also its folder.
-        version_policy: `serving.config.latest(n)` or `specific(versions)`.
-        parameters: more parameters, such as `serving.config.loaded_anew()`.
+        version_policy: `millrace.serving.config.latest(n)` or `specific(versions)`.
+        parameters: more parameters, such as `millrace.serving.config.loaded_anew()`.
     """
     config = pb.ModelConfig(
         name=name,

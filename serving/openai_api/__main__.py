@@ -1,4 +1,4 @@
-"""Run the door in the foreground: `python -m serving.openai_api --home .millrace`."""
+"""Run the door in the foreground: `python -m millrace.serving.openai_api --home .millrace`."""
 
 import argparse
 import logging
@@ -7,10 +7,10 @@ from pathlib import Path
 
 import uvicorn
 
-from models.places import Endpoint
-from serving.openai_api.app import app_of
-from serving.openai_api.door import DoorSettings
-from serving.openai_api.key_file import FILE
+from millrace.models.places import Endpoint
+from millrace.serving.openai_api.app import app_of
+from millrace.serving.openai_api.door import DoorSettings
+from millrace.serving.openai_api.key_file import FILE
 
 LOOPBACK = "127.0.0.1"
 PORT = 8020
@@ -41,7 +41,9 @@ def serve(settings: DoorSettings, *, host: str = LOOPBACK, port: int = PORT) -> 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Serve what the options name."""
-    parser = argparse.ArgumentParser(prog="python -m serving.openai_api", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m millrace.serving.openai_api", description=__doc__
+    )
     parser.add_argument("--home", type=Path, required=True, help="MILLRACE_HOME: holds the keys")
     parser.add_argument("--host", default=LOOPBACK)
     parser.add_argument("--port", type=int, default=PORT)

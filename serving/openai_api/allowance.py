@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from serving.language.request import Messages, Piece
-from serving.openai_api.keys import Key
-from serving.openai_api.refusal import Refusal
+from millrace.serving.language.request import Messages, Piece
+from millrace.serving.openai_api.keys import Key
+from millrace.serving.openai_api.refusal import Refusal
 
 SECONDS = 60.0
 CHARACTERS = 4

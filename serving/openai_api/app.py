@@ -7,13 +7,13 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 
-from models.errors import MillraceError
-from serving.openai_api import reading
-from serving.openai_api.connection import CLIENT_GONE, ClientGone, error_response
-from serving.openai_api.door import Door, DoorSettings
-from serving.openai_api.refusal import SERVER, Refusal
-from serving.openai_api.shell import AtMost, RequestIds
-from serving.own_requests import OwnRequests, Policy, own_hosts
+from millrace.models.errors import MillraceError
+from millrace.serving.openai_api import reading
+from millrace.serving.openai_api.connection import CLIENT_GONE, ClientGone, error_response
+from millrace.serving.openai_api.door import Door, DoorSettings
+from millrace.serving.openai_api.refusal import SERVER, Refusal
+from millrace.serving.openai_api.shell import AtMost, RequestIds
+from millrace.serving.own_requests import OwnRequests, Policy, own_hosts
 
 log = logging.getLogger("millrace.openai_api")
 

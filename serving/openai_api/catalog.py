@@ -13,9 +13,9 @@ import grpc
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc import service_pb2_grpc
 
-from models.errors import TransientError
-from models.places import Endpoint
-from serving.names import is_made_here
+from millrace.models.errors import TransientError
+from millrace.models.places import Endpoint
+from millrace.serving.names import is_made_here
 
 FRESH_SECONDS = 1.0
 CALL_SECONDS = 5.0

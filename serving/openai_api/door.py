@@ -13,19 +13,19 @@ from typing import Any, cast
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from models.errors import MillraceError, TransientError
-from models.places import Endpoint
-from serving.language.client import ANSWER_SECONDS, AsyncLanguageClient
-from serving.language.request import Piece
-from serving.openai_api.allowance import Allowances
-from serving.openai_api.ask import Ask
-from serving.openai_api.catalog import Catalog, Served
-from serving.openai_api.connection import EventStream, body_of, while_connected
-from serving.openai_api.key_file import KeyFile
-from serving.openai_api.keys import Key, owner
-from serving.openai_api.merging import merged
-from serving.openai_api.refusal import Refusal, away, is_no_model, no_model, refusal_of
-from serving.openai_api.reply import Heard, Reply, Usage, fingerprint, is_cut_off
+from millrace.models.errors import MillraceError, TransientError
+from millrace.models.places import Endpoint
+from millrace.serving.language.client import ANSWER_SECONDS, AsyncLanguageClient
+from millrace.serving.language.request import Piece
+from millrace.serving.openai_api.allowance import Allowances
+from millrace.serving.openai_api.ask import Ask
+from millrace.serving.openai_api.catalog import Catalog, Served
+from millrace.serving.openai_api.connection import EventStream, body_of, while_connected
+from millrace.serving.openai_api.key_file import KeyFile
+from millrace.serving.openai_api.keys import Key, owner
+from millrace.serving.openai_api.merging import merged
+from millrace.serving.openai_api.refusal import Refusal, away, is_no_model, no_model, refusal_of
+from millrace.serving.openai_api.reply import Heard, Reply, Usage, fingerprint, is_cut_off
 
 log = logging.getLogger("millrace.openai_api")
 

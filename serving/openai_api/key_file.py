@@ -7,8 +7,8 @@ import stat
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from models.errors import WorkError
-from serving.openai_api.keys import Key, from_json, to_json
+from millrace.models.errors import WorkError
+from millrace.serving.openai_api.keys import Key, from_json, to_json
 
 FILE = "openai_keys.json"
 """In the home folder."""

@@ -12,7 +12,7 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from models.errors import InputError, WorkError, nearest
+from millrace.models.errors import InputError, WorkError, nearest
 
 PREFIX = "mr-"
 SECRET_BYTES = 32

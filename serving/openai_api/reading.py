@@ -7,11 +7,11 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 from pydantic_core import from_json
 
-from models.errors import nearest
-from models.language_generation import MAX_TOKENS
-from serving.language.request import Messages, Sampling
-from serving.openai_api.ask import Ask
-from serving.openai_api.fields import (
+from millrace.models.errors import nearest
+from millrace.models.language_generation import MAX_TOKENS
+from millrace.serving.language.request import Messages, Sampling
+from millrace.serving.openai_api.ask import Ask
+from millrace.serving.openai_api.fields import (
     IGNORED,
     MOST_PROMPTS,
     OF_CHATS,
@@ -21,7 +21,7 @@ from serving.openai_api.fields import (
     CompletionFields,
     Message,
 )
-from serving.openai_api.refusal import Refusal
+from millrace.serving.openai_api.refusal import Refusal
 
 Fields = TypeVar("Fields", bound=Common)
 SHOWN = 60

@@ -15,9 +15,9 @@ may name paths and hosts, and stays in the log.
 import re
 from dataclasses import fields
 
-from models.errors import InputError, MillraceError, TransientError
-from serving.language.errors import HINTS
-from serving.language.request import Sampling
+from millrace.models.errors import InputError, MillraceError, TransientError
+from millrace.serving.language.errors import HINTS
+from millrace.serving.language.request import Sampling
 
 INVALID = "invalid_request_error"
 SERVER = "server_error"

@@ -5,8 +5,8 @@ import secrets
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from serving.openai_api.connection import error_response
-from serving.openai_api.refusal import busy
+from millrace.serving.openai_api.connection import error_response
+from millrace.serving.openai_api.refusal import busy
 
 HEADER = b"x-request-id"
 VALID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")

@@ -1,12 +1,12 @@
 """Step: what a language model's training starts from."""
 
-from models.language.base import fetched_base
-from models.pipeline import Pipeline
-from models.places import Places
-from models.registry import registry_of
-from models.specs.training import ModelSpec
-from tasks.progress import log
-from tasks.retry import step
+from millrace.models.language.base import fetched_base
+from millrace.models.pipeline import Pipeline
+from millrace.models.places import Places
+from millrace.models.registry import registry_of
+from millrace.models.specs.training import ModelSpec
+from millrace.tasks.progress import log
+from millrace.tasks.retry import step
 
 BASE_TAG = "millrace.base"
 BASE_REVISION_TAG = "millrace.base_revision"

@@ -4,26 +4,26 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from export.language.decoder_config import number_of
-from export.language.form_folder import FormFolder
-from export.language.language_certificate import LanguageCertificate
-from export.language.live_stage import LiveStage
-from export.language.text_loss import pieces_loss
-from export.language.token_pieces import TokenPieces
-from export.language.vllm_place import lacking_vllm
-from models.apart import Limits
-from models.errors import InputError
-from models.language.held_out import HELD_OUT_TOKENS
-from models.language.token_table import open_token_table
-from models.package import LanguagePackage, ModelVersion
-from models.places import Places
-from serving.client import TritonClient
-from serving.language.expected import INEXACT, GoldenPrompts, difference, same_words
-from tasks.kept import certified_snapshot, language_certificate_of, pipeline_of
-from tasks.language.dossier import LanguageDossier
-from tasks.language.held_out import pieces_of
-from tasks.language.train import sequences_of
-from tasks.progress import bar, log
+from millrace.export.language.decoder_config import number_of
+from millrace.export.language.form_folder import FormFolder
+from millrace.export.language.language_certificate import LanguageCertificate
+from millrace.export.language.live_stage import LiveStage
+from millrace.export.language.text_loss import pieces_loss
+from millrace.export.language.token_pieces import TokenPieces
+from millrace.export.language.vllm_place import lacking_vllm
+from millrace.models.apart import Limits
+from millrace.models.errors import InputError
+from millrace.models.language.held_out import HELD_OUT_TOKENS
+from millrace.models.language.token_table import open_token_table
+from millrace.models.package import LanguagePackage, ModelVersion
+from millrace.models.places import Places
+from millrace.serving.client import TritonClient
+from millrace.serving.language.expected import INEXACT, GoldenPrompts, difference, same_words
+from millrace.tasks.kept import certified_snapshot, language_certificate_of, pipeline_of
+from millrace.tasks.language.dossier import LanguageDossier
+from millrace.tasks.language.held_out import pieces_of
+from millrace.tasks.language.train import sequences_of
+from millrace.tasks.progress import bar, log
 
 IN_FLIGHT = 32
 ROUNDING, OTHERWISE = 1e-4, 0.005

@@ -3,14 +3,14 @@
 import math
 from collections.abc import Iterator
 
-from export.language.decoder_config import number_of
-from export.language.text_loss import TextLoss, text_loss
-from models.messages import parsed
-from models.package import LanguagePackage
-from models.pipeline import Pipeline
-from models.places import Places
-from models.snapshots import Snapshot, open_snapshot, scan
-from tasks.kept import language_certificate_of, pipeline_of
+from millrace.export.language.decoder_config import number_of
+from millrace.export.language.text_loss import TextLoss, text_loss
+from millrace.models.messages import parsed
+from millrace.models.package import LanguagePackage
+from millrace.models.pipeline import Pipeline
+from millrace.models.places import Places
+from millrace.models.snapshots import Snapshot, open_snapshot, scan
+from millrace.tasks.kept import language_certificate_of, pipeline_of
 
 SAME = ("millrace.dataset_digest", "millrace.tokenizer_digest")
 CHARACTERS = 200_000

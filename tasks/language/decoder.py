@@ -2,13 +2,13 @@
 
 from pathlib import Path
 
-from models.errors import InputError
-from models.language.recipe import DecoderSpec, Lora, Recipe
-from models.language.tokenizer import LanguageTokenizer
-from models.pipeline import Pipeline
-from models.pretrained import located
-from models.specs.language import LoraSpec
-from models.specs.training import TrainingSpec
+from millrace.models.errors import InputError
+from millrace.models.language.recipe import DecoderSpec, Lora, Recipe
+from millrace.models.language.tokenizer import LanguageTokenizer
+from millrace.models.pipeline import Pipeline
+from millrace.models.pretrained import located
+from millrace.models.specs.language import LoraSpec
+from millrace.models.specs.training import TrainingSpec
 
 
 def decoder_of(pipeline: Pipeline, tokenizer: LanguageTokenizer) -> DecoderSpec:

@@ -2,20 +2,20 @@
 
 from dataclasses import dataclass, replace
 
-from export.language.language_certificate import LanguageCertificate
-from export.language.live_stage import LiveStage
-from models.errors import InputError
-from models.machine import this_machine
-from models.package import LanguagePackage, Package
-from models.places import Places
-from models.registry import registry_of
-from serving.language.expected import GoldenPrompts
-from serving.version_folder import Artifact
-from tasks.dossier import Measured
-from tasks.kept import language_certificate_of, pipeline_of
-from tasks.language.compared import certified_perplexity, perplexity_beside
-from tasks.language.draft import draft_of
-from tasks.language.report import forms_table
+from millrace.export.language.language_certificate import LanguageCertificate
+from millrace.export.language.live_stage import LiveStage
+from millrace.models.errors import InputError
+from millrace.models.machine import this_machine
+from millrace.models.package import LanguagePackage, Package
+from millrace.models.places import Places
+from millrace.models.registry import registry_of
+from millrace.serving.language.expected import GoldenPrompts
+from millrace.serving.version_folder import Artifact
+from millrace.tasks.dossier import Measured
+from millrace.tasks.kept import language_certificate_of, pipeline_of
+from millrace.tasks.language.compared import certified_perplexity, perplexity_beside
+from millrace.tasks.language.draft import draft_of
+from millrace.tasks.language.report import forms_table
 
 PERPLEXITY = "perplexity"
 PROMPTS = 8

@@ -2,13 +2,13 @@
 
 from hashlib import sha256
 
-from models.errors import InputError
-from models.named_version import in_words, version_named
-from models.package import ModelVersion
-from models.pipeline import Pipeline
-from models.registry import Registry
-from models.specs.language import GenerationSpec
-from serving.language.draft import Draft, Tokens, require_fit
+from millrace.models.errors import InputError
+from millrace.models.named_version import in_words, version_named
+from millrace.models.package import ModelVersion
+from millrace.models.pipeline import Pipeline
+from millrace.models.registry import Registry
+from millrace.models.specs.language import GenerationSpec
+from millrace.serving.language.draft import Draft, Tokens, require_fit
 
 
 def with_pinned_draft(pipeline: Pipeline, registry: Registry) -> Pipeline:

@@ -2,14 +2,14 @@
 
 from typing import TYPE_CHECKING
 
-from models.pipeline import Pipeline
-from models.places import Places
-from models.registry import registry_of
-from tasks.language.draft import require_draft
-from tasks.retry import step
+from millrace.models.pipeline import Pipeline
+from millrace.models.places import Places
+from millrace.models.registry import registry_of
+from millrace.tasks.language.draft import require_draft
+from millrace.tasks.retry import step
 
 if TYPE_CHECKING:
-    from models.language.token_table import TokenTable
+    from millrace.models.language.token_table import TokenTable
 
 
 @step(timeout_seconds=3600)

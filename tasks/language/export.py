@@ -7,28 +7,28 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from export.language.form_folder import FormFolder
-from export.language.forms import Groups
-from export.language.golden import Golden, golden_of
-from export.language.judge import Gates, beside_unigram, choose
-from export.language.language_candidate import LanguageCandidate
-from export.language.language_certificate import LanguageCertificate, certified
-from export.language.reference import Reference
-from models.apart import Limits
-from models.errors import InputError, WorkError
-from models.language.held_out import HELD_OUT_TOKENS
-from models.machine import this_machine
-from models.pipeline import Pipeline
-from models.pipeline_file import resolved_yaml
-from models.places import Places
-from models.snapshots import Snapshot
-from tasks.language.held_out import pieces_of
-from tasks.language.train import TrainedDecoder, sequences_of
-from tasks.progress import bar, log
-from tasks.retry import step
+from millrace.export.language.form_folder import FormFolder
+from millrace.export.language.forms import Groups
+from millrace.export.language.golden import Golden, golden_of
+from millrace.export.language.judge import Gates, beside_unigram, choose
+from millrace.export.language.language_candidate import LanguageCandidate
+from millrace.export.language.language_certificate import LanguageCertificate, certified
+from millrace.export.language.reference import Reference
+from millrace.models.apart import Limits
+from millrace.models.errors import InputError, WorkError
+from millrace.models.language.held_out import HELD_OUT_TOKENS
+from millrace.models.machine import this_machine
+from millrace.models.pipeline import Pipeline
+from millrace.models.pipeline_file import resolved_yaml
+from millrace.models.places import Places
+from millrace.models.snapshots import Snapshot
+from millrace.tasks.language.held_out import pieces_of
+from millrace.tasks.language.train import TrainedDecoder, sequences_of
+from millrace.tasks.progress import bar, log
+from millrace.tasks.retry import step
 
 if TYPE_CHECKING:
-    from export.language.language_exporter import LanguageExporter
+    from millrace.export.language.language_exporter import LanguageExporter
 
 CALIBRATION_TOKENS = 32_768
 
@@ -128,7 +128,7 @@ def _exporter(
     pipeline: Pipeline, places: Places, trained: TrainedDecoder, folder: Path
 ) -> "LanguageExporter":
     """Return what makes and measures the forms that a pipeline asks for."""
-    from export.language.language_exporter import LanguageExporter
+    from millrace.export.language.language_exporter import LanguageExporter
 
     held_out = pieces_of(sequences_of(trained.tokens, "test", places), HELD_OUT_TOKENS)
     train = sequences_of(trained.tokens, "train", places)

@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from export.language.held import Held
-from export.language.token_pieces import TokenPieces
-from models.language.held_out import HELD_OUT_TOKENS, spread_over
-from models.language.sequences import Packed
+from millrace.export.language.held import Held
+from millrace.export.language.token_pieces import TokenPieces
+from millrace.models.language.held_out import HELD_OUT_TOKENS, spread_over
+from millrace.models.language.sequences import Packed
 
 if TYPE_CHECKING:
-    from models.language.stored_sequences import StoredSequences
+    from millrace.models.language.stored_sequences import StoredSequences
 
 
 def pieces_of(sequences: "StoredSequences", tokens: int) -> TokenPieces:

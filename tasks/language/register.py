@@ -3,24 +3,24 @@
 import math
 from typing import TYPE_CHECKING
 
-from models.errors import WorkError
-from models.language.kept_checkpoint import CHECKPOINT_TAG, checkpoint_digest
-from models.package import ModelVersion
-from models.pipeline import Pipeline
-from models.places import Places
-from models.promotion import Promotion
-from models.registry import registry_of
-from models.snapshots import Snapshot
-from models.tracking import TrackedRun
-from tasks.language.base import base_tags
-from tasks.language.report import baselines_table, forms_table, pictures_of, samples
-from tasks.progress import log
-from tasks.promote import promote
-from tasks.retry import step
+from millrace.models.errors import WorkError
+from millrace.models.language.kept_checkpoint import CHECKPOINT_TAG, checkpoint_digest
+from millrace.models.package import ModelVersion
+from millrace.models.pipeline import Pipeline
+from millrace.models.places import Places
+from millrace.models.promotion import Promotion
+from millrace.models.registry import registry_of
+from millrace.models.snapshots import Snapshot
+from millrace.models.tracking import TrackedRun
+from millrace.tasks.language.base import base_tags
+from millrace.tasks.language.report import baselines_table, forms_table, pictures_of, samples
+from millrace.tasks.progress import log
+from millrace.tasks.promote import promote
+from millrace.tasks.retry import step
 
 if TYPE_CHECKING:
-    from tasks.language.export import ExportedForms
-    from tasks.language.train import TrainedDecoder
+    from millrace.tasks.language.export import ExportedForms
+    from millrace.tasks.language.train import TrainedDecoder
 
 
 @step(timeout_seconds=300)

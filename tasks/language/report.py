@@ -5,25 +5,25 @@ from typing import TYPE_CHECKING
 
 from prefect.artifacts import create_markdown_artifact
 
-from export.language.judge import pareto
-from tasks.language.base import BASE_TAG
-from tasks.language.page import html_page
-from tasks.progress import log
-from tasks.report import key_of, table
+from millrace.export.language.judge import pareto
+from millrace.tasks.language.base import BASE_TAG
+from millrace.tasks.language.page import html_page
+from millrace.tasks.progress import log
+from millrace.tasks.report import key_of, table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from export.language.language_candidate import LanguageCandidate
-    from export.language.language_certificate import LanguageCertificate
-    from models.language.ngram import Baselines
-    from models.language.plots import FormPoint
-    from models.package import ModelVersion
-    from models.promotion import Promotion
-    from models.snapshots import Snapshot
-    from models.tracking import TrackedRun
-    from tasks.language.export import ExportedForms
-    from tasks.language.train import TrainedDecoder
+    from millrace.export.language.language_candidate import LanguageCandidate
+    from millrace.export.language.language_certificate import LanguageCertificate
+    from millrace.models.language.ngram import Baselines
+    from millrace.models.language.plots import FormPoint
+    from millrace.models.package import ModelVersion
+    from millrace.models.promotion import Promotion
+    from millrace.models.snapshots import Snapshot
+    from millrace.models.tracking import TrackedRun
+    from millrace.tasks.language.export import ExportedForms
+    from millrace.tasks.language.train import TrainedDecoder
 
 HEAD = (
     *("form", "size", "perplexity", "increase", "mean KL", "top-1 agreement"),
@@ -60,7 +60,7 @@ def publish_language(
 
 def pictures_of(trained: "TrainedDecoder", exported: "ExportedForms") -> dict[str, "Figure"]:
     """Return the pictures of a run, by their captions."""
-    from models.language.plots import forms_picture, loss_curve
+    from millrace.models.language.plots import forms_picture, loss_curve
 
     pictures = {"Learning curve": loss_curve(trained.history, trained.baselines)}
     if points := form_points(exported):
@@ -70,7 +70,7 @@ def pictures_of(trained: "TrainedDecoder", exported: "ExportedForms") -> dict[st
 
 def form_points(exported: "ExportedForms") -> "list[FormPoint]":
     """Return the forms that were measured, as points."""
-    from models.language.plots import FormPoint
+    from millrace.models.language.plots import FormPoint
 
     return [
         FormPoint(

@@ -5,27 +5,27 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from models.language.kept_checkpoint import ARTIFACT
-from models.pipeline import Pipeline
-from models.places import Places
-from models.progress import WorkersFailed
-from models.snapshots import Snapshot
-from models.tracking import TrackedRun
-from tasks import progress
-from tasks.language.decoder import decoder_of, recipe_of
-from tasks.metrics_log import MetricsLog
-from tasks.outage import await_mlflow
-from tasks.progress import log
-from tasks.recovery import recovery
-from tasks.retry import step
+from millrace.models.language.kept_checkpoint import ARTIFACT
+from millrace.models.pipeline import Pipeline
+from millrace.models.places import Places
+from millrace.models.progress import WorkersFailed
+from millrace.models.snapshots import Snapshot
+from millrace.models.tracking import TrackedRun
+from millrace.tasks import progress
+from millrace.tasks.language.decoder import decoder_of, recipe_of
+from millrace.tasks.metrics_log import MetricsLog
+from millrace.tasks.outage import await_mlflow
+from millrace.tasks.progress import log
+from millrace.tasks.recovery import recovery
+from millrace.tasks.retry import step
 
 if TYPE_CHECKING:
-    from models.language.loop import LanguageJob
-    from models.language.ngram import Baselines
-    from models.language.run_events import RunEvent
-    from models.language.stored_sequences import StoredSequences
-    from models.language.token_table import TokenTable
-    from models.specs.dataset import Split
+    from millrace.models.language.loop import LanguageJob
+    from millrace.models.language.ngram import Baselines
+    from millrace.models.language.run_events import RunEvent
+    from millrace.models.language.stored_sequences import StoredSequences
+    from millrace.models.language.token_table import TokenTable
+    from millrace.models.specs.dataset import Split
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class TrainedDecoder:
 @step(timeout_seconds=24 * 3600)
 def tokenize_documents(pipeline: Pipeline, places: Places, snapshot: Snapshot) -> "TokenTable":
     """Make the token table of a snapshot, or find the one there is."""
-    from models.language.token_table import make_token_table
+    from millrace.models.language.token_table import make_token_table
 
     shares, folder = pipeline.dataset.split, pipeline.folder
     with progress.bar("tokens", snapshot.rows, "documents") as bar:
@@ -67,8 +67,8 @@ def train_decoder(
     pipeline: Pipeline, places: Places, tokens: "TokenTable", run: TrackedRun
 ) -> TrainedDecoder:
     """Train on Ray and log every report to the run while it happens."""
-    from models.language.loop import LanguageJob
-    from models.language.trainer import fit_language
+    from millrace.models.language.loop import LanguageJob
+    from millrace.models.language.trainer import fit_language
 
     tokenizer, storage = tokens.tokenizer(), places.home / "training"
     files = storage / f"{run.run_id}-tokenizer"
@@ -99,9 +99,9 @@ def train_decoder(
 
 def _to_beat(job: "LanguageJob", test: "StoredSequences") -> "Baselines":
     """Return what simpler models reach on the test split, and the base before it is trained."""
-    from models.language.held_out import base_perplexity
-    from models.language.ngram import baselines
-    from tasks.language.held_out import measured_alone
+    from millrace.models.language.held_out import base_perplexity
+    from millrace.models.language.ngram import baselines
+    from millrace.tasks.language.held_out import measured_alone
 
     found = baselines(job.train, test, job.decoder.vocab_size)
     told = f"{found.unigram:,.1f} of a unigram model, {found.trigram:,.1f} of a trigram model"
@@ -115,7 +115,7 @@ def _to_beat(job: "LanguageJob", test: "StoredSequences") -> "Baselines":
 
 def sequences_of(tokens: "TokenTable", split: "Split", places: Places) -> "StoredSequences":
     """Return the sequences of a split, from a copy on this machine."""
-    from models.language.stored_sequences import StoredSequences
+    from millrace.models.language.stored_sequences import StoredSequences
 
     return StoredSequences.of(tokens, split, places.home / "cache" / "sequences")
 
@@ -129,7 +129,7 @@ class Teller:
 
     def __call__(self, event: "RunEvent") -> None:
         """Log a report, or say which workers failed and where training went on."""
-        from models.language.run_events import StepsDone
+        from millrace.models.language.run_events import StepsDone
 
         if isinstance(event, WorkersFailed):
             for rank, cause in event.causes.items():

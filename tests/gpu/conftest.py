@@ -9,16 +9,16 @@ import pytest
 import torch
 from sklearn.datasets import load_digits
 
-from export.engine import axes_of
-from export.exporter import Exporter
-from export.measure import Evidence, gather_evidence
-from models.arrays import Array
-from models.features import Encoding, Feature
-from models.mlp import Perceptron
-from models.model_input import FEATURES, ModelInput
-from models.network import Network, Served
-from models.objective import Classification
-from models.specs.export import ExportSpec
+from millrace.export.engine import axes_of
+from millrace.export.exporter import Exporter
+from millrace.export.measure import Evidence, gather_evidence
+from millrace.models.arrays import Array
+from millrace.models.features import Encoding, Feature
+from millrace.models.mlp import Perceptron
+from millrace.models.model_input import FEATURES, ModelInput
+from millrace.models.network import Network, Served
+from millrace.models.objective import Classification
+from millrace.models.specs.export import ExportSpec
 
 EPOCHS = 30
 LABELS = tuple(range(10))

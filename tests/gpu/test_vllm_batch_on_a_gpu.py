@@ -15,14 +15,14 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
 
-from export.language.vllm_place import lacking_vllm
-from models.cluster import connected
-from models.specs.language import GenerationSpec
-from serving.batch.prompts.sampling import Sampling
-from serving.batch.prompts.vllm_job import VllmJob, engine_arguments_of
-from serving.batch.prompts.vllm_place import engines_of, gpus_of_ray, vllm_version
-from serving.batch.scoring import How, Target, score
-from serving.batch.source import open_input
+from millrace.export.language.vllm_place import lacking_vllm
+from millrace.models.cluster import connected
+from millrace.models.specs.language import GenerationSpec
+from millrace.serving.batch.prompts.sampling import Sampling
+from millrace.serving.batch.prompts.vllm_job import VllmJob, engine_arguments_of
+from millrace.serving.batch.prompts.vllm_place import engines_of, gpus_of_ray, vllm_version
+from millrace.serving.batch.scoring import How, Target, score
+from millrace.serving.batch.source import open_input
 from tests.language_model import byte_tokenizer
 
 PYTHON = Path(os.environ["MILLRACE_VLLM_PYTHON"]) if "MILLRACE_VLLM_PYTHON" in os.environ else None

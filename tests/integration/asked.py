@@ -6,18 +6,18 @@ from datetime import UTC, datetime
 
 import numpy as np
 
-from models.features import FEATURES
-from models.places import Places
-from models.registry import CHAMPION
-from models.tracking import client
-from serving.client import TritonClient
-from serving.ledger import ledger_of
-from serving.model_release import Request
-from serving.outcome import Outcome
-from serving.reconcile import reconcile
-from serving.repository import Repository
-from serving.standing import Release
-from tasks.release import RegistryDesk
+from millrace.models.features import FEATURES
+from millrace.models.places import Places
+from millrace.models.registry import CHAMPION
+from millrace.models.tracking import client
+from millrace.serving.client import TritonClient
+from millrace.serving.ledger import ledger_of
+from millrace.serving.model_release import Request
+from millrace.serving.outcome import Outcome
+from millrace.serving.reconcile import reconcile
+from millrace.serving.repository import Repository
+from millrace.serving.standing import Release
+from millrace.tasks.release import RegistryDesk
 from tests.integration.planted import GOLDEN, Planted, softmax, weights_of
 
 

@@ -6,9 +6,9 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from flows.webhook_delivery import ID_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER, signature
-from models.model_input import FEATURES
-from serving.client import TOKEN_HEADER
+from millrace.flows.webhook_delivery import ID_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER, signature
+from millrace.models.model_input import FEATURES
+from millrace.serving.client import TOKEN_HEADER
 from tests.integration.stranger import Ask
 
 JSON = {"Content-Type": "application/json"}

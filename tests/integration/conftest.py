@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
-from models.places import Places
-from serving import triton
+from millrace.models.places import Places
+from millrace.serving import triton
 from tests.integration.asked import Line
 from tests.integration.ports import free_endpoint, service_ports
 
+CLI = "from millrace.flows.cli import main; main()"
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
@@ -55,7 +56,7 @@ class Home:
 
     def start(self, *arguments: str, **options: Any) -> "subprocess.Popen[str]":
         return subprocess.Popen(
-            [sys.executable, "-c", "from flows.cli import main; main()", *map(str, arguments)],
+            [sys.executable, "-P", "-c", CLI, *map(str, arguments)],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

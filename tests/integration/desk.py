@@ -7,16 +7,16 @@ from pathlib import Path
 import numpy as np
 import onnxruntime as ort
 
-from models.digest import digest_of, digest_of_all
-from models.errors import WorkError
-from models.specs.rollout import RolloutSpec
-from models.specs.serving import ServingSpec
-from serving.expected import Expected
-from serving.golden import GoldenBatch
-from serving.language.draft import Draft
-from serving.standing import Release, Wish
-from serving.status import Tags
-from serving.version_folder import Artifact
+from millrace.models.digest import digest_of, digest_of_all
+from millrace.models.errors import WorkError
+from millrace.models.specs.rollout import RolloutSpec
+from millrace.models.specs.serving import ServingSpec
+from millrace.serving.expected import Expected
+from millrace.serving.golden import GoldenBatch
+from millrace.serving.language.draft import Draft
+from millrace.serving.standing import Release, Wish
+from millrace.serving.status import Tags
+from millrace.serving.version_folder import Artifact
 
 ROWS = np.random.default_rng(1).normal(size=(5, 4)).astype(np.float32)
 

@@ -12,11 +12,11 @@ from typing import Any
 
 import deltalake
 
-from models.places import Endpoint, Places
-from models.registry import CHAMPION, registry_of
-from serving import triton
-from serving.client import TritonClient
-from serving.ledger import ledger_of
+from millrace.models.places import Endpoint, Places
+from millrace.models.registry import CHAMPION, registry_of
+from millrace.serving import triton
+from millrace.serving.client import TritonClient
+from millrace.serving.ledger import ledger_of
 from tests.integration.conftest import Done, Home, make_home
 from tests.integration.planted import good, ingest_rows, plant
 from tests.integration.ports import free_ports

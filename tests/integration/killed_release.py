@@ -11,11 +11,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from models.places import Endpoint, Places
-from serving import model_release as module
-from serving import trial
-from serving.client import TritonClient
-from tasks.release import RegistryDesk
+from millrace.models.places import Endpoint, Places
+from millrace.serving import model_release as module
+from millrace.serving import trial
+from millrace.serving.client import TritonClient
+from millrace.tasks.release import RegistryDesk
 from tests.integration.asked import Line
 
 MOMENTS = {

@@ -16,17 +16,17 @@ import onnx
 import yaml
 from onnx import TensorProto, helper, numpy_helper
 
-from export.certificate import Certificate, Stage
-from models.digest import digest_of_all
-from models.features import Encoding, Feature
-from models.model_input import FEATURES
-from models.package import DIGEST_TAG, EVIDENCE_TAG, EXTRA_FILES
-from models.pipeline import Pipeline
-from models.places import Places
-from models.registry import registry_of
-from models.specs.dataset import DatasetSpec
-from models.tables import ingest
-from models.tracking import client
+from millrace.export.certificate import Certificate, Stage
+from millrace.models.digest import digest_of_all
+from millrace.models.features import Encoding, Feature
+from millrace.models.model_input import FEATURES
+from millrace.models.package import DIGEST_TAG, EVIDENCE_TAG, EXTRA_FILES
+from millrace.models.pipeline import Pipeline
+from millrace.models.places import Places
+from millrace.models.registry import registry_of
+from millrace.models.specs.dataset import DatasetSpec
+from millrace.models.tables import ingest
+from millrace.models.tracking import client
 
 WIDTH = 4
 LABELS = ("x", "y", "z")

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from models.places import Places
-from serving import triton
+from millrace.models.places import Places
+from millrace.serving import triton
 from tests.integration.asked import Line
 from tests.integration.planted import good, plant
 from tests.integration.ports import free_endpoint

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 import deltalake
 import pytest
 
-from models.cluster import connected
-from models.errors import InputError
-from models.pipeline import Pipeline
-from models.tracking import client
-from serving.batch.report import BatchReport
-from tasks.score import Telling, scored
+from millrace.models.cluster import connected
+from millrace.models.errors import InputError
+from millrace.models.pipeline import Pipeline
+from millrace.models.tracking import client
+from millrace.serving.batch.report import BatchReport
+from millrace.tasks.score import Telling, scored
 from tests.integration.asked import Line
 from tests.integration.planted import DATASET, Planted, good, ingest_rows, plant
 

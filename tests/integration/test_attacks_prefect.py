@@ -19,11 +19,11 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake
 from websockets.sync.client import connect
 from websockets.typing import Origin, Subprotocol
 
-from flows import processes, schedule_state, services, settings
-from flows.deployment_upkeep import home_id
-from flows.prefect_login import prefect_login
-from flows.schedule_state import Schedules
-from flows.settings import MARK, Settings
+from millrace.flows import processes, schedule_state, services, settings
+from millrace.flows.deployment_upkeep import home_id
+from millrace.flows.prefect_login import prefect_login
+from millrace.flows.schedule_state import Schedules
+from millrace.flows.settings import MARK, Settings
 from tests.integration.foreign_page import (
     EVIL,
     UNREAD,

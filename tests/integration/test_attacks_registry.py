@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 import yaml
 
-from flows.sign_version import sign_version
-from models.package import DIGEST_TAG, EVIDENCE_TAG, EXTRA_FILES
-from models.registry import registry_of
-from models.signing import SIGNATURE_TAG
-from models.tracking import client
-from serving.names import is_made_here
-from serving.outcome import Outcome
-from tasks.release import Lookout
+from millrace.flows.sign_version import sign_version
+from millrace.models.package import DIGEST_TAG, EVIDENCE_TAG, EXTRA_FILES
+from millrace.models.registry import registry_of
+from millrace.models.signing import SIGNATURE_TAG
+from millrace.models.tracking import client
+from millrace.serving.names import is_made_here
+from millrace.serving.outcome import Outcome
+from millrace.tasks.release import Lookout
 from tests.integration.asked import Asking, Line
 from tests.integration.planted import Planted, good, ingest_rows, plant, seal
 

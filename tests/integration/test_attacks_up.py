@@ -16,11 +16,11 @@ import psutil
 import pytest
 from tritonclient.grpc import service_pb2
 
-from flows import control
-from flows.keys import add_key
-from flows.settings import PORTS
-from serving.client import connection
-from serving.ledger import ledger_of
+from millrace.flows import control
+from millrace.flows.keys import add_key
+from millrace.flows.settings import PORTS
+from millrace.serving.client import connection
+from millrace.serving.ledger import ledger_of
 from tests.integration.attacks import (
     completions,
     delivery,

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
-from flows import control, environment, settings
-from flows.prefect_login import prefect_login
-from flows.settings import Settings
-from models.mlflow_pages import KIND, KIND_OF_OURS, REGISTRY, TRAINING, page, version_page
+from millrace.flows import control, environment, settings
+from millrace.flows.prefect_login import prefect_login
+from millrace.flows.settings import Settings
+from millrace.models.mlflow_pages import KIND, KIND_OF_OURS, REGISTRY, TRAINING, page, version_page
 from tests.integration.chromium import LOADED_MS, browser, log_in, picture, pictures, save
 from tests.integration.ports import service_ports
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 # The first test waits for a whole pipeline.
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(900)]
 
+CLI = "from millrace.flows.cli import main; main()"
 EXAMPLE = Path(__file__).parents[2] / "examples" / "digits.yaml"
 
 
@@ -89,7 +90,7 @@ def _own(home: Path) -> Settings:
 def _seed(own: Settings) -> None:
     """Send the example down the line."""
     for words in (("run", str(EXAMPLE)), ("release",), ("score", str(EXAMPLE))):
-        command = [sys.executable, "-c", "from flows.cli import main; main()", *words]
+        command = [sys.executable, "-P", "-c", CLI, *words]
         subprocess.run(command, env=environment.child_environment(own), check=True, timeout=300)
 
 

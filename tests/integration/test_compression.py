@@ -9,13 +9,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from models import shards, snapshots, tables
-from models.cluster import connected
-from models.features import fit_encoding
-from models.pipeline_file import load_pipeline
-from models.places import Places
-from models.trainer import TrainResult, fit
-from models.training import TrainJob
+from millrace.models import shards, snapshots, tables
+from millrace.models.cluster import connected
+from millrace.models.features import fit_encoding
+from millrace.models.pipeline_file import load_pipeline
+from millrace.models.places import Places
+from millrace.models.trainer import TrainResult, fit
+from millrace.models.training import TrainJob
 
 EPOCHS = 6
 
@@ -35,7 +35,7 @@ from pathlib import Path
 
 import torch.distributed
 
-from models.mlp import Perceptron
+from millrace.models.mlp import Perceptron
 
 
 class Dying(Perceptron):

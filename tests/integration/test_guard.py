@@ -17,10 +17,10 @@ from tritonclient import grpc as triton_grpc
 from tritonclient import http as triton_http
 from tritonclient.utils import InferenceServerException
 
-from models.places import Endpoint, Places
-from serving import guard, triton
-from serving.client import TOKEN_HEADER, TOKEN_METADATA
-from serving.guard.config import MAX_BODY_BYTES, MAX_PATH_BYTES
+from millrace.models.places import Endpoint, Places
+from millrace.serving import guard, triton
+from millrace.serving.client import TOKEN_HEADER, TOKEN_METADATA
+from millrace.serving.guard.config import MAX_BODY_BYTES, MAX_PATH_BYTES
 from tests.integration.guard_stand import INFER, Stand, stand, tensor
 from tests.integration.ports import free_endpoint
 

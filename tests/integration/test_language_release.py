@@ -11,22 +11,22 @@ from pathlib import Path
 
 import pytest
 
-from export.language.language_candidate import LanguageStage
-from export.language.language_certificate import CertifiedForm, LanguageCertificate
-from models.errors import WorkError
-from models.package import ModelVersion
-from models.places import Places
-from models.specs.rollout import RolloutSpec
-from serving import triton
-from serving.client import TritonClient
-from serving.language.expected import GoldenPrompts
-from serving.language.request import Sampling
-from serving.ledger import Ledger
-from serving.model_release import Request
-from serving.outcome import Outcome
-from serving.reconcile import reconcile
-from serving.repository import Repository
-from tasks.language.certify import asked, faults_of
+from millrace.export.language.language_candidate import LanguageStage
+from millrace.export.language.language_certificate import CertifiedForm, LanguageCertificate
+from millrace.models.errors import WorkError
+from millrace.models.package import ModelVersion
+from millrace.models.places import Places
+from millrace.models.specs.rollout import RolloutSpec
+from millrace.serving import triton
+from millrace.serving.client import TritonClient
+from millrace.serving.language.expected import GoldenPrompts
+from millrace.serving.language.request import Sampling
+from millrace.serving.ledger import Ledger
+from millrace.serving.model_release import Request
+from millrace.serving.outcome import Outcome
+from millrace.serving.reconcile import reconcile
+from millrace.serving.repository import Repository
+from millrace.tasks.language.certify import asked, faults_of
 from tests.integration.backends import kill_backends
 from tests.integration.desk import FileDesk
 from tests.integration.ports import free_endpoint

@@ -22,16 +22,16 @@ import openvino as ov
 import pytest
 from openvino import opset13 as ops
 
-from models.errors import InputError, TransientError
-from models.language_generation import MAX_TOKENS
-from models.places import Endpoint, Places
-from models.specs.language import GenerationSpec
-from serving import triton
-from serving.client import TritonClient
-from serving.config import loaded_anew, specific, to_text
-from serving.language.client import AsyncLanguageClient, LanguageClient
-from serving.language.config import language_config
-from serving.language.request import Piece, Sampling
+from millrace.models.errors import InputError, TransientError
+from millrace.models.language_generation import MAX_TOKENS
+from millrace.models.places import Endpoint, Places
+from millrace.models.specs.language import GenerationSpec
+from millrace.serving import triton
+from millrace.serving.client import TritonClient
+from millrace.serving.config import loaded_anew, specific, to_text
+from millrace.serving.language.client import AsyncLanguageClient, LanguageClient
+from millrace.serving.language.config import language_config
+from millrace.serving.language.request import Piece, Sampling
 from tests.integration.backends import kill_backends
 from tests.integration.ports import free_endpoint
 from tests.language_model import ASSISTANT, Made, make

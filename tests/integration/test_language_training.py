@@ -15,14 +15,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from models.cluster import connected
-from models.language.loop import EXPORTED, LanguageJob, Write, train
-from models.language.parallel import strategy_of
-from models.language.recipe import DecoderSpec, Lora, Parallel, Recipe
-from models.language.run_events import Resumed, RunEvent
-from models.language.sequences import Packed, Sequences, SequencesInMemory
-from models.language.trainer import LanguageResult, fit_language
-from models.progress import WorkersFailed
+from millrace.models.cluster import connected
+from millrace.models.language.loop import EXPORTED, LanguageJob, Write, train
+from millrace.models.language.parallel import strategy_of
+from millrace.models.language.recipe import DecoderSpec, Lora, Parallel, Recipe
+from millrace.models.language.run_events import Resumed, RunEvent
+from millrace.models.language.sequences import Packed, Sequences, SequencesInMemory
+from millrace.models.language.trainer import LanguageResult, fit_language
+from millrace.models.progress import WorkersFailed
 
 VOCAB, CONTEXT, ROWS = 64, 32, 42
 SPEC = DecoderSpec(

@@ -17,11 +17,11 @@ import psutil
 import pytest
 from tritonclient import grpc, http
 
-from models.places import Endpoint, Places
-from models.registry import registry_of
-from models.tracking import client
-from serving.batch.missed import committed_dates
-from serving.triton import running
+from millrace.models.places import Endpoint, Places
+from millrace.models.registry import registry_of
+from millrace.models.tracking import client
+from millrace.serving.batch.missed import committed_dates
+from millrace.serving.triton import running
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -24,14 +24,14 @@ import openai
 import pytest
 from openai import OpenAI
 
-from models.places import Endpoint, Places
-from models.specs.language import GenerationSpec
-from serving import triton
-from serving.client import TritonClient
-from serving.config import specific, to_text
-from serving.language.config import language_config
-from serving.openai_api.key_file import FILE, change
-from serving.openai_api.keys import added, new_secret, revoked
+from millrace.models.places import Endpoint, Places
+from millrace.models.specs.language import GenerationSpec
+from millrace.serving import triton
+from millrace.serving.client import TritonClient
+from millrace.serving.config import specific, to_text
+from millrace.serving.language.config import language_config
+from millrace.serving.openai_api.key_file import FILE, change
+from millrace.serving.openai_api.keys import added, new_secret, revoked
 from tests.integration.ports import free_endpoint, free_ports
 from tests.language_model import Made, make
 
@@ -114,7 +114,7 @@ def running(home: Path, endpoint: Endpoint) -> Iterator[str]:
     words = [str(word) for pair in options.items() for word in pair]
     with (home / "logs" / "openai.log").open("ab") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "serving.openai_api", *words], stdout=log, stderr=log
+            [sys.executable, "-m", "millrace.serving.openai_api", *words], stdout=log, stderr=log
         )
     try:
         url = f"http://127.0.0.1:{port}"

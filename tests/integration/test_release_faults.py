@@ -8,19 +8,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from models import apart
-from models.errors import TransientError
-from models.features import FEATURES
-from models.places import Places
-from serving import model_release, triton
-from serving.client import TritonClient
-from serving.ledger import Ledger
-from serving.model_release import Request
-from serving.observe import Observer
-from serving.outcome import Outcome
-from serving.reconcile import reconcile
-from serving.repository import Repository
-from serving.version_folder import ONNX
+from millrace.models import apart
+from millrace.models.errors import TransientError
+from millrace.models.features import FEATURES
+from millrace.models.places import Places
+from millrace.serving import model_release, triton
+from millrace.serving.client import TritonClient
+from millrace.serving.ledger import Ledger
+from millrace.serving.model_release import Request
+from millrace.serving.observe import Observer
+from millrace.serving.outcome import Outcome
+from millrace.serving.reconcile import reconcile
+from millrace.serving.repository import Repository
+from millrace.serving.version_folder import ONNX
 from tests.integration.desk import FileDesk
 from tests.integration.planted import GOLDEN, classifier, softmax, weights_of
 from tests.integration.ports import free_endpoint

@@ -8,15 +8,15 @@ from pathlib import Path
 import psutil
 import pytest
 
-from models.errors import TransientError
-from models.places import Endpoint, Places
-from serving import triton
-from serving.client import TritonClient
-from serving.ledger import Ledger
-from serving.model_release import Request
-from serving.outcome import Outcome
-from serving.reconcile import reconcile
-from serving.repository import Repository
+from millrace.models.errors import TransientError
+from millrace.models.places import Endpoint, Places
+from millrace.serving import triton
+from millrace.serving.client import TritonClient
+from millrace.serving.ledger import Ledger
+from millrace.serving.model_release import Request
+from millrace.serving.outcome import Outcome
+from millrace.serving.reconcile import reconcile
+from millrace.serving.repository import Repository
 from tests.integration.desk import FileDesk
 from tests.integration.planted import GOLDEN, classifier, weights_of
 from tests.integration.ports import free_endpoint

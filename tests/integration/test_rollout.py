@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from models.features import FEATURES
-from models.places import Places
-from models.specs.rollout import JudgeSpec, RolloutSpec
-from serving import triton
-from serving.client import TritonClient
-from serving.index import ready_versions
-from serving.ledger import Ledger
-from serving.model_release import Request
-from serving.reconcile import reconcile
-from serving.repository import Repository
+from millrace.models.features import FEATURES
+from millrace.models.places import Places
+from millrace.models.specs.rollout import JudgeSpec, RolloutSpec
+from millrace.serving import triton
+from millrace.serving.client import TritonClient
+from millrace.serving.index import ready_versions
+from millrace.serving.ledger import Ledger
+from millrace.serving.model_release import Request
+from millrace.serving.reconcile import reconcile
+from millrace.serving.repository import Repository
 from tests.integration.backends import kill_backends
 from tests.integration.desk import FileDesk
 from tests.integration.planted import GOLDEN, WIDTH, classifier, weights_of

@@ -16,13 +16,13 @@ import httpx
 import psutil
 import pytest
 
-from flows import control, environment, processes, run_state, services, settings
-from flows.deployment_specs import DeploymentSpec
-from flows.deployment_upkeep import home_id, owned, put_right
-from flows.prefect_login import prefect_login
-from flows.schedule_loop import ScheduleLoop
-from flows.settings import MARK, Settings
-from models.errors import WorkError
+from millrace.flows import control, environment, processes, run_state, services, settings
+from millrace.flows.deployment_specs import DeploymentSpec
+from millrace.flows.deployment_upkeep import home_id, owned, put_right
+from millrace.flows.prefect_login import prefect_login
+from millrace.flows.schedule_loop import ScheduleLoop
+from millrace.flows.settings import MARK, Settings
+from millrace.models.errors import WorkError
 from tests.integration.ports import service_ports
 
 if TYPE_CHECKING:

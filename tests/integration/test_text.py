@@ -17,10 +17,10 @@ import pytest
 from tritonclient import grpc, http
 from tritonclient.utils import InferenceServerException
 
-from models.places import Endpoint, Places
-from models.tracking import client
-from serving.client import TritonClient
-from serving.triton import running
+from millrace.models.places import Endpoint, Places
+from millrace.models.tracking import client
+from millrace.serving.client import TritonClient
+from millrace.serving.triton import running
 
 pytestmark = pytest.mark.timeout(600)
 

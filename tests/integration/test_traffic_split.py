@@ -15,20 +15,20 @@ from onnx import TensorProto, helper
 from tritonclient import grpc, http
 from tritonclient.utils import InferenceServerException
 
-from models.digest import digest_of
-from models.errors import InputError, WorkError
-from models.places import Places
-from models.specs.rollout import JudgeSpec, RolloutSpec
-from serving import split_metrics, triton
-from serving.backends.traffic_split.split_block import BLOCK
-from serving.client import TritonClient, to_input
-from serving.config import model_config, specific
-from serving.index import ready_versions
-from serving.judge import Counts
-from serving.repository import Repository
-from serving.rollout import Move, Split, first_split, move, next_split
-from serving.splitting import current, dismantle, divert
-from serving.version_folder import Artifact
+from millrace.models.digest import digest_of
+from millrace.models.errors import InputError, WorkError
+from millrace.models.places import Places
+from millrace.models.specs.rollout import JudgeSpec, RolloutSpec
+from millrace.serving import split_metrics, triton
+from millrace.serving.backends.traffic_split.split_block import BLOCK
+from millrace.serving.client import TritonClient, to_input
+from millrace.serving.config import model_config, specific
+from millrace.serving.index import ready_versions
+from millrace.serving.judge import Counts
+from millrace.serving.repository import Repository
+from millrace.serving.rollout import Move, Split, first_split, move, next_split
+from millrace.serving.splitting import current, dismantle, divert
+from millrace.serving.version_folder import Artifact
 from tests.integration.backends import kill_backends
 from tests.integration.graphs import constant, proto
 from tests.integration.ports import free_endpoint

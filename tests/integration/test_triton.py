@@ -23,24 +23,24 @@ from tritonclient import grpc, http
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import InferenceServerException
 
-from models.errors import InputError, MillraceError, TransientError, WorkError
-from models.features import Encoding, Feature
-from models.places import Endpoint, Places
-from models.specs.serving import AcceleratorSpec
-from serving import model_release, plan, triton
-from serving.accelerator import accelerators_of
-from serving.backend_check import require_backend
-from serving.client import TOKEN_METADATA, TritonClient
-from serving.config import from_text
-from serving.language.expected import GoldenPrompts
-from serving.ledger import Ledger
-from serving.load import measure
-from serving.model_release import Request
-from serving.observe import Observer
-from serving.outcome import Outcome, checked
-from serving.reconcile import reconcile
-from serving.repository import Repository
-from serving.version_folder import Artifact
+from millrace.models.errors import InputError, MillraceError, TransientError, WorkError
+from millrace.models.features import Encoding, Feature
+from millrace.models.places import Endpoint, Places
+from millrace.models.specs.serving import AcceleratorSpec
+from millrace.serving import model_release, plan, triton
+from millrace.serving.accelerator import accelerators_of
+from millrace.serving.backend_check import require_backend
+from millrace.serving.client import TOKEN_METADATA, TritonClient
+from millrace.serving.config import from_text
+from millrace.serving.language.expected import GoldenPrompts
+from millrace.serving.ledger import Ledger
+from millrace.serving.load import measure
+from millrace.serving.model_release import Request
+from millrace.serving.observe import Observer
+from millrace.serving.outcome import Outcome, checked
+from millrace.serving.reconcile import reconcile
+from millrace.serving.repository import Repository
+from millrace.serving.version_folder import Artifact
 from tests.integration.attacks import CODE, CODE_CONFIG
 from tests.integration.backends import kill_backends
 from tests.integration.desk import ROWS, FileDesk

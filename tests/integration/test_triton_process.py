@@ -9,9 +9,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from models.errors import WorkError
-from models.places import Endpoint, Places
-from serving import triton
+from millrace.models.errors import WorkError
+from millrace.models.places import Endpoint, Places
+from millrace.serving import triton
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the wheel is for Linux")
 

@@ -14,17 +14,22 @@ import deltalake
 import pytest
 import ray
 
-from models.errors import InputError, WorkError
-from models.specs.language import GenerationSpec
-from serving.batch.meter import Told
-from serving.batch.prompts import vllm_job
-from serving.batch.prompts.sampling import Sampling
-from serving.batch.prompts.vllm_job import STAGE, VllmJob, engine_arguments_of, processor_of
-from serving.batch.prompts.vllm_place import vllm_version
-from serving.batch.report import BatchReport
-from serving.batch.scoring import How, Target, score
-from serving.batch.source import open_input
-from serving.batch.throughput import Work
+from millrace.models.errors import InputError, WorkError
+from millrace.models.specs.language import GenerationSpec
+from millrace.serving.batch.meter import Told
+from millrace.serving.batch.prompts import vllm_job
+from millrace.serving.batch.prompts.sampling import Sampling
+from millrace.serving.batch.prompts.vllm_job import (
+    STAGE,
+    VllmJob,
+    engine_arguments_of,
+    processor_of,
+)
+from millrace.serving.batch.prompts.vllm_place import vllm_version
+from millrace.serving.batch.report import BatchReport
+from millrace.serving.batch.scoring import How, Target, score
+from millrace.serving.batch.source import open_input
+from millrace.serving.batch.throughput import Work
 from tests.stand_ins.vllm_form import write_form
 
 STAND_INS = Path(__file__).parents[1] / "stand_ins"

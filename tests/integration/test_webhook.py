@@ -14,17 +14,17 @@ import httpx
 import pytest
 from mlflow import MlflowClient
 
-from flows import services
-from flows.settings import Settings
-from flows.webhook_delivery import (
+from millrace.flows import services
+from millrace.flows.settings import Settings
+from millrace.flows.webhook_delivery import (
     ID_HEADER,
     MOST_BYTES,
     SIGNATURE_HEADER,
     TIMESTAMP_HEADER,
     signature,
 )
-from flows.webhook_release import TAG, deployment
-from serving.names import TRIAL
+from millrace.flows.webhook_release import TAG, deployment
+from millrace.serving.names import TRIAL
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -10,17 +10,17 @@ from pathlib import Path
 
 import numpy as np
 
-from flows import control
-from flows.settings import Settings
-from models.errors import MillraceError
-from models.model_input import FEATURES
-from models.places import Places
-from models.registry import CHAMPION
-from models.tracking import client
-from serving.client import TritonClient
-from serving.ledger import ledger_of
-from serving.repository import Repository
-from tasks.release import Lookout
+from millrace.flows import control
+from millrace.flows.settings import Settings
+from millrace.models.errors import MillraceError
+from millrace.models.model_input import FEATURES
+from millrace.models.places import Places
+from millrace.models.registry import CHAMPION
+from millrace.models.tracking import client
+from millrace.serving.client import TritonClient
+from millrace.serving.ledger import ledger_of
+from millrace.serving.repository import Repository
+from millrace.tasks.release import Lookout
 from tests.integration.backends import kill_backends
 from tests.integration.planted import GOLDEN, good, plant, softmax, weights_of
 from tests.integration.ports import service_ports

@@ -8,17 +8,17 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from export.language.engine_speed import EXACT
-from export.language.from_checkpoint import write_exact_form
-from export.language.golden import answered
-from export.language.reference import split_texts
-from models.language.tokenizer import LanguageTokenizer
-from models.language_generation import chat_template_of
-from models.source import Chunk
-from serving.batch.prompts.prompt_job import Generator, PromptJob
-from serving.batch.prompts.sampling import Sampling
-from serving.batch.reader import parted
-from serving.language import alone
+from millrace.export.language.engine_speed import EXACT
+from millrace.export.language.from_checkpoint import write_exact_form
+from millrace.export.language.golden import answered
+from millrace.export.language.reference import split_texts
+from millrace.models.language.tokenizer import LanguageTokenizer
+from millrace.models.language_generation import chat_template_of
+from millrace.models.source import Chunk
+from millrace.serving.batch.prompts.prompt_job import Generator, PromptJob
+from millrace.serving.batch.prompts.sampling import Sampling
+from millrace.serving.batch.reader import parted
+from millrace.serving.language import alone
 from tests.instruct_model import CHATML, CHATS, LLAMA, TURN_END, Instruct, opened, write_instruct
 from tests.unit.serving.test_language_backend import module
 

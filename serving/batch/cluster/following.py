@@ -5,9 +5,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol
 
-from models.errors import TransientError
-from models.ray_jobs import RayJob
-from serving.batch.cluster.told import Line, Log
+from millrace.models.errors import TransientError
+from millrace.models.ray_jobs import RayJob
+from millrace.serving.batch.cluster.told import Line, Log
 
 LOOK_SECONDS = 1.0
 CHARACTERS_PER_SECOND = 1_000_000
@@ -19,7 +19,7 @@ STOP_SECONDS = 20.0
 
 
 class Jobs(Protocol):
-    """The jobs of a cluster, as `models.ray_jobs.RayJobs` has them."""
+    """The jobs of a cluster, as `millrace.models.ray_jobs.RayJobs` has them."""
 
     def job(self, id: str) -> RayJob | None:
         """Return a job; None where the cluster does not know it."""

@@ -19,9 +19,9 @@ from typing import Any, TypeVar
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from models.digest import digest_of, digest_of_model
-from models.errors import WorkError
-from serving.batch.job import Job
+from millrace.models.digest import digest_of, digest_of_model
+from millrace.models.errors import WorkError
+from millrace.serving.batch.job import Job
 
 CHUNK_BYTES = 64 * 2**20
 KEPT_SECONDS = 7 * 24 * 3600

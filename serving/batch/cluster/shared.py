@@ -8,10 +8,10 @@ found by the job.
 from contextlib import suppress
 from urllib.parse import urlsplit
 
-from models.errors import InputError, WorkError
-from models.places import Places, is_this_machine
-from serving.batch.folder import Folder
-from serving.batch.workplace import JOBS
+from millrace.models.errors import InputError, WorkError
+from millrace.models.places import Places, is_this_machine
+from millrace.serving.batch.folder import Folder
+from millrace.serving.batch.workplace import JOBS
 
 LOCAL = ("", "file")
 """Schemes of folders; what has another one is the same everywhere."""

@@ -10,15 +10,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Self
 
-from models.errors import InputError, MillraceError, TransientError, WorkError
-from models.ray_jobs import RayJob
-from serving.batch.cluster.told import MARK
-from serving.batch.fingerprint import digest_of_json
+from millrace.models.errors import InputError, MillraceError, TransientError, WorkError
+from millrace.models.ray_jobs import RayJob
+from millrace.serving.batch.cluster.told import MARK
+from millrace.serving.batch.fingerprint import digest_of_json
 
 ORDER = "millrace.order"
 """Key of a job's metadata: the digest of what was asked for."""
 LAST_LINES = 8
-MODULE = "flows.score_job"
+MODULE = "millrace.flows.score_job"
 KINDS = {kind.__name__: kind for kind in (MillraceError, InputError, WorkError, TransientError)}
 PASSING = (
     "JOB_SUPERVISOR_ACTOR_START_TIMEOUT",

@@ -9,19 +9,19 @@ from typing import Any, Self
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from models.casts import Cast, cast
-from models.checks import as_json
-from models.columns import KEY, Column
-from models.errors import WorkError
-from models.features import TEXT
-from models.keys import hash_keys, hash_rows
-from models.language_generation import ChatTemplate, TemplateRefusal
-from models.messages import Message, is_list_of_structs, parsed
-from serving.batch.drift import Bins
-from serving.batch.job import DEAD, ERROR, ROW, TOKENS_IN, TOKENS_OUT
-from serving.batch.prompts.sampling import Sampling
-from serving.batch.row_keys import cells_of, declared_keys
-from serving.language.draft import CONTEXT
+from millrace.models.casts import Cast, cast
+from millrace.models.checks import as_json
+from millrace.models.columns import KEY, Column
+from millrace.models.errors import WorkError
+from millrace.models.features import TEXT
+from millrace.models.keys import hash_keys, hash_rows
+from millrace.models.language_generation import ChatTemplate, TemplateRefusal
+from millrace.models.messages import Message, is_list_of_structs, parsed
+from millrace.serving.batch.drift import Bins
+from millrace.serving.batch.job import DEAD, ERROR, ROW, TOKENS_IN, TOKENS_OUT
+from millrace.serving.batch.prompts.sampling import Sampling
+from millrace.serving.batch.row_keys import cells_of, declared_keys
+from millrace.serving.language.draft import CONTEXT
 
 PROMPT = "prompt"
 """Column of the encoded rows, whatever it is called in the input; of a chat, what its template

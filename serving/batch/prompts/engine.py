@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from models.errors import WorkError
-from models.language_generation import ends_of, greedy_config, prompt_ids, shown_ids
-from serving.batch.prompts.sampling import Sampling
+from millrace.models.errors import WorkError
+from millrace.models.language_generation import ends_of, greedy_config, prompt_ids, shown_ids
+from millrace.serving.batch.prompts.sampling import Sampling
 
 NO_ROOM = "the engine's cache has no room for the answer"
 

@@ -7,12 +7,12 @@ import numpy as np
 import pyarrow as pa
 from ray.data import Dataset
 
-from models.columns import KEY
-from models.engine_properties import own_properties
-from serving.batch.actor import Means, in_actors
-from serving.batch.blocks import Blocks, Load, slow_blocks_of
-from serving.batch.job import ROW, Answers
-from serving.batch.prompts.base import (
+from millrace.models.columns import KEY
+from millrace.models.engine_properties import own_properties
+from millrace.serving.batch.actor import Means, in_actors
+from millrace.serving.batch.blocks import Blocks, Load, slow_blocks_of
+from millrace.serving.batch.job import ROW, Answers
+from millrace.serving.batch.prompts.base import (
     OUTPUT,
     PROMPT,
     Prompts,
@@ -22,7 +22,7 @@ from serving.batch.prompts.base import (
     is_readable,
     refused,
 )
-from serving.batch.prompts.engine import Asked, Engine, Finished
+from millrace.serving.batch.prompts.engine import Asked, Engine, Finished
 
 
 @dataclass(frozen=True)

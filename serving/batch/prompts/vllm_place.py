@@ -12,7 +12,7 @@ from typing import Any
 
 import ray
 
-from models.errors import InputError, TransientError
+from millrace.models.errors import InputError, TransientError
 
 SECONDS = 600
 """To start a process on a machine with a GPU and import vLLM there."""

@@ -8,9 +8,9 @@ from uuid import uuid4
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from models.columns import KEY
-from serving.batch.job import ROW
-from serving.batch.prompts.base import (
+from millrace.models.columns import KEY
+from millrace.serving.batch.job import ROW
+from millrace.serving.batch.prompts.base import (
     PROMPT,
     chats_among,
     context_of,
@@ -18,8 +18,8 @@ from serving.batch.prompts.base import (
     is_readable,
     refused,
 )
-from serving.batch.prompts.vllm_rows import TEXT, TOKENS
-from serving.batch.workplace import Workplace
+from millrace.serving.batch.prompts.vllm_rows import TEXT, TOKENS
+from millrace.serving.batch.workplace import Workplace
 
 
 class Tokens:

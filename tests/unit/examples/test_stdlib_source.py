@@ -3,10 +3,10 @@ from pathlib import Path
 import pyarrow as pa
 import yaml
 
-from models import tables
-from models.pipeline import Pipeline
-from models.places import Places
-from models.user_code import load
+from millrace.models import tables
+from millrace.models.pipeline import Pipeline
+from millrace.models.places import Places
+from millrace.models.user_code import load
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 

@@ -5,15 +5,15 @@ import numpy as np
 import pytest
 import torch
 
-from export.exporter import Exporter
-from export.onnx import export_onnx
-from models.arrays import Array
-from models.features import Encoding, Feature
-from models.mlp import Perceptron
-from models.model_input import ModelInput
-from models.network import Network, Served
-from models.objective import Classification
-from models.specs.export import ExportSpec
+from millrace.export.exporter import Exporter
+from millrace.export.onnx import export_onnx
+from millrace.models.arrays import Array
+from millrace.models.features import Encoding, Feature
+from millrace.models.mlp import Perceptron
+from millrace.models.model_input import ModelInput
+from millrace.models.network import Network, Served
+from millrace.models.objective import Classification
+from millrace.models.specs.export import ExportSpec
 
 ENCODING = Encoding(
     (

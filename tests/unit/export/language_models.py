@@ -14,7 +14,7 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from export.language.token_pieces import TokenPieces
+from millrace.export.language.token_pieces import TokenPieces
 
 TEXT = Path(os.__file__).read_text()
 VOCABULARY, CONTEXT = 320, 128

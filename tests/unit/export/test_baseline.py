@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from export.baseline import Baseline, baseline_of
-from export.candidate import Candidate
-from export.certificate import Stage
-from export.language.judge import beside_unigram
-from export.language.language_candidate import LanguageCandidate, LanguageStage
-from models.answers import Answers, ClassAnswers, NumberAnswers
-from models.objective import Classification
-from tasks.export import _beside_constant
+from millrace.export.baseline import Baseline, baseline_of
+from millrace.export.candidate import Candidate
+from millrace.export.certificate import Stage
+from millrace.export.language.judge import beside_unigram
+from millrace.export.language.language_candidate import LanguageCandidate, LanguageStage
+from millrace.models.answers import Answers, ClassAnswers, NumberAnswers
+from millrace.models.objective import Classification
+from millrace.tasks.export import _beside_constant
 
 CLASSES = ClassAnswers(("no", "yes"))
 TRAIN = np.array([0] * 90 + [1] * 10)

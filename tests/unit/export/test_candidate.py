@@ -2,10 +2,10 @@ from typing import Literal
 
 import pytest
 
-from export.candidate import Candidate, choose, fallback, judged, pareto
-from export.certificate import Stage
-from export.speed import Speed
-from models.specs.export import ExportSpec
+from millrace.export.candidate import Candidate, choose, fallback, judged, pareto
+from millrace.export.certificate import Stage
+from millrace.export.speed import Speed
+from millrace.models.specs.export import ExportSpec
 
 NAN, INF = float("nan"), float("inf")
 SPEC = ExportSpec(max_metric_loss=0.01)

@@ -12,14 +12,14 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from export.conversions import batches
-from export.exporter import COMMANDS, Exporter
-from export.forms import FORMS, FP32, STATIC
-from models.apart import Limits, run_apart
-from models.arrays import Array
-from models.digest import digest_of
-from models.errors import WorkError
-from models.onnx_session import OnnxSession
+from millrace.export.conversions import batches
+from millrace.export.exporter import COMMANDS, Exporter
+from millrace.export.forms import FORMS, FP32, STATIC
+from millrace.models.apart import Limits, run_apart
+from millrace.models.arrays import Array
+from millrace.models.digest import digest_of
+from millrace.models.errors import WorkError
+from millrace.models.onnx_session import OnnxSession
 
 LIMITS = Limits(120.0, 16 << 30)
 INT8 = "onnx-int8-static"

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from export.language.decoder_ir import causal_mask, to_ir
-from export.language.engine_speed import EXACT, Engine
-from export.language.from_checkpoint import tokenizer_graphs
-from export.language.greedy import compared
-from export.language.reference import continued
-from models.errors import InputError
+from millrace.export.language.decoder_ir import causal_mask, to_ir
+from millrace.export.language.engine_speed import EXACT, Engine
+from millrace.export.language.from_checkpoint import tokenizer_graphs
+from millrace.export.language.greedy import compared
+from millrace.export.language.reference import continued
+from millrace.models.errors import InputError
 from tests.unit.export import language_models
 
 PLAIN: dict[str, Any] = {

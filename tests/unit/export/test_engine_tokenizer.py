@@ -9,8 +9,8 @@ import openvino_genai as genai
 import pytest
 from transformers import AutoTokenizer
 
-from export.language.from_checkpoint import tokenizer_graphs
-from models.language.tokenizer import learn_tokenizer
+from millrace.export.language.from_checkpoint import tokenizer_graphs
+from millrace.models.language.tokenizer import learn_tokenizer
 
 SOURCE = inspect.getsource(textwrap) + inspect.getsource(inspect)
 ODD = (

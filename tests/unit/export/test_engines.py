@@ -12,23 +12,23 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 
-from export import exporter as module
-from export.candidate import Candidate, choose, fallback
-from export.certificate import Certificate, Stage
-from export.conversions.tensorrt_engine import Range, axis, shapes
-from export.engine import Sizes, axes_of, file_of, options_of, timing_cache
-from export.exporter import COMMANDS, Exporter
-from export.forms import ENGINES, FORMS, FP32, TENSORRT, Form
-from export.measure import gather_evidence
-from export.needs import installed_packages, lacking
-from export.speed import Speed
-from models.apart import Limits, run_apart
-from models.errors import WorkError
-from models.gpu import Gpu, Ties
-from models.model_input import FEATURES, INPUT_IDS, ModelInput
-from models.onnx_session import TENSORRT as ONNX_TENSORRT
-from models.onnx_session import OnnxSession
-from models.specs.export import ExportSpec
+from millrace.export import exporter as module
+from millrace.export.candidate import Candidate, choose, fallback
+from millrace.export.certificate import Certificate, Stage
+from millrace.export.conversions.tensorrt_engine import Range, axis, shapes
+from millrace.export.engine import Sizes, axes_of, file_of, options_of, timing_cache
+from millrace.export.exporter import COMMANDS, Exporter
+from millrace.export.forms import ENGINES, FORMS, FP32, TENSORRT, Form
+from millrace.export.measure import gather_evidence
+from millrace.export.needs import installed_packages, lacking
+from millrace.export.speed import Speed
+from millrace.models.apart import Limits, run_apart
+from millrace.models.errors import WorkError
+from millrace.models.gpu import Gpu, Ties
+from millrace.models.model_input import FEATURES, INPUT_IDS, ModelInput
+from millrace.models.onnx_session import TENSORRT as ONNX_TENSORRT
+from millrace.models.onnx_session import OnnxSession
+from millrace.models.specs.export import ExportSpec
 
 H200 = Gpu("NVIDIA H200", "9.0", "570.86.10")
 TIES = Ties(H200, "11.4.0.106", "13")
@@ -225,7 +225,7 @@ def built_by_a_fake(folder: Path, model: Any, *options: str) -> dict[str, Any]:
     """Return what the program asks of TensorRT; the fake has its names and nothing else."""
     source, target = folder / "m.onnx", folder / "e.plan"
     onnx.save_model(model, source)
-    environment = {"PYTHONPATH": f"{FAKE}:{Path(__file__).parents[3]}"}
+    environment = {"PYTHONPATH": str(FAKE)}
     words = [source, target, "--axis", "rows=1:8:32", *options]
     run_apart(TENSORRT, words, LIMITS, environment=environment)
     said: dict[str, Any] = json.loads(target.read_text())

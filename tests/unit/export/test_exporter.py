@@ -11,17 +11,17 @@ import onnx
 import pytest
 from torch import Tensor, nn
 
-from export import exporter as module
-from export.exporter import Exporter
-from export.forms import ENGINES, FORMS, FP32, MIXED, Form
-from export.measure import Evidence, gather_evidence
-from models.arrays import Array
-from models.digest import digest_of
-from models.errors import TransientError, WorkError
-from models.features import Encoding, Feature
-from models.network import Network, Served
-from models.objective import Classification, Regression
-from models.specs.export import ExportLimits, ExportSpec, GraphForm
+from millrace.export import exporter as module
+from millrace.export.exporter import Exporter
+from millrace.export.forms import ENGINES, FORMS, FP32, MIXED, Form
+from millrace.export.measure import Evidence, gather_evidence
+from millrace.models.arrays import Array
+from millrace.models.digest import digest_of
+from millrace.models.errors import TransientError, WorkError
+from millrace.models.features import Encoding, Feature
+from millrace.models.network import Network, Served
+from millrace.models.objective import Classification, Regression
+from millrace.models.specs.export import ExportLimits, ExportSpec, GraphForm
 
 INT8 = "onnx-int8-static"
 BOTH = ExportSpec(candidates=(FP32, INT8))

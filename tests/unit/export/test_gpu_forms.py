@@ -10,14 +10,14 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from export.conversions import batches
-from export.conversions.bfloat16 import narrowed
-from export.conversions.modelopt_onnx import options_of, rows_of, unfit_layers
-from export.exporter import Exporter
-from export.forms import MODELOPT
-from models.apart import Limits, run_apart
-from models.errors import WorkError
-from models.onnx_session import OnnxSession
+from millrace.export.conversions import batches
+from millrace.export.conversions.bfloat16 import narrowed
+from millrace.export.conversions.modelopt_onnx import options_of, rows_of, unfit_layers
+from millrace.export.exporter import Exporter
+from millrace.export.forms import MODELOPT
+from millrace.models.apart import Limits, run_apart
+from millrace.models.errors import WorkError
+from millrace.models.onnx_session import OnnxSession
 
 
 def layer_inputs(graph: Any) -> list[Any]:

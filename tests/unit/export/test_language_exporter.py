@@ -9,20 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from export.language import forms
-from export.language.form_folder import FormFolder
-from export.language.forms import EXACT_FORM, Groups, LanguageForm
-from export.language.golden import golden_of
-from export.language.judge import Gates
-from export.language.language_candidate import LanguageCandidate
-from export.language.language_exporter import COMMANDS, Held, LanguageExporter
-from export.language.language_exporter import REFERENCE as REFERENCE_FOLDER
-from export.language.reference import Reference
-from export.language.text_loss import pieces_loss
-from export.language.token_pieces import TokenPieces
-from models.apart import Limits
-from models.errors import TransientError
-from serving.language.expected import same_words
+from millrace.export.language import forms
+from millrace.export.language.form_folder import FormFolder
+from millrace.export.language.forms import EXACT_FORM, Groups, LanguageForm
+from millrace.export.language.golden import golden_of
+from millrace.export.language.judge import Gates
+from millrace.export.language.language_candidate import LanguageCandidate
+from millrace.export.language.language_exporter import COMMANDS, Held, LanguageExporter
+from millrace.export.language.language_exporter import REFERENCE as REFERENCE_FOLDER
+from millrace.export.language.reference import Reference
+from millrace.export.language.text_loss import pieces_loss
+from millrace.export.language.token_pieces import TokenPieces
+from millrace.models.apart import Limits
+from millrace.models.errors import TransientError
+from millrace.serving.language.expected import same_words
 from tests.unit.export import language_models
 from tests.unit.export.language_models import pieces
 

@@ -8,30 +8,30 @@ import numpy as np
 import pytest
 import torch
 
-from export.language import fidelity
-from export.language.attention import Attended, Attention
-from export.language.decoder_ir import causal_mask
-from export.language.engine_speed import Continuation, LanguageSpeed, speed_of
-from export.language.fidelity import log_softmax
-from export.language.form_folder import NEEDED, FormFolder
-from export.language.forms import EXACT_FORM, LANGUAGE_FORMS
-from export.language.greedy import Greedy, compared
-from export.language.judge import Gates, choose, judged, pareto
-from export.language.language_candidate import LanguageCandidate, LanguageStage
-from export.language.language_certificate import LanguageCertificate, certified
-from export.language.live_stage import LiveStage
-from export.language.probe import speed_lengths
-from export.language.reference import (
+from millrace.export.language import fidelity
+from millrace.export.language.attention import Attended, Attention
+from millrace.export.language.decoder_ir import causal_mask
+from millrace.export.language.engine_speed import Continuation, LanguageSpeed, speed_of
+from millrace.export.language.fidelity import log_softmax
+from millrace.export.language.form_folder import NEEDED, FormFolder
+from millrace.export.language.forms import EXACT_FORM, LANGUAGE_FORMS
+from millrace.export.language.greedy import Greedy, compared
+from millrace.export.language.judge import Gates, choose, judged, pareto
+from millrace.export.language.language_candidate import LanguageCandidate, LanguageStage
+from millrace.export.language.language_certificate import LanguageCertificate, certified
+from millrace.export.language.live_stage import LiveStage
+from millrace.export.language.probe import speed_lengths
+from millrace.export.language.reference import (
     LOG_PROBABILITIES,
     Answer,
     read_answers,
     write_answers,
     written,
 )
-from export.language.refusal import other_kind, refusal, unlike
-from export.language.token_pieces import TokenPieces, prompt_lengths
-from models.arrays import Array
-from models.errors import InputError, WorkError
+from millrace.export.language.refusal import other_kind, refusal, unlike
+from millrace.export.language.token_pieces import TokenPieces, prompt_lengths
+from millrace.models.arrays import Array
+from millrace.models.errors import InputError, WorkError
 
 NAN = float("nan")
 

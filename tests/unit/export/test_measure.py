@@ -5,12 +5,12 @@ import numpy as np
 import pytest
 from sklearn.metrics import accuracy_score
 
-from export.candidate import judged
-from export.certificate import Stage
-from export.measure import Evidence, gather_evidence, measure
-from models.apart import Limits
-from models.digest import digest_of
-from models.specs.export import ExportSpec
+from millrace.export.candidate import judged
+from millrace.export.certificate import Stage
+from millrace.export.measure import Evidence, gather_evidence, measure
+from millrace.models.apart import Limits
+from millrace.models.digest import digest_of
+from millrace.models.specs.export import ExportSpec
 
 SPEC = ExportSpec(max_metric_loss=0.01)
 LIMITS = Limits(120.0, 16 << 30)

@@ -2,10 +2,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from export.candidate import Candidate
-from export.certificate import Stage
-from export.mixed import Step, best, fewest_in_float
-from export.speed import Speed
+from millrace.export.candidate import Candidate
+from millrace.export.certificate import Stage
+from millrace.export.mixed import Step, best, fewest_in_float
+from millrace.export.speed import Speed
 
 NAN = float("nan")
 LAYERS = tuple(f"layer{number}" for number in range(20))

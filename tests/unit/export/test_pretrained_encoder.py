@@ -9,16 +9,16 @@ import pytest
 import torch
 from torch import nn
 
-from export.exporter import Exporter
-from export.forms import FP32
-from models.families import build_network
-from models.features import Encoding, Feature
-from models.network import Network, Served
-from models.objective import Classification
-from models.onnx_session import OnnxSession
-from models.pretrained import tokenizer_of
-from models.specs.export import ExportSpec
-from models.specs.training import ModelSpec, TokenizerSpec
+from millrace.export.exporter import Exporter
+from millrace.export.forms import FP32
+from millrace.models.families import build_network
+from millrace.models.features import Encoding, Feature
+from millrace.models.network import Network, Served
+from millrace.models.objective import Classification
+from millrace.models.onnx_session import OnnxSession
+from millrace.models.pretrained import tokenizer_of
+from millrace.models.specs.export import ExportSpec
+from millrace.models.specs.training import ModelSpec, TokenizerSpec
 
 INT8 = "onnx-int8-dynamic"
 LABELS = tuple("abcdefgh")

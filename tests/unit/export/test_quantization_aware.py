@@ -8,12 +8,12 @@ import onnx
 import torch
 from onnx import numpy_helper
 
-from export.conversions import batches
-from export.conversions.int8_static import Ranges, quantize
-from models.features import FEATURES
-from models.onnx_session import OnnxSession
-from models.quantization import FakeQuantization
-from models.specs.compression import QuantizationAwareSpec
+from millrace.export.conversions import batches
+from millrace.export.conversions.int8_static import Ranges, quantize
+from millrace.models.features import FEATURES
+from millrace.models.onnx_session import OnnxSession
+from millrace.models.quantization import FakeQuantization
+from millrace.models.specs.compression import QuantizationAwareSpec
 
 
 def ranges_in(int8: Path) -> list[torch.Tensor]:

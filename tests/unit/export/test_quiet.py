@@ -2,7 +2,7 @@ import logging
 
 import pytest
 
-from export.quiet import quiet, quiet_root
+from millrace.export.quiet import quiet, quiet_root
 
 
 def test_a_quiet_logger_and_those_below_it_log_errors_only(

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from export.candidate import Candidate
-from export.exporter import Exporter
-from export.measure import Evidence, gather_evidence
-from models.mlp import Perceptron
-from models.network import Network, Served
-from models.specs.export import ExportSpec
+from millrace.export.candidate import Candidate
+from millrace.export.exporter import Exporter
+from millrace.export.measure import Evidence, gather_evidence
+from millrace.models.mlp import Perceptron
+from millrace.models.network import Network, Served
+from millrace.models.specs.export import ExportSpec
 from tests.unit.export.conftest import ENCODING
 
 NAIVE, SMOOTH, MIXED = "onnx-int8-static", "onnx-int8-smooth", "onnx-int8-mixed"

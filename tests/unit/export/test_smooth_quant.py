@@ -8,8 +8,8 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from export.conversions import batches
-from export.conversions.smooth_quant import smooth
+from millrace.export.conversions import batches
+from millrace.export.conversions.smooth_quant import smooth
 
 WIDTH, OUTLIER = 8, 3
 ROWS = np.random.default_rng(0).normal(size=(32, WIDTH)).astype(np.float32)

@@ -10,20 +10,20 @@ import pytest
 import torch
 from onnx import helper, numpy_helper
 
-from export.conversions import attention
-from export.conversions.embeddings import LEAST, quantize_tables
-from export.exporter import Exporter
-from export.forms import FORMS, FP32
-from export.measure import Evidence, gather_evidence
-from models.families import build_network
-from models.features import Encoding, Feature
-from models.model_input import INPUT_IDS
-from models.network import Served
-from models.objective import Classification
-from models.onnx_session import OnnxSession
-from models.specs.export import ExportSpec, GraphForm
-from models.specs.training import ModelSpec
-from models.tokenizer import learnt
+from millrace.export.conversions import attention
+from millrace.export.conversions.embeddings import LEAST, quantize_tables
+from millrace.export.exporter import Exporter
+from millrace.export.forms import FORMS, FP32
+from millrace.export.measure import Evidence, gather_evidence
+from millrace.models.families import build_network
+from millrace.models.features import Encoding, Feature
+from millrace.models.model_input import INPUT_IDS
+from millrace.models.network import Served
+from millrace.models.objective import Classification
+from millrace.models.onnx_session import OnnxSession
+from millrace.models.specs.export import ExportSpec, GraphForm
+from millrace.models.specs.training import ModelSpec
+from millrace.models.tokenizer import learnt
 
 LABELS = ("a", "b", "c")
 OBJECTIVE = Classification(LABELS)

@@ -5,8 +5,8 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from flows import cli
-from models.errors import InputError
+from millrace.flows import cli
+from millrace.models.errors import InputError
 
 
 def test_check_refuses_a_source_that_is_not_there(tmp_path: Path) -> None:

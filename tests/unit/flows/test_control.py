@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from flows import control
-from flows.settings import Settings
-from models.errors import WorkError
+from millrace.flows import control
+from millrace.flows.settings import Settings
+from millrace.models.errors import WorkError
 
 
 @pytest.fixture
@@ -51,8 +51,8 @@ def test_a_supervisor_that_was_told_to_end_is_no_error(
 UP = """
 import subprocess, sys
 from pathlib import Path
-from flows import control
-from flows.settings import Settings
+from millrace.flows import control
+from millrace.flows.settings import Settings
 
 control.down = lambda settings, say: print("down", flush=True)
 sleeper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])

@@ -4,10 +4,10 @@ from uuid import uuid4
 
 import pytest
 
-from flows.deployment_specs import DeploymentSpec, plan
-from flows.deployment_upkeep import Missed, belongs_elsewhere, home_id, owned, superseded
-from flows.settings import DEFAULT_DEPLOYMENTS, Settings
-from models.errors import InputError
+from millrace.flows.deployment_specs import DeploymentSpec, plan
+from millrace.flows.deployment_upkeep import Missed, belongs_elsewhere, home_id, owned, superseded
+from millrace.flows.settings import DEFAULT_DEPLOYMENTS, Settings
+from millrace.models.errors import InputError
 
 NOW = datetime(2026, 11, 20, tzinfo=UTC)
 
@@ -25,7 +25,7 @@ def test_each_pipeline_has_its_own_training_and_scoring(tmp_path: Path) -> None:
     )
     specs = {spec.name: spec for spec in plan(files, DEFAULT_DEPLOYMENTS)}
     assert set(specs) == {"train-digits", "train-wine", "release", "score-digits", "score-wine"}
-    assert specs["train-digits"].entrypoint == "flows.train_model.train_model"
+    assert specs["train-digits"].entrypoint == "millrace.flows.train_model.train_model"
     assert specs["train-digits"].parameters == {"pipeline_file": str(files[0])}
     assert specs["train-digits"].cron == "0 3 * * 1"
     assert specs["train-wine"].cron is None

@@ -2,9 +2,9 @@ from pathlib import Path
 
 import pytest
 
-from flows.predict import _rows
-from models.errors import InputError
-from models.features import Encoding, Feature
+from millrace.flows.predict import _rows
+from millrace.models.errors import InputError
+from millrace.models.features import Encoding, Feature
 
 PLANS = tuple(f"p{n:02}" for n in range(12))
 ENCODING = Encoding(

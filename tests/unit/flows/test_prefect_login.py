@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from flows import environment, services
-from flows.prefect_login import CLIENT, SERVER, login_file, prefect_login
-from flows.settings import Settings, load
+from millrace.flows import environment, services
+from millrace.flows.prefect_login import CLIENT, SERVER, login_file, prefect_login
+from millrace.flows.settings import Settings, load
 
 ELSEWHERE = "http://prefect.example/api"
 

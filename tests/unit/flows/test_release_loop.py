@@ -4,8 +4,8 @@ import httpx
 import pytest
 from mlflow.exceptions import MlflowException
 
-from flows import release_loop
-from models.errors import TransientError
+from millrace.flows import release_loop
+from millrace.models.errors import TransientError
 
 
 def _raised(error: Exception, cause: Exception) -> Exception:

@@ -3,8 +3,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from flows.release_worker import MOST, ReleaseWorker
-from models.errors import InputError, TransientError
+from millrace.flows.release_worker import MOST, ReleaseWorker
+from millrace.models.errors import InputError, TransientError
 
 SOON = 10.0
 

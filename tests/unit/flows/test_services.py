@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from flows import services
-from flows.settings import Settings, load
+from millrace.flows import services
+from millrace.flows.settings import Settings, load
 
 
 def _settings(home: Path, **chosen: str) -> Settings:
@@ -49,7 +49,7 @@ def test_the_servers_themselves_are_given_no_address(tmp_path: Path) -> None:
 @pytest.mark.parametrize("names", [[], ["no-such-service"], ["mlflow", "prefect"]])
 def test_a_wrong_name_is_an_error_line(tmp_path: Path, names: list[str]) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "flows.services", *names],
+        [sys.executable, "-m", "millrace.flows.services", *names],
         env=os.environ | {"MILLRACE_HOME": str(tmp_path)},
         capture_output=True,
         text=True,

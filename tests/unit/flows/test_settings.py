@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from flows import environment, run_state, settings
-from flows.console import plain
-from models.errors import InputError
-from models.places import Endpoint
+from millrace.flows import environment, run_state, settings
+from millrace.flows.console import plain
+from millrace.models.errors import InputError
+from millrace.models.places import Endpoint
 
 
 @pytest.fixture(autouse=True)
@@ -244,7 +244,8 @@ def test_pipelines_are_paths_and_globs(tmp_path: Path) -> None:
 
 
 def test_importing_the_settings_imports_no_tool() -> None:
-    script = "import sys, flows.settings; print({'mlflow', 'prefect', 'ray'} & set(sys.modules))"
+    look = "print({'mlflow', 'prefect', 'ray'} & set(sys.modules))"
+    script = f"import sys, millrace.flows.settings; {look}"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.stdout.strip() == "set()", done.stderr
 

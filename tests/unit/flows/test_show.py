@@ -4,14 +4,14 @@ from typing import Any
 
 import pytest
 
-from export.certificate import Certificate
-from flows.control import ServiceStatus, Status
-from flows.show import show_history, show_status, show_training
-from flows.show_language import learnt_nothing
-from models.package import ModelVersion
-from models.promotion import Comparison, Promotion
-from models.tracking import TrackedRun
-from serving.standing import Release
+from millrace.export.certificate import Certificate
+from millrace.flows.control import ServiceStatus, Status
+from millrace.flows.show import show_history, show_status, show_training
+from millrace.flows.show_language import learnt_nothing
+from millrace.models.package import ModelVersion
+from millrace.models.promotion import Comparison, Promotion
+from millrace.models.tracking import TrackedRun
+from millrace.serving.standing import Release
 
 REFUSAL = "the p99 of one row is 12.4 ms, above its latency_slo_ms of 10, on digits.trial-8f2e0c"
 ASKED_BY = "webhook: champion of digits → version 11"

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from flows import run_state, settings, starting
-from flows.run_state import RunRecord, ServiceRecord
-from flows.settings import Settings
-from flows.starting import START_SECONDS, once_started
-from models.errors import SilentError, TransientError
+from millrace.flows import run_state, settings, starting
+from millrace.flows.run_state import RunRecord, ServiceRecord
+from millrace.flows.settings import Settings
+from millrace.flows.starting import START_SECONDS, once_started
+from millrace.models.errors import SilentError, TransientError
 
 MLFLOW, PREFECT = "http://127.0.0.1:15000", "http://127.0.0.1:14200"
 SERVICES = (ServiceRecord("mlflow", MLFLOW, "log"), ServiceRecord("prefect", PREFECT, "log"))

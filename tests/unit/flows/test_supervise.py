@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from flows.frozen import FEWEST_LOOKS, FIRST_SECONDS, Looks, is_frozen
-from flows.services import Service
-from flows.settings import Settings
-from flows.supervise import AFTER_SECONDS, Supervisor, failures_in_a_row, restart_delay
+from millrace.flows.frozen import FEWEST_LOOKS, FIRST_SECONDS, Looks, is_frozen
+from millrace.flows.services import Service
+from millrace.flows.settings import Settings
+from millrace.flows.supervise import AFTER_SECONDS, Supervisor, failures_in_a_row, restart_delay
 
 
 class Clock:

@@ -6,11 +6,11 @@ from uuid import uuid4
 
 import pytest
 
-from flows import webhook_release
-from flows.settings import Settings
-from flows.webhook_release import RUN_SECONDS, Due, Releaser
-from models.errors import TransientError
-from serving.actions import Stage
+from millrace.flows import webhook_release
+from millrace.flows.settings import Settings
+from millrace.flows.webhook_release import RUN_SECONDS, Due, Releaser
+from millrace.models.errors import TransientError
+from millrace.serving.actions import Stage
 
 
 class Trial:

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from models import tables
-from models.language.tokenizer import LanguageTokenizer, learn_tokenizer
-from models.pipeline import Pipeline
-from models.places import Places
-from models.snapshots import Snapshot
+from millrace.models import tables
+from millrace.models.language.tokenizer import LanguageTokenizer, learn_tokenizer
+from millrace.models.pipeline import Pipeline
+from millrace.models.places import Places
+from millrace.models.snapshots import Snapshot
 
 TEXTS = [
     "def add(a, b):\n    return a + b\n",

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from models import limited
-from models.apart import Limits, ending, run_apart
-from models.errors import TransientError, WorkError
+from millrace.models import limited
+from millrace.models.apart import Limits, ending, run_apart
+from millrace.models.errors import TransientError, WorkError
 
 LIMITS = Limits(seconds=30.0, memory=4 << 30)
 
@@ -32,7 +32,7 @@ def test_what_it_writes_comes_back(tmp_path: Path) -> None:
         ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "crashed: SIGSEGV"),
         ("import sys; sys.exit(3)", "ended with status 3"),
         ("bytearray(5 << 30)", "MemoryError"),
-        ("from models.errors import WorkError; raise WorkError('no', seen=1)", "^no$"),
+        ("from millrace.models.errors import WorkError; raise WorkError('no', seen=1)", "^no$"),
     ],
 )
 def test_why_it_failed_is_one_line(tmp_path: Path, text: str, reason: str) -> None:
@@ -59,7 +59,7 @@ def test_a_long_last_word_is_cut() -> None:
 
 RESERVE = """
 import ctypes, pathlib, sys
-from models import limited
+from millrace.models import limited
 limited.DRIVER = pathlib.Path(sys.argv.pop(1))
 limited.main()
 """

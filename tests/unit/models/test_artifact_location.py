@@ -3,9 +3,9 @@ from pathlib import Path
 
 import pytest
 
-from models.artifact_location import require_own
-from models.errors import InputError
-from models.places import Places
+from millrace.models.artifact_location import require_own
+from millrace.models.errors import InputError
+from millrace.models.places import Places
 
 
 @pytest.fixture

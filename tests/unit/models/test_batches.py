@@ -4,9 +4,9 @@ import pyarrow as pa
 import pytest
 import torch
 
-from models.batches import ShardBatches
-from models.features import Encoding, Feature
-from models.tokenizer import learnt
+from millrace.models.batches import ShardBatches
+from millrace.models.features import Encoding, Feature
+from millrace.models.tokenizer import learnt
 
 ENCODING = Encoding((Feature("a", "number"),), "t")
 

@@ -8,11 +8,17 @@ import numpy as np
 import pytest
 import yaml
 
-from models import bounded
-from models.bounded import bounded_arrays, bounded_json, bounded_text, bounded_yaml, check_yaml
-from models.errors import InputError
-from models.evidence_check import check, require_readable
-from models.pipeline_file import load_pipeline
+from millrace.models import bounded
+from millrace.models.bounded import (
+    bounded_arrays,
+    bounded_json,
+    bounded_text,
+    bounded_yaml,
+    check_yaml,
+)
+from millrace.models.errors import InputError
+from millrace.models.evidence_check import check, require_readable
+from millrace.models.pipeline_file import load_pipeline
 
 
 def bomb(levels: int, width: int = 9) -> str:

@@ -7,7 +7,7 @@ from safetensors import safe_open
 from torch import nn
 from torch.optim import AdamW
 
-from models.checkpoint import (
+from millrace.models.checkpoint import (
     WEIGHTS,
     TrainState,
     load_progress,

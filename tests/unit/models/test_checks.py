@@ -4,9 +4,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from models.casts import cast
-from models.checks import check
-from models.columns import Column, TableSchema
+from millrace.models.casts import cast
+from millrace.models.checks import check
+from millrace.models.columns import Column, TableSchema
 
 
 def schema(*columns: Column) -> TableSchema:

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import ray
 
-from models.cluster import connected
-from models.errors import InputError, TransientError
+from millrace.models.cluster import connected
+from millrace.models.errors import InputError, TransientError
 
 
 class Starts:

@@ -1,6 +1,6 @@
 from pathlib import Path
 
-from models.code_package import PACKAGES, PIPELINE, ROOT, fill
+from millrace.models.code_package import PACKAGES, PIPELINE, ROOT, fill
 
 
 def test_the_code_and_the_file_travel_and_nothing_else(tmp_path: Path) -> None:
@@ -10,9 +10,9 @@ def test_the_code_and_the_file_travel_and_nothing_else(tmp_path: Path) -> None:
     folder = tmp_path / "package"
     folder.mkdir()
     fill(folder, file)
-    assert {each.name for each in folder.iterdir()} == {*PACKAGES, PIPELINE}
+    assert {each.name for each in folder.iterdir()} == {"millrace", PIPELINE}
     assert (folder / PIPELINE).read_text() == "name: mine"
-    there = {each.relative_to(folder) for each in folder.rglob("*.py")}
+    there = {each.relative_to(folder / "millrace") for each in folder.rglob("*.py")}
     here = {p.relative_to(ROOT) for name in PACKAGES for p in (ROOT / name).rglob("*.py")}
     assert there == here
     assert not list(folder.rglob("__pycache__"))

@@ -8,11 +8,11 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 from torch.nn import functional
 
-from models.distillation import Teacher, Tutor
-from models.errors import InputError
-from models.objective import Classification, Regression
-from models.pipeline_file import load_pipeline
-from models.specs.compression import DistillationSpec
+from millrace.models.distillation import Teacher, Tutor
+from millrace.models.errors import InputError
+from millrace.models.objective import Classification, Regression
+from millrace.models.pipeline_file import load_pipeline
+from millrace.models.specs.compression import DistillationSpec
 
 LABELS = Classification(("a", "b", "c"))
 WEIGHTS = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)

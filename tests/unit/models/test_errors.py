@@ -3,7 +3,7 @@ import pickle
 
 import pytest
 
-from models.errors import InputError, MillraceError, TransientError, WorkError, nearest
+from millrace.models.errors import InputError, MillraceError, TransientError, WorkError, nearest
 
 KINDS = [MillraceError, InputError, WorkError, TransientError]
 

@@ -5,13 +5,13 @@ import pytest
 import torch
 from torch import nn
 
-from models.errors import InputError
-from models.families import FAMILIES, build_network, family_of
-from models.features import Encoding, Feature
-from models.network import Network
-from models.objective import objective_of
-from models.pipeline_file import FAMILIES as NAMED_IN_FILES
-from models.specs.training import ModelSpec
+from millrace.models.errors import InputError
+from millrace.models.families import FAMILIES, build_network, family_of
+from millrace.models.features import Encoding, Feature
+from millrace.models.network import Network
+from millrace.models.objective import objective_of
+from millrace.models.pipeline_file import FAMILIES as NAMED_IN_FILES
+from millrace.models.specs.training import ModelSpec
 
 ENCODING = Encoding(
     (Feature("v", "vector", width=12), Feature("c", "category", categories=("x", "y", "z", "w"))),

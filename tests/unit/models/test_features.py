@@ -5,10 +5,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from models.columns import Column, TableSchema
-from models.errors import InputError
-from models.features import Encoding, Feature, fit_encoding, text_column
-from models.tokenizer import learnt
+from millrace.models.columns import Column, TableSchema
+from millrace.models.errors import InputError
+from millrace.models.features import Encoding, Feature, fit_encoding, text_column
+from millrace.models.tokenizer import learnt
 
 NUMBER = Feature("a", "number")
 VECTOR = Feature("v", "vector", width=2)

@@ -4,10 +4,10 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from models.pipeline import Pipeline
-from models.pipeline_file import resolved_yaml
-from models.specs.fit import misfits
-from models.specs.language import DEFAULT_FORMS
+from millrace.models.pipeline import Pipeline
+from millrace.models.pipeline_file import resolved_yaml
+from millrace.models.specs.fit import misfits
+from millrace.models.specs.language import DEFAULT_FORMS
 
 
 def pipeline(family: str, **parts: Any) -> Pipeline:

@@ -1,8 +1,8 @@
 import pytest
 
-from models.errors import InputError, WorkError
-from models.history import History, failure_of
-from models.progress import EpochEnded, Recovered, TrainEvent, WorkersFailed
+from millrace.models.errors import InputError, WorkError
+from millrace.models.history import History, failure_of
+from millrace.models.progress import EpochEnded, Recovered, TrainEvent, WorkersFailed
 
 FAILED = WorkersFailed({1: "OSError: gone"})
 

@@ -3,11 +3,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from models.columns import Column, TableSchema
-from models.errors import InputError
-from models.inference import describe, resolve_schema
-from models.source import as_text
-from models.specs.dataset import ColumnSpec, DatasetSpec
+from millrace.models.columns import Column, TableSchema
+from millrace.models.errors import InputError
+from millrace.models.inference import describe, resolve_schema
+from millrace.models.source import as_text
+from millrace.models.specs.dataset import ColumnSpec, DatasetSpec
 
 
 def resolve(cells: dict[str, Any], stored: TableSchema | None = None, **more: Any) -> TableSchema:

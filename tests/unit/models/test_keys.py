@@ -3,8 +3,8 @@ import time
 import numpy as np
 import pyarrow as pa
 
-from models.keys import Digest, buckets, hash_rows, row_keys, split_bounds
-from models.specs.dataset import SplitSpec
+from millrace.models.keys import Digest, buckets, hash_rows, row_keys, split_bounds
+from millrace.models.specs.dataset import SplitSpec
 
 ROWS = pa.record_batch(
     {

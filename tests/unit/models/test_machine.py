@@ -3,8 +3,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from models import machine
-from models.machine import Machine, memory_bytes, this_machine
+from millrace.models import machine
+from millrace.models.machine import Machine, memory_bytes, this_machine
 
 XEON = """processor : 0
 model name : A Xeon

@@ -7,13 +7,13 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from models import tables
-from models.casts import cast
-from models.checks import check
-from models.columns import Column, TableSchema
-from models.pipeline import Pipeline
-from models.places import Places
-from models.snapshots import Snapshot, scan
+from millrace.models import tables
+from millrace.models.casts import cast
+from millrace.models.checks import check
+from millrace.models.columns import Column, TableSchema
+from millrace.models.pipeline import Pipeline
+from millrace.models.places import Places
+from millrace.models.snapshots import Snapshot, scan
 
 USER = {"role": "user", "content": "1 + 1?"}
 ANSWER = {"role": "assistant", "content": "2"}

@@ -1,9 +1,9 @@
 import pytest
 
-from models.errors import InputError
-from models.model_names import name_fault, require_model_name
-from serving.names import TRIAL, is_made_here
-from serving.rollout import ARMS
+from millrace.models.errors import InputError
+from millrace.models.model_names import name_fault, require_model_name
+from millrace.serving.names import TRIAL, is_made_here
+from millrace.serving.rollout import ARMS
 
 BAD = [
     *("a\x00b", "../../x", "a/b", "x\ny", "x\n", "\U0001f600", "", ".", "..", "a..b", "a."),

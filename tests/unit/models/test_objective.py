@@ -5,9 +5,9 @@ from sklearn.metrics import accuracy_score, r2_score
 from torch import Tensor
 from torch.nn import functional
 
-from models.errors import InputError
-from models.features import Encoding, Feature
-from models.objective import Classification, Objective, Regression, objective_of
+from millrace.models.errors import InputError
+from millrace.models.features import Encoding, Feature
+from millrace.models.objective import Classification, Objective, Regression, objective_of
 
 FEATURES = (Feature("a", "number"),)
 CLASSES = Classification(("low", "mid", "high"))

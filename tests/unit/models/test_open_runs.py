@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from models import tracking
-from models.errors import TransientError
-from models.left_runs import end_left
-from models.open_runs import FOLDER, Note, OpenRun
-from models.places import Places
-from models.tracking import TrackedRun, client, tracked_run
+from millrace.models import tracking
+from millrace.models.errors import TransientError
+from millrace.models.left_runs import end_left
+from millrace.models.open_runs import FOLDER, Note, OpenRun
+from millrace.models.places import Places
+from millrace.models.tracking import TrackedRun, client, tracked_run
 
 
 @pytest.fixture

@@ -3,9 +3,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from models import families
-from models.errors import InputError
-from models.pipeline_file import FAMILIES, json_schema, load_pipeline, resolved_yaml
+from millrace.models import families
+from millrace.models.errors import InputError
+from millrace.models.pipeline_file import FAMILIES, json_schema, load_pipeline, resolved_yaml
 
 GOOD = "name: t\ndataset:\n  source: r.csv\n  target: y\n"
 EXAMPLES = Path(__file__).parents[3] / "examples"

@@ -3,8 +3,15 @@ import pickle
 
 import pytest
 
-from models.errors import InputError
-from models.printable import guard_logging, has_user_part, one_line, printable, redacted, safe
+from millrace.models.errors import InputError
+from millrace.models.printable import (
+    guard_logging,
+    has_user_part,
+    one_line,
+    printable,
+    redacted,
+    safe,
+)
 
 MARK = "s3cr3t"
 

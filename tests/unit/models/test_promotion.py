@@ -2,7 +2,7 @@ from typing import Literal
 
 import pytest
 
-from models.promotion import decide
+from millrace.models.promotion import decide
 
 NAN = float("nan")
 

@@ -8,17 +8,17 @@ from pydantic import ValidationError
 from torch import nn
 from torch.multiprocessing.spawn import spawn
 
-from models.checkpoint import TrainState, load_progress, load_weights, save_checkpoint
-from models.cnn import ResNet
-from models.compression import Compression, remove_pruned, require_compressible
-from models.errors import InputError
-from models.features import Encoding, Feature
-from models.mlp import Perceptron
-from models.network import Network
-from models.pipeline_file import load_pipeline
-from models.pruning import Pruner, kept_of, sparsity_at
-from models.specs.compression import PruningSpec
-from models.specs.training import TrainingSpec
+from millrace.models.checkpoint import TrainState, load_progress, load_weights, save_checkpoint
+from millrace.models.cnn import ResNet
+from millrace.models.compression import Compression, remove_pruned, require_compressible
+from millrace.models.errors import InputError
+from millrace.models.features import Encoding, Feature
+from millrace.models.mlp import Perceptron
+from millrace.models.network import Network
+from millrace.models.pipeline_file import load_pipeline
+from millrace.models.pruning import Pruner, kept_of, sparsity_at
+from millrace.models.specs.compression import PruningSpec
+from millrace.models.specs.training import TrainingSpec
 
 ENCODING = Encoding((Feature("v", "vector", width=64),), "t", ("a", "b", "c"))
 EPOCHS, STEPS = 5, 8

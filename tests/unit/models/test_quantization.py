@@ -6,15 +6,15 @@ import torch
 from pydantic import ValidationError
 from torch import nn
 
-from models.checkpoint import TrainState, load_progress, load_weights, save_checkpoint
-from models.compression import Compression, require_compressible
-from models.errors import InputError
-from models.features import Encoding, Feature
-from models.mlp import Perceptron
-from models.network import Network
-from models.quantization import WEIGHT_LEVELS, FakeQuantization, Range, rounded_weight
-from models.specs.compression import PruningSpec, QuantizationAwareSpec
-from models.specs.training import TrainingSpec
+from millrace.models.checkpoint import TrainState, load_progress, load_weights, save_checkpoint
+from millrace.models.compression import Compression, require_compressible
+from millrace.models.errors import InputError
+from millrace.models.features import Encoding, Feature
+from millrace.models.mlp import Perceptron
+from millrace.models.network import Network
+from millrace.models.quantization import WEIGHT_LEVELS, FakeQuantization, Range, rounded_weight
+from millrace.models.specs.compression import PruningSpec, QuantizationAwareSpec
+from millrace.models.specs.training import TrainingSpec
 
 ENCODING = Encoding((Feature("v", "vector", width=64),), "t", ("a", "b", "c"))
 EPOCHS, STEPS = 4, 6

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from models import ray_folder as module
-from models.errors import WorkError
-from models.ray_folder import is_private, ray_folder, ray_folders
+from millrace.models import ray_folder as module
+from millrace.models.errors import WorkError
+from millrace.models.ray_folder import is_private, ray_folder, ray_folders
 
 
 @pytest.fixture(autouse=True)

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import ray
 
-from models import ray_jobs
-from models.errors import InputError, TransientError, WorkError
-from models.ray_jobs import RayJobs
+from millrace.models import ray_jobs
+from millrace.models.errors import InputError, TransientError, WorkError
+from millrace.models.ray_jobs import RayJobs
 
 JOB = {
     "type": "SUBMISSION",

@@ -2,10 +2,10 @@ from pathlib import Path
 
 import pytest
 
-from models.errors import InputError
-from models.reading import read_source
-from models.sources import open_source
-from models.specs.dataset import DatasetSpec
+from millrace.models.errors import InputError
+from millrace.models.reading import read_source
+from millrace.models.sources import open_source
+from millrace.models.specs.dataset import DatasetSpec
 
 
 def test_too_many_values_are_told_with_the_key(tmp_path: Path) -> None:

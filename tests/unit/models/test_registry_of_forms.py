@@ -10,13 +10,13 @@ import pytest
 import yaml
 from mlflow.artifacts import download_artifacts
 
-from models.digest import digest_of, digest_of_model
-from models.errors import InputError, MillraceError
-from models.package import LanguagePackage, ModelVersion
-from models.places import Places
-from models.registry import Registry
-from models.tracking import TrackedRun, tracked_run
-from models.trust import trust_of
+from millrace.models.digest import digest_of, digest_of_model
+from millrace.models.errors import InputError, MillraceError
+from millrace.models.package import LanguagePackage, ModelVersion
+from millrace.models.places import Places
+from millrace.models.registry import Registry
+from millrace.models.tracking import TrackedRun, tracked_run
+from millrace.models.trust import trust_of
 
 FILES = {"openvino_model.xml": "<net/>", "openvino_model.bin": "weights", "config.json": "{}"}
 EVIDENCE = {

@@ -4,12 +4,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from models import shards, snapshots, tables
-from models.features import fit_encoding
-from models.pipeline import Pipeline
-from models.places import Places
-from models.shards import SnapshotShard, is_small
-from models.specs.dataset import Split, SplitSpec
+from millrace.models import shards, snapshots, tables
+from millrace.models.features import fit_encoding
+from millrace.models.pipeline import Pipeline
+from millrace.models.places import Places
+from millrace.models.shards import SnapshotShard, is_small
+from millrace.models.specs.dataset import Split, SplitSpec
 
 ROWS = 203
 SHARES = SplitSpec()

@@ -6,10 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from models.errors import InputError, WorkError
-from models.package import ModelVersion
-from models.signing import COVERED_TAGS, SIGNATURE_TAG, SigningKeys, fault_of_signature, statement
-from models.trust import Trust
+from millrace.models.errors import InputError, WorkError
+from millrace.models.package import ModelVersion
+from millrace.models.signing import (
+    COVERED_TAGS,
+    SIGNATURE_TAG,
+    SigningKeys,
+    fault_of_signature,
+    statement,
+)
+from millrace.models.trust import Trust
 
 TAGS = {
     "millrace.digest": "a" * 64,

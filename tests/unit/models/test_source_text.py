@@ -5,14 +5,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from models import source_text, tables
-from models.errors import InputError
-from models.pipeline import Pipeline
-from models.places import Places
-from models.snapshots import Snapshot, scan
-from models.source import Unreadable
-from models.sources import open_source
-from models.specs.dataset import DatasetSpec
+from millrace.models import source_text, tables
+from millrace.models.errors import InputError
+from millrace.models.pipeline import Pipeline
+from millrace.models.places import Places
+from millrace.models.snapshots import Snapshot, scan
+from millrace.models.source import Unreadable
+from millrace.models.sources import open_source
+from millrace.models.specs.dataset import DatasetSpec
 
 
 def spec(source: str, **more: Any) -> DatasetSpec:

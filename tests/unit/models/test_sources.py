@@ -11,12 +11,12 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
 
-from models import source_csv, source_jsonl
-from models.errors import InputError, TransientError
-from models.source import CHUNK_ROWS
-from models.source_files import plain
-from models.sources import open_source
-from models.specs.dataset import DatasetSpec
+from millrace.models import source_csv, source_jsonl
+from millrace.models.errors import InputError, TransientError
+from millrace.models.source import CHUNK_ROWS
+from millrace.models.source_files import plain
+from millrace.models.sources import open_source
+from millrace.models.specs.dataset import DatasetSpec
 
 ROWS = pa.table({"a": [1.5, 2.5, 3.5], "b": ["x", "y", None], "target": [0, 1, 0]})
 

@@ -8,11 +8,11 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from models import quarantine, reading, snapshots, source_csv, tables
-from models.errors import InputError, TransientError, WorkError
-from models.pipeline import Pipeline
-from models.places import Places
-from models.specs.dataset import SplitSpec
+from millrace.models import quarantine, reading, snapshots, source_csv, tables
+from millrace.models.errors import InputError, TransientError, WorkError
+from millrace.models.pipeline import Pipeline
+from millrace.models.places import Places
+from millrace.models.specs.dataset import SplitSpec
 
 Ingest = Callable[..., snapshots.Snapshot]
 

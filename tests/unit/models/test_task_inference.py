@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from models.errors import InputError
-from models.inference import is_measured
-from models.pipeline import Pipeline
-from models.places import Places
-from models.snapshots import Snapshot
-from models.specs.dataset import DatasetSpec
-from models.tables import ingest
+from millrace.models.errors import InputError
+from millrace.models.inference import is_measured
+from millrace.models.pipeline import Pipeline
+from millrace.models.places import Places
+from millrace.models.snapshots import Snapshot
+from millrace.models.specs.dataset import DatasetSpec
+from millrace.models.tables import ingest
 
 CHANCE = random.Random(3)
 DIGITS = [n % 10 for n in range(1797)]

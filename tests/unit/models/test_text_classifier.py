@@ -6,13 +6,13 @@ import pytest
 import torch
 from transformers import BertConfig, BertModel, T5Config
 
-from models.checkpoint import TrainState, load_weights, save_checkpoint
-from models.errors import InputError
-from models.families import build_network
-from models.features import Encoding, Feature
-from models.objective import Classification
-from models.specs.training import ModelSpec
-from models.tokenizer import learnt
+from millrace.models.checkpoint import TrainState, load_weights, save_checkpoint
+from millrace.models.errors import InputError
+from millrace.models.families import build_network
+from millrace.models.features import Encoding, Feature
+from millrace.models.objective import Classification
+from millrace.models.specs.training import ModelSpec
+from millrace.models.tokenizer import learnt
 
 LABELS = ("a", "b", "c")
 OBJECTIVE = Classification(LABELS)

@@ -4,15 +4,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from models import tables
-from models.checks import check
-from models.columns import Column, TableSchema
-from models.errors import InputError
-from models.pipeline import Pipeline
-from models.places import Places
-from models.preflight import preflight
-from models.specs.dataset import DatasetSpec
-from models.text_target import require_fitting
+from millrace.models import tables
+from millrace.models.checks import check
+from millrace.models.columns import Column, TableSchema
+from millrace.models.errors import InputError
+from millrace.models.pipeline import Pipeline
+from millrace.models.places import Places
+from millrace.models.preflight import preflight
+from millrace.models.specs.dataset import DatasetSpec
+from millrace.models.text_target import require_fitting
 
 TEXT = {"type": "text"}
 CHAT = {"type": "messages"}

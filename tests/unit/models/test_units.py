@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from models.cnn import ResNet
-from models.mlp import Perceptron
-from models.units import Units, can_shrink, shrink
+from millrace.models.cnn import ResNet
+from millrace.models.mlp import Perceptron
+from millrace.models.units import Units, can_shrink, shrink
 
 NETS = {
     "mlp": (Perceptron(12, 3, hidden=(8, 6), dropout=0.1), torch.randn(5, 12)),

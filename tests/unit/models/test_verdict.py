@@ -2,12 +2,12 @@ from dataclasses import replace
 
 import pytest
 
-from models.columns import Column, TableSchema
-from models.errors import InputError
-from models.snapshots import Snapshot
-from models.specs.dataset import DatasetSpec
-from models.statistics import ColumnStatistics
-from models.verdict import Tally, decide, nulls_hint
+from millrace.models.columns import Column, TableSchema
+from millrace.models.errors import InputError
+from millrace.models.snapshots import Snapshot
+from millrace.models.specs.dataset import DatasetSpec
+from millrace.models.statistics import ColumnStatistics
+from millrace.models.verdict import Tally, decide, nulls_hint
 
 SPEC = DatasetSpec(source="s.csv", target="t", max_quarantine=0.1)
 SCHEMA = TableSchema((Column("a", "float"), Column("t", "category")), (), "t", ("a",))

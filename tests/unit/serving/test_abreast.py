@@ -3,8 +3,8 @@ import threading
 
 import pytest
 
-from serving import abreast as module
-from serving.abreast import abreast
+from millrace.serving import abreast as module
+from millrace.serving.abreast import abreast
 
 SOON = 10.0
 

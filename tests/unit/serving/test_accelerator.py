@@ -12,14 +12,14 @@ from google.protobuf import json_format
 from onnx import TensorProto
 from tritonclient.grpc import model_config_pb2 as pb
 
-from models.errors import InputError
-from models.specs.serving import AcceleratorSpec, ServingSpec
-from models.tensorrt_options import provider_options
-from serving.backends.onnxruntime.execution_accelerator import tensorrt_options
-from serving.config import latest, model_config
-from serving.onnx_graph import Signature, TensorSpec
-from serving.text_signature import of_text
-from serving.trial import load_seconds
+from millrace.models.errors import InputError
+from millrace.models.specs.serving import AcceleratorSpec, ServingSpec
+from millrace.models.tensorrt_options import provider_options
+from millrace.serving.backends.onnxruntime.execution_accelerator import tensorrt_options
+from millrace.serving.config import latest, model_config
+from millrace.serving.onnx_graph import Signature, TensorSpec
+from millrace.serving.text_signature import of_text
+from millrace.serving.trial import load_seconds
 
 SIGNATURE = Signature(
     (TensorSpec("x", TensorProto.FLOAT, (-1, 4)),), (TensorSpec("y", TensorProto.FLOAT, (-1, 3)),)

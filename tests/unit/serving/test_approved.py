@@ -11,19 +11,19 @@ from typing import Any
 
 import pytest
 
-from models.errors import InputError, TransientError, WorkError
-from models.places import Endpoint, Places
-from models.specs.rollout import RolloutSpec
-from serving.actions import Action, Divert, Prove, Record, Stage, Switch, Unload, Verify
-from serving.approval import Approver, Choice
-from serving.approved import SCORE, Approved, Unapproved, Undecided, approved
-from serving.index import LoadedModel
-from serving.ledger import Ledger
-from serving.plan import GRACE_SECONDS, plan
-from serving.repository import Repository
-from serving.rollout import Split
-from serving.standing import Release, Standing, Wish, standing_of
-from serving.world import Replica, World
+from millrace.models.errors import InputError, TransientError, WorkError
+from millrace.models.places import Endpoint, Places
+from millrace.models.specs.rollout import RolloutSpec
+from millrace.serving.actions import Action, Divert, Prove, Record, Stage, Switch, Unload, Verify
+from millrace.serving.approval import Approver, Choice
+from millrace.serving.approved import SCORE, Approved, Unapproved, Undecided, approved
+from millrace.serving.index import LoadedModel
+from millrace.serving.ledger import Ledger
+from millrace.serving.plan import GRACE_SECONDS, plan
+from millrace.serving.repository import Repository
+from millrace.serving.rollout import Split
+from millrace.serving.standing import Release, Standing, Wish, standing_of
+from millrace.serving.world import Replica, World
 
 REFUSAL = "its accuracy of 0.3900 is 60.0% below 0.9700 of version 1; allowed is 5.0%"
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from models.digest import digest_of_all
-from models.errors import InputError, WorkError
-from models.specs.serving import ServingSpec
-from serving.language.draft import DRAFT, Draft, Tokens, require_fit, tokens_of
-from serving.version_config import require_servable
-from serving.version_folder import (
+from millrace.models.digest import digest_of_all
+from millrace.models.errors import InputError, WorkError
+from millrace.models.specs.serving import ServingSpec
+from millrace.serving.language.draft import DRAFT, Draft, Tokens, require_fit, tokens_of
+from millrace.serving.version_config import require_servable
+from millrace.serving.version_folder import (
     Artifact,
     copy_version,
     found_in,

@@ -1,8 +1,8 @@
 import pytest
 
-from models.specs.rollout import JudgeSpec, RolloutSpec
-from serving.evidence import fewest, fewest_to_model, in_words
-from serving.judge import TESTS, Arm, Counts, agreement, failures
+from millrace.models.specs.rollout import JudgeSpec, RolloutSpec
+from millrace.serving.evidence import fewest, fewest_to_model, in_words
+from millrace.serving.judge import TESTS, Arm, Counts, agreement, failures
 
 CANARY = RolloutSpec(kind="canary")
 

@@ -5,8 +5,17 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from models.specs.rollout import JudgeSpec
-from serving.judge import TESTS, Arm, Counts, Verdict, judge, latency, lower_bound, upper_bound
+from millrace.models.specs.rollout import JudgeSpec
+from millrace.serving.judge import (
+    TESTS,
+    Arm,
+    Counts,
+    Verdict,
+    judge,
+    latency,
+    lower_bound,
+    upper_bound,
+)
 
 SPEC = JudgeSpec()
 LEVEL = 0.05

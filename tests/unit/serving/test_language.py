@@ -4,14 +4,14 @@ import threading
 
 import pytest
 
-from models.errors import InputError, TransientError, WorkError
-from models.specs.language import GenerationSpec
-from serving.config import from_text, specific, to_text
-from serving.language.client import pulse_of
-from serving.language.config import language_config
-from serving.language.errors import error_of
-from serving.language.request import Piece, Sampling, joined, request_of
-from serving.language.silence import Pulse, Silence
+from millrace.models.errors import InputError, TransientError, WorkError
+from millrace.models.specs.language import GenerationSpec
+from millrace.serving.config import from_text, specific, to_text
+from millrace.serving.language.client import pulse_of
+from millrace.serving.language.config import language_config
+from millrace.serving.language.errors import error_of
+from millrace.serving.language.request import Piece, Sampling, joined, request_of
+from millrace.serving.language.silence import Pulse, Silence
 
 
 def test_a_configuration_survives_its_text() -> None:

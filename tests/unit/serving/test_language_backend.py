@@ -8,8 +8,8 @@ from types import ModuleType
 
 import pytest
 
-from models import language_generation
-from serving import backend_directory
+from millrace.models import language_generation
+from millrace.serving import backend_directory
 from tests.language_model import byte_tokenizer
 
 FOLDER = backend_directory.OURS / "openvino_genai"

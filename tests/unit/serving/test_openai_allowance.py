@@ -2,10 +2,10 @@
 
 import pytest
 
-from serving.language.request import Piece
-from serving.openai_api.allowance import Allowances, Bucket, estimate
-from serving.openai_api.keys import Key
-from serving.openai_api.refusal import Refusal
+from millrace.serving.language.request import Piece
+from millrace.serving.openai_api.allowance import Allowances, Bucket, estimate
+from millrace.serving.openai_api.keys import Key
+from millrace.serving.openai_api.refusal import Refusal
 
 KEY = Key("anna", "a" * 64, 60, 0)
 OTHER = Key("bob", "b" * 64, 60, 0)

@@ -2,10 +2,10 @@
 
 from tritonclient.grpc import model_config_pb2 as pb
 
-from models.specs.language import GenerationSpec
-from serving.config import specific
-from serving.language.config import language_config
-from serving.openai_api.catalog import is_language, live_versions
+from millrace.models.specs.language import GenerationSpec
+from millrace.serving.config import specific
+from millrace.serving.language.config import language_config
+from millrace.serving.openai_api.catalog import is_language, live_versions
 
 
 def test_the_highest_version_that_is_ready_answers() -> None:

@@ -6,10 +6,10 @@ from collections.abc import AsyncGenerator
 import pytest
 from starlette.types import Message
 
-from serving.openai_api.connection import ClientGone, EventStream, while_connected
-from serving.openai_api.merging import merged
-from serving.openai_api.refusal import Refusal
-from serving.openai_api.shell import AtMost, RequestIds
+from millrace.serving.openai_api.connection import ClientGone, EventStream, while_connected
+from millrace.serving.openai_api.merging import merged
+from millrace.serving.openai_api.refusal import Refusal
+from millrace.serving.openai_api.shell import AtMost, RequestIds
 
 
 class Source:
@@ -167,7 +167,7 @@ def test_events_are_closed_when_the_client_leaves(items) -> None:
 
 
 def test_a_client_that_takes_nothing_is_left(monkeypatch) -> None:
-    monkeypatch.setattr("serving.openai_api.connection.SEND_SECONDS", 0.01)
+    monkeypatch.setattr("millrace.serving.openai_api.connection.SEND_SECONDS", 0.01)
 
     async def run() -> None:
         client, source = Client(), Source(b"a", ends=False)

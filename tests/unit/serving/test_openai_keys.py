@@ -7,9 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from models.errors import InputError, WorkError
-from serving.openai_api.key_file import LOOK_SECONDS, KeyFile, change, read
-from serving.openai_api.keys import Key, added, from_json, new_secret, owner, revoked, to_json
+from millrace.models.errors import InputError, WorkError
+from millrace.serving.openai_api.key_file import LOOK_SECONDS, KeyFile, change, read
+from millrace.serving.openai_api.keys import (
+    Key,
+    added,
+    from_json,
+    new_secret,
+    owner,
+    revoked,
+    to_json,
+)
 
 NOW = 1_790_000_000.5
 

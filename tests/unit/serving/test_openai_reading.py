@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from flows import predict_text
-from models.language_generation import MAX_TOKENS
-from models.specs.batch import SamplingSpec
-from serving.batch.prompts.sampling import Sampling as OfBatch
-from serving.language.request import Sampling
-from serving.openai_api import reading
-from serving.openai_api.ask import Ask
-from serving.openai_api.refusal import Refusal
+from millrace.flows import predict_text
+from millrace.models.language_generation import MAX_TOKENS
+from millrace.models.specs.batch import SamplingSpec
+from millrace.serving.batch.prompts.sampling import Sampling as OfBatch
+from millrace.serving.language.request import Sampling
+from millrace.serving.openai_api import reading
+from millrace.serving.openai_api.ask import Ask
+from millrace.serving.openai_api.refusal import Refusal
 
 USER = {"role": "user", "content": "hi"}
 

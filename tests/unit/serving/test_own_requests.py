@@ -12,14 +12,14 @@ import pytest
 from fastapi import FastAPI
 from starlette.types import Message, Receive, Scope, Send
 
-from flows import mlflow_server, prefect_app
-from flows.webhook import Receiver, application
-from models.places import Endpoint
-from serving.openai_api import reading
-from serving.openai_api.app import app_of
-from serving.openai_api.door import DoorSettings
-from serving.openai_api.refusal import Refusal
-from serving.own_requests import OwnRequests, Policy, asked_of, own_hosts, refusal
+from millrace.flows import mlflow_server, prefect_app
+from millrace.flows.webhook import Receiver, application
+from millrace.models.places import Endpoint
+from millrace.serving.openai_api import reading
+from millrace.serving.openai_api.app import app_of
+from millrace.serving.openai_api.door import DoorSettings
+from millrace.serving.openai_api.refusal import Refusal
+from millrace.serving.own_requests import OwnRequests, Policy, asked_of, own_hosts, refusal
 
 PORT = 4200
 OWN = f"127.0.0.1:{PORT}"

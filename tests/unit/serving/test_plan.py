@@ -4,10 +4,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from models.errors import TransientError
-from models.places import Endpoint
-from models.specs.rollout import RolloutSpec
-from serving.actions import (
+from millrace.models.errors import TransientError
+from millrace.models.places import Endpoint
+from millrace.models.specs.rollout import RolloutSpec
+from millrace.serving.actions import (
     Dismantle,
     Divert,
     Prove,
@@ -20,13 +20,13 @@ from serving.actions import (
     Unload,
     Verify,
 )
-from serving.index import LoadedModel
-from serving.names import TRIAL, owner_of
-from serving.plan import plan, warm_versions
-from serving.rollout import Move, Split, first_split
-from serving.standing import Release, Standing, Wish, standing_of
-from serving.status import statuses
-from serving.world import Policy, Replica, World
+from millrace.serving.index import LoadedModel
+from millrace.serving.names import TRIAL, owner_of
+from millrace.serving.plan import plan, warm_versions
+from millrace.serving.rollout import Move, Split, first_split
+from millrace.serving.standing import Release, Standing, Wish, standing_of
+from millrace.serving.status import statuses
+from millrace.serving.world import Policy, Replica, World
 
 A, B = Endpoint(grpc_port=1), Endpoint(grpc_port=2)
 GONE = None

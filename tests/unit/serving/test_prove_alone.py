@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from models.digest import digest_of
-from models.errors import WorkError
-from serving.golden import GoldenBatch
-from serving.version_folder import Artifact
+from millrace.models.digest import digest_of
+from millrace.models.errors import WorkError
+from millrace.serving.golden import GoldenBatch
+from millrace.serving.version_folder import Artifact
 
 ROWS = np.arange(12, dtype=np.float32).reshape(4, 3)
 

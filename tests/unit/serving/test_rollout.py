@@ -5,14 +5,14 @@ from onnx import TensorProto
 from pydantic import ValidationError
 from tritonclient.grpc import model_config_pb2 as pb
 
-from models.pipeline import Pipeline
-from models.specs.rollout import RolloutSpec
-from models.specs.serving import ServingSpec
-from serving.config import from_text, model_config, specific, to_text
-from serving.judge import Arm, Counts
-from serving.onnx_graph import Signature, TensorSpec
-from serving.plan import TRIAL
-from serving.rollout import (
+from millrace.models.pipeline import Pipeline
+from millrace.models.specs.rollout import RolloutSpec
+from millrace.models.specs.serving import ServingSpec
+from millrace.serving.config import from_text, model_config, specific, to_text
+from millrace.serving.judge import Arm, Counts
+from millrace.serving.onnx_graph import Signature, TensorSpec
+from millrace.serving.plan import TRIAL
+from millrace.serving.rollout import (
     ARMS,
     Split,
     arms_config,

@@ -7,13 +7,13 @@ from itertools import repeat
 
 import pytest
 
-from models.errors import TransientError
-from models.places import Endpoint
-from models.specs.rollout import RolloutSpec
-from serving import split_metrics
-from serving.judge import Arm, Counts
-from serving.rollout import first_split
-from serving.split_metrics import Reading, counted, parse, read
+from millrace.models.errors import TransientError
+from millrace.models.places import Endpoint
+from millrace.models.specs.rollout import RolloutSpec
+from millrace.serving import split_metrics
+from millrace.serving.judge import Arm, Counts
+from millrace.serving.rollout import first_split
+from millrace.serving.split_metrics import Reading, counted, parse, read
 
 SPLIT = first_split("m", 1, 2, RolloutSpec(kind="canary"), now=1000.5)
 

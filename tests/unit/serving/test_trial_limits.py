@@ -1,8 +1,8 @@
 import pytest
 
-from models.specs.serving import ServingSpec
-from serving import trial_limits
-from serving.trial_limits import ALONE, LEAST, alone_limits, load_seconds, memory_limit
+from millrace.models.specs.serving import ServingSpec
+from millrace.serving import trial_limits
+from millrace.serving.trial_limits import ALONE, LEAST, alone_limits, load_seconds, memory_limit
 
 GIB = 1 << 30
 

@@ -3,9 +3,9 @@ from pathlib import Path
 
 import pytest
 
-from models.errors import InputError, WorkError
-from models.places import Endpoint, Places
-from serving import backend_directory, triton
+from millrace.models.errors import InputError, WorkError
+from millrace.models.places import Endpoint, Places
+from millrace.serving import backend_directory, triton
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the wheel is for Linux")
 

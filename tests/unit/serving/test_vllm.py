@@ -10,20 +10,20 @@ from tritonclient.grpc import model_config_pb2 as pb
 from tritonclient.grpc import service_pb2
 from tritonclient.utils import serialize_byte_tensor
 
-from models.digest import digest_of, digest_of_model
-from models.errors import InputError, WorkError
-from models.places import Endpoint
-from models.specs.language import GenerationSpec
-from models.specs.serving import ServingSpec
-from serving.backend_check import ABSENT, require_backend
-from serving.config import from_text, loaded_anew, specific, to_text
-from serving.language.errors import error_of, is_death
-from serving.language.request import piece_of
-from serving.language.vllm_config import engine_arguments
-from serving.repository import Repository
-from serving.trial_limits import load_seconds
-from serving.version_config import config_of, one_config_for, require_servable
-from serving.version_folder import Artifact
+from millrace.models.digest import digest_of, digest_of_model
+from millrace.models.errors import InputError, WorkError
+from millrace.models.places import Endpoint
+from millrace.models.specs.language import GenerationSpec
+from millrace.models.specs.serving import ServingSpec
+from millrace.serving.backend_check import ABSENT, require_backend
+from millrace.serving.config import from_text, loaded_anew, specific, to_text
+from millrace.serving.language.errors import error_of, is_death
+from millrace.serving.language.request import piece_of
+from millrace.serving.language.vllm_config import engine_arguments
+from millrace.serving.repository import Repository
+from millrace.serving.trial_limits import load_seconds
+from millrace.serving.version_config import config_of, one_config_for, require_servable
+from millrace.serving.version_folder import Artifact
 
 PLACE = Path("/models/lm/3")
 

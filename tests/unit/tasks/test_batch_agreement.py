@@ -8,16 +8,16 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from models.features import Encoding, Feature
-from models.package import ModelVersion, Package
-from models.places import Endpoint, Places
-from serving.batch.agreement import Agreement
-from serving.batch.partition import Partition
-from serving.batch.prompts.prompt_job import PromptJob
-from serving.batch.prompts.sampling import Sampling
-from serving.batch.row_job import RowJob
-from serving.batch.sample import Scored
-from tasks.batch_agreement import LiveCheck
+from millrace.models.features import Encoding, Feature
+from millrace.models.package import ModelVersion, Package
+from millrace.models.places import Endpoint, Places
+from millrace.serving.batch.agreement import Agreement
+from millrace.serving.batch.partition import Partition
+from millrace.serving.batch.prompts.prompt_job import PromptJob
+from millrace.serving.batch.prompts.sampling import Sampling
+from millrace.serving.batch.row_job import RowJob
+from millrace.serving.batch.sample import Scored
+from millrace.tasks.batch_agreement import LiveCheck
 
 ROWS = RowJob("m", 3, "d", Path("m.onnx"), Encoding((Feature("a", "number"),), "t"))
 DRAWN = PromptJob("m", 3, "d", Path("form"), sampling=Sampling(temperature=0.7))

@@ -11,19 +11,19 @@ import pyarrow as pa
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from models import tables
-from models.columns import Column, TableSchema
-from models.features import Encoding, Feature
-from models.pipeline import Pipeline
-from models.places import Places
-from models.snapshots import Snapshot
-from models.statistics import statistics_of
-from models.tokenizer import learnt
-from serving.batch.drift import drift_of
-from serving.batch.prompts.prompt_job import PromptJob
-from serving.batch.prompts.sampling import Sampling
-from serving.batch.row_job import RowJob
-from tasks.batch_bins import PREDICTION, bins_of, watched
+from millrace.models import tables
+from millrace.models.columns import Column, TableSchema
+from millrace.models.features import Encoding, Feature
+from millrace.models.pipeline import Pipeline
+from millrace.models.places import Places
+from millrace.models.snapshots import Snapshot
+from millrace.models.statistics import statistics_of
+from millrace.models.tokenizer import learnt
+from millrace.serving.batch.drift import drift_of
+from millrace.serving.batch.prompts.prompt_job import PromptJob
+from millrace.serving.batch.prompts.sampling import Sampling
+from millrace.serving.batch.row_job import RowJob
+from millrace.tasks.batch_bins import PREDICTION, bins_of, watched
 from tests.stand_ins.vllm_form import write_form
 
 TEXT = "the old mill by the river turned its wheel all day and all night long. " * 4

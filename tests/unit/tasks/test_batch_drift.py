@@ -6,14 +6,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from models.columns import Column, TableSchema
-from models.snapshots import Snapshot
-from models.statistics import statistics_of
-from serving.batch.drift import Bins
-from serving.batch.folder import Folder
-from serving.batch.lineage import KEPT
-from tasks.batch_bins import PREDICTION, bins_of
-from tasks.batch_drift import Event, tell_drift
+from millrace.models.columns import Column, TableSchema
+from millrace.models.snapshots import Snapshot
+from millrace.models.statistics import statistics_of
+from millrace.serving.batch.drift import Bins
+from millrace.serving.batch.folder import Folder
+from millrace.serving.batch.lineage import KEPT
+from millrace.tasks.batch_bins import PREDICTION, bins_of
+from millrace.tasks.batch_drift import Event, tell_drift
 from tests.unit.tasks.test_batch_run import REPORT
 
 SCHEMA = TableSchema(

@@ -5,16 +5,16 @@ from typing import Any
 
 import pytest
 
-from models.columns import Column
-from models.errors import InputError
-from models.package import LanguagePackage, ModelVersion
-from models.pipeline import Pipeline
-from models.places import Places
-from serving.batch.fingerprint import fingerprint_of
-from serving.batch.prompts.prompt_job import PromptJob
-from serving.batch.prompts.vllm_job import VllmJob
-from tasks import batch_job
-from tasks.batch_job import job_of
+from millrace.models.columns import Column
+from millrace.models.errors import InputError
+from millrace.models.package import LanguagePackage, ModelVersion
+from millrace.models.pipeline import Pipeline
+from millrace.models.places import Places
+from millrace.serving.batch.fingerprint import fingerprint_of
+from millrace.serving.batch.prompts.prompt_job import PromptJob
+from millrace.serving.batch.prompts.vllm_job import VllmJob
+from millrace.tasks import batch_job
+from millrace.tasks.batch_job import job_of
 
 PYTHON = Path("/of/vllm/python")
 PLACES = Places(Path("/home"), "sqlite://", "/tables", vllm_python=PYTHON)

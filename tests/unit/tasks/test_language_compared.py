@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from export.language.text_loss import TextLoss, summed
-from tasks.language.compared import beside
+from millrace.export.language.text_loss import TextLoss, summed
+from millrace.tasks.language.compared import beside
 
 
 def test_a_model_beside_itself_has_its_own_perplexity() -> None:

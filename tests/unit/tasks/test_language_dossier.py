@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from export.language.language_candidate import LanguageStage
-from export.language.language_certificate import CertifiedForm, LanguageCertificate
-from export.language.live_stage import LiveStage
-from models.errors import InputError, WorkError
-from models.machine import this_machine
-from models.package import LanguagePackage, ModelVersion
-from models.pipeline import Pipeline
-from models.pipeline_file import resolved_yaml
-from models.places import Places
-from tasks.dossier import dossier_of
-from tasks.language.dossier import LanguageDossier
+from millrace.export.language.language_candidate import LanguageStage
+from millrace.export.language.language_certificate import CertifiedForm, LanguageCertificate
+from millrace.export.language.live_stage import LiveStage
+from millrace.models.errors import InputError, WorkError
+from millrace.models.machine import this_machine
+from millrace.models.package import LanguagePackage, ModelVersion
+from millrace.models.pipeline import Pipeline
+from millrace.models.pipeline_file import resolved_yaml
+from millrace.models.places import Places
+from millrace.tasks.dossier import dossier_of
+from millrace.tasks.language.dossier import LanguageDossier
 
 FORM = "openvino-int8"
 GOLDEN = {"prompts": ["a"], "answers": ["b"], "max_tokens": 3, "exact": False}

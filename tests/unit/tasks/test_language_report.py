@@ -6,11 +6,11 @@ import pytest
 from markdown_it import MarkdownIt
 from matplotlib.figure import Figure
 
-from export.language.golden import Golden
-from export.language.language_candidate import LanguageStage
-from models.language.ngram import Baselines
-from tasks.language.page import html_page
-from tasks.language.report import baselines_table, code, samples
+from millrace.export.language.golden import Golden
+from millrace.export.language.language_candidate import LanguageStage
+from millrace.models.language.ngram import Baselines
+from millrace.tasks.language.page import html_page
+from millrace.tasks.language.report import baselines_table, code, samples
 
 ODD = ("a|b", "one\ntwo", "``tick``", "", "<script>alert(1)</script>", "né 😀")
 

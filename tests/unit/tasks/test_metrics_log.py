@@ -4,7 +4,7 @@ from typing import Any, cast
 
 from mlflow.exceptions import MlflowException
 
-from tasks.metrics_log import MetricsLog
+from millrace.tasks.metrics_log import MetricsLog
 
 
 class Run:

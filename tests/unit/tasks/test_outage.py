@@ -2,11 +2,11 @@ from pathlib import Path
 
 import pytest
 
-from models.errors import InputError, MillraceError, SilentError, TransientError
-from models.places import Places
-from models.tracking import TrackedRun
-from tasks import outage
-from tasks.outage import await_mlflow, weights_named
+from millrace.models.errors import InputError, MillraceError, SilentError, TransientError
+from millrace.models.places import Places
+from millrace.models.tracking import TrackedRun
+from millrace.tasks import outage
+from millrace.tasks.outage import await_mlflow, weights_named
 
 RUN = TrackedRun("http://mlflow", "1", "r1")
 

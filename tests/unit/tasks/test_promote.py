@@ -5,15 +5,15 @@ from typing import Any
 
 import pytest
 
-from models.places import Places
-from models.promotion import Promotion
-from models.registry import CHALLENGER, CHAMPION, registry_of
-from models.tracking import client
-from serving.ledger import ledger_of
-from serving.standing import Release
-from tasks.kept import pipeline_of
-from tasks.promote import promote
-from tasks.release import RegistryDesk
+from millrace.models.places import Places
+from millrace.models.promotion import Promotion
+from millrace.models.registry import CHALLENGER, CHAMPION, registry_of
+from millrace.models.tracking import client
+from millrace.serving.ledger import ledger_of
+from millrace.serving.standing import Release
+from millrace.tasks.kept import pipeline_of
+from millrace.tasks.promote import promote
+from millrace.tasks.release import RegistryDesk
 from tests.integration.planted import Planted, good, ingest_rows, plant
 
 

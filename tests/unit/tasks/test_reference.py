@@ -4,15 +4,15 @@ from typing import Any
 
 import pytest
 
-from models.errors import InputError
-from models.features import Encoding, Feature
-from models.package import GraphPackage, ModelVersion, Package
-from models.pipeline import Pipeline
-from models.specs.compression import DistillationSpec
-from models.specs.dataset import DatasetSpec
-from models.specs.serving import ServingSpec
-from models.specs.training import ModelSpec, TrainingSpec
-from tasks.reference import (
+from millrace.models.errors import InputError
+from millrace.models.features import Encoding, Feature
+from millrace.models.package import GraphPackage, ModelVersion, Package
+from millrace.models.pipeline import Pipeline
+from millrace.models.specs.compression import DistillationSpec
+from millrace.models.specs.dataset import DatasetSpec
+from millrace.models.specs.serving import ServingSpec
+from millrace.models.specs.training import ModelSpec, TrainingSpec
+from millrace.tasks.reference import (
     names_versions,
     pinned_versions,
     reference_of,

@@ -2,11 +2,11 @@
 
 import pytest
 
-from export.certificate import Certificate, Stage
-from models.gpu import Gpu, Ties
-from models.machine import this_machine
-from tasks import graph_dossier
-from tasks.graph_dossier import _caution
+from millrace.export.certificate import Certificate, Stage
+from millrace.models.gpu import Gpu, Ties
+from millrace.models.machine import this_machine
+from millrace.tasks import graph_dossier
+from millrace.tasks.graph_dossier import _caution
 
 TIES = Ties(Gpu("NVIDIA H200", "9.0", "570.86.10"), "11.4.0.106", "13")
 OTHER = Ties(Gpu("NVIDIA H200", "9.0", "580.1"), "11.4.0.106", "13")

@@ -2,8 +2,8 @@ import pytest
 from prefect.states import Completed, Failed
 from prefect.task_engine import TaskRunTimeoutError
 
-from models.errors import InputError, TransientError, WorkError
-from tasks.retry import may_pass, step
+from millrace.models.errors import InputError, TransientError, WorkError
+from millrace.tasks.retry import may_pass, step
 
 
 @pytest.mark.parametrize(

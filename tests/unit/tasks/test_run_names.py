@@ -1,4 +1,4 @@
-from tasks.run_names import release_name, score_name
+from millrace.tasks.run_names import release_name, score_name
 
 
 def test_a_release_is_named_for_models_and_versions() -> None:

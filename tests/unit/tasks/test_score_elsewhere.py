@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from prefect.exceptions import TerminationSignal
 
-from models.errors import InputError, TransientError, WorkError
-from models.pipeline_file import load_pipeline
-from models.places import Places
-from models.ray_jobs import RayJob
-from serving.batch.cluster.submission import ORDER, Errand
-from serving.batch.cluster.told import outcome_line
-from tasks import score_elsewhere as module
-from tasks.batch_drift import Event
+from millrace.models.errors import InputError, TransientError, WorkError
+from millrace.models.pipeline_file import load_pipeline
+from millrace.models.places import Places
+from millrace.models.ray_jobs import RayJob
+from millrace.serving.batch.cluster.submission import ORDER, Errand
+from millrace.serving.batch.cluster.told import outcome_line
+from millrace.tasks import score_elsewhere as module
+from millrace.tasks.batch_drift import Event
 from tests.unit.tasks.test_batch_run import REPORT
 
 ADDRESS = "http://127.0.0.1:8265"
@@ -46,7 +46,7 @@ class Cluster:
 
     def submit(self, *given: Any) -> None:
         self.submitted.append(given)
-        assert (Path(given[2]["working_dir"]) / "flows" / "score_job.py").is_file()
+        assert (Path(given[2]["working_dir"]) / "millrace" / "flows" / "score_job.py").is_file()
 
     def job(self, id: str) -> RayJob:
         if self.fault is not None and id not in self.stopped:

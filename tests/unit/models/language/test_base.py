@@ -8,18 +8,18 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from models.digest import digest_of_all
-from models.errors import InputError
-from models.language.base import fetched_base, pinned_base
-from models.language.kept_checkpoint import ARTIFACT, CHECKPOINT_TAG, checkpoint_digest
-from models.package import EVIDENCE, ModelVersion
-from models.pipeline import Pipeline
-from models.places import Places
-from models.registry import Registry, registry_of
-from models.signing import SigningKeys
-from models.specs.training import ModelSpec
-from models.tracking import TrackedRun, tracked_run
-from models.trust import Trust
+from millrace.models.digest import digest_of_all
+from millrace.models.errors import InputError
+from millrace.models.language.base import fetched_base, pinned_base
+from millrace.models.language.kept_checkpoint import ARTIFACT, CHECKPOINT_TAG, checkpoint_digest
+from millrace.models.package import EVIDENCE, ModelVersion
+from millrace.models.pipeline import Pipeline
+from millrace.models.places import Places
+from millrace.models.registry import Registry, registry_of
+from millrace.models.signing import SigningKeys
+from millrace.models.specs.training import ModelSpec
+from millrace.models.tracking import TrackedRun, tracked_run
+from millrace.models.trust import Trust
 
 FILES = {"config.json": "{}", "model.safetensors": "weights", "adapter/adapter_config.json": "{}"}
 

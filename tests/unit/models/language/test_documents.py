@@ -5,12 +5,12 @@ import pyarrow as pa
 import pytest
 from tokenizers import processors
 
-from models.columns import Column, TableSchema
-from models.errors import InputError
-from models.language import documents
-from models.language.documents import Document, documents_of, kind_of
-from models.language.tokenizer import CHATML, END, LanguageTokenizer, learn_tokenizer
-from models.messages import canonical
+from millrace.models.columns import Column, TableSchema
+from millrace.models.errors import InputError
+from millrace.models.language import documents
+from millrace.models.language.documents import Document, documents_of, kind_of
+from millrace.models.language.tokenizer import CHATML, END, LanguageTokenizer, learn_tokenizer
+from millrace.models.messages import canonical
 
 CORPUS = TableSchema((Column("t", "text"),), (), "t", ())
 INSTRUCTIONS = TableSchema((Column("p", "text"), Column("t", "text")), (), "t", ("p",))

@@ -12,20 +12,20 @@ import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
-from export.language.held import Held
-from export.language.reference import scored
-from models.language.held_out import base_perplexity
-from models.language.loop import EXPORTED, LanguageJob, Write, train
-from models.language.parallel import strategy_of
-from models.language.recipe import DecoderSpec, Lora, Recipe
-from models.language.stored_sequences import StoredSequences
-from models.language.token_table import TokenTable, make_token_table
-from models.language.tokenizer import LanguageTokenizer
-from models.places import Places
-from models.snapshots import Snapshot
-from models.specs.dataset import SplitSpec
-from models.specs.training import ModelSpec, TokenizerSpec
-from tasks.language.held_out import measured_alone, pieces_of
+from millrace.export.language.held import Held
+from millrace.export.language.reference import scored
+from millrace.models.language.held_out import base_perplexity
+from millrace.models.language.loop import EXPORTED, LanguageJob, Write, train
+from millrace.models.language.parallel import strategy_of
+from millrace.models.language.recipe import DecoderSpec, Lora, Recipe
+from millrace.models.language.stored_sequences import StoredSequences
+from millrace.models.language.token_table import TokenTable, make_token_table
+from millrace.models.language.tokenizer import LanguageTokenizer
+from millrace.models.places import Places
+from millrace.models.snapshots import Snapshot
+from millrace.models.specs.dataset import SplitSpec
+from millrace.models.specs.training import ModelSpec, TokenizerSpec
+from millrace.tasks.language.held_out import measured_alone, pieces_of
 
 CONTEXT = 32
 SHARES = SplitSpec(train=0.6, validation=0.2, test=0.2)

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from models.language.order import Course, Place, epoch_order, share_of
-from models.language.schedule import rate_at
+from millrace.models.language.order import Course, Place, epoch_order, share_of
+from millrace.models.language.schedule import rate_at
 
 
 def course(**changes: object) -> Course:

@@ -5,10 +5,10 @@ import dataclasses
 import pytest
 from torch.optim import AdamW, Muon
 
-from models.errors import InputError
-from models.language.decoder import build_decoder
-from models.language.optimizers import moments_of, optimizers_of
-from models.language.recipe import DecoderSpec, Recipe
+from millrace.models.errors import InputError
+from millrace.models.language.decoder import build_decoder
+from millrace.models.language.optimizers import moments_of, optimizers_of
+from millrace.models.language.recipe import DecoderSpec, Recipe
 
 RECIPE = Recipe(optimizer="muon")
 

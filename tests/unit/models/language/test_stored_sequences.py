@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from models.errors import WorkError
-from models.language import stored_sequences, token_rows
-from models.language.stored_sequences import StoredSequences
-from models.language.token_table import SPLITS, TokenTable, make_token_table
-from models.places import Places
-from models.snapshots import Snapshot
-from models.specs.dataset import SplitSpec
-from models.specs.training import ModelSpec
+from millrace.models.errors import WorkError
+from millrace.models.language import stored_sequences, token_rows
+from millrace.models.language.stored_sequences import StoredSequences
+from millrace.models.language.token_table import SPLITS, TokenTable, make_token_table
+from millrace.models.places import Places
+from millrace.models.snapshots import Snapshot
+from millrace.models.specs.dataset import SplitSpec
+from millrace.models.specs.training import ModelSpec
 
 Ingest = Callable[..., Snapshot]
 MODEL = ModelSpec.model_validate(
@@ -76,14 +76,13 @@ def test_a_copy_is_made_once_and_pickling_takes_no_rows_along(
     pickled = pickle.dumps(sequences)
     assert len(pickled) < 1000
     program = "import pickle, sys; print(pickle.load(sys.stdin.buffer).sequence(0)[0].tolist())"
-    root = str(Path(__file__).parents[4])
     made = (folder / "sequences.arrow").stat().st_mtime_ns
     done = subprocess.run(
         [sys.executable, "-c", program],
         input=pickled,
         capture_output=True,
         check=True,
-        env={"PYTHONPATH": root},
+        env={},
     )
     assert done.stdout.decode().strip() == str(first)
     assert (folder / "sequences.arrow").stat().st_mtime_ns == made

@@ -1,4 +1,3 @@
-import os
 import signal
 import subprocess
 import sys
@@ -10,15 +9,20 @@ import numpy as np
 import pytest
 from deltalake import DeltaTable
 
-from models.errors import InputError, TransientError
-from models.language import token_table
-from models.language.documents import documents_of
-from models.language.token_table import SPLITS, TokenTable, make_token_table, open_token_table
-from models.language.tokenizer import LanguageTokenizer
-from models.places import Places
-from models.snapshots import Snapshot, scan
-from models.specs.dataset import SplitSpec
-from models.specs.training import ModelSpec
+from millrace.models.errors import InputError, TransientError
+from millrace.models.language import token_table
+from millrace.models.language.documents import documents_of
+from millrace.models.language.token_table import (
+    SPLITS,
+    TokenTable,
+    make_token_table,
+    open_token_table,
+)
+from millrace.models.language.tokenizer import LanguageTokenizer
+from millrace.models.places import Places
+from millrace.models.snapshots import Snapshot, scan
+from millrace.models.specs.dataset import SplitSpec
+from millrace.models.specs.training import ModelSpec
 
 Ingest = Callable[..., Snapshot]
 SHARES = SplitSpec()
@@ -237,11 +241,11 @@ def test_a_run_that_is_overtaken_is_told_and_the_faster_one_stays(
 _KILLED = """
 import os, signal, sys
 from pathlib import Path
-from models.language import token_table
-from models.places import Places
-from models.snapshots import open_snapshot
-from models.specs.dataset import SplitSpec
-from models.specs.training import ModelSpec
+from millrace.models.language import token_table
+from millrace.models.places import Places
+from millrace.models.snapshots import open_snapshot
+from millrace.models.specs.dataset import SplitSpec
+from millrace.models.specs.training import ModelSpec
 
 home, after = Path(sys.argv[1]), int(sys.argv[2])
 token_table.READ_ROWS = 10
@@ -263,10 +267,8 @@ def test_a_kill_leaves_nothing_to_be_seen_and_the_next_run_is_whole(
     tmp_path: Path, ingest_text: Ingest, embedded: Places, after: int
 ) -> None:
     snapshot = ingest_text(corpus(), key=["path"])
-    root = str(Path(__file__).parents[4])
     done = subprocess.run(
         [sys.executable, "-c", _KILLED, str(embedded.home), str(after)],
-        env={**os.environ, "PYTHONPATH": root},
         check=False,
     )
     assert done.returncode == -signal.SIGKILL

@@ -11,8 +11,8 @@ import pytest
 from tokenizers import Tokenizer, models
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from models.errors import InputError
-from models.language.tokenizer import (
+from millrace.models.errors import InputError
+from millrace.models.language.tokenizer import (
     CHATML,
     END,
     LanguageTokenizer,
@@ -52,7 +52,7 @@ def test_the_folder_is_one_of_transformers(bpe: LanguageTokenizer, tmp_path: Pat
 
 _LEARN = """
 import sys
-from models.language.tokenizer import learn_tokenizer
+from millrace.models.language.tokenizer import learn_tokenizer
 from some_texts import TEXTS
 print(learn_tokenizer(TEXTS, 320).digest)
 """
@@ -63,10 +63,9 @@ def test_another_process_learns_the_same(
     bpe: LanguageTokenizer, texts: list[str], tmp_path: Path, threads: str
 ) -> None:
     (tmp_path / "some_texts.py").write_text(f"TEXTS = {texts!r}")
-    root = str(Path(__file__).parents[4])
     environment = {
         **os.environ,
-        "PYTHONPATH": f"{root}:{tmp_path}",
+        "PYTHONPATH": str(tmp_path),
         "PYTHONHASHSEED": threads,
         "RAYON_NUM_THREADS": threads,
     }

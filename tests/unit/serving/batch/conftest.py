@@ -2,7 +2,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from models.cluster import connected
+from millrace.models.cluster import connected
 
 
 @pytest.fixture(scope="module")

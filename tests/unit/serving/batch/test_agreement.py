@@ -6,8 +6,8 @@ from dataclasses import asdict, replace
 import numpy as np
 import pytest
 
-from models.errors import InputError
-from serving.batch.agreement import (
+from millrace.models.errors import InputError
+from millrace.serving.batch.agreement import (
     Agreement,
     Difference,
     class_difference,
@@ -15,7 +15,7 @@ from serving.batch.agreement import (
     require_agreement,
     text_difference,
 )
-from serving.batch.report import BatchReport
+from millrace.serving.batch.report import BatchReport
 
 LABELS = ("cat", "dog", "owl")
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from serving.batch.blocks import (
+from millrace.serving.batch.blocks import (
     HANDED_LARGEST,
     LARGEST,
     SLOW_LARGEST,

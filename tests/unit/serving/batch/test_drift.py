@@ -5,10 +5,18 @@ import pyarrow as pa
 import pytest
 from matplotlib.colors import to_rgba
 
-from models.columns import Column, TableSchema
-from models.statistics import ColumnStatistics, statistics_of
-from serving.batch.drift import Bins, Drift, bins_of_values, drift_of, jensen_shannon, noise, psi
-from serving.batch.drift_plot import FAR, MOST_COLUMNS, WORST, drift_figure, shares_figure
+from millrace.models.columns import Column, TableSchema
+from millrace.models.statistics import ColumnStatistics, statistics_of
+from millrace.serving.batch.drift import (
+    Bins,
+    Drift,
+    bins_of_values,
+    drift_of,
+    jensen_shannon,
+    noise,
+    psi,
+)
+from millrace.serving.batch.drift_plot import FAR, MOST_COLUMNS, WORST, drift_figure, shares_figure
 
 NUMBER, CATEGORY = Column("a", "float", nullable=True), Column("a", "category", nullable=True)
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from models.errors import InputError, MillraceError, WorkError
-from serving.batch.faults import fault_of
+from millrace.models.errors import InputError, MillraceError, WorkError
+from millrace.serving.batch.faults import fault_of
 
 
 class FromTask(Exception):

@@ -3,13 +3,13 @@ from pathlib import Path
 
 import pytest
 
-from models.columns import Column
-from models.features import Encoding, Feature
-from serving.batch import fingerprint as module
-from serving.batch.fingerprint import fingerprint_of
-from serving.batch.prompts.prompt_job import PromptJob
-from serving.batch.prompts.sampling import Sampling
-from serving.batch.row_job import RowJob
+from millrace.models.columns import Column
+from millrace.models.features import Encoding, Feature
+from millrace.serving.batch import fingerprint as module
+from millrace.serving.batch.fingerprint import fingerprint_of
+from millrace.serving.batch.prompts.prompt_job import PromptJob
+from millrace.serving.batch.prompts.sampling import Sampling
+from millrace.serving.batch.row_job import RowJob
 
 ROWS = RowJob("m", 1, "d", Path("m.onnx"), Encoding((Feature("a", "number"),), "t"), ("id",))
 PROMPTS = PromptJob("m", 1, "d", Path("form"))

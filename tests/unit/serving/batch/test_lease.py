@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from models.errors import TransientError
-from serving.batch.folder import Folder
-from serving.batch.lease import QUIET_SECONDS, beating, held, is_held
+from millrace.models.errors import TransientError
+from millrace.serving.batch.folder import Folder
+from millrace.serving.batch.lease import QUIET_SECONDS, beating, held, is_held
 
 
 @pytest.fixture
@@ -47,8 +47,8 @@ def test_a_job_that_failed_may_run_again(folder: Folder) -> None:
 def test_the_lease_of_a_killed_process_is_gone_at_once(folder: Folder) -> None:
     program = f"""
         import time
-        from serving.batch.folder import Folder
-        from serving.batch.lease import held
+        from millrace.serving.batch.folder import Folder
+        from millrace.serving.batch.lease import held
         with held(Folder({folder.uri!r}), "a"):
             print("held", flush=True)
             time.sleep(600)

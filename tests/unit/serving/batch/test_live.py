@@ -9,21 +9,21 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from models.arrays import Array
-from models.columns import Column
-from models.errors import InputError, MillraceError, TransientError, WorkError
-from models.features import Encoding, Feature
-from models.tokenizer import learnt
-from serving.batch.agreement import Difference
-from serving.batch.live import TOKENS, LivePrompts, LiveRows, compared, not_live
-from serving.batch.prompts.prompt_job import PromptJob
-from serving.batch.prompts.sampling import Sampling
-from serving.batch.row_job import RowJob
-from serving.batch.sample import Example
-from serving.index import LoadedModel
-from serving.language.request import Piece
-from serving.language.request import Sampling as Asked
-from serving.standing import Release, Standing, Wish
+from millrace.models.arrays import Array
+from millrace.models.columns import Column
+from millrace.models.errors import InputError, MillraceError, TransientError, WorkError
+from millrace.models.features import Encoding, Feature
+from millrace.models.tokenizer import learnt
+from millrace.serving.batch.agreement import Difference
+from millrace.serving.batch.live import TOKENS, LivePrompts, LiveRows, compared, not_live
+from millrace.serving.batch.prompts.prompt_job import PromptJob
+from millrace.serving.batch.prompts.sampling import Sampling
+from millrace.serving.batch.row_job import RowJob
+from millrace.serving.batch.sample import Example
+from millrace.serving.index import LoadedModel
+from millrace.serving.language.request import Piece
+from millrace.serving.language.request import Sampling as Asked
+from millrace.serving.standing import Release, Standing, Wish
 
 WISH = Wish(3, "d3")
 LIVE = Standing(Release("m", "live", 3, "d3"))

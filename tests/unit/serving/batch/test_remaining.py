@@ -3,10 +3,10 @@
 import numpy as np
 import pyarrow.fs
 
-from models.source_files import File
-from serving.batch.job import FILE_ROWS
-from serving.batch.pieces import TextPiece
-from serving.batch.remaining import load_of, remaining
+from millrace.models.source_files import File
+from millrace.serving.batch.job import FILE_ROWS
+from millrace.serving.batch.pieces import TextPiece
+from millrace.serving.batch.remaining import load_of, remaining
 
 FILE = File(pyarrow.fs.LocalFileSystem(), "/in.csv", 100, None)
 PIECES = tuple(TextPiece(FILE, number) for number in range(3))

@@ -8,17 +8,17 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from models.checks import check
-from models.columns import Column, TableSchema
-from models.errors import InputError
-from models.features import FEATURES as ENCODED
-from models.features import Encoding, Feature
-from models.keys import hash_rows, with_keys
-from models.source import Chunk, Unreadable
-from models.tokenizer import learnt
-from serving.batch.job import DEAD, ROW
-from serving.batch.reader import parted
-from serving.batch.row_job import RowJob, Scorer
+from millrace.models.checks import check
+from millrace.models.columns import Column, TableSchema
+from millrace.models.errors import InputError
+from millrace.models.features import FEATURES as ENCODED
+from millrace.models.features import Encoding, Feature
+from millrace.models.keys import hash_rows, with_keys
+from millrace.models.source import Chunk, Unreadable
+from millrace.models.tokenizer import learnt
+from millrace.serving.batch.job import DEAD, ROW
+from millrace.serving.batch.reader import parted
+from millrace.serving.batch.row_job import RowJob, Scorer
 
 WriteModel = Callable[[Path, int], Path]
 

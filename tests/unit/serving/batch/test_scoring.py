@@ -15,19 +15,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from models.columns import Column
-from models.digest import digest_of
-from models.errors import InputError, TransientError, WorkError
-from models.features import Encoding, Feature
-from serving.batch.drift import Bins
-from serving.batch.job import FILE_ROWS
-from serving.batch.lineage import origins, seen_by
-from serving.batch.missed import committed_dates
-from serving.batch.partition import Partition
-from serving.batch.report import BatchReport
-from serving.batch.row_job import RowJob
-from serving.batch.scoring import How, Target, score
-from serving.batch.source import open_input
+from millrace.models.columns import Column
+from millrace.models.digest import digest_of
+from millrace.models.errors import InputError, TransientError, WorkError
+from millrace.models.features import Encoding, Feature
+from millrace.serving.batch.drift import Bins
+from millrace.serving.batch.job import FILE_ROWS
+from millrace.serving.batch.lineage import origins, seen_by
+from millrace.serving.batch.missed import committed_dates
+from millrace.serving.batch.partition import Partition
+from millrace.serving.batch.report import BatchReport
+from millrace.serving.batch.row_job import RowJob
+from millrace.serving.batch.scoring import How, Target, score
+from millrace.serving.batch.source import open_input
 
 pytestmark = pytest.mark.usefixtures("local_ray")
 
@@ -478,7 +478,7 @@ def test_dead_letters_of_a_job_that_died_before_it_told_them_outlive_another_job
 
     good = open_input(str(numbers(tmp_path / "r.parquet", 40, bad=2)), job)
     with monkeypatch.context() as patched:
-        patched.setattr("serving.batch.dead_letters.publish", dying)
+        patched.setattr("millrace.serving.batch.dead_letters.publish", dying)
         with pytest.raises(KeyboardInterrupt):
             score(good, job, target_in(tmp_path), How())
     assert len(held(tmp_path / "table")) == 38

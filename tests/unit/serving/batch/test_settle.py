@@ -5,11 +5,11 @@ import pyarrow as pa
 import pytest
 from pyarrow import fs
 
-from models.errors import InputError, WorkError
-from models.source_files import File
-from serving.batch.job import DEAD, FILE_ROWS
-from serving.batch.pieces import TextPiece
-from serving.batch.settle import TWICE, Settled, require_few, settle, without_rows
+from millrace.models.errors import InputError, WorkError
+from millrace.models.source_files import File
+from millrace.serving.batch.job import DEAD, FILE_ROWS
+from millrace.serving.batch.pieces import TextPiece
+from millrace.serving.batch.settle import TWICE, Settled, require_few, settle, without_rows
 
 FILE = File(fs.LocalFileSystem(), str(Path("in.csv")), 1, None)
 PIECES = (TextPiece(FILE, 0), TextPiece(FILE, 1))

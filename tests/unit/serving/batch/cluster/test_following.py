@@ -4,11 +4,11 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from models.errors import TransientError
-from models.ray_jobs import RayJob
-from serving.batch.cluster import following
-from serving.batch.cluster.following import follow, stop
-from serving.batch.cluster.told import Line
+from millrace.models.errors import TransientError
+from millrace.models.ray_jobs import RayJob
+from millrace.serving.batch.cluster import following
+from millrace.serving.batch.cluster.following import follow, stop
+from millrace.serving.batch.cluster.told import Line
 
 AWAY = TransientError("nothing answers", seen="connection refused")
 Look = tuple[str | None, str] | TransientError

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 import ray
 
-from models.errors import WorkError
-from models.features import Encoding, Feature
-from serving.batch.cluster import model_files
-from serving.batch.cluster.model_files import at_hand, carried, everywhere
-from serving.batch.job import Job
-from serving.batch.prompts.prompt_job import PromptJob
-from serving.batch.row_job import RowJob
+from millrace.models.errors import WorkError
+from millrace.models.features import Encoding, Feature
+from millrace.serving.batch.cluster import model_files
+from millrace.serving.batch.cluster.model_files import at_hand, carried, everywhere
+from millrace.serving.batch.job import Job
+from millrace.serving.batch.prompts.prompt_job import PromptJob
+from millrace.serving.batch.row_job import RowJob
 
 pytestmark = pytest.mark.usefixtures("local_ray")
 

@@ -8,12 +8,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from models.errors import TransientError
-from models.features import Encoding, Feature
-from serving.batch.partition import Partition
-from serving.batch.row_job import RowJob
-from serving.batch.scoring import How, Target, score
-from serving.batch.source import open_input
+from millrace.models.errors import TransientError
+from millrace.models.features import Encoding, Feature
+from millrace.serving.batch.partition import Partition
+from millrace.serving.batch.row_job import RowJob
+from millrace.serving.batch.scoring import How, Target, score
+from millrace.serving.batch.source import open_input
 
 pytestmark = pytest.mark.usefixtures("local_ray")
 

@@ -4,9 +4,16 @@ from typing import Any
 
 import pytest
 
-from models.errors import InputError, MillraceError, TransientError, WorkError
-from models.ray_jobs import RayJob
-from serving.batch.cluster.submission import ORDER, Errand, Order, error_of, fault_of, which
+from millrace.models.errors import InputError, MillraceError, TransientError, WorkError
+from millrace.models.ray_jobs import RayJob
+from millrace.serving.batch.cluster.submission import (
+    ORDER,
+    Errand,
+    Order,
+    error_of,
+    fault_of,
+    which,
+)
 
 ASKED = Order("m", "digest of the file", "2026-01-05", "/rows", "s3://b/tables", "http://mlflow")
 

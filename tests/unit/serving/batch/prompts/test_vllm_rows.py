@@ -6,10 +6,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from models.errors import WorkError
-from serving.batch.prompts.base import OUTPUT, Prompts
-from serving.batch.prompts.sampling import Sampling
-from serving.batch.prompts.vllm_rows import answered, asked, parted
+from millrace.models.errors import WorkError
+from millrace.serving.batch.prompts.base import OUTPUT, Prompts
+from millrace.serving.batch.prompts.sampling import Sampling
+from millrace.serving.batch.prompts.vllm_rows import answered, asked, parted
 
 ROW = {"_row": 3, "_key": "k", "text": "the mill", "tokenized_prompt": [5, 6]}
 ENDS = frozenset([0, 9])
