@@ -11,9 +11,9 @@ import onnx
 import torch
 from torch import nn
 
-from millrace.export.quiet import quiet
 from millrace.models.errors import WorkError
 from millrace.models.model_input import ModelInput
+from millrace.models.quiet import quiet
 
 OPSET = 20
 

@@ -11,7 +11,9 @@ The text is put together here, so that every error reads alike, and the values s
 between Ray and Prefect processes. No password of an address and no control character is in it.
 """
 
+from collections.abc import Sequence
 from difflib import get_close_matches
+from pathlib import Path
 from typing import ClassVar
 
 from millrace.models.printable import safe
@@ -100,3 +102,22 @@ def nearest(word: str, known: list[str] | tuple[str, ...]) -> str | None:
     begun = [each for each in known if word and each.startswith(word)][:MAX_NAMED]
     close = begun if len(begun) > 1 else [each for each in [closest(word, known)] if each]
     return f"did you mean {' or '.join(map(repr, close))}?" if close else None
+
+
+def missing_file(path: Path, what: str) -> InputError:
+    """Return the error for a file that does not exist, with the nearest name in its folder."""
+    folder = path.parent
+    names = sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
+    hint = nearest(path.name, names) if names else f"the folder {folder} does not exist either"
+    return InputError(
+        f"{what} does not exist",
+        seen=path,
+        valid=f"in {folder}: {list_names(names)}" if names else None,
+        hint=hint or "paths are relative to the pipeline file's folder",
+    )
+
+
+def list_names(names: Sequence[str], most: int = 40) -> str:
+    """Return names with commas between them, and how many more there are than `most`."""
+    more = f", … {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more

@@ -8,10 +8,9 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from millrace.models.bounded import YAML_BYTES, bounded_text, bounded_yaml
-from millrace.models.errors import InputError, nearest
+from millrace.models.errors import InputError, missing_file, nearest
 from millrace.models.pipeline import NAME, Pipeline
 from millrace.models.printable import redacted
-from millrace.models.source import missing_file
 from millrace.models.specs.fit import FAMILIES
 
 SET = "--set"

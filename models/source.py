@@ -2,14 +2,13 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 
 from millrace.models.arrays import Indices
-from millrace.models.errors import InputError, MillraceError, TransientError, nearest
+from millrace.models.errors import InputError, MillraceError, TransientError, list_names, nearest
 from millrace.models.specs.dataset import DatasetSpec
 
 CHUNK_ROWS = 65_536
@@ -141,7 +140,7 @@ def require_columns(spec: DatasetSpec, names: Sequence[str]) -> None:
                 raise InputError(
                     f"dataset.{place} names a column that {spec.source} does not have",
                     seen=column,
-                    valid=_listed(names),
+                    valid=list_names(names),
                     hint=nearest(column, list(names)) or "name one of the columns above",
                 )
 
@@ -191,27 +190,9 @@ def broken_off(source: str, error: OSError) -> MillraceError:
     )
 
 
-def missing_file(path: Path, what: str) -> InputError:
-    """Return the error for a file that does not exist, with the nearest name in its folder."""
-    folder = path.parent
-    names = sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
-    hint = nearest(path.name, names) if names else f"the folder {folder} does not exist either"
-    return InputError(
-        f"{what} does not exist",
-        seen=path,
-        valid=f"in {folder}: {_listed(names)}" if names else None,
-        hint=hint or "paths are relative to the pipeline file's folder",
-    )
-
-
 def _is_extension(field: pa.Field) -> bool:
     if isinstance(field.type, pa.BaseExtensionType):
         return True
     if b"ARROW:extension:name" in (field.metadata or {}):
         return True
     return any(_is_extension(field.type.field(i)) for i in range(field.type.num_fields))
-
-
-def _listed(names: Sequence[str], most: int = 40) -> str:
-    more = f", … {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more

@@ -14,8 +14,8 @@ import pyarrow as pa
 from fsspec.implementations.arrow import ArrowFSWrapper
 from pyarrow import fs
 
-from millrace.models.errors import InputError, TransientError
-from millrace.models.source import broken_off, missing_file
+from millrace.models.errors import InputError, TransientError, missing_file
+from millrace.models.source import broken_off
 
 ENDINGS = {
     "parquet": (".parquet", ".pq"),

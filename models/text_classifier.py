@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from millrace.models.errors import InputError
-from millrace.models.language.quiet import quiet
+from millrace.models.quiet import quiet_transformers
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
@@ -96,7 +96,7 @@ def _read(pretrained: str, revision: str | None) -> "PreTrainedModel":
     from transformers import AutoModel
 
     try:
-        with quiet():
+        with quiet_transformers():
             encoder = AutoModel.from_pretrained(
                 pretrained,
                 revision=revision,

@@ -1,7 +1,7 @@
 """Names in the model repository: of models, and of what Millrace makes beside them for a while."""
 
-from millrace.serving.rollout import ARMS
-
+ARMS = ".arms"
+"""Ends the name of the model that has both versions of a rollout loaded."""
 TRIAL = ".trial-"
 """Stands in the name of a model that is loaded only to be tried; no client knows the name."""
 

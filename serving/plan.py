@@ -24,8 +24,8 @@ from millrace.serving.actions import (
     Verify,
 )
 from millrace.serving.index import live_version, ready_versions
-from millrace.serving.names import TRIAL, is_made_here, owner_of
-from millrace.serving.rollout import ARMS, Move, Split, first_split, next_split
+from millrace.serving.names import ARMS, TRIAL, is_made_here, owner_of
+from millrace.serving.rollout import Move, Split, first_split, next_split
 from millrace.serving.standing import Standing, Wish
 from millrace.serving.status import Trial, statuses
 from millrace.serving.world import Replica, World

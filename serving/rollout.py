@@ -19,11 +19,10 @@ from millrace.models.specs.rollout import RolloutSpec
 from millrace.models.specs.serving import ServingSpec
 from millrace.serving.config import model_config, specific
 from millrace.serving.judge import TESTS, Counts, judge
+from millrace.serving.names import ARMS
 from millrace.serving.onnx_graph import Signature
 
 BACKEND = "traffic_split"
-ARMS = ".arms"
-"""Ends the name of the model that has both versions loaded."""
 TIMEOUT_SECONDS = 10.0
 
 

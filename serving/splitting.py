@@ -25,9 +25,10 @@ from millrace.serving import split_metrics
 from millrace.serving.client import TritonClient
 from millrace.serving.config import from_text, loaded_anew
 from millrace.serving.index import ready_versions
+from millrace.serving.names import ARMS
 from millrace.serving.onnx_graph import Signature
 from millrace.serving.repository import Repository
-from millrace.serving.rollout import ARMS, Split, arms_config, split_of, splitter_config
+from millrace.serving.rollout import Split, arms_config, split_of, splitter_config
 from millrace.serving.signature import signature_of
 from millrace.serving.version_config import one_config_for
 

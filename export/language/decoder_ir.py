@@ -20,8 +20,8 @@ from millrace.export.language.cache import Concatenating
 from millrace.export.language.quiet_openvino import send_nothing
 from millrace.export.language.refusal import other_kind, refusal, unlike
 from millrace.export.language.stateful import made_stateful, paged_attentions
-from millrace.export.quiet import quiet
 from millrace.models.errors import InputError
+from millrace.models.quiet import quiet
 
 BATCH, PAST, NEW = 2, 2, 3
 """Sizes of what is traced; they are dynamic in the graph."""

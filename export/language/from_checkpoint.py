@@ -20,9 +20,9 @@ from millrace.export.language.form_folder import (
     FormFolder,
 )
 from millrace.export.language.quiet_openvino import send_nothing
-from millrace.export.quiet import quiet
 from millrace.models.engine_properties import ENGINE
 from millrace.models.errors import InputError
+from millrace.models.quiet import quiet
 
 
 def write_exact_form(checkpoint: Path, target: Path) -> FormFolder:

@@ -18,11 +18,11 @@ import numpy as np
 from numpy.lib.format import open_memmap
 
 from millrace.export.language.token_pieces import TokenPieces, prompt_lengths
-from millrace.export.quiet import quiet
 from millrace.models.apart import Limits, run_apart
 from millrace.models.arrays import Array
 from millrace.models.errors import TransientError, WorkError
 from millrace.models.language_generation import ids_of
+from millrace.models.quiet import quiet
 
 LOG_PROBABILITIES = "log_probabilities.npy"
 ANSWERS = "answers.npz"

@@ -12,8 +12,8 @@ import torch
 from millrace.models.errors import InputError, nearest
 from millrace.models.language.lora import with_adapters
 from millrace.models.language.packing_check import require_pieces_apart
-from millrace.models.language.quiet import quiet
 from millrace.models.language.recipe import DecoderSpec
+from millrace.models.quiet import quiet_transformers
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
@@ -42,7 +42,7 @@ def build_decoder(spec: DecoderSpec, seed: int) -> "PreTrainedModel":
             valid="model.lora with model.pretrained",
             hint="set model.pretrained, or leave model.lora out",
         )
-    with torch.random.fork_rng(devices=[]), quiet():
+    with torch.random.fork_rng(devices=[]), quiet_transformers():
         torch.manual_seed(seed)
         decoder = _from_scratch(spec) if spec.pretrained is None else _read(spec)
         require_pieces_apart(decoder)

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from millrace.models.errors import WorkError
 from millrace.models.language.lora import merged
-from millrace.models.language.quiet import quiet
 from millrace.models.language.recipe import DecoderSpec
 from millrace.models.language_generation import ids_of
+from millrace.models.quiet import quiet_transformers
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -42,7 +42,7 @@ def save_decoder(
     folder.mkdir(parents=True, exist_ok=True)
     whole = decoder if spec.lora is None else merged(decoder, folder)
     _set_special_tokens(whole, spec, tokenizer)
-    with quiet():
+    with quiet_transformers():
         # One file: what is read downstream knows no index of several.
         whole.save_pretrained(folder, max_shard_size="1TB")
     if tokenizer is not None:

@@ -19,7 +19,7 @@ from millrace.serving.batch.row_job import RowJob
 from millrace.serving.batch.sample import Example
 from millrace.serving.index import LoadedModel, live_version, ready_versions
 from millrace.serving.language.request import Messages, Piece, Sampling
-from millrace.serving.rollout import ARMS
+from millrace.serving.names import ARMS
 from millrace.serving.standing import Standing, Wish
 
 TOKENS = 32

@@ -15,13 +15,13 @@ training: {epochs: 20, learning_rate: 0.01, num_workers: 2}
 export: {candidates: [onnx-fp32]}
 """
 FILES = {
-    "models/net.py": "from models.layers import hidden_layer\n"
+    "models/net.py": "from models.layers import layer\n"
     "from torch import nn\n\n\n"
     "class Net(nn.Sequential):\n"
     "    def __init__(self, in_features, num_classes, hidden):\n"
-    "        super().__init__(*hidden_layer(in_features, hidden), nn.Linear(hidden, num_classes))\n",
+    "        super().__init__(*layer(in_features, hidden), nn.Linear(hidden, num_classes))\n",
     "models/layers.py": "from torch import nn\n\n\n"
-    "def hidden_layer(inputs, outputs):\n    return nn.Linear(inputs, outputs), nn.ReLU()\n",
+    "def layer(inputs, outputs):\n    return nn.Linear(inputs, outputs), nn.ReLU()\n",
     "tasks/rows.py": "import csv\n\n"
     "from flows.paths import DATA\n\n\n"
     "def read():\n"

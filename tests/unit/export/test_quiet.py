@@ -2,7 +2,7 @@ import logging
 
 import pytest
 
-from millrace.export.quiet import quiet, quiet_root
+from millrace.models.quiet import quiet
 
 
 def test_a_quiet_logger_and_those_below_it_log_errors_only(
@@ -21,13 +21,3 @@ def test_a_logger_is_as_loud_afterwards_as_before() -> None:
     with pytest.raises(RuntimeError), quiet("chatty"):
         raise RuntimeError
     assert logger.level == logging.INFO
-
-
-def test_a_quiet_root_silences_nobody_else(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO)
-    with quiet_root():
-        logging.getLogger().info("from the root")
-        logging.getLogger().warning("a warning")
-        logging.getLogger("other").info("from another")
-    logging.getLogger().info("afterwards")
-    assert caplog.messages == ["a warning", "from another", "afterwards"]

@@ -10,10 +10,9 @@ from millrace.models.specs.rollout import RolloutSpec
 from millrace.models.specs.serving import ServingSpec
 from millrace.serving.config import from_text, model_config, specific, to_text
 from millrace.serving.judge import Arm, Counts
+from millrace.serving.names import ARMS, TRIAL
 from millrace.serving.onnx_graph import Signature, TensorSpec
-from millrace.serving.plan import TRIAL
 from millrace.serving.rollout import (
-    ARMS,
     Split,
     arms_config,
     compare_percent,

@@ -20,18 +20,15 @@ def quiet(*names: str) -> Iterator[None]:
 
 
 @contextmanager
-def quiet_root() -> Iterator[None]:
-    """Drop what is logged through the root logger itself, warnings excepted.
+def quiet_transformers() -> Iterator[None]:
+    """Let transformers log errors only while the block runs, and show no bar."""
+    from transformers.utils import logging
 
-    By a filter, which leaves the loggers below it alone; a level would silence the whole process.
-    """
-    root = logging.getLogger()
-    root.addFilter(_is_warning)
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
         yield
     finally:
-        root.removeFilter(_is_warning)
-
-
-def _is_warning(record: logging.LogRecord) -> bool:
-    return record.levelno >= logging.WARNING
+        logging.set_verbosity(before)
+        logging.enable_progress_bar()  # type: ignore[no-untyped-call]
