@@ -12,7 +12,7 @@ from rich.console import Console
 from bench import catalog, report
 from bench.machine import Machine, load_average, this_machine
 from bench.report import Result
-from millrace.models.machine import cores_used
+from millrace.models.common.hardware import cores_used
 
 Names = Annotated[
     list[str] | None, typer.Argument(help="Rows (P1) or modules (serving); all if left out.")

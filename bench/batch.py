@@ -22,14 +22,14 @@ from bench import prompts
 from bench.catalog import attempt
 from bench.rounds import in_turn, ratio
 from bench.row import Row
-from millrace.models.answers import answers_of
-from millrace.models.cluster import connected
-from millrace.models.features import Encoding, Feature
-from millrace.models.machine import this_machine
-from millrace.models.onnx_session import OnnxSession
+from millrace.models.common.hardware import this_machine
+from millrace.models.common.ray_cluster import connected
+from millrace.models.inference.answers import answers_of
+from millrace.models.inference.features import Encoding, Feature
+from millrace.models.inference.onnx_session import OnnxSession
+from millrace.serving.batch.input.find_input import open_input
 from millrace.serving.batch.row_job import RowJob
 from millrace.serving.batch.scoring import How, Target, score
-from millrace.serving.batch.source import open_input
 from tests.integration.batch_kills import asked, content, prepare, run
 from tests.integration.graphs import proto
 

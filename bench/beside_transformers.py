@@ -22,8 +22,8 @@ from bench.language_model import Written
 from bench.language_stand import Stand
 from bench.rounds import in_turn, ratio
 from bench.row import Row
-from millrace.models.machine import this_machine
-from millrace.models.specs.language import GenerationSpec
+from millrace.models.common.hardware import this_machine
+from millrace.models.config.language_spec import GenerationSpec
 
 ROUNDS, ROUNDS_BESIDE = 5, 3
 STREAMS = 32

@@ -9,11 +9,11 @@ from bench.rounds import in_turn, ratio, timed
 from bench.row import Row
 from millrace.export.candidate import Candidate
 from millrace.export.certificate import Certificate
-from millrace.export.exporter import Exporter
-from millrace.export.forms import FP32
 from millrace.export.measure import Evidence
-from millrace.models.onnx_session import OnnxSession
-from millrace.tasks.report import candidates_table
+from millrace.export.onnx.onnx_exporter import Exporter
+from millrace.export.variants import FP32
+from millrace.models.inference.onnx_session import OnnxSession
+from millrace.tasks.reports.run_report import candidates_table
 
 ROUNDS = 9
 SECONDS = 0.6

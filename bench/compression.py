@@ -22,17 +22,17 @@ from bench.forms import BATCH, LABELS, Data, enlarge
 from bench.lessons import Curve, exported, halves, metric_of, trained, with_wrong_labels
 from bench.rounds import in_turn, ratio, timed
 from bench.row import Row
-from millrace.export.conversions import batches
-from millrace.export.conversions.int8_static import Ranges, quantize
-from millrace.models.cnn import ResNet
-from millrace.models.distillation import Teacher
-from millrace.models.mlp import Perceptron
-from millrace.models.model_input import FEATURES
-from millrace.models.network import Served
-from millrace.models.onnx_session import OnnxSession
-from millrace.models.specs.compression import PruningSpec, QuantizationAwareSpec
-from millrace.models.specs.training import TrainingSpec
-from millrace.tasks.report import table
+from millrace.export.onnx.conversions import batch_file
+from millrace.export.onnx.conversions.int8_static import Ranges, quantize
+from millrace.models.config.compression_spec import PruningSpec, QuantizationAwareSpec
+from millrace.models.config.training_spec import TrainingSpec
+from millrace.models.families.cnn import ResNet
+from millrace.models.families.mlp import Perceptron
+from millrace.models.families.network import Served
+from millrace.models.inference.model_input import FEATURES
+from millrace.models.inference.onnx_session import OnnxSession
+from millrace.models.training.compression.distillation import Teacher
+from millrace.tasks.reports.run_report import table
 
 SEEDS = (0, 1, 2)
 EPOCHS = (20, 40, 100)
@@ -194,7 +194,7 @@ def int8_metric(served: Served, folder: Path, data: Data) -> tuple[float, float]
     """Return the accuracy of the model's fp32 form and of its static int8 form."""
     fp32, calibration = exported(served, folder / "fp32.onnx"), folder / "calibration.npz"
     pieces = (data.train[0][start : start + BATCH] for start in range(0, 512, BATCH))
-    batches.write(calibration, ({FEATURES: piece} for piece in pieces))
+    batch_file.write(calibration, ({FEATURES: piece} for piece in pieces))
     quantize(fp32, folder / "int8.onnx", calibration, Ranges())
     return metric_of(fp32, data), metric_of(folder / "int8.onnx", data)
 

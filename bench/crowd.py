@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from bench.rounds import quantile
-from millrace.serving.language.client import LanguageClient, Sampling
+from millrace.serving.triton.language.stream_client import LanguageClient, Sampling
 
 
 @dataclass

@@ -19,11 +19,11 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import AdamW
 from torch.optim.lr_scheduler import OneCycleLR
 
-from millrace.models.checkpoint import TrainState, save_checkpoint
-from millrace.models.families import build_network
-from millrace.models.objective import Objective, objective_of
-from millrace.models.snapshots import Snapshot, scan
-from millrace.models.training import TrainJob
+from millrace.models.data.snapshots import Snapshot, scan
+from millrace.models.families.family import build_network
+from millrace.models.families.objective import Objective, objective_of
+from millrace.models.training.checkpoint import TrainState, save_checkpoint
+from millrace.models.training.loop import TrainJob
 
 Rows = tuple[Tensor, Tensor]
 

@@ -1,7 +1,7 @@
 """P4 and F1: what int8 gives, on models that were trained, and on one that it breaks.
 
-Every form of `millrace.export.forms` is made and measured as a pipeline would; then the best int8
-form and fp32 take turns in full batches, with one thread each.
+Every form of `millrace.export.variants` is made and measured as a pipeline would; then the best
+int8 form and fp32 take turns in full batches, with one thread each.
 """
 
 import logging
@@ -21,16 +21,16 @@ from torch.nn import functional
 from bench.catalog import attempt
 from bench.compared import compared, loss_of, p4
 from bench.row import Row
-from millrace.export.exporter import Exporter
 from millrace.export.measure import Evidence, gather_evidence
-from millrace.models.arrays import Array
-from millrace.models.cnn import ResNet
-from millrace.models.features import Encoding, Feature
-from millrace.models.mlp import Perceptron
-from millrace.models.model_input import FEATURES, ModelInput
-from millrace.models.network import Network, Served
-from millrace.models.objective import Classification
-from millrace.models.specs.export import ExportSpec, GraphForm
+from millrace.export.onnx.onnx_exporter import Exporter
+from millrace.models.common.arrays import Array
+from millrace.models.config.export_spec import ExportSpec, GraphForm
+from millrace.models.families.cnn import ResNet
+from millrace.models.families.mlp import Perceptron
+from millrace.models.families.network import Network, Served
+from millrace.models.families.objective import Classification
+from millrace.models.inference.features import Encoding, Feature
+from millrace.models.inference.model_input import FEATURES, ModelInput
 
 BATCH = 64
 LABELS = tuple(range(10))

@@ -17,7 +17,7 @@ from bench.http_load import HttpLoad, http_load
 from bench.rounds import in_turn, ratio
 from bench.row import Row
 from bench.server import Bench, batch_of, mlp, own_server
-from millrace.models.specs.serving import ServingSpec
+from millrace.models.config.serving_spec import ServingSpec
 
 ROUNDS = 9
 SECONDS = 1.0

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from millrace.models.places import Places
+from millrace.models.common.installation import Places
 
 
 @contextmanager

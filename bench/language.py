@@ -22,7 +22,7 @@ from bench.language_model import SERVED, SMALL, engine
 from bench.language_stand import Stand, own_stand
 from bench.rounds import in_turn, ratio
 from bench.row import Row
-from millrace.models.specs.language import GenerationSpec
+from millrace.models.config.language_spec import GenerationSpec
 
 ROUNDS = 3
 INTERVALS = (None, 1, 8)

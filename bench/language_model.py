@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
 
-from millrace.export.language.forms import LANGUAGE_FORMS
-from millrace.models.apart import Limits, run_apart
-from millrace.serving.language.draft import DRAFT
+from millrace.export.language.language_variants import LANGUAGE_FORMS
+from millrace.models.common.subprocess_runner import Limits, run_apart
+from millrace.serving.triton.language.draft_files import DRAFT
 from tests.language_model import byte_tokenizer, save
 
 LIMITS = Limits(300, 8 * 2**30)

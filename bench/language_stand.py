@@ -9,10 +9,10 @@ from pathlib import Path
 from bench.crowd import Passages
 from bench.language_model import Shape, Written, written
 from bench.server import Bench, own_server
-from millrace.models.specs.language import GenerationSpec
-from millrace.serving.config import latest, to_text
-from millrace.serving.language.client import LanguageClient
-from millrace.serving.language.config import language_config
+from millrace.models.config.language_spec import GenerationSpec
+from millrace.serving.triton.language.openvino_config import language_config
+from millrace.serving.triton.language.stream_client import LanguageClient
+from millrace.serving.triton.model_config import latest, to_text
 
 
 @dataclass(frozen=True)

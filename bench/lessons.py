@@ -8,13 +8,13 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 from bench.forms import BATCH, LABELS, READ, Data
-from millrace.export.onnx import export_onnx
-from millrace.models.compression import Compression, remove_pruned
-from millrace.models.distillation import Teacher, Tutor
-from millrace.models.network import Network, Served
-from millrace.models.objective import Classification
-from millrace.models.onnx_session import OnnxSession
-from millrace.models.specs.training import TrainingSpec
+from millrace.export.onnx.torch_export import export_onnx
+from millrace.models.config.training_spec import TrainingSpec
+from millrace.models.families.network import Network, Served
+from millrace.models.families.objective import Classification
+from millrace.models.inference.onnx_session import OnnxSession
+from millrace.models.training.compression.compression import Compression, remove_pruned
+from millrace.models.training.compression.distillation import Teacher, Tutor
 
 OBJECTIVE = Classification(LABELS)
 

@@ -5,7 +5,7 @@ import platform
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
-from millrace.models import machine
+from millrace.models.common import hardware
 
 PACKAGES = (
     "millrace",
@@ -46,7 +46,7 @@ class Machine:
 
 def this_machine() -> Machine:
     """Describe the machine that this runs on."""
-    found = machine.this_machine()
+    found = hardware.this_machine()
     return Machine(
         system=f"{platform.system()} {platform.release()} {platform.machine()}",
         processor=found.processor,

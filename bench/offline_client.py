@@ -13,8 +13,8 @@ import numpy.typing as npt
 from tritonclient import grpc
 from tritonclient.utils import np_to_triton_dtype, shared_memory
 
-from millrace.models.places import Endpoint
-from millrace.serving.client import connection
+from millrace.models.common.installation import Endpoint
+from millrace.serving.triton.client import connection
 
 Array = npt.NDArray[Any]
 

@@ -20,7 +20,7 @@ from bench.catalog import attempt
 from bench.home import own_home
 from bench.rounds import ratio
 from bench.row import Row
-from millrace.models.places import Places
+from millrace.models.common.installation import Places
 
 ROUNDS = 3
 ROWS = 20_000
@@ -52,7 +52,7 @@ def share_beyond_work(places: Places, rounds: int = ROUNDS) -> Row:
     start_up = started(places)
 
     from millrace.flows import train_model
-    from millrace.models.cluster import connected
+    from millrace.models.common.ray_cluster import connected
 
     file = write_pipeline(places.home)
 
@@ -97,8 +97,8 @@ def started(places: Places) -> dict[str, float]:
     """Bring up what the flow needs and the work does not, and return the seconds of each part."""
     # Before the clock starts: the work needs them too.
     for module in (
-        "millrace.models.tables",
-        "millrace.models.trainer",
+        "millrace.models.data.ingest",
+        "millrace.models.training.trainer",
         "millrace.export.measure",
         "onnxruntime",
     ):
@@ -117,7 +117,7 @@ def started(places: Places) -> dict[str, float]:
         nothing()
 
     def store() -> None:
-        from millrace.models.tracking import tracked_run
+        from millrace.models.registry.tracking import tracked_run
 
         with tracked_run(places, "start-up", {}):
             pass

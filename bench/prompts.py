@@ -19,11 +19,11 @@ import torch
 from bench.language_model import SERVED, Written, written
 from bench.rounds import in_turn, ratio
 from bench.row import Row
-from millrace.serving.batch.prompts.prompt_job import PromptJob
+from millrace.serving.batch.input.find_input import open_input
+from millrace.serving.batch.monitoring.batch_report import BatchReport
+from millrace.serving.batch.prompts.openvino_job import PromptJob
 from millrace.serving.batch.prompts.sampling import Sampling
-from millrace.serving.batch.report import BatchReport
 from millrace.serving.batch.scoring import How, Target, score
-from millrace.serving.batch.source import open_input
 
 ROUNDS, ROUNDS_BESIDE = 3, 2
 PROMPTS, NEW_TOKENS = 512, 64
@@ -90,7 +90,7 @@ class _Alone:
     def __call__(self) -> float:
         import openvino_genai as genai
 
-        from millrace.models.engine_properties import own_properties
+        from millrace.models.inference.engine_properties import own_properties
 
         start = time.perf_counter()
         scheduler = genai.SchedulerConfig()

@@ -11,14 +11,14 @@ import numpy.typing as npt
 import onnxruntime as ort
 from onnx import TensorProto, helper, numpy_helper
 
-from millrace.models.digest import digest_of
-from millrace.models.places import Places
-from millrace.models.specs.serving import ServingSpec
-from millrace.serving import triton
-from millrace.serving.client import TritonClient
-from millrace.serving.config import latest, model_config
-from millrace.serving.repository import Repository
-from millrace.serving.version_folder import Artifact
+from millrace.models.common.digest import digest_of
+from millrace.models.common.installation import Places
+from millrace.models.config.serving_spec import ServingSpec
+from millrace.serving.triton import server
+from millrace.serving.triton.client import TritonClient
+from millrace.serving.triton.model_config import latest, model_config
+from millrace.serving.triton.repository import Repository
+from millrace.serving.triton.version_folder import Artifact
 from tests.integration.ports import free_endpoint
 
 
@@ -48,7 +48,7 @@ def own_server(*, guarded: bool = True) -> Iterator[Bench]:
     """Start a Triton of the benchmark's own, on free ports, and stop it."""
     with tempfile.TemporaryDirectory(prefix="millrace-bench-") as home:
         places = Places(Path(home), "", "").prepared()
-        with triton.running(places, free_endpoint(), guarded=guarded) as client:
+        with server.running(places, free_endpoint(), guarded=guarded) as client:
             yield Bench(client, Repository(places.model_repository, places.staging))
 
 

@@ -13,8 +13,8 @@ from bench.offline_client import OfflineClient
 from bench.rounds import difference, in_turn, quantile, ratio, timed
 from bench.row import Row
 from bench.server import Bench, batch_of, mlp, own_server, raw_session
-from millrace.models.specs.serving import ServingSpec
-from millrace.serving.load import measure
+from millrace.models.config.serving_spec import ServingSpec
+from millrace.serving.triton.load_generator import measure
 
 ROUNDS = 15
 SECONDS = 0.6

@@ -11,7 +11,7 @@ from bench.language_model import SMALL, Written, engine
 from bench.language_stand import Stand
 from bench.rounds import in_turn, ratio
 from bench.row import Row
-from millrace.models.specs.language import GenerationSpec
+from millrace.models.config.language_spec import GenerationSpec
 
 GUESSES = 3
 CHARACTERS = 200

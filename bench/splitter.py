@@ -11,12 +11,12 @@ from bench.catalog import attempt
 from bench.rounds import in_turn, quantile, ratio, timed
 from bench.row import Row
 from bench.server import Bench, batch_of, mlp, own_server
-from millrace.models.digest import digest_of
-from millrace.models.specs.serving import ServingSpec
-from millrace.serving.load import measure
-from millrace.serving.rollout import Split
-from millrace.serving.splitting import divert
-from millrace.serving.version_folder import Artifact
+from millrace.models.common.digest import digest_of
+from millrace.models.config.serving_spec import ServingSpec
+from millrace.serving.rollout.rollout import Split
+from millrace.serving.rollout.splitting import divert
+from millrace.serving.triton.load_generator import measure
+from millrace.serving.triton.version_folder import Artifact
 
 ROUNDS = 9
 SECONDS = 1.0

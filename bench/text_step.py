@@ -18,24 +18,24 @@ from bench.pretrained import EXAMPLES, functions
 from bench.rounds import in_turn, quantile, ratio, timed
 from bench.row import Row
 from bench.server import Bench, own_server
-from millrace.export.exporter import Exporter
-from millrace.export.forms import FP32
 from millrace.export.measure import Evidence
-from millrace.models.arrays import Array
-from millrace.models.digest import digest_of
-from millrace.models.families import build_network
-from millrace.models.features import Encoding, Feature
-from millrace.models.network import Served
-from millrace.models.objective import Classification
-from millrace.models.specs.export import ExportSpec
-from millrace.models.specs.serving import ServingSpec
-from millrace.models.specs.training import ModelSpec
-from millrace.models.tokenizer import learnt
-from millrace.serving.config import latest, model_config, to_text
-from millrace.serving.load import measure
-from millrace.serving.onnx_graph import read_signature
-from millrace.serving.text_signature import TEXT
-from millrace.serving.version_folder import Artifact
+from millrace.export.onnx.onnx_exporter import Exporter
+from millrace.export.variants import FP32
+from millrace.models.common.arrays import Array
+from millrace.models.common.digest import digest_of
+from millrace.models.config.export_spec import ExportSpec
+from millrace.models.config.serving_spec import ServingSpec
+from millrace.models.config.training_spec import ModelSpec
+from millrace.models.families.family import build_network
+from millrace.models.families.network import Served
+from millrace.models.families.objective import Classification
+from millrace.models.inference.features import Encoding, Feature
+from millrace.models.inference.tokenizer import learnt
+from millrace.serving.triton.load_generator import measure
+from millrace.serving.triton.model_config import latest, model_config, to_text
+from millrace.serving.triton.onnx_graph import read_signature
+from millrace.serving.triton.text_signature import TEXT
+from millrace.serving.triton.version_folder import Artifact
 
 ROUNDS = 9
 SECONDS = 1.0

@@ -19,14 +19,14 @@ from bench.catalog import attempt
 from bench.home import own_home
 from bench.rounds import ratio
 from bench.row import Row
-from millrace.models.pipeline import Pipeline
-from millrace.models.places import Places
-from millrace.models.specs.dataset import DatasetSpec
-from millrace.models.specs.training import ModelSpec, TrainingSpec
+from millrace.models.common.installation import Places
+from millrace.models.config.dataset_spec import DatasetSpec
+from millrace.models.config.pipeline import Pipeline
+from millrace.models.config.training_spec import ModelSpec, TrainingSpec
 
 if TYPE_CHECKING:
-    from millrace.models.snapshots import Snapshot
-    from millrace.models.training import TrainJob
+    from millrace.models.data.snapshots import Snapshot
+    from millrace.models.training.loop import TrainJob
 
 TURNS = 13  # the first of them is thrown away: each side reads its rows in it
 EPOCHS = 3  # of a turn
@@ -47,13 +47,13 @@ def rows(wanted: Collection[str]) -> Iterator[Row]:
 def steady_epoch_time(places: Places, turns: int = TURNS) -> Row:
     """P5: steady epochs of Ray Train against those of plain DistributedDataParallel."""
     from bench import ddp
-    from millrace.models import tables
-    from millrace.models.cluster import connected
-    from millrace.models.trainer import fit
+    from millrace.models.common.ray_cluster import connected
+    from millrace.models.data import ingest
+    from millrace.models.training.trainer import fit
 
     home = places.home
     line = pipeline(home, epochs=turns * EPOCHS + 1)
-    snapshot = tables.ingest(line, places)
+    snapshot = ingest.ingest(line, places)
     stamps, plain_folder = home / "stamps", home / "plain"
     stamps.mkdir()
     plain_folder.mkdir()
@@ -133,9 +133,9 @@ def _turns(folder: Path, turns: int, *, leads: bool) -> dict[str, object]:
 
 
 def _job(line: Pipeline, snapshot: "Snapshot", turns: dict[str, object]) -> "TrainJob":
-    from millrace.models import snapshots
-    from millrace.models.features import fit_encoding
-    from millrace.models.training import TrainJob
+    from millrace.models.data import snapshots
+    from millrace.models.inference.features import fit_encoding
+    from millrace.models.training.loop import TrainJob
 
     shares = line.dataset.split
     encoding = fit_encoding(snapshot.schema, snapshots.scan(snapshot, "train", shares))

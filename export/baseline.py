@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from millrace.models.answers import Answers
-from millrace.models.arrays import Array
+from millrace.models.common.arrays import Array
+from millrace.models.inference.answers import Answers
 
 
 @dataclass(frozen=True)

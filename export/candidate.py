@@ -7,7 +7,7 @@ from pathlib import Path
 
 from millrace.export.certificate import Stage
 from millrace.export.speed import Speed
-from millrace.models.specs.export import ExportSpec
+from millrace.models.config.export_spec import ExportSpec
 
 MIB = 2**20
 NOISE = 0.05

@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
-from millrace.models.arrays import Array
-from millrace.models.bounded import bounded_json
+from millrace.models.common.arrays import Array
+from millrace.models.common.bounded_files import bounded_json
 
 
 @dataclass(frozen=True)

@@ -12,18 +12,18 @@ from torch import nn
 
 from millrace.export.candidate import Candidate
 from millrace.export.certificate import Stage, largest_difference, relative_loss
-from millrace.export.conversions import batches
-from millrace.export.engine import SUFFIX
-from millrace.export.scatter import interval, worst_class
+from millrace.export.metric_error import interval, worst_class
+from millrace.export.onnx.conversions import batch_file
 from millrace.export.speed import Speed
-from millrace.models.apart import Limits, run_apart
-from millrace.models.arrays import Array
-from millrace.models.digest import digest_of
-from millrace.models.errors import TransientError, WorkError
-from millrace.models.gpu import these_ties
-from millrace.models.model_input import ModelInput
-from millrace.models.objective import Objective
-from millrace.models.pieces import answered, golden_requests, pieces
+from millrace.export.tensorrt.engine_file import SUFFIX
+from millrace.models.common.arrays import Array
+from millrace.models.common.digest import digest_of
+from millrace.models.common.errors import TransientError, WorkError
+from millrace.models.common.gpu import these_ties
+from millrace.models.common.subprocess_runner import Limits, run_apart
+from millrace.models.families.objective import Objective
+from millrace.models.inference.model_input import ModelInput
+from millrace.models.inference.row_batches import answered, golden_requests, pieces
 
 
 @dataclass(frozen=True)
@@ -167,12 +167,12 @@ def _probed(
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         asked, answered = Path(folder) / "asked.npz", Path(folder) / "answered.npz"
         parts = [rows for rows, _ in evidence.asked()]
-        batches.write(asked, ({evidence.read.name: rows} for rows in (*parts, *evidence.full())))
+        batch_file.write(asked, ({evidence.read.name: rows} for rows in (*parts, *evidence.full())))
         words: list[str | Path] = [path, asked, answered, *options]
         try:
             told = run_apart("millrace.export.probe", words, limits, what="its measurement")
         except TransientError as error:  # killed, for its memory as like as not
             raise WorkError(error.what) from error
-        answers = [batch["answers"] for batch in batches.read(answered)]
+        answers = [batch["answers"] for batch in batch_file.read(answered)]
     count = len(parts)
     return Speed(**json.loads(told)), answers[:count], np.concatenate(answers[count:])

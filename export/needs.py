@@ -3,8 +3,8 @@
 from collections.abc import Collection, Mapping
 from importlib.metadata import PackageNotFoundError, distribution
 
-from millrace.export.forms import Form
-from millrace.models.gpu import TENSORRT, Gpu
+from millrace.export.variants import Form
+from millrace.models.common.gpu import TENSORRT, Gpu
 
 DISTRIBUTIONS: Mapping[str, tuple[str, ...]] = {
     "tensorrt": tuple(TENSORRT),

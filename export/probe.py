@@ -14,13 +14,13 @@ from pathlib import Path
 
 import numpy as np
 
-from millrace.export.conversions import batches
-from millrace.export.engine import SUFFIX
-from millrace.export.engine_session import EngineSession
+from millrace.export.onnx.conversions import batch_file
 from millrace.export.peak_memory import peak_memory
 from millrace.export.speed import Speed
-from millrace.models.machine import this_machine
-from millrace.models.onnx_session import OnnxSession
+from millrace.export.tensorrt.engine_file import SUFFIX
+from millrace.export.tensorrt.engine_session import EngineSession
+from millrace.models.common.hardware import this_machine
+from millrace.models.inference.onnx_session import OnnxSession
 
 Session = OnnxSession | EngineSession
 
@@ -31,7 +31,7 @@ SECONDS = 2.0
 LEAST = 10
 
 
-def speed_of(session: Session, row: batches.Batch, batch: batches.Batch) -> Speed:
+def speed_of(session: Session, row: batch_file.Batch, batch: batch_file.Batch) -> Speed:
     """Measure requests of one row, and then of a full batch.
 
     Args:
@@ -45,7 +45,7 @@ def speed_of(session: Session, row: batches.Batch, batch: batches.Batch) -> Spee
     return Speed(p50, p99, rows / float(np.median(full)), peak_memory())
 
 
-def _seconds(session: Session, inputs: batches.Batch) -> list[float]:
+def _seconds(session: Session, inputs: batch_file.Batch) -> list[float]:
     times: list[float] = []
     until = time.perf_counter() + SECONDS
     while len(times) < LEAST + WARM_UP or (
@@ -67,7 +67,7 @@ def main() -> None:
     parser.add_argument("--tensorrt", type=json.loads, help="options of onnxruntime's provider")
     given = parser.parse_args()
     row, largest = None, None
-    for batch in batches.read(given.batches):
+    for batch in batch_file.read(given.batches):
         if row is None and _rows(batch) == 1:
             row = batch
         if largest is None or _rows(batch) >= _rows(largest):
@@ -76,8 +76,8 @@ def main() -> None:
     speed = speed_of(session, row or {}, largest or {})
     if this_machine().cores > given.threads:  # the answers are not timed: all cores may give them
         session = _opened(given.model, this_machine().cores, given.tensorrt)
-    answers = [{"answers": session.run(batch)} for batch in batches.read(given.batches)]
-    batches.write(given.answers, answers)
+    answers = [{"answers": session.run(batch)} for batch in batch_file.read(given.batches)]
+    batch_file.write(given.answers, answers)
     sys.stdout.write(json.dumps(asdict(speed)) + "\n")
 
 
@@ -89,7 +89,7 @@ def _opened(model: Path, threads: int, tensorrt: Mapping[str, str] | None) -> Se
     return OnnxSession(model, threads, tensorrt)
 
 
-def _rows(batch: batches.Batch) -> int:
+def _rows(batch: batch_file.Batch) -> int:
     return len(next(iter(batch.values())))
 
 

@@ -15,8 +15,8 @@ from rich.logging import RichHandler
 from rich.table import Table
 from rich.text import Text
 
-from millrace.models.errors import MillraceError
-from millrace.models.printable import guard_logging, redacted, safe
+from millrace.models.common.errors import MillraceError
+from millrace.models.common.printable import guard_logging, redacted, safe
 
 
 def set_up_logging() -> None:

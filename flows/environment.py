@@ -8,8 +8,8 @@ import json
 import os
 from collections.abc import Iterator
 
-from millrace.flows import prefect_login
-from millrace.flows.mlflow_login import login_of
+from millrace.flows.services import prefect_login
+from millrace.flows.services.logins import login_of
 from millrace.flows.settings import (
     LOOPBACK,
     PORTS,
@@ -18,9 +18,9 @@ from millrace.flows.settings import (
     variable,
     without_login,
 )
-from millrace.models.places import EMBEDDED, is_this_machine
-from millrace.models.printable import guard_logging, has_user_part
-from millrace.models.signing import SigningKeys
+from millrace.models.common.installation import EMBEDDED, is_this_machine
+from millrace.models.common.printable import guard_logging, has_user_part
+from millrace.models.registry.signing import SigningKeys
 
 _ADDRESSES = ("MLFLOW_TRACKING_URI", "PREFECT_API_URL")
 _REPLACED = (*_ADDRESSES, prefect_login.CLIENT, prefect_login.SERVER)
@@ -139,7 +139,7 @@ def apply(settings: Settings) -> Settings:
 
 def _live_until_now(settings: Settings) -> Iterator[tuple[str, int, str]]:
     """Yield model, version and digest of what was ever live: of a home older than its key."""
-    from millrace.serving.ledger import ledger_of
+    from millrace.serving.release.ledger import ledger_of
 
     places = settings.places()
     if not any(places.model_repository.iterdir()):

@@ -3,10 +3,10 @@
 from prefect import flow
 
 from millrace.flows import environment, settings
-from millrace.serving.live import live_versions, served_models
-from millrace.serving.outcome import Outcome, checked
+from millrace.serving.release.live import live_versions, served_models
+from millrace.serving.release.outcome import Outcome, checked
 from millrace.tasks.release import reconcile_triton
-from millrace.tasks.report import publish_release, run_link
+from millrace.tasks.reports.run_report import publish_release, run_link
 from millrace.tasks.run_names import name_run, release_name
 
 PREFECT = "a run of the deployment"

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO
 
-from millrace.models.private_files import replace_private
+from millrace.models.common.private_files import replace_private
 
 RECORD = "services.json"
 LOCK = "supervisor.lock"

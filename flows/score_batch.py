@@ -10,21 +10,21 @@ from pathlib import Path
 from prefect import flow
 
 from millrace.flows import environment, settings
-from millrace.flows.left_flow_runs import noted_flow_run
-from millrace.flows.starting import once_started
-from millrace.models.cluster import connected
-from millrace.models.errors import InputError, MillraceError
-from millrace.models.pipeline import Pipeline
-from millrace.models.pipeline_file import load_pipeline
-from millrace.models.places import Places, has_jobs_api
-from millrace.models.tracking import check_reachable
-from millrace.serving.batch.missed import committed_dates, dates_to_do, in_turn
-from millrace.serving.batch.report import BatchReport
+from millrace.flows.deployments.left_flow_runs import noted_flow_run
+from millrace.flows.services.starting import once_started
+from millrace.models.common.errors import InputError, MillraceError
+from millrace.models.common.installation import Places, has_jobs_api
+from millrace.models.common.ray_cluster import connected
+from millrace.models.config.pipeline import Pipeline
+from millrace.models.config.pipeline_file import load_pipeline
+from millrace.models.registry.tracking import check_reachable
+from millrace.serving.batch.missed_dates import committed_dates, dates_to_do, in_turn
+from millrace.serving.batch.monitoring.batch_report import BatchReport
+from millrace.tasks.batch.score_on_cluster import score_elsewhere
 from millrace.tasks.progress import log
-from millrace.tasks.report import publish_batch
+from millrace.tasks.reports.run_report import publish_batch
 from millrace.tasks.run_names import name_run, score_name
 from millrace.tasks.score import score_rows
-from millrace.tasks.score_elsewhere import score_elsewhere
 
 Score = Callable[[str | None, str, int | None], BatchReport]
 """Scores a source into the partition of a date, with a version or the approved one."""

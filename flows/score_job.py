@@ -1,7 +1,8 @@
 """The program of a batch job on a Ray cluster: python -m millrace.flows.score_job ERRAND.
 
 It does what the step `score_rows` does, on the head of the cluster and without Prefect; the flow
-that submitted it follows its log, and is told the outcome there (`serving/batch/cluster/told.py`).
+that submitted it follows its log, and is told the outcome there
+(`serving/batch/cluster/job_log.py`).
 """
 
 import signal
@@ -12,9 +13,9 @@ from types import FrameType
 from typing import Any
 
 from millrace.flows import environment, settings
-from millrace.models.errors import MillraceError
-from millrace.serving.batch.cluster.submission import Errand
-from millrace.serving.batch.cluster.told import outcome_line, tell_on_stdout
+from millrace.models.common.errors import MillraceError
+from millrace.serving.batch.cluster.job_log import outcome_line, tell_on_stdout
+from millrace.serving.batch.cluster.submit_job import Errand
 
 TERMINATED = 128 + signal.SIGTERM
 
@@ -35,16 +36,16 @@ def main() -> None:
 
 def _done(errand: Errand) -> dict[str, Any]:
     """Score, and return the report and what Prefect is to hear of."""
-    from millrace.models.pipeline_file import load_pipeline
-    from millrace.serving.batch.cluster.shared import take_proof
+    from millrace.models.config.pipeline_file import load_pipeline
+    from millrace.serving.batch.cluster.shared_storage import take_proof
 
     chosen = settings.load()
     pipeline = load_pipeline(Path(errand.file))
     take_proof(chosen.places().table("predictions", pipeline.name), errand.submission)
     places = environment.apply(chosen).places()
     # After the environment was set, which these read.
-    from millrace.models.cluster import connected
-    from millrace.tasks.batch_drift import Event
+    from millrace.models.common.ray_cluster import connected
+    from millrace.tasks.batch.drift_report import Event
     from millrace.tasks.score import Telling, scored
 
     events: list[Event] = []

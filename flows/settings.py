@@ -15,9 +15,9 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, mo
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from millrace.flows import run_state
-from millrace.models.errors import InputError, WorkError
-from millrace.models.places import EMBEDDED, Endpoint, Places
-from millrace.models.private_files import kept_secret
+from millrace.models.common.errors import InputError, WorkError
+from millrace.models.common.installation import EMBEDDED, Endpoint, Places
+from millrace.models.common.private_files import kept_secret
 
 LOOPBACK = "127.0.0.1"
 DEFAULT_DEPLOYMENTS = Path(__file__).parents[1] / "infra" / "prefect.yaml"

@@ -5,24 +5,24 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from millrace.export.language.language_candidate import LanguageCandidate
-from millrace.export.language.language_certificate import LanguageCertificate
-from millrace.models.language.ngram import Baselines
-from millrace.models.language.token_table import TokenTable
-from millrace.models.package import ModelVersion
-from millrace.models.pipeline import Pipeline
-from millrace.models.places import Places
-from millrace.models.promotion import Promotion
-from millrace.models.snapshots import Snapshot
-from millrace.models.tracking import TrackedRun
-from millrace.tasks.language.base import fetch_base
-from millrace.tasks.language.draft_check import check_draft
-from millrace.tasks.language.export import export_forms
-from millrace.tasks.language.register import log_forms, promote_form, register_form
-from millrace.tasks.language.report import publish_language
-from millrace.tasks.language.train import tokenize_documents, train_decoder
-from millrace.tasks.outage import await_mlflow
+from millrace.export.language_candidate import LanguageCandidate
+from millrace.export.language_certificate import LanguageCertificate
+from millrace.models.common.installation import Places
+from millrace.models.config.pipeline import Pipeline
+from millrace.models.data.snapshots import Snapshot
+from millrace.models.language.corpus.ngram import Baselines
+from millrace.models.language.corpus.token_table import TokenTable
+from millrace.models.registry.gates import Promotion
+from millrace.models.registry.tracking import TrackedRun
+from millrace.models.registry.version_files import ModelVersion
+from millrace.tasks.kinds.language.base_model import fetch_base
+from millrace.tasks.kinds.language.draft_check import check_draft
+from millrace.tasks.kinds.language.language_export import export_forms
+from millrace.tasks.kinds.language.language_register import log_forms, promote_form, register_form
+from millrace.tasks.kinds.language.language_report import publish_language
+from millrace.tasks.kinds.language.language_train import tokenize_documents, train_decoder
 from millrace.tasks.run_names import name_run
+from millrace.tasks.tracking_outage import await_mlflow
 
 
 @dataclass(frozen=True)

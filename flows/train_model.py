@@ -11,29 +11,29 @@ from prefect import flow
 from millrace.export.candidate import Candidate
 from millrace.export.certificate import Certificate
 from millrace.flows import environment, settings
-from millrace.flows.left_flow_runs import noted_flow_run
-from millrace.flows.starting import once_started
+from millrace.flows.deployments.left_flow_runs import noted_flow_run
+from millrace.flows.services.starting import once_started
 from millrace.flows.train_language import LanguageOutcome, train_language
-from millrace.models.cluster import connected
-from millrace.models.package import ModelVersion
-from millrace.models.pipeline import Pipeline
-from millrace.models.pipeline_file import load_pipeline, resolved_yaml
-from millrace.models.places import Places
-from millrace.models.pretrained import pinned
-from millrace.models.promotion import Promotion
-from millrace.models.registry import registry_of
-from millrace.models.snapshots import Snapshot
-from millrace.models.specs.fit import CAUSAL_LM
-from millrace.models.tracking import TrackedRun, check_reachable, tracked_run
+from millrace.models.common.installation import Places
+from millrace.models.common.ray_cluster import connected
+from millrace.models.config.family_keys import CAUSAL_LM
+from millrace.models.config.pipeline import Pipeline
+from millrace.models.config.pipeline_file import load_pipeline, resolved_yaml
+from millrace.models.data.snapshots import Snapshot
+from millrace.models.families.pretrained import pinned
+from millrace.models.registry.gates import Promotion
+from millrace.models.registry.mlflow_registry import registry_of
+from millrace.models.registry.tracking import TrackedRun, check_reachable, tracked_run
+from millrace.models.registry.version_files import ModelVersion
 from millrace.tasks.export import export_candidates
 from millrace.tasks.ingest import ingest_dataset
-from millrace.tasks.outage import await_mlflow, weights_named
 from millrace.tasks.promote import promote_version
-from millrace.tasks.reference import names_versions, pinned_versions
+from millrace.tasks.reference_version import names_versions, pinned_versions
 from millrace.tasks.register import log_evidence, register_version
-from millrace.tasks.report import publish_training
+from millrace.tasks.reports.run_report import publish_training
 from millrace.tasks.run_names import name_run
 from millrace.tasks.source_control import code_version
+from millrace.tasks.tracking_outage import await_mlflow, weights_named
 from millrace.tasks.train import train_workers
 
 

@@ -6,19 +6,19 @@ user's own.
 
 from contextlib import suppress
 
-from millrace.models.errors import InputError, TransientError
-from millrace.models.inference import feature_names
-from millrace.models.model_uri import is_model_uri
-from millrace.models.pipeline import Pipeline
-from millrace.models.pretrained import located
-from millrace.models.source import Source, broken_off, require_columns
-from millrace.models.source_jsonl import JsonlSource
-from millrace.models.source_python import FunctionSource
-from millrace.models.sources import open_source
-from millrace.models.specs.dataset import DatasetSpec
-from millrace.models.specs.fit import FAMILIES
-from millrace.models.text_target import require_fitting
-from millrace.models.user_code import load
+from millrace.models.common.errors import InputError, TransientError
+from millrace.models.common.user_code import load
+from millrace.models.config.dataset_spec import DatasetSpec
+from millrace.models.config.family_keys import FAMILIES
+from millrace.models.config.model_uri import is_model_uri
+from millrace.models.config.pipeline import Pipeline
+from millrace.models.data.infer_schema import feature_names
+from millrace.models.data.sources.jsonl_source import JsonlSource
+from millrace.models.data.sources.open_source import open_source
+from millrace.models.data.sources.python_source import FunctionSource
+from millrace.models.data.sources.source import Source, broken_off, require_columns
+from millrace.models.data.text_target import require_fitting
+from millrace.models.families.pretrained import located
 
 
 def preflight(pipeline: Pipeline) -> None:
@@ -35,7 +35,7 @@ def preflight(pipeline: Pipeline) -> None:
     with suppress(TransientError):
         _check_source(pipeline)
     if pipeline.model.family not in FAMILIES:
-        from millrace.models.families import family_of
+        from millrace.models.families.family import family_of
 
         family_of(pipeline.model, pipeline.folder)
     pretrained = pipeline.model.pretrained

@@ -2,16 +2,16 @@
 
 from typing import TYPE_CHECKING
 
-from millrace.models.errors import InputError
-from millrace.models.package import LanguagePackage, Package
-from millrace.models.places import Places
-from millrace.models.registry import registry_of
-from millrace.models.tracking import TrackedRun
-from millrace.serving.client import TritonClient
+from millrace.models.common.errors import InputError
+from millrace.models.common.installation import Places
+from millrace.models.registry.mlflow_registry import registry_of
+from millrace.models.registry.tracking import TrackedRun
+from millrace.models.registry.version_files import LanguagePackage, Package
+from millrace.serving.triton.client import TritonClient
 
 if TYPE_CHECKING:
-    from millrace.tasks.graph_certify import LiveGraph
-    from millrace.tasks.language.certify import LiveLanguage
+    from millrace.tasks.kinds.graph.graph_certify import LiveGraph
+    from millrace.tasks.kinds.language.language_certify import LiveLanguage
 
 LIVE_FILE = "certificate-live.json"
 """Beside the certificate, which the next release writes again."""
@@ -49,8 +49,8 @@ def _live_package(places: Places, client: TritonClient, model: str) -> Package:
 
 
 def _asked(places: Places, client: TritonClient, package: Package) -> "LiveGraph | LiveLanguage":
-    from millrace.tasks.graph_certify import certify_graph
-    from millrace.tasks.language.certify import certify_language
+    from millrace.tasks.kinds.graph.graph_certify import certify_graph
+    from millrace.tasks.kinds.language.language_certify import certify_language
 
     if isinstance(package, LanguagePackage):
         return certify_language(places, client, package)

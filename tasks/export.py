@@ -11,27 +11,27 @@ import numpy as np
 from millrace.export.baseline import Baseline, baseline_of
 from millrace.export.candidate import Candidate, choose, fallback
 from millrace.export.certificate import Certificate, Stage
-from millrace.models import snapshots
-from millrace.models.answers import answers_of
-from millrace.models.arrays import Array
-from millrace.models.errors import WorkError
-from millrace.models.features import Encoding
-from millrace.models.machine import others_use, this_machine
-from millrace.models.named_version import in_words
-from millrace.models.package import GraphPackage
-from millrace.models.pieces import answered
-from millrace.models.pipeline import Pipeline
-from millrace.tasks.compared import first_rows, split_rows
-from millrace.tasks.export_files import write_files, write_golden
-from millrace.tasks.exporter import evidence_of, exporter_of
+from millrace.models.common.arrays import Array
+from millrace.models.common.errors import WorkError
+from millrace.models.common.hardware import others_use, this_machine
+from millrace.models.config.pipeline import Pipeline
+from millrace.models.data import snapshots
+from millrace.models.inference.answers import answers_of
+from millrace.models.inference.features import Encoding
+from millrace.models.inference.row_batches import answered
+from millrace.models.registry.named_version import in_words
+from millrace.models.registry.version_files import GraphPackage
+from millrace.tasks.compare import first_rows, split_rows
+from millrace.tasks.kinds.graph.export_files import write_files, write_golden
+from millrace.tasks.kinds.graph.graph_export import evidence_of, exporter_of
 from millrace.tasks.progress import bar, log
 from millrace.tasks.retry import step
 from millrace.tasks.train import Trained
 
 if TYPE_CHECKING:
-    from millrace.export.exporter import Exporter
     from millrace.export.measure import Evidence
-    from millrace.models.objective import Objective
+    from millrace.export.onnx.onnx_exporter import Exporter
+    from millrace.models.families.objective import Objective
 
 
 BUSY = 0.3
@@ -211,7 +211,7 @@ def _reference(
 
 
 def _answers(path: Path, evidence: "Evidence") -> Array:
-    from millrace.models.onnx_session import OnnxSession
+    from millrace.models.inference.onnx_session import OnnxSession
 
     session = OnnxSession(path, threads=this_machine().cores)
     return answered(session.answer, evidence.test, evidence.read)

@@ -3,13 +3,13 @@
 import yaml
 
 from millrace.export.certificate import Certificate
-from millrace.export.language.language_certificate import LanguageCertificate
-from millrace.models.bounded import bounded_yaml
-from millrace.models.errors import InputError
-from millrace.models.package import Package, unreadable
-from millrace.models.pipeline import Pipeline
-from millrace.models.places import Places
-from millrace.models.snapshots import Snapshot, open_snapshot
+from millrace.export.language_certificate import LanguageCertificate
+from millrace.models.common.bounded_files import bounded_yaml
+from millrace.models.common.errors import InputError
+from millrace.models.common.installation import Places
+from millrace.models.config.pipeline import Pipeline
+from millrace.models.data.snapshots import Snapshot, open_snapshot
+from millrace.models.registry.version_files import Package, unreadable
 
 
 def certificate_of(package: Package) -> Certificate:

@@ -4,14 +4,14 @@ import math
 import time
 from dataclasses import replace
 
-from millrace.models.package import ModelVersion
-from millrace.models.pipeline import Pipeline
-from millrace.models.places import Places
-from millrace.models.promotion import Promotion, decide
-from millrace.models.registry import CHALLENGER, CHAMPION, registry_of
-from millrace.serving.ledger import ledger_of
-from millrace.serving.plan import target
-from millrace.serving.standing import standing_of
+from millrace.models.common.installation import Places
+from millrace.models.config.pipeline import Pipeline
+from millrace.models.registry.gates import Promotion, decide
+from millrace.models.registry.mlflow_registry import CHALLENGER, CHAMPION, registry_of
+from millrace.models.registry.version_files import ModelVersion
+from millrace.serving.release.ledger import ledger_of
+from millrace.serving.release.plan import target
+from millrace.serving.release.release_state import standing_of
 from millrace.tasks.export import Exported
 from millrace.tasks.progress import log
 from millrace.tasks.release import RegistryDesk

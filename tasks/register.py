@@ -1,15 +1,15 @@
 """Step: from a certified candidate to a version in the registry."""
 
-from millrace.models.errors import WorkError
-from millrace.models.package import ModelVersion
-from millrace.models.pipeline import Pipeline
-from millrace.models.places import Places
-from millrace.models.registry import registry_of
-from millrace.models.snapshots import Snapshot
-from millrace.models.tracking import TrackedRun
+from millrace.models.common.errors import WorkError
+from millrace.models.common.installation import Places
+from millrace.models.config.pipeline import Pipeline
+from millrace.models.data.snapshots import Snapshot
+from millrace.models.registry.mlflow_registry import registry_of
+from millrace.models.registry.tracking import TrackedRun
+from millrace.models.registry.version_files import ModelVersion
 from millrace.tasks.export import Exported
 from millrace.tasks.progress import log
-from millrace.tasks.report import candidates_table, certificate_table
+from millrace.tasks.reports.run_report import candidates_table, certificate_table
 from millrace.tasks.retry import step
 from millrace.tasks.train import Trained
 
@@ -46,7 +46,11 @@ def register_version(
 @step(timeout_seconds=300)
 def log_evidence(pipeline: Pipeline, trained: Trained, exported: Exported, run: TrackedRun) -> None:
     """Log certificate, candidates, curves and pictures to the run."""
-    from millrace.models.plots import confusion_matrix, learning_curves, predicted_against_true
+    from millrace.models.training.plots import (
+        confusion_matrix,
+        learning_curves,
+        predicted_against_true,
+    )
 
     certificate, labels = exported.certificate, trained.encoding.labels
     run.log_text(certificate.to_json(), "certificate.json")
@@ -67,7 +71,7 @@ def log_evidence(pipeline: Pipeline, trained: Trained, exported: Exported, run: 
 def log_candidates(exported: Exported, run: TrackedRun, objective: str) -> None:
     """Log every form that was measured, and what makes it again."""
     from millrace.export.candidate import pareto
-    from millrace.models.plots import FormPoint, pareto_front
+    from millrace.models.training.plots import FormPoint, pareto_front
 
     certificate, points = exported.certificate, []
     front = {candidate.name for candidate in pareto(exported.candidates)}

@@ -6,33 +6,33 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from millrace.models.errors import InputError, MillraceError, WorkError
-from millrace.models.guard import Credentials, Incumbent, refusal
-from millrace.models.package import ModelVersion, Package
-from millrace.models.pipeline import Pipeline
-from millrace.models.places import Places
-from millrace.models.printable import one_line
-from millrace.models.promotion import Comparison
-from millrace.models.registry import Registry, registry_of
-from millrace.models.specs.rollout import RolloutSpec
-from millrace.models.tracking import TrackedRun
-from millrace.serving.actions import Action, in_words
-from millrace.serving.expected import Expected
-from millrace.serving.ledger import ledger_of
-from millrace.serving.model_release import Request
-from millrace.serving.observe import Observer
-from millrace.serving.outcome import Outcome
-from millrace.serving.plan import plan
-from millrace.serving.reconcile import reconcile
-from millrace.serving.repository import Repository
-from millrace.serving.standing import Release, Wish
-from millrace.serving.status import Tags
-from millrace.serving.version_folder import Artifact
-from millrace.tasks.dossier import Dossier, dossier_of
+from millrace.models.common.errors import InputError, MillraceError, WorkError
+from millrace.models.common.installation import Places
+from millrace.models.common.printable import one_line
+from millrace.models.config.pipeline import Pipeline
+from millrace.models.config.rollout_spec import RolloutSpec
+from millrace.models.registry.gates import Comparison
+from millrace.models.registry.guard import Credentials, Incumbent, refusal
+from millrace.models.registry.mlflow_registry import Registry, registry_of
+from millrace.models.registry.tracking import TrackedRun
+from millrace.models.registry.version_files import ModelVersion, Package
+from millrace.serving.release.actions import Action, in_words
+from millrace.serving.release.apply import Request
+from millrace.serving.release.ledger import ledger_of
+from millrace.serving.release.observe import Observer
+from millrace.serving.release.outcome import Outcome
+from millrace.serving.release.plan import plan
+from millrace.serving.release.reconcile import reconcile
+from millrace.serving.release.release_state import Release, Wish
+from millrace.serving.release.version_check import Expected
+from millrace.serving.release.version_tags import Tags
+from millrace.serving.triton.repository import Repository
+from millrace.serving.triton.version_folder import Artifact
 from millrace.tasks.kept import pipeline_of
 from millrace.tasks.progress import log
-from millrace.tasks.report import release_table
+from millrace.tasks.reports.run_report import release_table
 from millrace.tasks.retry import step
+from millrace.tasks.version_evidence import Dossier, dossier_of
 
 
 @step(timeout_seconds=900)

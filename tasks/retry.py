@@ -7,7 +7,7 @@ from prefect import Task, task
 from prefect.cache_policies import NO_CACHE
 from prefect.task_engine import TaskRunTimeoutError
 
-from millrace.models.errors import MillraceError, SilentError
+from millrace.models.common.errors import MillraceError, SilentError
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -13,31 +13,31 @@ import deltalake
 import ray
 from prefect.events import emit_event
 
-from millrace.models.columns import Column
-from millrace.models.errors import InputError
-from millrace.models.package import ModelVersion, Package
-from millrace.models.pipeline import Pipeline
-from millrace.models.places import EMBEDDED, Places
-from millrace.models.registry import registry_of
-from millrace.models.snapshots import open_snapshot
-from millrace.models.source_files import plain
-from millrace.models.tracking import TrackedRun, tracked_run
-from millrace.serving.approval import Approver, Choice
+from millrace.models.common.errors import InputError
+from millrace.models.common.installation import EMBEDDED, Places
+from millrace.models.config.pipeline import Pipeline
+from millrace.models.data.schema import Column
+from millrace.models.data.snapshots import open_snapshot
+from millrace.models.data.sources.find_files import plain
+from millrace.models.registry.mlflow_registry import registry_of
+from millrace.models.registry.tracking import TrackedRun, tracked_run
+from millrace.models.registry.version_files import ModelVersion, Package
 from millrace.serving.batch.fingerprint import fingerprint_of
-from millrace.serving.batch.meter import Told
-from millrace.serving.batch.report import BatchReport
+from millrace.serving.batch.input.find_input import Input, open_input
+from millrace.serving.batch.monitoring.batch_report import BatchReport
+from millrace.serving.batch.monitoring.progress_counter import Told
+from millrace.serving.batch.monitoring.throughput import Sample
 from millrace.serving.batch.scoring import How, Target, done_before, score
-from millrace.serving.batch.source import Input, open_input
-from millrace.serving.batch.throughput import Sample
-from millrace.serving.ledger import ledger_of
-from millrace.serving.repository import Repository
-from millrace.serving.standing import Wish
+from millrace.serving.release.approval import Approver, Choice
+from millrace.serving.release.ledger import ledger_of
+from millrace.serving.release.release_state import Wish
+from millrace.serving.triton.repository import Repository
 from millrace.tasks import progress
-from millrace.tasks.batch_agreement import LiveCheck
-from millrace.tasks.batch_bins import learnt_from, watched
-from millrace.tasks.batch_drift import Emit, Event, tell_drift
-from millrace.tasks.batch_job import AnyJob, job_of
-from millrace.tasks.batch_run import DATE, EXPERIMENT, FINGERPRINT, BatchRun, is_told
+from millrace.tasks.batch.agreement_sample import LiveCheck
+from millrace.tasks.batch.batch_run import DATE, EXPERIMENT, FINGERPRINT, BatchRun, is_told
+from millrace.tasks.batch.choose_job import AnyJob, job_of
+from millrace.tasks.batch.drift_reference import learnt_from, watched
+from millrace.tasks.batch.drift_report import Emit, Event, tell_drift
 from millrace.tasks.progress import log
 from millrace.tasks.release import RegistryDesk
 from millrace.tasks.retry import step

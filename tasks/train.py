@@ -3,24 +3,24 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from millrace.models import snapshots
-from millrace.models.checkpoint import WEIGHTS
-from millrace.models.errors import InputError
-from millrace.models.features import Encoding, fit_encoding, text_column
-from millrace.models.package import GraphPackage
-from millrace.models.pipeline import Pipeline
-from millrace.models.places import Places
-from millrace.models.progress import Recovered, TrainEvent, WorkersFailed
-from millrace.models.registry import registry_of
-from millrace.models.tokenizer import TextTokenizer
-from millrace.models.tracking import TrackedRun
+from millrace.models.common.errors import InputError
+from millrace.models.common.installation import Places
+from millrace.models.config.pipeline import Pipeline
+from millrace.models.data import snapshots
+from millrace.models.inference.features import Encoding, fit_encoding, text_column
+from millrace.models.inference.tokenizer import TextTokenizer
+from millrace.models.registry.mlflow_registry import registry_of
+from millrace.models.registry.tracking import TrackedRun
+from millrace.models.registry.version_files import GraphPackage
+from millrace.models.training.checkpoint import WEIGHTS
+from millrace.models.training.progress import Recovered, TrainEvent, WorkersFailed
 from millrace.tasks import progress
-from millrace.tasks.metrics_log import MetricsLog
-from millrace.tasks.outage import await_mlflow
 from millrace.tasks.progress import log
 from millrace.tasks.recovery import recovery
-from millrace.tasks.reference import reference_of, teacher_of
+from millrace.tasks.reference_version import reference_of, teacher_of
+from millrace.tasks.reports.metrics_log import MetricsLog
 from millrace.tasks.retry import step
+from millrace.tasks.tracking_outage import await_mlflow
 
 
 @dataclass(frozen=True)
@@ -47,12 +47,12 @@ def train_workers(
     pipeline: Pipeline, places: Places, snapshot: snapshots.Snapshot, run: TrackedRun
 ) -> Trained:
     """Train on Ray and log every epoch to the run while it happens."""
-    from millrace.models.compression import require_compressible
-    from millrace.models.families import build_network
-    from millrace.models.objective import objective_of
-    from millrace.models.trainer import fit
-    from millrace.models.training import TrainJob
-    from millrace.models.unused import leaves_parameters_unused
+    from millrace.models.families.family import build_network
+    from millrace.models.families.objective import objective_of
+    from millrace.models.training.compression.compression import require_compressible
+    from millrace.models.training.loop import TrainJob
+    from millrace.models.training.trainer import fit
+    from millrace.models.training.unused import leaves_parameters_unused
 
     spec = pipeline.training
     shares = pipeline.dataset.split
@@ -89,7 +89,7 @@ def train_workers(
 
 def _tokenizer(pipeline: Pipeline, snapshot: snapshots.Snapshot) -> TextTokenizer | None:
     """Return the tokenizer of the text that is learnt from; None where none is."""
-    from millrace.models.pretrained import tokenizer_of
+    from millrace.models.families.pretrained import tokenizer_of
 
     column = text_column(snapshot.schema)
     if column is None:

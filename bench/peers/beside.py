@@ -23,8 +23,8 @@ from bench.peers.server import Asked, Peer, running
 from bench.rounds import in_turn, ratio
 from bench.row import Row, failed
 from bench.server import Bench, batch_of, mlp, own_server, raw_session
-from millrace.models.errors import WorkError
-from millrace.models.specs.serving import ServingSpec
+from millrace.models.common.errors import WorkError
+from millrace.models.config.serving_spec import ServingSpec
 
 ROUNDS = 7
 SECONDS = 1.5

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from millrace.models.errors import WorkError
+from millrace.models.common.errors import WorkError
 
 REQUIREMENTS = Path(__file__).with_name("requirements.txt")
 FOLDER = Path(__file__).parents[1] / ".peers"

@@ -17,7 +17,7 @@ import numpy as np
 import psutil
 
 from bench.http_load import HttpLoad, http_load
-from millrace.models.errors import WorkError
+from millrace.models.common.errors import WorkError
 from tests.integration.ports import free_ports
 
 HOST = "127.0.0.1"

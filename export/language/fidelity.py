@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from millrace.export.language.reference import LOG_PROBABILITIES
 from millrace.export.language.token_pieces import TokenPieces
-from millrace.models.arrays import Array
+from millrace.export.language.transformers_reference import LOG_PROBABILITIES
+from millrace.models.common.arrays import Array
 
 NUMBERS = 2**22
 LogitsOf = Callable[[Array], Array]

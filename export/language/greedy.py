@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from millrace.export.language.reference import TIE, Answer
+from millrace.export.language.transformers_reference import TIE, Answer
 
 
 @dataclass(frozen=True)

@@ -12,23 +12,23 @@ from functools import cached_property
 from pathlib import Path
 
 from millrace.export.language import conversions
-from millrace.export.language.decoder_config import number_of
-from millrace.export.language.form_folder import FormFolder
-from millrace.export.language.forms import (
+from millrace.export.language.held import Held
+from millrace.export.language.language_variants import (
     CHECKPOINT,
     EXACT_FORM,
     LANGUAGE_FORMS,
     Groups,
     LanguageForm,
 )
-from millrace.export.language.held import Held
-from millrace.export.language.judge import Gates, inexact, judged
-from millrace.export.language.language_candidate import LanguageCandidate, LanguageStage
-from millrace.export.language.measure import exactness_of, measure, probed
-from millrace.export.language.reference import Reference, answered_apart
+from millrace.export.language.measure_language import exactness_of, measure, probed
 from millrace.export.language.token_pieces import TokenPieces
-from millrace.models.apart import Limits, run_apart
-from millrace.models.errors import InputError, MillraceError, TransientError, WorkError
+from millrace.export.language.transformers_reference import Reference, answered_apart
+from millrace.export.language.variant_folder import FormFolder
+from millrace.export.language_candidate import LanguageCandidate, LanguageStage
+from millrace.export.openvino.decoder_config import number_of
+from millrace.export.select import Gates, inexact, judged
+from millrace.models.common.errors import InputError, MillraceError, TransientError, WorkError
+from millrace.models.common.subprocess_runner import Limits, run_apart
 
 COMMANDS = "commands.sh"
 CALIBRATION = "calibration.npz"

@@ -17,13 +17,13 @@ from pathlib import Path
 import numpy as np
 
 from millrace.export.language.fidelity import LogitsOf, log_softmax, parts, plain_inference
-from millrace.export.language.form_folder import FormFolder
-from millrace.export.language.quiet_openvino import send_nothing
 from millrace.export.language.token_pieces import TokenPieces
-from millrace.export.language.vllm_engine import VllmEngine
-from millrace.models.apart import Limits, run_apart
-from millrace.models.arrays import Array
-from millrace.models.language_engine import engine_of
+from millrace.export.language.variant_folder import FormFolder
+from millrace.export.openvino.quiet_openvino import send_nothing
+from millrace.export.vllm.vllm_engine import VllmEngine
+from millrace.models.common.arrays import Array
+from millrace.models.common.subprocess_runner import Limits, run_apart
+from millrace.models.inference.language_engine import engine_of
 
 WHAT = "its measurement"
 Piece = tuple[Array, Array]

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from millrace.models.arrays import Array
-from millrace.models.errors import InputError
+from millrace.models.common.arrays import Array
+from millrace.models.common.errors import InputError
 
 PROMPT_LENGTHS = (8, 24, 48, 96)
 """Tokens of the prompts that are answered greedily, in turn."""

@@ -4,13 +4,13 @@ A pipeline names it by MLflow's address. That is looked up once: from then on it
 one version, and `model.revision` is the digest of its checkpoint, as it is a commit of the hub's.
 """
 
-from millrace.models.errors import InputError
-from millrace.models.language.kept_checkpoint import CHECKPOINT_TAG, fetched_checkpoint
-from millrace.models.model_uri import VALID, is_model_uri, uri_of, version_name
-from millrace.models.named_version import in_words, version_named
-from millrace.models.package import ModelVersion
-from millrace.models.registry import Registry
-from millrace.models.specs.training import ModelSpec
+from millrace.models.common.errors import InputError
+from millrace.models.config.model_uri import VALID, is_model_uri, uri_of, version_name
+from millrace.models.config.training_spec import ModelSpec
+from millrace.models.language.base_checkpoint import CHECKPOINT_TAG, fetched_checkpoint
+from millrace.models.registry.mlflow_registry import Registry
+from millrace.models.registry.named_version import in_words, version_named
+from millrace.models.registry.version_files import ModelVersion
 
 
 def pinned_base(spec: ModelSpec, registry: Registry) -> ModelSpec:

@@ -5,11 +5,11 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from millrace.models.errors import WorkError
+from millrace.models.common.errors import WorkError
+from millrace.models.common.generation import ids_of
+from millrace.models.common.quiet import quiet_transformers
 from millrace.models.language.lora import merged
 from millrace.models.language.recipe import DecoderSpec
-from millrace.models.language_generation import ids_of
-from millrace.models.quiet import quiet_transformers
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import torch
 
-from millrace.models.arrays import Array, spread
-from millrace.models.language.batches import micro_batch
-from millrace.models.language.decoder import build_decoder
+from millrace.models.common.arrays import Array, spread
+from millrace.models.language.causal_lm import build_decoder
+from millrace.models.language.corpus.sequences import Packed, Sequences
 from millrace.models.language.loss import summed_loss
-from millrace.models.language.meter import perplexity
+from millrace.models.language.micro_batches import micro_batch
 from millrace.models.language.recipe import DecoderSpec
-from millrace.models.language.sequences import Packed, Sequences
+from millrace.models.language.token_meter import perplexity
 
 HELD_OUT_TOKENS = 16_384
 """From all of the test split: of its first modules alone, one perplexity was 13.5 and 16.3."""

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from millrace.models.language.batches import MicroBatch
-from millrace.models.language.decoder import build_decoder
+from millrace.models.language.causal_lm import build_decoder
 from millrace.models.language.decoder_files import save_decoder
 from millrace.models.language.flops import cost_of
 from millrace.models.language.gradients import clip, grad_norm
 from millrace.models.language.loss import summed_loss
 from millrace.models.language.memory import shape_of
+from millrace.models.language.micro_batches import MicroBatch
 from millrace.models.language.optimizers import optimizers_of
-from millrace.models.language.order import Place
 from millrace.models.language.parallel import Strategy
 from millrace.models.language.recipe import DecoderSpec, Recipe
-from millrace.models.language.resume import load_resume, save_resume, whole_weights
+from millrace.models.language.sequence_order import Place
+from millrace.models.language.sharded_checkpoint import load_resume, save_resume, whole_weights
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

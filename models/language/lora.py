@@ -4,7 +4,7 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from millrace.models.errors import InputError, nearest
+from millrace.models.common.errors import InputError, nearest
 from millrace.models.language.recipe import Lora
 
 if TYPE_CHECKING:

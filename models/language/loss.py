@@ -3,7 +3,7 @@
 from torch import Tensor, nn
 from torch.nn import functional
 
-from millrace.models.language.batches import IGNORED, MicroBatch
+from millrace.models.language.micro_batches import IGNORED, MicroBatch
 
 
 def summed_loss(decoder: nn.Module, batch: MicroBatch) -> Tensor:

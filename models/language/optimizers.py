@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 from torch.optim import AdamW, Muon, Optimizer
 
-from millrace.models.errors import InputError
+from millrace.models.common.errors import InputError
 from millrace.models.language.gradients import is_sharded
 from millrace.models.language.recipe import Recipe
 

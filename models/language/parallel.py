@@ -20,7 +20,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from millrace.models.errors import InputError
+from millrace.models.common.errors import InputError
 from millrace.models.language.recipe import Parallel
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from millrace.models.errors import WorkError
-from millrace.models.progress import EpochEnded, TrainEvent, WorkersFailed
+from millrace.models.common.errors import WorkError
+from millrace.models.training.progress import EpochEnded, TrainEvent, WorkersFailed
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import ray.data
 
-from millrace.serving.batch.blocks import Blocks
+from millrace.serving.batch.block_size import Blocks
 from millrace.serving.batch.cluster.model_files import Carried, at_hand
 from millrace.serving.batch.job import ROW, TOKENS_IN, TOKENS_OUT, ActorJob
-from millrace.serving.batch.meter import Meter
-from millrace.serving.batch.throughput import Work
-from millrace.serving.batch.workplace import Workplace
+from millrace.serving.batch.job_state import Workplace
+from millrace.serving.batch.monitoring.progress_counter import Meter
+from millrace.serving.batch.monitoring.throughput import Work
 
 
 @dataclass(frozen=True)

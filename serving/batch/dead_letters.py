@@ -7,10 +7,10 @@ finished by the next.
 
 import pyarrow as pa
 
+from millrace.serving.batch.commit import Partition
 from millrace.serving.batch.folder import Folder
 from millrace.serving.batch.job import DEAD
-from millrace.serving.batch.partition import Partition
-from millrace.serving.batch.report import FINGERPRINT
+from millrace.serving.batch.monitoring.batch_report import FINGERPRINT
 
 
 def publish(partition: Partition, fingerprint: str, dead: pa.Table) -> None:

@@ -1,7 +1,7 @@
 """What Ray Data raises, as errors of ours."""
 
-from millrace.models.errors import MillraceError, WorkError
-from millrace.models.ray_folder import ray_logs
+from millrace.models.common.errors import MillraceError, WorkError
+from millrace.models.common.ray_folder import ray_logs
 
 
 def fault_of(error: Exception) -> MillraceError:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.fs
 import pyarrow.parquet as pq
 
-from millrace.models.source_files import resolve
+from millrace.models.data.sources.find_files import resolve
 
 DRAFT = ".draft"
 

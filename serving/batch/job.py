@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from millrace.models.columns import KEY, Column
-from millrace.serving.batch.blocks import Blocks, Load
-from millrace.serving.batch.drift import Bins
+from millrace.models.data.schema import KEY, Column
+from millrace.serving.batch.block_size import Blocks, Load
+from millrace.serving.batch.monitoring.drift import Bins
 
 if TYPE_CHECKING:
     from ray.data import Dataset

@@ -10,7 +10,7 @@ from pathlib import Path
 from threading import Event, Thread
 from uuid import uuid4
 
-from millrace.models.errors import TransientError
+from millrace.models.common.errors import TransientError
 from millrace.serving.batch.folder import Folder
 
 BEAT_SECONDS = 10.0

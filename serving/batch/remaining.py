@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from millrace.serving.batch.blocks import Load
+from millrace.serving.batch.block_size import Load
+from millrace.serving.batch.input.input_pieces import Piece
 from millrace.serving.batch.job import Places
-from millrace.serving.batch.pieces import Piece
 
 
 @dataclass(frozen=True)

@@ -9,20 +9,20 @@ import numpy as np
 import pyarrow as pa
 from ray.data import Dataset
 
-from millrace.models.answers import answers_of
-from millrace.models.arrays import Array
-from millrace.models.casts import cast
-from millrace.models.columns import KEY, Column
-from millrace.models.features import TEXT, Encoding, Feature
-from millrace.models.keys import hash_keys, hash_rows
-from millrace.models.model_input import FEATURES
-from millrace.models.onnx_session import OnnxSession
-from millrace.models.pieces import PLACES, ROWS, answered
+from millrace.models.common.arrays import Array
+from millrace.models.data.coerce import cast
+from millrace.models.data.schema import KEY, Column
+from millrace.models.data.split import hash_keys, hash_rows
+from millrace.models.inference.answers import answers_of
+from millrace.models.inference.features import TEXT, Encoding, Feature
+from millrace.models.inference.model_input import FEATURES
+from millrace.models.inference.onnx_session import OnnxSession
+from millrace.models.inference.row_batches import PLACES, ROWS, answered
 from millrace.serving.batch.actor import Means, in_actors
-from millrace.serving.batch.blocks import Blocks, Load, blocks_of
-from millrace.serving.batch.drift import Bins
+from millrace.serving.batch.block_size import Blocks, Load, blocks_of
+from millrace.serving.batch.input.row_keys import cells_of, declared_keys
 from millrace.serving.batch.job import DEAD, ERROR, ROW, Answers
-from millrace.serving.batch.row_keys import cells_of, declared_keys
+from millrace.serving.batch.monitoring.drift import Bins
 
 ANSWER_BYTES = 48
 """Of a row of the output, about."""

@@ -12,26 +12,22 @@ import numpy as np
 import ray.data
 from ray.data.checkpoint import CheckpointConfig
 
-from millrace.serving.batch import dead_letters, lease, lineage
+from millrace.serving.batch import dead_letters, lease, spread
 from millrace.serving.batch.actor import Means, work_of
-from millrace.serving.batch.blocks import Blocks
-from millrace.serving.batch.cluster import spread
+from millrace.serving.batch.block_size import Blocks
 from millrace.serving.batch.cluster.model_files import carried
+from millrace.serving.batch.commit import JOB, Partition
+from millrace.serving.batch.data_files import answers_seen, committable, prune, written
 from millrace.serving.batch.faults import fault_of
 from millrace.serving.batch.fingerprint import fingerprint_of
 from millrace.serving.batch.folder import Folder
+from millrace.serving.batch.input import row_lineage
+from millrace.serving.batch.input.find_input import Input
+from millrace.serving.batch.input.read_again import with_rows
+from millrace.serving.batch.input.reader import Rows
+from millrace.serving.batch.input.row_sample import Check, Scored
 from millrace.serving.batch.job import DEAD, ROW, TOKENS_IN, Job
-from millrace.serving.batch.partition import JOB, Partition
-from millrace.serving.batch.read_again import with_rows
-from millrace.serving.batch.reader import Rows
-from millrace.serving.batch.remaining import Todo, load_of, remaining
-from millrace.serving.batch.report import FINGERPRINT, WHOLE, BatchReport
-from millrace.serving.batch.sample import Check, Scored
-from millrace.serving.batch.settle import require_few, settle
-from millrace.serving.batch.source import Input
-from millrace.serving.batch.throughput import Work
-from millrace.serving.batch.watch import OnWork, Watch
-from millrace.serving.batch.workplace import (
+from millrace.serving.batch.job_state import (
     SHORT,
     Workplace,
     abandoned,
@@ -40,7 +36,11 @@ from millrace.serving.batch.workplace import (
     remove_leftovers,
     workplace_of,
 )
-from millrace.serving.batch.written import answers_seen, committable, prune, written
+from millrace.serving.batch.monitoring.batch_report import FINGERPRINT, WHOLE, BatchReport
+from millrace.serving.batch.monitoring.throughput import Work
+from millrace.serving.batch.monitoring.watch import OnWork, Watch
+from millrace.serving.batch.reconcile_rows import require_few, settle
+from millrace.serving.batch.remaining import Todo, load_of, remaining
 
 SETTLED = "settled"
 """Folder of the dead letters from the commit of the output to their own."""
@@ -215,7 +215,7 @@ def _run(
         replaced=_replaced(before),
     )
     seen = workplace.seen() | answers_seen(partition, tables, job.output_bins)
-    lineage.keep(target.table, partition.job, found, seen)
+    row_lineage.keep(target.table, partition.job, found, seen)
     workplace.folder.within(SETTLED).write_table("dead.parquet", dead)
     version = partition.commit(job.output, report.metadata(), replaces, files)
     _finish(workplace, target, fingerprint, partition.job)

@@ -10,9 +10,9 @@ from http.client import HTTPException
 from importlib.util import find_spec
 from pathlib import Path
 
-from millrace.models.errors import WorkError
-from millrace.models.places import Endpoint, Places
-from millrace.serving.guard.config import HEALTH, GuardSpec, guard_config, guard_threads
+from millrace.models.common.errors import WorkError
+from millrace.models.common.installation import Endpoint, Places
+from millrace.serving.guard.envoy_config import HEALTH, GuardSpec, guard_config, guard_threads
 from millrace.serving.guard.sockets import http_socket, metrics_socket
 
 START_SECONDS = 60.0

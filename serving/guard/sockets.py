@@ -9,7 +9,7 @@ import socket
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 
-from millrace.models.places import Endpoint
+from millrace.models.common.installation import Endpoint
 
 
 def http_socket(endpoint: Endpoint) -> str:

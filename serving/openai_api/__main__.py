@@ -7,10 +7,10 @@ from pathlib import Path
 
 import uvicorn
 
-from millrace.models.places import Endpoint
+from millrace.models.common.installation import Endpoint
+from millrace.serving.openai_api.api_key_file import FILE
 from millrace.serving.openai_api.app import app_of
-from millrace.serving.openai_api.door import DoorSettings
-from millrace.serving.openai_api.key_file import FILE
+from millrace.serving.openai_api.server import DoorSettings
 
 LOOPBACK = "127.0.0.1"
 PORT = 8020

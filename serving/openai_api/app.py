@@ -7,13 +7,13 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 
-from millrace.models.errors import MillraceError
-from millrace.serving.openai_api import reading
+from millrace.models.common.errors import MillraceError
+from millrace.serving.openai_api import request_body
 from millrace.serving.openai_api.connection import CLIENT_GONE, ClientGone, error_response
-from millrace.serving.openai_api.door import Door, DoorSettings
-from millrace.serving.openai_api.refusal import SERVER, Refusal
-from millrace.serving.openai_api.shell import AtMost, RequestIds
-from millrace.serving.own_requests import OwnRequests, Policy, own_hosts
+from millrace.serving.openai_api.error_response import SERVER, Refusal
+from millrace.serving.openai_api.middleware import AtMost, RequestIds
+from millrace.serving.openai_api.server import Door, DoorSettings
+from millrace.serving.origin_check import OwnRequests, Policy, own_hosts
 
 log = logging.getLogger("millrace.openai_api")
 
@@ -63,11 +63,11 @@ async def _model(request: Request) -> Response:
 
 
 async def _completions(request: Request) -> Response:
-    return await _door(request).answer(request, reading.completion)
+    return await _door(request).answer(request, request_body.completion)
 
 
 async def _chats(request: Request) -> Response:
-    return await _door(request).answer(request, reading.chat)
+    return await _door(request).answer(request, request_body.chat)
 
 
 def _door(request: Request) -> Door:

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from millrace.models.language_generation import MAX_TOKENS
-from millrace.serving.language.request import Messages, Sampling
+from millrace.models.common.generation import MAX_TOKENS
+from millrace.serving.triton.language.stream_request import Messages, Sampling
 
 
 @dataclass(frozen=True)

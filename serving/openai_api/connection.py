@@ -9,7 +9,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from millrace.serving.openai_api.refusal import Refusal
+from millrace.serving.openai_api.error_response import Refusal
 
 BODY_SECONDS = 20.0
 SEND_SECONDS = 30.0

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from millrace.serving.language.request import Piece
 from millrace.serving.openai_api.ask import Ask
+from millrace.serving.triton.language.stream_request import Piece
 
 ENDS = frozenset({"stop", "length"})
 """Why an answer may have ended that is whole."""

@@ -9,16 +9,16 @@ import pytest
 import torch
 from sklearn.datasets import load_digits
 
-from millrace.export.engine import axes_of
-from millrace.export.exporter import Exporter
 from millrace.export.measure import Evidence, gather_evidence
-from millrace.models.arrays import Array
-from millrace.models.features import Encoding, Feature
-from millrace.models.mlp import Perceptron
-from millrace.models.model_input import FEATURES, ModelInput
-from millrace.models.network import Network, Served
-from millrace.models.objective import Classification
-from millrace.models.specs.export import ExportSpec
+from millrace.export.onnx.onnx_exporter import Exporter
+from millrace.export.tensorrt.engine_file import axes_of
+from millrace.models.common.arrays import Array
+from millrace.models.config.export_spec import ExportSpec
+from millrace.models.families.mlp import Perceptron
+from millrace.models.families.network import Network, Served
+from millrace.models.families.objective import Classification
+from millrace.models.inference.features import Encoding, Feature
+from millrace.models.inference.model_input import FEATURES, ModelInput
 
 EPOCHS = 30
 LABELS = tuple(range(10))

@@ -10,14 +10,14 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from millrace.models.language.batches import micro_batch
+from millrace.models.language.corpus.sequences import SequencesInMemory
+from millrace.models.language.decoder_loop import LanguageJob, train
 from millrace.models.language.flops import peak_of
 from millrace.models.language.learner import Learner
-from millrace.models.language.loop import LanguageJob, train
 from millrace.models.language.memory import Load, memory_of
+from millrace.models.language.micro_batches import micro_batch
 from millrace.models.language.parallel import ShardedStrategy, Strategy, strategy_of
 from millrace.models.language.recipe import DecoderSpec, Recipe
-from millrace.models.language.sequences import SequencesInMemory
 from tests.integration.ports import free_ports
 
 pytestmark = pytest.mark.gpu

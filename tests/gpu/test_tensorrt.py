@@ -11,15 +11,15 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from millrace.export.engine_session import EngineSession
-from millrace.export.forms import ENGINES, FORMS
 from millrace.export.needs import installed_packages, lacking
-from millrace.models.errors import InputError, WorkError
-from millrace.models.gpu import these_ties, this_gpu
-from millrace.models.machine import this_machine
-from millrace.models.onnx_session import TENSORRT, OnnxSession
-from millrace.models.specs.serving import AcceleratorSpec
-from millrace.models.tensorrt_options import provider_options
+from millrace.export.tensorrt.engine_session import EngineSession
+from millrace.export.variants import ENGINES, FORMS
+from millrace.models.common.errors import InputError, WorkError
+from millrace.models.common.gpu import these_ties, this_gpu
+from millrace.models.common.hardware import this_machine
+from millrace.models.config.serving_spec import AcceleratorSpec
+from millrace.models.inference.onnx_session import TENSORRT, OnnxSession
+from millrace.models.inference.tensorrt_options import provider_options
 
 pytestmark = pytest.mark.gpu
 NEAR = {"tensorrt-fp32": 1e-4, "tensorrt-fp16": 0.01, "tensorrt-bf16": 0.05}

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from millrace.models.mlp import Perceptron
-from millrace.models.training import autocast_type
+from millrace.models.families.mlp import Perceptron
+from millrace.models.training.loop import autocast_type
 
 pytestmark = pytest.mark.gpu
 

@@ -15,14 +15,14 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
 
-from millrace.export.language.vllm_place import lacking_vllm
-from millrace.models.cluster import connected
-from millrace.models.specs.language import GenerationSpec
+from millrace.export.vllm.vllm_place import lacking_vllm
+from millrace.models.common.ray_cluster import connected
+from millrace.models.config.language_spec import GenerationSpec
+from millrace.serving.batch.input.find_input import open_input
 from millrace.serving.batch.prompts.sampling import Sampling
 from millrace.serving.batch.prompts.vllm_job import VllmJob, engine_arguments_of
-from millrace.serving.batch.prompts.vllm_place import engines_of, gpus_of_ray, vllm_version
+from millrace.serving.batch.prompts.vllm_workers import engines_of, gpus_of_ray, vllm_version
 from millrace.serving.batch.scoring import How, Target, score
-from millrace.serving.batch.source import open_input
 from tests.language_model import byte_tokenizer
 
 PYTHON = Path(os.environ["MILLRACE_VLLM_PYTHON"]) if "MILLRACE_VLLM_PYTHON" in os.environ else None

@@ -13,16 +13,16 @@ import numpy as np
 import pytest
 import torch
 
-from millrace.export.language.form_folder import FormFolder
-from millrace.export.language.forms import LANGUAGE_FORMS, TENSORS
-from millrace.export.language.golden import golden_of
-from millrace.export.language.judge import Gates
+from millrace.export.language.golden_texts import golden_of
 from millrace.export.language.language_exporter import Held, LanguageExporter
+from millrace.export.language.language_variants import LANGUAGE_FORMS, TENSORS
 from millrace.export.language.text_loss import text_loss
-from millrace.export.language.vllm_place import lacking_vllm
-from millrace.models.apart import Limits, run_apart
-from millrace.models.specs.language import GenerationSpec
-from millrace.serving.language.vllm_config import engine_arguments
+from millrace.export.language.variant_folder import FormFolder
+from millrace.export.select import Gates
+from millrace.export.vllm.vllm_place import lacking_vllm
+from millrace.models.common.subprocess_runner import Limits, run_apart
+from millrace.models.config.language_spec import GenerationSpec
+from millrace.serving.triton.language.vllm_config import engine_arguments
 from tests.unit.export import language_models
 
 pytestmark = pytest.mark.gpu

@@ -6,17 +6,17 @@ from datetime import UTC, datetime
 
 import numpy as np
 
-from millrace.models.features import FEATURES
-from millrace.models.places import Places
-from millrace.models.registry import CHAMPION
-from millrace.models.tracking import client
-from millrace.serving.client import TritonClient
-from millrace.serving.ledger import ledger_of
-from millrace.serving.model_release import Request
-from millrace.serving.outcome import Outcome
-from millrace.serving.reconcile import reconcile
-from millrace.serving.repository import Repository
-from millrace.serving.standing import Release
+from millrace.models.common.installation import Places
+from millrace.models.inference.features import FEATURES
+from millrace.models.registry.mlflow_registry import CHAMPION
+from millrace.models.registry.tracking import client
+from millrace.serving.release.apply import Request
+from millrace.serving.release.ledger import ledger_of
+from millrace.serving.release.outcome import Outcome
+from millrace.serving.release.reconcile import reconcile
+from millrace.serving.release.release_state import Release
+from millrace.serving.triton.client import TritonClient
+from millrace.serving.triton.repository import Repository
 from millrace.tasks.release import RegistryDesk
 from tests.integration.planted import GOLDEN, Planted, softmax, weights_of
 

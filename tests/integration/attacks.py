@@ -6,9 +6,14 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from millrace.flows.webhook_delivery import ID_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER, signature
-from millrace.models.model_input import FEATURES
-from millrace.serving.client import TOKEN_HEADER
+from millrace.flows.triggers.webhook_delivery import (
+    ID_HEADER,
+    SIGNATURE_HEADER,
+    TIMESTAMP_HEADER,
+    signature,
+)
+from millrace.models.inference.model_input import FEATURES
+from millrace.serving.triton.client import TOKEN_HEADER
 from tests.integration.stranger import Ask
 
 JSON = {"Content-Type": "application/json"}

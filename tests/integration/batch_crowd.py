@@ -27,8 +27,8 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import yaml
 
-from millrace.models.errors import MillraceError
-from millrace.serving.batch.partition import Partition
+from millrace.models.common.errors import MillraceError
+from millrace.serving.batch.commit import Partition
 from tests.integration.batch_kills import DATE, answer, prepare
 from tests.integration.conftest import make_home
 

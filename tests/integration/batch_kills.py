@@ -27,14 +27,14 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from onnx import TensorProto, helper
 
-from millrace.models.arrays import Array
-from millrace.models.cluster import connected
-from millrace.models.features import Encoding, Feature
-from millrace.serving.batch.partition import Partition
-from millrace.serving.batch.report import BatchReport
+from millrace.models.common.arrays import Array
+from millrace.models.common.ray_cluster import connected
+from millrace.models.inference.features import Encoding, Feature
+from millrace.serving.batch.commit import Partition
+from millrace.serving.batch.input.find_input import open_input
+from millrace.serving.batch.monitoring.batch_report import BatchReport
 from millrace.serving.batch.row_job import RowJob, Scorer
 from millrace.serving.batch.scoring import How, Target, score
-from millrace.serving.batch.source import open_input
 from tests.integration.graphs import proto
 
 DATE = "2026-01-05"

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from millrace.models.places import Places
-from millrace.serving import triton
+from millrace.models.common.installation import Places
+from millrace.serving.triton import server
 from tests.integration.asked import Line
 from tests.integration.ports import free_endpoint, service_ports
 
-CLI = "from millrace.flows.cli import main; main()"
+CLI = "from millrace.flows.cli.main import main; main()"
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
@@ -143,7 +143,7 @@ def line(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Line]:
     home, endpoint = tmp_path_factory.mktemp("home"), free_endpoint()
     uri = f"sqlite:///{home}/mlflow.db"
     places = Places(home, uri, str(home / "tables"), triton=(endpoint,)).prepared()
-    with triton.running(places, endpoint) as client:
+    with server.running(places, endpoint) as client:
         yield Line(places, client)
 
 

@@ -7,16 +7,16 @@ from pathlib import Path
 import numpy as np
 import onnxruntime as ort
 
-from millrace.models.digest import digest_of, digest_of_all
-from millrace.models.errors import WorkError
-from millrace.models.specs.rollout import RolloutSpec
-from millrace.models.specs.serving import ServingSpec
-from millrace.serving.expected import Expected
-from millrace.serving.golden import GoldenBatch
-from millrace.serving.language.draft import Draft
-from millrace.serving.standing import Release, Wish
-from millrace.serving.status import Tags
-from millrace.serving.version_folder import Artifact
+from millrace.models.common.digest import digest_of, digest_of_all
+from millrace.models.common.errors import WorkError
+from millrace.models.config.rollout_spec import RolloutSpec
+from millrace.models.config.serving_spec import ServingSpec
+from millrace.serving.release.golden_batch import GoldenBatch
+from millrace.serving.release.release_state import Release, Wish
+from millrace.serving.release.version_check import Expected
+from millrace.serving.release.version_tags import Tags
+from millrace.serving.triton.language.draft_files import Draft
+from millrace.serving.triton.version_folder import Artifact
 
 ROWS = np.random.default_rng(1).normal(size=(5, 4)).astype(np.float32)
 

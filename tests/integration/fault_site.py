@@ -12,11 +12,11 @@ from typing import Any
 
 import deltalake
 
-from millrace.models.places import Endpoint, Places
-from millrace.models.registry import CHAMPION, registry_of
-from millrace.serving import triton
-from millrace.serving.client import TritonClient
-from millrace.serving.ledger import ledger_of
+from millrace.models.common.installation import Endpoint, Places
+from millrace.models.registry.mlflow_registry import CHAMPION, registry_of
+from millrace.serving.release.ledger import ledger_of
+from millrace.serving.triton import server
+from millrace.serving.triton.client import TritonClient
 from tests.integration.conftest import Done, Home, make_home
 from tests.integration.planted import good, ingest_rows, plant
 from tests.integration.ports import free_ports
@@ -142,7 +142,7 @@ def a_site(
     site.home.mkdir()
     mount(site.home, HOME_MIB * MIB)
     try:
-        with triton.running(site.places.prepared(), endpoint):
+        with server.running(site.places.prepared(), endpoint):
             (fill or _trained)(site)
             _copied(site.home, site.pristine)
             for command in commands:

@@ -24,8 +24,8 @@ import grpc
 import psutil
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from millrace.serving.openai_api.key_file import FILE, change
-from millrace.serving.openai_api.keys import added, new_secret
+from millrace.serving.openai_api.api_key import added, new_secret
+from millrace.serving.openai_api.api_key_file import FILE, change
 from tests.integration.guard_stand import Stand, stand
 from tests.integration.test_openai_api import running as door_running
 

@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto, helper
 
-from millrace.models.digest import digest_of
-from millrace.models.places import Endpoint, Places
-from millrace.models.specs.serving import ServingSpec
-from millrace.serving import triton
-from millrace.serving.client import TritonClient
-from millrace.serving.config import latest, model_config
-from millrace.serving.repository import Repository
-from millrace.serving.version_folder import Artifact
+from millrace.models.common.digest import digest_of
+from millrace.models.common.installation import Endpoint, Places
+from millrace.models.config.serving_spec import ServingSpec
+from millrace.serving.triton import server
+from millrace.serving.triton.client import TritonClient
+from millrace.serving.triton.model_config import latest, model_config
+from millrace.serving.triton.repository import Repository
+from millrace.serving.triton.version_folder import Artifact
 from tests.integration.graphs import FLOAT, proto
 from tests.integration.ports import free_endpoint
 
@@ -88,7 +88,7 @@ def tensor(rows: np.ndarray, **changed: Any) -> dict[str, Any]:
 def stand(home: Path) -> Iterator[Stand]:
     """Start a Triton and its guard, with the models `sums` and `words`."""
     places, endpoint = Places(home, "", "").prepared(), free_endpoint()
-    with triton.running(places, endpoint) as client:
+    with server.running(places, endpoint) as client:
         repository = Repository(places.model_repository, places.staging)
         for name, graph in (("sums", _sums()), ("words", _words())):
             path = places.staging / f"{name}.onnx"

@@ -11,10 +11,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from millrace.models.places import Endpoint, Places
-from millrace.serving import model_release as module
-from millrace.serving import trial
-from millrace.serving.client import TritonClient
+from millrace.models.common.installation import Endpoint, Places
+from millrace.serving.release import apply as module
+from millrace.serving.release import trial
+from millrace.serving.triton.client import TritonClient
 from millrace.tasks.release import RegistryDesk
 from tests.integration.asked import Line
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from millrace.flows.services import answers
+from millrace.flows.services.service_specs import answers
 from tests.integration.conftest import Home, make_home
 
 START_SECONDS = 120.0
@@ -59,7 +59,7 @@ def running_mlflow(path: Path, **environment: str) -> Iterator[Mlflow]:
     path.mkdir(mode=0o700)
     with (path / "mlflow.log").open("wb") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "millrace.flows.services", "mlflow"],
+            [sys.executable, "-m", "millrace.flows.services.service_specs", "mlflow"],
             env=home.environment,
             stdout=log,
             stderr=subprocess.STDOUT,

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from tritonclient.grpc import aio
 
-from millrace.models.features import FEATURES
-from millrace.serving.client import to_input
+from millrace.models.inference.features import FEATURES
+from millrace.serving.triton.client import to_input
 from tests.integration.planted import GOLDEN, softmax, weights_of
 
 

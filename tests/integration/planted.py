@@ -17,16 +17,16 @@ import yaml
 from onnx import TensorProto, helper, numpy_helper
 
 from millrace.export.certificate import Certificate, Stage
-from millrace.models.digest import digest_of_all
-from millrace.models.features import Encoding, Feature
-from millrace.models.model_input import FEATURES
-from millrace.models.package import DIGEST_TAG, EVIDENCE_TAG, EXTRA_FILES
-from millrace.models.pipeline import Pipeline
-from millrace.models.places import Places
-from millrace.models.registry import registry_of
-from millrace.models.specs.dataset import DatasetSpec
-from millrace.models.tables import ingest
-from millrace.models.tracking import client
+from millrace.models.common.digest import digest_of_all
+from millrace.models.common.installation import Places
+from millrace.models.config.dataset_spec import DatasetSpec
+from millrace.models.config.pipeline import Pipeline
+from millrace.models.data.ingest import ingest
+from millrace.models.inference.features import Encoding, Feature
+from millrace.models.inference.model_input import FEATURES
+from millrace.models.registry.mlflow_registry import registry_of
+from millrace.models.registry.tracking import client
+from millrace.models.registry.version_files import DIGEST_TAG, EVIDENCE_TAG, EXTRA_FILES
 
 WIDTH = 4
 LABELS = ("x", "y", "z")

@@ -10,7 +10,7 @@ import random
 import secrets
 import socket
 
-from millrace.models.places import Endpoint
+from millrace.models.common.installation import Endpoint
 
 FIRST, EACH, PROCESSES = 20_000, 2_000, 6
 SERVICES = (

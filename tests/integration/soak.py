@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from millrace.models.places import Places
-from millrace.serving import triton
+from millrace.models.common.installation import Places
+from millrace.serving.triton import server
 from tests.integration.asked import Line
 from tests.integration.planted import good, plant
 from tests.integration.ports import free_endpoint
@@ -73,7 +73,7 @@ def soak(home: Path, swaps: int, requests: int, rate: float) -> Report:
     endpoint = free_endpoint()
     uri = f"sqlite:///{home}/mlflow.db"
     places = Places(home, uri, str(home / "tables"), triton=(endpoint,)).prepared()
-    with triton.running(places, endpoint) as client:
+    with server.running(places, endpoint) as client:
         line = Line(places, client)
         versions = [plant(places, NAME, good(seed, pipeline=FREE)) for seed in (0, 1)]
         for version in versions:  # both are proved before the load

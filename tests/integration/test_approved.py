@@ -6,11 +6,11 @@ from collections.abc import Iterator
 import deltalake
 import pytest
 
-from millrace.models.cluster import connected
-from millrace.models.errors import InputError
-from millrace.models.pipeline import Pipeline
-from millrace.models.tracking import client
-from millrace.serving.batch.report import BatchReport
+from millrace.models.common.errors import InputError
+from millrace.models.common.ray_cluster import connected
+from millrace.models.config.pipeline import Pipeline
+from millrace.models.registry.tracking import client
+from millrace.serving.batch.monitoring.batch_report import BatchReport
 from millrace.tasks.score import Telling, scored
 from tests.integration.asked import Line
 from tests.integration.planted import DATASET, Planted, good, ingest_rows, plant

@@ -19,10 +19,12 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake
 from websockets.sync.client import connect
 from websockets.typing import Origin, Subprotocol
 
-from millrace.flows import processes, schedule_state, services, settings
-from millrace.flows.deployment_upkeep import home_id
-from millrace.flows.prefect_login import prefect_login
-from millrace.flows.schedule_state import Schedules
+from millrace.flows import settings
+from millrace.flows.deployments import schedule_state
+from millrace.flows.deployments.catch_up import home_id
+from millrace.flows.deployments.schedule_state import Schedules
+from millrace.flows.services import processes, service_specs
+from millrace.flows.services.prefect_login import prefect_login
 from millrace.flows.settings import MARK, Settings
 from tests.integration.foreign_page import (
     EVIL,
@@ -77,11 +79,11 @@ class Site:
     def name(self) -> str:
         return f"score-digits-{home_id(self.settings)}"
 
-    def start(self, part: services.Service) -> None:
+    def start(self, part: service_specs.Service) -> None:
         with part.log.open("ab") as log:
             self.started[part.name] = subprocess.Popen(
                 part.argv,
-                env=services.unsupervised_environment(self.settings, part)
+                env=service_specs.unsupervised_environment(self.settings, part)
                 | {"PYTHONPATH": str(self.folder)},
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -149,9 +151,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         chosen.places().prepared()
         site = Site(chosen, folder)
         try:
-            site.start(services.prefect_server(chosen))
-            site.start(services.deployments(chosen))
-            ready = services.deployments_ready_file(chosen)
+            site.start(service_specs.prefect_server(chosen))
+            site.start(service_specs.deployments(chosen))
+            ready = service_specs.deployments_ready_file(chosen)
             wait(ready.exists, 240, "the deployments are registered")
             yield site
         finally:

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-from millrace.flows.sign_version import sign_version
-from millrace.models.package import DIGEST_TAG, EVIDENCE_TAG, EXTRA_FILES
-from millrace.models.registry import registry_of
-from millrace.models.signing import SIGNATURE_TAG
-from millrace.models.tracking import client
-from millrace.serving.names import is_made_here
-from millrace.serving.outcome import Outcome
+from millrace.flows.cli.sign_version import sign_version
+from millrace.models.registry.mlflow_registry import registry_of
+from millrace.models.registry.signing import SIGNATURE_TAG
+from millrace.models.registry.tracking import client
+from millrace.models.registry.version_files import DIGEST_TAG, EVIDENCE_TAG, EXTRA_FILES
+from millrace.serving.release.outcome import Outcome
+from millrace.serving.triton.names import is_made_here
 from millrace.tasks.release import Lookout
 from tests.integration.asked import Asking, Line
 from tests.integration.planted import Planted, good, ingest_rows, plant, seal

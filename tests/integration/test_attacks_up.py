@@ -16,11 +16,11 @@ import psutil
 import pytest
 from tritonclient.grpc import service_pb2
 
-from millrace.flows import control
-from millrace.flows.keys import add_key
+from millrace.flows.cli.api_keys import add_key
+from millrace.flows.services import control
 from millrace.flows.settings import PORTS
-from millrace.serving.client import connection
-from millrace.serving.ledger import ledger_of
+from millrace.serving.release.ledger import ledger_of
+from millrace.serving.triton.client import connection
 from tests.integration.attacks import (
     completions,
     delivery,

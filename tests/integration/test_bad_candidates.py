@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from millrace.models.digest import digest_of
-from millrace.models.features import FEATURES
-from millrace.models.package import DIGEST_TAG
-from millrace.models.places import Places
-from millrace.models.tracking import client
-from millrace.serving import trial_limits
-from millrace.serving.outcome import checked
+from millrace.models.common.digest import digest_of
+from millrace.models.common.installation import Places
+from millrace.models.inference.features import FEATURES
+from millrace.models.registry.tracking import client
+from millrace.models.registry.version_files import DIGEST_TAG
+from millrace.serving.release import trial_limits
+from millrace.serving.release.outcome import checked
 from tests.integration.asked import Asking, Line, nothing_of_a_trial_is_left
 from tests.integration.planted import (
     GOLDEN,

@@ -14,10 +14,18 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
-from millrace.flows import control, environment, settings
-from millrace.flows.prefect_login import prefect_login
+from millrace.flows import environment, settings
+from millrace.flows.services import control
+from millrace.flows.services.prefect_login import prefect_login
 from millrace.flows.settings import Settings
-from millrace.models.mlflow_pages import KIND, KIND_OF_OURS, REGISTRY, TRAINING, page, version_page
+from millrace.models.registry.mlflow_pages import (
+    KIND,
+    KIND_OF_OURS,
+    REGISTRY,
+    TRAINING,
+    page,
+    version_page,
+)
 from tests.integration.chromium import LOADED_MS, browser, log_in, picture, pictures, save
 from tests.integration.ports import service_ports
 
@@ -27,7 +35,7 @@ if TYPE_CHECKING:
 # The first test waits for a whole pipeline.
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(900)]
 
-CLI = "from millrace.flows.cli import main; main()"
+CLI = "from millrace.flows.cli.main import main; main()"
 EXAMPLE = Path(__file__).parents[2] / "examples" / "digits.yaml"
 
 

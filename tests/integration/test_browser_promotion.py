@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from millrace.models.mlflow_pages import version_page
+from millrace.models.registry.mlflow_pages import version_page
 from tests.integration.chromium import LOADED_MS, browser, pictures, save
 from tests.integration.up import NAME, Up, all_up
 

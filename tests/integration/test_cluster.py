@@ -17,11 +17,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from millrace.models.errors import InputError
-from millrace.models.places import Places
-from millrace.models.registry import CHAMPION
-from millrace.models.tracking import client
-from millrace.serving.batch.source import open_input
+from millrace.models.common.errors import InputError
+from millrace.models.common.installation import Places
+from millrace.models.registry.mlflow_registry import CHAMPION
+from millrace.models.registry.tracking import client
+from millrace.serving.batch.input.find_input import open_input
 from tests.integration.conftest import Done, Home
 from tests.integration.planted import LABELS, WIDTH, busy, ingest_rows, plant, softmax, weights_of
 from tests.integration.planted import SEED as WEIGHTS
@@ -80,7 +80,7 @@ class Stage:
     def jobs(self, day: str) -> list[dict[str, Any]]:
         """Return the jobs that were submitted for a day."""
         program = (
-            "import dataclasses, json, sys; from millrace.models.ray_jobs import RayJobs; "
+            "import dataclasses, json, sys; from millrace.models.common.ray_jobs import RayJobs; "
             "print(json.dumps([dataclasses.asdict(job) for job in RayJobs(sys.argv[1]).all()]))"
         )
         done = subprocess.run(

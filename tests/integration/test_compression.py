@@ -9,13 +9,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from millrace.models import shards, snapshots, tables
-from millrace.models.cluster import connected
-from millrace.models.features import fit_encoding
-from millrace.models.pipeline_file import load_pipeline
-from millrace.models.places import Places
-from millrace.models.trainer import TrainResult, fit
-from millrace.models.training import TrainJob
+from millrace.models.common.installation import Places
+from millrace.models.common.ray_cluster import connected
+from millrace.models.config.pipeline_file import load_pipeline
+from millrace.models.data import ingest, snapshots
+from millrace.models.inference.features import fit_encoding
+from millrace.models.training import shards
+from millrace.models.training.loop import TrainJob
+from millrace.models.training.trainer import TrainResult, fit
 
 EPOCHS = 6
 
@@ -35,7 +36,7 @@ from pathlib import Path
 
 import torch.distributed
 
-from millrace.models.mlp import Perceptron
+from millrace.models.families.mlp import Perceptron
 
 
 class Dying(Perceptron):
@@ -63,7 +64,7 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TrainResult]:
     pipeline = load_pipeline(folder / "dying.yaml")
     home = folder / "home"
     places = Places(home, f"sqlite:///{home}/mlflow.db", str(home / "tables")).prepared()
-    snapshot = tables.ingest(pipeline, places)
+    snapshot = ingest.ingest(pipeline, places)
     shares = pipeline.dataset.split
     encoding = fit_encoding(snapshot.schema, snapshots.scan(snapshot, "train", shares))
     rows = snapshots.count_rows(snapshot, "train", shares)

@@ -17,10 +17,11 @@ from tritonclient import grpc as triton_grpc
 from tritonclient import http as triton_http
 from tritonclient.utils import InferenceServerException
 
-from millrace.models.places import Endpoint, Places
-from millrace.serving import guard, triton
-from millrace.serving.client import TOKEN_HEADER, TOKEN_METADATA
-from millrace.serving.guard.config import MAX_BODY_BYTES, MAX_PATH_BYTES
+from millrace.models.common.installation import Endpoint, Places
+from millrace.serving import guard
+from millrace.serving.guard.envoy_config import MAX_BODY_BYTES, MAX_PATH_BYTES
+from millrace.serving.triton import server as triton
+from millrace.serving.triton.client import TOKEN_HEADER, TOKEN_METADATA
 from tests.integration.guard_stand import INFER, Stand, stand, tensor
 from tests.integration.ports import free_endpoint
 

@@ -17,8 +17,8 @@ from deltalake import DeltaTable
 from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from millrace.serving.batch.reader import NO_KEY
-from millrace.serving.batch.settle import TWICE
+from millrace.serving.batch.input.reader import NO_KEY
+from millrace.serving.batch.reconcile_rows import TWICE
 from tests.instruct_model import CHATML, CHATS, TURN_END, opened, write_instruct
 
 pytestmark = pytest.mark.timeout(600)

@@ -11,22 +11,22 @@ from pathlib import Path
 
 import pytest
 
-from millrace.export.language.language_candidate import LanguageStage
-from millrace.export.language.language_certificate import CertifiedForm, LanguageCertificate
-from millrace.models.errors import WorkError
-from millrace.models.package import ModelVersion
-from millrace.models.places import Places
-from millrace.models.specs.rollout import RolloutSpec
-from millrace.serving import triton
-from millrace.serving.client import TritonClient
-from millrace.serving.language.expected import GoldenPrompts
-from millrace.serving.language.request import Sampling
-from millrace.serving.ledger import Ledger
-from millrace.serving.model_release import Request
-from millrace.serving.outcome import Outcome
-from millrace.serving.reconcile import reconcile
-from millrace.serving.repository import Repository
-from millrace.tasks.language.certify import asked, faults_of
+from millrace.export.language_candidate import LanguageStage
+from millrace.export.language_certificate import CertifiedForm, LanguageCertificate
+from millrace.models.common.errors import WorkError
+from millrace.models.common.installation import Places
+from millrace.models.config.rollout_spec import RolloutSpec
+from millrace.models.registry.version_files import ModelVersion
+from millrace.serving.release.apply import Request
+from millrace.serving.release.golden_prompts import GoldenPrompts
+from millrace.serving.release.ledger import Ledger
+from millrace.serving.release.outcome import Outcome
+from millrace.serving.release.reconcile import reconcile
+from millrace.serving.triton import server
+from millrace.serving.triton.client import TritonClient
+from millrace.serving.triton.language.stream_request import Sampling
+from millrace.serving.triton.repository import Repository
+from millrace.tasks.kinds.language.language_certify import asked, faults_of
 from tests.integration.backends import kill_backends
 from tests.integration.desk import FileDesk
 from tests.integration.ports import free_endpoint
@@ -84,7 +84,7 @@ def line(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Line]:
     made = tmp_path_factory.mktemp("made")
     models = (make(made / "0", TEXT), make(made / "1", TEXT, seed=1))
     places = Places(tmp_path_factory.mktemp("home"), "", "").prepared()
-    with triton.running(places, free_endpoint()) as client:
+    with server.running(places, free_endpoint()) as client:
         yield Line(client, places, models)
 
 

@@ -22,16 +22,16 @@ import openvino as ov
 import pytest
 from openvino import opset13 as ops
 
-from millrace.models.errors import InputError, TransientError
-from millrace.models.language_generation import MAX_TOKENS
-from millrace.models.places import Endpoint, Places
-from millrace.models.specs.language import GenerationSpec
-from millrace.serving import triton
-from millrace.serving.client import TritonClient
-from millrace.serving.config import loaded_anew, specific, to_text
-from millrace.serving.language.client import AsyncLanguageClient, LanguageClient
-from millrace.serving.language.config import language_config
-from millrace.serving.language.request import Piece, Sampling
+from millrace.models.common.errors import InputError, TransientError
+from millrace.models.common.generation import MAX_TOKENS
+from millrace.models.common.installation import Endpoint, Places
+from millrace.models.config.language_spec import GenerationSpec
+from millrace.serving.triton import server as triton
+from millrace.serving.triton.client import TritonClient
+from millrace.serving.triton.language.openvino_config import language_config
+from millrace.serving.triton.language.stream_client import AsyncLanguageClient, LanguageClient
+from millrace.serving.triton.language.stream_request import Piece, Sampling
+from millrace.serving.triton.model_config import loaded_anew, specific, to_text
 from tests.integration.backends import kill_backends
 from tests.integration.ports import free_endpoint
 from tests.language_model import ASSISTANT, Made, make

@@ -15,14 +15,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from millrace.models.cluster import connected
-from millrace.models.language.loop import EXPORTED, LanguageJob, Write, train
+from millrace.models.common.ray_cluster import connected
+from millrace.models.language.corpus.sequences import Packed, Sequences, SequencesInMemory
+from millrace.models.language.decoder_loop import EXPORTED, LanguageJob, Write, train
+from millrace.models.language.decoder_trainer import LanguageResult, fit_language
 from millrace.models.language.parallel import strategy_of
 from millrace.models.language.recipe import DecoderSpec, Lora, Parallel, Recipe
 from millrace.models.language.run_events import Resumed, RunEvent
-from millrace.models.language.sequences import Packed, Sequences, SequencesInMemory
-from millrace.models.language.trainer import LanguageResult, fit_language
-from millrace.models.progress import WorkersFailed
+from millrace.models.training.progress import WorkersFailed
 
 VOCAB, CONTEXT, ROWS = 64, 32, 42
 SPEC = DecoderSpec(

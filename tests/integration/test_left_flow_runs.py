@@ -8,13 +8,13 @@ from typing import Any
 
 import httpx
 
-from millrace.flows.left_flow_runs import FOLDER
+from millrace.flows.deployments.left_flow_runs import FOLDER
 
 PROGRAM = """
 import os, sys
 from pathlib import Path
 from prefect import flow
-from millrace.flows.left_flow_runs import end_left, noted_flow_run
+from millrace.flows.deployments.left_flow_runs import end_left, noted_flow_run
 
 folder = Path(sys.argv[1])
 

@@ -17,11 +17,11 @@ import psutil
 import pytest
 from tritonclient import grpc, http
 
-from millrace.models.places import Endpoint, Places
-from millrace.models.registry import registry_of
-from millrace.models.tracking import client
-from millrace.serving.batch.missed import committed_dates
-from millrace.serving.triton import running
+from millrace.models.common.installation import Endpoint, Places
+from millrace.models.registry.mlflow_registry import registry_of
+from millrace.models.registry.tracking import client
+from millrace.serving.batch.missed_dates import committed_dates
+from millrace.serving.triton.server import running
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -24,14 +24,14 @@ import openai
 import pytest
 from openai import OpenAI
 
-from millrace.models.places import Endpoint, Places
-from millrace.models.specs.language import GenerationSpec
-from millrace.serving import triton
-from millrace.serving.client import TritonClient
-from millrace.serving.config import specific, to_text
-from millrace.serving.language.config import language_config
-from millrace.serving.openai_api.key_file import FILE, change
-from millrace.serving.openai_api.keys import added, new_secret, revoked
+from millrace.models.common.installation import Endpoint, Places
+from millrace.models.config.language_spec import GenerationSpec
+from millrace.serving.openai_api.api_key import added, new_secret, revoked
+from millrace.serving.openai_api.api_key_file import FILE, change
+from millrace.serving.triton import server as triton
+from millrace.serving.triton.client import TritonClient
+from millrace.serving.triton.language.openvino_config import language_config
+from millrace.serving.triton.model_config import specific, to_text
 from tests.integration.ports import free_endpoint, free_ports
 from tests.language_model import Made, make
 

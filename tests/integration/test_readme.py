@@ -10,7 +10,7 @@ import pytest
 from sklearn.datasets import load_breast_cancer
 from typer.main import get_command
 
-from millrace.flows.cli import app
+from millrace.flows.cli.main import app
 
 pytestmark = pytest.mark.timeout(900)
 

@@ -8,19 +8,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from millrace.models import apart
-from millrace.models.errors import TransientError
-from millrace.models.features import FEATURES
-from millrace.models.places import Places
-from millrace.serving import model_release, triton
-from millrace.serving.client import TritonClient
-from millrace.serving.ledger import Ledger
-from millrace.serving.model_release import Request
-from millrace.serving.observe import Observer
-from millrace.serving.outcome import Outcome
-from millrace.serving.reconcile import reconcile
-from millrace.serving.repository import Repository
-from millrace.serving.version_folder import ONNX
+from millrace.models.common import subprocess_runner
+from millrace.models.common.errors import TransientError
+from millrace.models.common.installation import Places
+from millrace.models.inference.features import FEATURES
+from millrace.serving.release import apply
+from millrace.serving.release.apply import Request
+from millrace.serving.release.ledger import Ledger
+from millrace.serving.release.observe import Observer
+from millrace.serving.release.outcome import Outcome
+from millrace.serving.release.reconcile import reconcile
+from millrace.serving.triton import server
+from millrace.serving.triton.client import TritonClient
+from millrace.serving.triton.repository import Repository
+from millrace.serving.triton.version_folder import ONNX
 from tests.integration.desk import FileDesk
 from tests.integration.planted import GOLDEN, classifier, softmax, weights_of
 from tests.integration.ports import free_endpoint
@@ -73,7 +74,7 @@ class Served:
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[TritonClient, Places]]:
     places = Places(tmp_path_factory.mktemp("home"), "", "").prepared()
-    with triton.running(places, free_endpoint()) as client:
+    with server.running(places, free_endpoint()) as client:
         yield client, places
 
 
@@ -170,13 +171,13 @@ def test_a_damaged_folder_is_staged_again_and_stops_no_other_model(
 def test_an_alias_that_moves_back_during_the_proof_gives_the_version_no_traffic(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    prove = model_release.trial.try_on_replica
+    prove = apply.trial.try_on_replica
 
     def moved_meanwhile(*arguments: object, **options: object) -> object:
         served.desk.champions[served.name] = 1
         return prove(*arguments, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(model_release.trial, "try_on_replica", moved_meanwhile)
+    monkeypatch.setattr(apply.trial, "try_on_replica", moved_meanwhile)
     served.release(2)
     assert served.events() == [("live", 1)]
     assert served.answers() == 1
@@ -185,13 +186,13 @@ def test_an_alias_that_moves_back_during_the_proof_gives_the_version_no_traffic(
 def test_a_version_that_served_for_a_moment_is_in_the_table(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    load = model_release.loading.load
+    load = apply.loading.load
 
     def moved_meanwhile(*arguments: object, **options: object) -> None:
         load(*arguments, **options)  # type: ignore[arg-type]
         served.desk.champions[served.name] = 1
 
-    monkeypatch.setattr(model_release.loading, "load", moved_meanwhile)
+    monkeypatch.setattr(apply.loading, "load", moved_meanwhile)
     served.release(2)
     assert served.events() == [("live", 1), ("live", 2), ("live", 1)]
     assert "moved during" in served.ledger.releases(served.name)[-1].asked_by
@@ -201,14 +202,14 @@ def test_a_version_that_served_for_a_moment_is_in_the_table(
 def test_a_live_version_must_answer_as_certified_by_its_served_name(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    load = model_release.loading.load
+    load = apply.loading.load
 
     def with_another_file(action: object, *arguments: object, **options: object) -> None:
         if getattr(action, "version", 0) == 2:
             replace_file(served, 2, seed=7)
         load(action, *arguments, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(model_release.loading, "load", with_another_file)
+    monkeypatch.setattr(apply.loading, "load", with_another_file)
     assert "differ" in str(served.release(2).error)
     assert (served.answers(), served.status(2)) == (1, "refused")
 
@@ -220,7 +221,7 @@ def test_a_process_of_a_trial_that_is_killed_refuses_nothing(
     killed.write_text("#!/bin/sh\nkill -9 $$\n")
     killed.chmod(0o755)
     with monkeypatch.context() as patched:
-        patched.setattr(apart.sys, "executable", str(killed))
+        patched.setattr(subprocess_runner.sys, "executable", str(killed))
         error = served.release(2).error
     assert error is not None
     assert error.transient

@@ -8,12 +8,12 @@ from itertools import count
 import pytest
 from mlflow.exceptions import MlflowException
 
-from millrace.models.machine import this_machine
-from millrace.models.tracking import client
-from millrace.serving.golden import GoldenBatch
-from millrace.serving.outcome import Outcome
-from millrace.serving.repository import Repository
-from millrace.serving.version_folder import ONNX, Artifact
+from millrace.models.common.hardware import this_machine
+from millrace.models.registry.tracking import client
+from millrace.serving.release.golden_batch import GoldenBatch
+from millrace.serving.release.outcome import Outcome
+from millrace.serving.triton.repository import Repository
+from millrace.serving.triton.version_folder import ONNX, Artifact
 from tests.integration.asked import Asking, Line
 from tests.integration.planted import Planted, good, ingest_rows, plant
 
@@ -129,7 +129,7 @@ def test_a_fault_of_this_machine_or_of_mlflow_refuses_nothing(
 
     with monkeypatch.context() as patched, Asking(line, live.name, 0) as asking:
         if isinstance(fault, OSError):
-            patched.setattr("millrace.serving.repository.Repository.stage", broken)
+            patched.setattr("millrace.serving.triton.repository.Repository.stage", broken)
         else:
             patched.setattr("mlflow.MlflowClient.get_model_version_download_uri", broken)
         outcome = released(line, second)

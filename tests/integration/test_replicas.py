@@ -8,15 +8,15 @@ from pathlib import Path
 import psutil
 import pytest
 
-from millrace.models.errors import TransientError
-from millrace.models.places import Endpoint, Places
-from millrace.serving import triton
-from millrace.serving.client import TritonClient
-from millrace.serving.ledger import Ledger
-from millrace.serving.model_release import Request
-from millrace.serving.outcome import Outcome
-from millrace.serving.reconcile import reconcile
-from millrace.serving.repository import Repository
+from millrace.models.common.errors import TransientError
+from millrace.models.common.installation import Endpoint, Places
+from millrace.serving.release.apply import Request
+from millrace.serving.release.ledger import Ledger
+from millrace.serving.release.outcome import Outcome
+from millrace.serving.release.reconcile import reconcile
+from millrace.serving.triton import server as triton
+from millrace.serving.triton.client import TritonClient
+from millrace.serving.triton.repository import Repository
 from tests.integration.desk import FileDesk
 from tests.integration.planted import GOLDEN, classifier, weights_of
 from tests.integration.ports import free_endpoint

@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from millrace.models.features import FEATURES
-from millrace.models.places import Places
-from millrace.models.specs.rollout import JudgeSpec, RolloutSpec
-from millrace.serving import triton
-from millrace.serving.client import TritonClient
-from millrace.serving.index import ready_versions
-from millrace.serving.ledger import Ledger
-from millrace.serving.model_release import Request
-from millrace.serving.reconcile import reconcile
-from millrace.serving.repository import Repository
+from millrace.models.common.installation import Places
+from millrace.models.config.rollout_spec import JudgeSpec, RolloutSpec
+from millrace.models.inference.features import FEATURES
+from millrace.serving.release.apply import Request
+from millrace.serving.release.ledger import Ledger
+from millrace.serving.release.reconcile import reconcile
+from millrace.serving.triton import server
+from millrace.serving.triton.client import TritonClient
+from millrace.serving.triton.repository import Repository
+from millrace.serving.triton.server_index import ready_versions
 from tests.integration.backends import kill_backends
 from tests.integration.desk import FileDesk
 from tests.integration.planted import GOLDEN, WIDTH, classifier, weights_of
@@ -85,7 +85,7 @@ class Served:
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     places = Places(tmp_path_factory.mktemp("home"), "", "").prepared()
-    with triton.running(places, free_endpoint()) as client:
+    with server.running(places, free_endpoint()) as client:
         yield Served(client, places)
 
 

@@ -16,13 +16,14 @@ import httpx
 import psutil
 import pytest
 
-from millrace.flows import control, environment, processes, run_state, services, settings
-from millrace.flows.deployment_specs import DeploymentSpec
-from millrace.flows.deployment_upkeep import home_id, owned, put_right
-from millrace.flows.prefect_login import prefect_login
-from millrace.flows.schedule_loop import ScheduleLoop
+from millrace.flows import environment, run_state, settings
+from millrace.flows.deployments.catch_up import home_id, owned, put_right
+from millrace.flows.deployments.deployment_specs import DeploymentSpec
+from millrace.flows.deployments.schedule_loop import ScheduleLoop
+from millrace.flows.services import control, processes, service_specs
+from millrace.flows.services.prefect_login import prefect_login
 from millrace.flows.settings import MARK, Settings
-from millrace.models.errors import WorkError
+from millrace.models.common.errors import WorkError
 from tests.integration.ports import service_ports
 
 if TYPE_CHECKING:
@@ -290,12 +291,12 @@ def test_the_procfile_runs_everything_and_ctrl_c_ends_it(
             stdout=output,
             stderr=subprocess.STDOUT,
         )
-    servers = [each for each in services.local(chosen) if each.address]
-    ready = services.deployments_ready_file(chosen)
+    servers = [each for each in service_specs.local(chosen) if each.address]
+    ready = service_specs.deployments_ready_file(chosen)
 
     def well() -> bool:
         assert honcho.poll() is None, said.read_text()[-8000:]
-        return ready.exists() and all(services.healthy(each, None) for each in servers)
+        return ready.exists() and all(service_specs.healthy(each, None) for each in servers)
 
     try:
         _wait(well, 240, "all of them are well")

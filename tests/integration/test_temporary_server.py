@@ -13,8 +13,8 @@ import httpx
 import psutil
 import pytest
 
-from millrace.flows.processes import is_running, marked
-from millrace.flows.temporary_server import COMMAND, TEMPORARY, end_orphans
+from millrace.flows.services.processes import is_running, marked
+from millrace.flows.services.temporary_server import COMMAND, TEMPORARY, end_orphans
 from tests.integration.conftest import EXAMPLES, Home, make_home
 
 

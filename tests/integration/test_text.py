@@ -17,10 +17,10 @@ import pytest
 from tritonclient import grpc, http
 from tritonclient.utils import InferenceServerException
 
-from millrace.models.places import Endpoint, Places
-from millrace.models.tracking import client
-from millrace.serving.client import TritonClient
-from millrace.serving.triton import running
+from millrace.models.common.installation import Endpoint, Places
+from millrace.models.registry.tracking import client
+from millrace.serving.triton.client import TritonClient
+from millrace.serving.triton.server import running
 
 pytestmark = pytest.mark.timeout(600)
 

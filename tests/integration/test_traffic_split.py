@@ -15,20 +15,21 @@ from onnx import TensorProto, helper
 from tritonclient import grpc, http
 from tritonclient.utils import InferenceServerException
 
-from millrace.models.digest import digest_of
-from millrace.models.errors import InputError, WorkError
-from millrace.models.places import Places
-from millrace.models.specs.rollout import JudgeSpec, RolloutSpec
-from millrace.serving import split_metrics, triton
-from millrace.serving.backends.traffic_split.split_block import BLOCK
-from millrace.serving.client import TritonClient, to_input
-from millrace.serving.config import model_config, specific
-from millrace.serving.index import ready_versions
-from millrace.serving.judge import Counts
-from millrace.serving.repository import Repository
-from millrace.serving.rollout import Move, Split, first_split, move, next_split
-from millrace.serving.splitting import current, dismantle, divert
-from millrace.serving.version_folder import Artifact
+from millrace.models.common.digest import digest_of
+from millrace.models.common.errors import InputError, WorkError
+from millrace.models.common.installation import Places
+from millrace.models.config.rollout_spec import JudgeSpec, RolloutSpec
+from millrace.serving.rollout import split_metrics
+from millrace.serving.rollout.judge import Counts
+from millrace.serving.rollout.rollout import Move, Split, first_split, move, next_split
+from millrace.serving.rollout.splitting import current, dismantle, divert
+from millrace.serving.triton import server
+from millrace.serving.triton.backends.traffic_split.split_block import BLOCK
+from millrace.serving.triton.client import TritonClient, to_input
+from millrace.serving.triton.model_config import model_config, specific
+from millrace.serving.triton.repository import Repository
+from millrace.serving.triton.server_index import ready_versions
+from millrace.serving.triton.version_folder import Artifact
 from tests.integration.backends import kill_backends
 from tests.integration.graphs import constant, proto
 from tests.integration.ports import free_endpoint
@@ -103,7 +104,7 @@ class Served:
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     home = tmp_path_factory.mktemp("home")
     places = Places(home, "", "").prepared()
-    with triton.running(places, free_endpoint()) as client:
+    with server.running(places, free_endpoint()) as client:
         yield Served(client, Repository(places.model_repository, places.staging), places)
 
 

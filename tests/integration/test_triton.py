@@ -23,24 +23,25 @@ from tritonclient import grpc, http
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import InferenceServerException
 
-from millrace.models.errors import InputError, MillraceError, TransientError, WorkError
-from millrace.models.features import Encoding, Feature
-from millrace.models.places import Endpoint, Places
-from millrace.models.specs.serving import AcceleratorSpec
-from millrace.serving import model_release, plan, triton
-from millrace.serving.accelerator import accelerators_of
-from millrace.serving.backend_check import require_backend
-from millrace.serving.client import TOKEN_METADATA, TritonClient
-from millrace.serving.config import from_text
-from millrace.serving.language.expected import GoldenPrompts
-from millrace.serving.ledger import Ledger
-from millrace.serving.load import measure
-from millrace.serving.model_release import Request
-from millrace.serving.observe import Observer
-from millrace.serving.outcome import Outcome, checked
-from millrace.serving.reconcile import reconcile
-from millrace.serving.repository import Repository
-from millrace.serving.version_folder import Artifact
+from millrace.models.common.errors import InputError, MillraceError, TransientError, WorkError
+from millrace.models.common.installation import Endpoint, Places
+from millrace.models.config.serving_spec import AcceleratorSpec
+from millrace.models.inference.features import Encoding, Feature
+from millrace.serving.release import apply, plan
+from millrace.serving.release.apply import Request
+from millrace.serving.release.backend_check import require_backend
+from millrace.serving.release.golden_prompts import GoldenPrompts
+from millrace.serving.release.ledger import Ledger
+from millrace.serving.release.observe import Observer
+from millrace.serving.release.outcome import Outcome, checked
+from millrace.serving.release.reconcile import reconcile
+from millrace.serving.triton import server
+from millrace.serving.triton.accelerator import accelerators_of
+from millrace.serving.triton.client import TOKEN_METADATA, TritonClient
+from millrace.serving.triton.load_generator import measure
+from millrace.serving.triton.model_config import from_text
+from millrace.serving.triton.repository import Repository
+from millrace.serving.triton.version_folder import Artifact
 from tests.integration.attacks import CODE, CODE_CONFIG
 from tests.integration.backends import kill_backends
 from tests.integration.desk import ROWS, FileDesk
@@ -83,7 +84,7 @@ class Served:
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     home = tmp_path_factory.mktemp("home")
     places = Places(home, "", "").prepared()
-    with triton.running(places, free_endpoint()) as client:
+    with server.running(places, free_endpoint()) as client:
         yield Served(
             client,
             Repository(places.model_repository, places.staging),
@@ -415,7 +416,7 @@ def test_a_killed_backend_process_is_replaced_by_the_next_release(served) -> Non
 def test_a_release_that_comes_to_no_rest_says_so(served, monkeypatch) -> None:
     served.serve("restless", constant(1))
     monkeypatch.setattr(Observer, "_answers", lambda self, client, model, version: False)
-    monkeypatch.setattr(model_release, "MAX_ROUNDS", 3)
+    monkeypatch.setattr(apply, "MAX_ROUNDS", 3)
     outcome = served.release(restless=1)
     assert "comes to no rest" in str(outcome.error)
     assert "switch restless version 1" in str(outcome.error)
@@ -526,7 +527,7 @@ def test_a_client_without_the_token_predicts_and_is_told_why_no_more(served, tok
 
 def test_the_token_is_in_no_log(served) -> None:
     endpoint = served.client.endpoint
-    assert endpoint.token not in triton.log_file(served.places, endpoint).read_text()
+    assert endpoint.token not in server.log_file(served.places, endpoint).read_text()
 
 
 def test_a_form_for_vllm_is_refused_before_it_is_staged_where_there_is_no_such_backend(
@@ -570,5 +571,5 @@ def test_on_a_cpu_the_accelerator_is_passed_over_and_the_log_says_so(served) -> 
     served.repository.write_config(config)
     served.client.load("unhurried")
     assert answer_of(served, "unhurried") == 1
-    log = triton.log_file(served.places, served.client.endpoint)
+    log = server.log_file(served.places, served.client.endpoint)
     wait_for(lambda: "the accelerator tensorrt is for KIND_GPU" in log.read_text())

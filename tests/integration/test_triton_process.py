@@ -9,9 +9,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from millrace.models.errors import WorkError
-from millrace.models.places import Endpoint, Places
-from millrace.serving import triton
+from millrace.models.common.errors import WorkError
+from millrace.models.common.installation import Endpoint, Places
+from millrace.serving.triton import server
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the wheel is for Linux")
 
@@ -46,21 +46,21 @@ def test_nothing_is_left_after_an_error_in_the_block(places, endpoint) -> None:
         'input { name: "x" data_type: TYPE_FP32 dims: 1 } '
         'output { name: "y" data_type: TYPE_FP32 dims: 1 }'
     )
-    regions = set(triton.SHARED_MEMORY.iterdir())
-    with suppress(ZeroDivisionError), triton.running(places, endpoint) as client:
+    regions = set(server.SHARED_MEMORY.iterdir())
+    with suppress(ZeroDivisionError), server.running(places, endpoint) as client:
         client.load("echo")
         assert len(list(processes_of(places.home))) >= 2
         raise ZeroDivisionError
     assert not list(processes_of(places.home))
     ours = f"_{endpoint.grpc_port}_"
-    left = set(triton.SHARED_MEMORY.iterdir()) - regions
+    left = set(server.SHARED_MEMORY.iterdir()) - regions
     assert not [region for region in left if ours in region.name]
 
 
 def test_the_log_is_private(places, endpoint) -> None:
-    with triton.running(places, endpoint):
+    with server.running(places, endpoint):
         pass
-    assert triton.log_file(places, endpoint).stat().st_mode & 0o077 == 0
+    assert server.log_file(places, endpoint).stat().st_mode & 0o077 == 0
 
 
 @pytest.mark.parametrize("kind", ["http", "grpc", "metrics"])
@@ -72,7 +72,7 @@ def test_a_taken_port_is_named_with_its_setting(places, endpoint, kind) -> None:
         setting = f"MILLRACE_TRITON_{kind.upper()}_PORT"
         with (
             pytest.raises(WorkError, match=rf"(?s)port {port} .*{setting}"),
-            triton.running(places, endpoint),
+            server.running(places, endpoint),
         ):
             pytest.fail("it started")
 
@@ -81,6 +81,6 @@ def test_a_server_that_cannot_start_shows_its_log(places, endpoint) -> None:
     places.model_repository.rmdir()
     with (
         pytest.raises(WorkError, match=r"(?s)Triton ended .*model_repository.*read the whole log"),
-        triton.running(places, endpoint),
+        server.running(places, endpoint),
     ):
         pytest.fail("it started")

@@ -14,9 +14,12 @@ import deltalake
 import pytest
 import ray
 
-from millrace.models.errors import InputError, WorkError
-from millrace.models.specs.language import GenerationSpec
-from millrace.serving.batch.meter import Told
+from millrace.models.common.errors import InputError, WorkError
+from millrace.models.config.language_spec import GenerationSpec
+from millrace.serving.batch.input.find_input import open_input
+from millrace.serving.batch.monitoring.batch_report import BatchReport
+from millrace.serving.batch.monitoring.progress_counter import Told
+from millrace.serving.batch.monitoring.throughput import Work
 from millrace.serving.batch.prompts import vllm_job
 from millrace.serving.batch.prompts.sampling import Sampling
 from millrace.serving.batch.prompts.vllm_job import (
@@ -25,11 +28,8 @@ from millrace.serving.batch.prompts.vllm_job import (
     engine_arguments_of,
     processor_of,
 )
-from millrace.serving.batch.prompts.vllm_place import vllm_version
-from millrace.serving.batch.report import BatchReport
+from millrace.serving.batch.prompts.vllm_workers import vllm_version
 from millrace.serving.batch.scoring import How, Target, score
-from millrace.serving.batch.source import open_input
-from millrace.serving.batch.throughput import Work
 from tests.stand_ins.vllm_form import write_form
 
 STAND_INS = Path(__file__).parents[1] / "stand_ins"

@@ -10,16 +10,16 @@ from pathlib import Path
 
 import numpy as np
 
-from millrace.flows import control
+from millrace.flows.services import control
 from millrace.flows.settings import Settings
-from millrace.models.errors import MillraceError
-from millrace.models.model_input import FEATURES
-from millrace.models.places import Places
-from millrace.models.registry import CHAMPION
-from millrace.models.tracking import client
-from millrace.serving.client import TritonClient
-from millrace.serving.ledger import ledger_of
-from millrace.serving.repository import Repository
+from millrace.models.common.errors import MillraceError
+from millrace.models.common.installation import Places
+from millrace.models.inference.model_input import FEATURES
+from millrace.models.registry.mlflow_registry import CHAMPION
+from millrace.models.registry.tracking import client
+from millrace.serving.release.ledger import ledger_of
+from millrace.serving.triton.client import TritonClient
+from millrace.serving.triton.repository import Repository
 from millrace.tasks.release import Lookout
 from tests.integration.backends import kill_backends
 from tests.integration.planted import GOLDEN, good, plant, softmax, weights_of

@@ -9,16 +9,16 @@ import pyarrow as pa
 import pytest
 
 from millrace.export.language.engine_speed import EXACT
-from millrace.export.language.from_checkpoint import write_exact_form
-from millrace.export.language.golden import answered
-from millrace.export.language.reference import split_texts
-from millrace.models.language.tokenizer import LanguageTokenizer
-from millrace.models.language_generation import chat_template_of
-from millrace.models.source import Chunk
-from millrace.serving.batch.prompts.prompt_job import Generator, PromptJob
+from millrace.export.language.golden_texts import answered
+from millrace.export.language.transformers_reference import split_texts
+from millrace.export.openvino.from_checkpoint import write_exact_form
+from millrace.models.common.generation import chat_template_of
+from millrace.models.data.sources.source import Chunk
+from millrace.models.language.corpus.tokenizer_folder import LanguageTokenizer
+from millrace.serving.batch.input.reader import parted
+from millrace.serving.batch.prompts.openvino_job import Generator, PromptJob
 from millrace.serving.batch.prompts.sampling import Sampling
-from millrace.serving.batch.reader import parted
-from millrace.serving.language import alone
+from millrace.serving.triton.language import generation_check
 from tests.instruct_model import CHATML, CHATS, LLAMA, TURN_END, Instruct, opened, write_instruct
 from tests.unit.serving.test_language_backend import module
 
@@ -117,6 +117,6 @@ def test_a_form_alone_answers_a_text_and_not_a_chat(
     monkeypatch.setattr("sys.argv", ["alone", str(form), "24"])
     with (tmp_path / "texts").open() as texts:
         monkeypatch.setattr("sys.stdin", texts)
-        alone.main()
+        generation_check.main()
     answers = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert answers == [mine.text(prompt) for prompt in TEXTS]

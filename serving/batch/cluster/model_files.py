@@ -19,8 +19,8 @@ from typing import Any, TypeVar
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from millrace.models.digest import digest_of, digest_of_model
-from millrace.models.errors import WorkError
+from millrace.models.common.digest import digest_of, digest_of_model
+from millrace.models.common.errors import WorkError
 from millrace.serving.batch.job import Job
 
 CHUNK_BYTES = 64 * 2**20

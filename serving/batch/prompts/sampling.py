@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from millrace.models.language_generation import MAX_TOKENS
+from millrace.models.common.generation import MAX_TOKENS
 
 
 @dataclass(frozen=True)

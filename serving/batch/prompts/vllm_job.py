@@ -15,18 +15,18 @@ import ray
 from ray.data import ActorPoolStrategy, Dataset
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from millrace.models.specs.language import GenerationSpec
+from millrace.models.config.language_spec import GenerationSpec
 from millrace.serving.batch.actor import Means, work_of
-from millrace.serving.batch.blocks import Blocks, Load
+from millrace.serving.batch.block_size import Blocks, Load
 from millrace.serving.batch.cluster.model_files import everywhere
 from millrace.serving.batch.job import ROW
-from millrace.serving.batch.meter import Meter
+from millrace.serving.batch.job_state import Workplace
+from millrace.serving.batch.monitoring.progress_counter import Meter
 from millrace.serving.batch.prompts import vllm_rows
-from millrace.serving.batch.prompts.base import Prompts
-from millrace.serving.batch.prompts.vllm_place import runtime_env_of
+from millrace.serving.batch.prompts.prompt_rows import Prompts
 from millrace.serving.batch.prompts.vllm_tokens import Tokens, ends_of
-from millrace.serving.batch.workplace import Workplace
-from millrace.serving.language.vllm_config import engine_arguments
+from millrace.serving.batch.prompts.vllm_workers import runtime_env_of
+from millrace.serving.triton.language.vllm_config import engine_arguments
 
 BLOCK_BYTES = 256 * 1024
 """Of rows as they are on the way through Ray, where answers travel with all their tokens; a kill

@@ -11,10 +11,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millrace.models.columns import KEY
-from millrace.models.errors import WorkError
+from millrace.models.common.errors import WorkError
+from millrace.models.data.schema import KEY
 from millrace.serving.batch.job import DEAD, ROW, TOKENS_IN, TOKENS_OUT, Answers
-from millrace.serving.batch.prompts.base import OUTPUT, Prompts, refused
+from millrace.serving.batch.prompts.prompt_rows import OUTPUT, Prompts, refused
 
 TEXT = "text"
 """The prompt. As `prompt`, the name of the engine's own column, a refused row would come back

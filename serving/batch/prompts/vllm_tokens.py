@@ -8,9 +8,10 @@ from uuid import uuid4
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millrace.models.columns import KEY
+from millrace.models.data.schema import KEY
 from millrace.serving.batch.job import ROW
-from millrace.serving.batch.prompts.base import (
+from millrace.serving.batch.job_state import Workplace
+from millrace.serving.batch.prompts.prompt_rows import (
     PROMPT,
     chats_among,
     context_of,
@@ -19,7 +20,6 @@ from millrace.serving.batch.prompts.base import (
     refused,
 )
 from millrace.serving.batch.prompts.vllm_rows import TEXT, TOKENS
-from millrace.serving.batch.workplace import Workplace
 
 
 class Tokens:

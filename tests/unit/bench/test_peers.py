@@ -10,7 +10,7 @@ import pytest
 from bench.http_load import http_load
 from bench.peers import environment
 from bench.peers.server import Asked, Peer, _marked, numbers_in, running
-from millrace.models.errors import WorkError
+from millrace.models.common.errors import WorkError
 
 SERVER = """
 import http.server, subprocess, sys

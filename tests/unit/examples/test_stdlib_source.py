@@ -3,10 +3,10 @@ from pathlib import Path
 import pyarrow as pa
 import yaml
 
-from millrace.models import tables
-from millrace.models.pipeline import Pipeline
-from millrace.models.places import Places
-from millrace.models.user_code import load
+from millrace.models.common.installation import Places
+from millrace.models.common.user_code import load
+from millrace.models.config.pipeline import Pipeline
+from millrace.models.data import ingest
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
@@ -46,7 +46,7 @@ def test_the_example_ingests_them_without_a_bad_row(tmp_path: Path) -> None:
         "model": {"family": example["model"]["family"]},
     }
     places = Places(tmp_path, "", str(tmp_path / "tables"))
-    made = tables.ingest(Pipeline.model_validate(values).located(EXAMPLES), places)
+    made = ingest.ingest(Pipeline.model_validate(values).located(EXAMPLES), places)
     assert made.quarantined == 0
     assert made.rows > 300
     assert made.schema.key == ("path",)

@@ -5,15 +5,15 @@ import numpy as np
 import pytest
 import torch
 
-from millrace.export.exporter import Exporter
-from millrace.export.onnx import export_onnx
-from millrace.models.arrays import Array
-from millrace.models.features import Encoding, Feature
-from millrace.models.mlp import Perceptron
-from millrace.models.model_input import ModelInput
-from millrace.models.network import Network, Served
-from millrace.models.objective import Classification
-from millrace.models.specs.export import ExportSpec
+from millrace.export.onnx.onnx_exporter import Exporter
+from millrace.export.onnx.torch_export import export_onnx
+from millrace.models.common.arrays import Array
+from millrace.models.config.export_spec import ExportSpec
+from millrace.models.families.mlp import Perceptron
+from millrace.models.families.network import Network, Served
+from millrace.models.families.objective import Classification
+from millrace.models.inference.features import Encoding, Feature
+from millrace.models.inference.model_input import ModelInput
 
 ENCODING = Encoding(
     (

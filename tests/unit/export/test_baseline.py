@@ -11,10 +11,10 @@ import pytest
 from millrace.export.baseline import Baseline, baseline_of
 from millrace.export.candidate import Candidate
 from millrace.export.certificate import Stage
-from millrace.export.language.judge import beside_unigram
-from millrace.export.language.language_candidate import LanguageCandidate, LanguageStage
-from millrace.models.answers import Answers, ClassAnswers, NumberAnswers
-from millrace.models.objective import Classification
+from millrace.export.language_candidate import LanguageCandidate, LanguageStage
+from millrace.export.select import beside_unigram
+from millrace.models.families.objective import Classification
+from millrace.models.inference.answers import Answers, ClassAnswers, NumberAnswers
 from millrace.tasks.export import _beside_constant
 
 CLASSES = ClassAnswers(("no", "yes"))

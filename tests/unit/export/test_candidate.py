@@ -5,7 +5,7 @@ import pytest
 from millrace.export.candidate import Candidate, choose, fallback, judged, pareto
 from millrace.export.certificate import Stage
 from millrace.export.speed import Speed
-from millrace.models.specs.export import ExportSpec
+from millrace.models.config.export_spec import ExportSpec
 
 NAN, INF = float("nan"), float("inf")
 SPEC = ExportSpec(max_metric_loss=0.01)

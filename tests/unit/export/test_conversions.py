@@ -12,14 +12,14 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from millrace.export.conversions import batches
-from millrace.export.exporter import COMMANDS, Exporter
-from millrace.export.forms import FORMS, FP32, STATIC
-from millrace.models.apart import Limits, run_apart
-from millrace.models.arrays import Array
-from millrace.models.digest import digest_of
-from millrace.models.errors import WorkError
-from millrace.models.onnx_session import OnnxSession
+from millrace.export.onnx.conversions import batch_file
+from millrace.export.onnx.onnx_exporter import COMMANDS, Exporter
+from millrace.export.variants import FORMS, FP32, STATIC
+from millrace.models.common.arrays import Array
+from millrace.models.common.digest import digest_of
+from millrace.models.common.errors import WorkError
+from millrace.models.common.subprocess_runner import Limits, run_apart
+from millrace.models.inference.onnx_session import OnnxSession
 
 LIMITS = Limits(120.0, 16 << 30)
 INT8 = "onnx-int8-static"
@@ -133,7 +133,7 @@ def test_rows_that_cannot_calibrate_refuse_the_form(
     tmp_path: Path, rows: list[Array], seen: str
 ) -> None:
     source = matmul(tmp_path, np.ones((2, 2), np.float32))
-    batches.write(tmp_path / "rows.npz", ({"features": each} for each in rows))
+    batch_file.write(tmp_path / "rows.npz", ({"features": each} for each in rows))
     words = [source, tmp_path / "int8.onnx", "--calibration", tmp_path / "rows.npz"]
     with pytest.raises(WorkError, match=seen):
         run_apart(STATIC, words, LIMITS)
@@ -144,8 +144,8 @@ def test_batches_are_read_as_they_were_written(tmp_path: Path) -> None:
         {"input_ids": np.arange(6).reshape(2, 3), "mask": np.ones((2, 3), bool)},
         {"input_ids": np.arange(4).reshape(1, 4), "mask": np.zeros((1, 4), bool)},
     ]
-    batches.write(tmp_path / "b.npz", written)
-    read = list(batches.read(tmp_path / "b.npz"))
+    batch_file.write(tmp_path / "b.npz", written)
+    read = list(batch_file.read(tmp_path / "b.npz"))
     assert len(read) == 2
     for one, other in zip(written, read, strict=True):
         assert one.keys() == other.keys()
@@ -173,9 +173,9 @@ def matmul(folder: Path, weights: Array) -> Path:
 def test_batches_are_cut_to_the_shape_that_all_full_ones_have(tmp_path: Path) -> None:
     path = tmp_path / "batches.npz"
     shapes = [(4, 7), (4, 5), (4, 9), (1, 9)]
-    batches.write(path, ({"x": np.full(shape, n)} for n, shape in enumerate(shapes)))
-    found = [batch["x"] for batch in batches.of_one_shape(path)]
+    batch_file.write(path, ({"x": np.full(shape, n)} for n, shape in enumerate(shapes)))
+    found = [batch["x"] for batch in batch_file.of_one_shape(path)]
     assert [array.shape for array in found] == [(4, 5)] * 3
     assert [array[0, 0] for array in found] == [0, 1, 2]
-    batches.write(path, ())
-    assert batches.of_one_shape(path) == []
+    batch_file.write(path, ())
+    assert batch_file.of_one_shape(path) == []

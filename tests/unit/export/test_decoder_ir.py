@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from millrace.export.language.decoder_ir import causal_mask, to_ir
 from millrace.export.language.engine_speed import EXACT, Engine
-from millrace.export.language.from_checkpoint import tokenizer_graphs
 from millrace.export.language.greedy import compared
-from millrace.export.language.reference import continued
-from millrace.models.errors import InputError
+from millrace.export.language.transformers_reference import continued
+from millrace.export.openvino.decoder_ir import causal_mask, to_ir
+from millrace.export.openvino.from_checkpoint import tokenizer_graphs
+from millrace.models.common.errors import InputError
 from tests.unit.export import language_models
 
 PLAIN: dict[str, Any] = {

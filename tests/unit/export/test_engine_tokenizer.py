@@ -9,8 +9,8 @@ import openvino_genai as genai
 import pytest
 from transformers import AutoTokenizer
 
-from millrace.export.language.from_checkpoint import tokenizer_graphs
-from millrace.models.language.tokenizer import learn_tokenizer
+from millrace.export.openvino.from_checkpoint import tokenizer_graphs
+from millrace.models.language.corpus.tokenizer_folder import learn_tokenizer
 
 SOURCE = inspect.getsource(textwrap) + inspect.getsource(inspect)
 ODD = (

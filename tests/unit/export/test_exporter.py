@@ -11,17 +11,17 @@ import onnx
 import pytest
 from torch import Tensor, nn
 
-from millrace.export import exporter as module
-from millrace.export.exporter import Exporter
-from millrace.export.forms import ENGINES, FORMS, FP32, MIXED, Form
 from millrace.export.measure import Evidence, gather_evidence
-from millrace.models.arrays import Array
-from millrace.models.digest import digest_of
-from millrace.models.errors import TransientError, WorkError
-from millrace.models.features import Encoding, Feature
-from millrace.models.network import Network, Served
-from millrace.models.objective import Classification, Regression
-from millrace.models.specs.export import ExportLimits, ExportSpec, GraphForm
+from millrace.export.onnx import onnx_exporter as module
+from millrace.export.onnx.onnx_exporter import Exporter
+from millrace.export.variants import ENGINES, FORMS, FP32, MIXED, Form
+from millrace.models.common.arrays import Array
+from millrace.models.common.digest import digest_of
+from millrace.models.common.errors import TransientError, WorkError
+from millrace.models.config.export_spec import ExportLimits, ExportSpec, GraphForm
+from millrace.models.families.network import Network, Served
+from millrace.models.families.objective import Classification, Regression
+from millrace.models.inference.features import Encoding, Feature
 
 INT8 = "onnx-int8-static"
 BOTH = ExportSpec(candidates=(FP32, INT8))

@@ -10,14 +10,14 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from millrace.export.conversions import batches
-from millrace.export.conversions.bfloat16 import narrowed
-from millrace.export.conversions.modelopt_onnx import options_of, rows_of, unfit_layers
-from millrace.export.exporter import Exporter
-from millrace.export.forms import MODELOPT
-from millrace.models.apart import Limits, run_apart
-from millrace.models.errors import WorkError
-from millrace.models.onnx_session import OnnxSession
+from millrace.export.onnx.conversions import batch_file
+from millrace.export.onnx.conversions.bfloat16 import narrowed
+from millrace.export.onnx.conversions.modelopt_onnx import options_of, rows_of, unfit_layers
+from millrace.export.onnx.onnx_exporter import Exporter
+from millrace.export.variants import MODELOPT
+from millrace.models.common.errors import WorkError
+from millrace.models.common.subprocess_runner import Limits, run_apart
+from millrace.models.inference.onnx_session import OnnxSession
 
 
 def layer_inputs(graph: Any) -> list[Any]:
@@ -106,7 +106,7 @@ def test_the_cpu_that_multiplies_no_fp8_is_told_by_the_operator_too(exporter: Ex
 def test_batches_become_one_array_for_each_input(tmp_path: Path) -> None:
     full = {"x": np.ones((2, 3)), "m": np.ones((2, 1))}
     written = [full, full, {"x": np.ones((1, 3)), "m": np.array([[2.0]])}]
-    batches.write(tmp_path / "b.npz", written)
+    batch_file.write(tmp_path / "b.npz", written)
     found = rows_of(tmp_path / "b.npz")
     assert {name: array.shape for name, array in found.items()} == {"x": (4, 3), "m": (4, 1)}
 
@@ -148,7 +148,7 @@ def test_modelopt_quantizes_matrix_products(mode: str, tmp_path: Path) -> None:
     model.ir_version = 10
     rows = rng.normal(size=(64, 64)).astype(np.float32)
     onnx.save_model(model, tmp_path / "m.onnx")
-    batches.write(tmp_path / "rows.npz", [{"features": rows}])
+    batch_file.write(tmp_path / "rows.npz", [{"features": rows}])
     words = [tmp_path / "m.onnx", tmp_path / "q.onnx", "--calibration", tmp_path / "rows.npz"]
     run_apart(MODELOPT, [*words, "--mode", mode], Limits(120.0, 16 << 30))
     options = onnxruntime.SessionOptions()

@@ -9,20 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from millrace.export.language import forms
-from millrace.export.language.form_folder import FormFolder
-from millrace.export.language.forms import EXACT_FORM, Groups, LanguageForm
-from millrace.export.language.golden import golden_of
-from millrace.export.language.judge import Gates
-from millrace.export.language.language_candidate import LanguageCandidate
+from millrace.export.language import language_variants
+from millrace.export.language.golden_texts import golden_of
 from millrace.export.language.language_exporter import COMMANDS, Held, LanguageExporter
 from millrace.export.language.language_exporter import REFERENCE as REFERENCE_FOLDER
-from millrace.export.language.reference import Reference
+from millrace.export.language.language_variants import EXACT_FORM, Groups, LanguageForm
 from millrace.export.language.text_loss import pieces_loss
 from millrace.export.language.token_pieces import TokenPieces
-from millrace.models.apart import Limits
-from millrace.models.errors import TransientError
-from millrace.serving.language.expected import same_words
+from millrace.export.language.transformers_reference import Reference
+from millrace.export.language.variant_folder import FormFolder
+from millrace.export.language_candidate import LanguageCandidate
+from millrace.export.select import Gates
+from millrace.models.common.errors import TransientError
+from millrace.models.common.subprocess_runner import Limits
+from millrace.serving.release.golden_prompts import same_words
 from tests.unit.export import language_models
 from tests.unit.export.language_models import pieces
 
@@ -202,7 +202,7 @@ def test_a_conversion_that_goes_wrong_is_a_row_with_its_reason(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     bad = LanguageForm(f"tests.unit.export.bad.{kind}")
-    monkeypatch.setitem(forms.LANGUAGE_FORMS, kind, bad)  # type: ignore[arg-type]
+    monkeypatch.setitem(language_variants.LANGUAGE_FORMS, kind, bad)  # type: ignore[arg-type]
     limits = Limits(5, 2**30) if kind in ("hangs", "eats") else LIMITS
     exporter = replace(exporter, candidates=(kind,), limits=limits)
     row = exporter.row(kind, REFERENCE)

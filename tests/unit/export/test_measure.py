@@ -8,9 +8,9 @@ from sklearn.metrics import accuracy_score
 from millrace.export.candidate import judged
 from millrace.export.certificate import Stage
 from millrace.export.measure import Evidence, gather_evidence, measure
-from millrace.models.apart import Limits
-from millrace.models.digest import digest_of
-from millrace.models.specs.export import ExportSpec
+from millrace.models.common.digest import digest_of
+from millrace.models.common.subprocess_runner import Limits
+from millrace.models.config.export_spec import ExportSpec
 
 SPEC = ExportSpec(max_metric_loss=0.01)
 LIMITS = Limits(120.0, 16 << 30)

@@ -4,7 +4,7 @@ import pytest
 
 from millrace.export.candidate import Candidate
 from millrace.export.certificate import Stage
-from millrace.export.mixed import Step, best, fewest_in_float
+from millrace.export.onnx.mixed_precision import Step, best, fewest_in_float
 from millrace.export.speed import Speed
 
 NAN = float("nan")

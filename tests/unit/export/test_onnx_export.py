@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from millrace.export.onnx import OPSET, export_onnx
-from millrace.models.errors import WorkError
-from millrace.models.model_input import FEATURES, ModelInput
-from millrace.models.onnx_session import OnnxSession
+from millrace.export.onnx.torch_export import OPSET, export_onnx
+from millrace.models.common.errors import WorkError
+from millrace.models.inference.model_input import FEATURES, ModelInput
+from millrace.models.inference.onnx_session import OnnxSession
 
 TWO = ModelInput(FEATURES, 2)
 

@@ -9,16 +9,16 @@ import pytest
 import torch
 from torch import nn
 
-from millrace.export.exporter import Exporter
-from millrace.export.forms import FP32
-from millrace.models.families import build_network
-from millrace.models.features import Encoding, Feature
-from millrace.models.network import Network, Served
-from millrace.models.objective import Classification
-from millrace.models.onnx_session import OnnxSession
-from millrace.models.pretrained import tokenizer_of
-from millrace.models.specs.export import ExportSpec
-from millrace.models.specs.training import ModelSpec, TokenizerSpec
+from millrace.export.onnx.onnx_exporter import Exporter
+from millrace.export.variants import FP32
+from millrace.models.config.export_spec import ExportSpec
+from millrace.models.config.training_spec import ModelSpec, TokenizerSpec
+from millrace.models.families.family import build_network
+from millrace.models.families.network import Network, Served
+from millrace.models.families.objective import Classification
+from millrace.models.families.pretrained import tokenizer_of
+from millrace.models.inference.features import Encoding, Feature
+from millrace.models.inference.onnx_session import OnnxSession
 
 INT8 = "onnx-int8-dynamic"
 LABELS = tuple("abcdefgh")

@@ -8,12 +8,12 @@ import onnx
 import torch
 from onnx import numpy_helper
 
-from millrace.export.conversions import batches
-from millrace.export.conversions.int8_static import Ranges, quantize
-from millrace.models.features import FEATURES
-from millrace.models.onnx_session import OnnxSession
-from millrace.models.quantization import FakeQuantization
-from millrace.models.specs.compression import QuantizationAwareSpec
+from millrace.export.onnx.conversions import batch_file
+from millrace.export.onnx.conversions.int8_static import Ranges, quantize
+from millrace.models.config.compression_spec import QuantizationAwareSpec
+from millrace.models.inference.features import FEATURES
+from millrace.models.inference.onnx_session import OnnxSession
+from millrace.models.training.compression.quantization import FakeQuantization
 
 
 def ranges_in(int8: Path) -> list[torch.Tensor]:
@@ -31,7 +31,7 @@ def ranges_in(int8: Path) -> list[torch.Tensor]:
 def test_training_sees_the_answers_of_the_int8_form(exported: Any, tmp_path: Path) -> None:
     rows = exported.rows(256)
     calibration, int8 = tmp_path / "calibration.npz", tmp_path / "int8.onnx"
-    batches.write(calibration, [{FEATURES: rows}])
+    batch_file.write(calibration, [{FEATURES: rows}])
     quantize(exported.path, int8, calibration, Ranges())
     rounding = FakeQuantization(QuantizationAwareSpec(start=0.0), exported.served.network, 1)
     rounding.load_state_dict({"ranges": ranges_in(int8)})

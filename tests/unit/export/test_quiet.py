@@ -2,7 +2,7 @@ import logging
 
 import pytest
 
-from millrace.models.quiet import quiet
+from millrace.models.common.quiet import quiet
 
 
 def test_a_quiet_logger_and_those_below_it_log_errors_only(

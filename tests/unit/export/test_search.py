@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from millrace.export.candidate import Candidate
-from millrace.export.exporter import Exporter
 from millrace.export.measure import Evidence, gather_evidence
-from millrace.models.mlp import Perceptron
-from millrace.models.network import Network, Served
-from millrace.models.specs.export import ExportSpec
+from millrace.export.onnx.onnx_exporter import Exporter
+from millrace.models.config.export_spec import ExportSpec
+from millrace.models.families.mlp import Perceptron
+from millrace.models.families.network import Network, Served
 from tests.unit.export.conftest import ENCODING
 
 NAIVE, SMOOTH, MIXED = "onnx-int8-static", "onnx-int8-smooth", "onnx-int8-mixed"

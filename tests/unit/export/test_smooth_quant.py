@@ -8,8 +8,8 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from millrace.export.conversions import batches
-from millrace.export.conversions.smooth_quant import smooth
+from millrace.export.onnx.conversions import batch_file
+from millrace.export.onnx.conversions.smooth_quant import smooth
 
 WIDTH, OUTLIER = 8, 3
 ROWS = np.random.default_rng(0).normal(size=(32, WIDTH)).astype(np.float32)
@@ -50,7 +50,7 @@ def answers(model: onnx.ModelProto, watched: str | None = None) -> list[np.ndarr
 
 
 def smoothed(model: onnx.ModelProto, folder: Path) -> onnx.ModelProto:
-    batches.write(folder / "rows.npz", [{"x": ROWS}])
+    batch_file.write(folder / "rows.npz", [{"x": ROWS}])
     copy = onnx.ModelProto.FromString(model.SerializeToString())
     smooth(copy, folder / "rows.npz", 0.5)
     onnx.checker.check_model(copy, full_check=True)

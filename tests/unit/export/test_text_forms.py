@@ -10,20 +10,20 @@ import pytest
 import torch
 from onnx import helper, numpy_helper
 
-from millrace.export.conversions import attention
-from millrace.export.conversions.embeddings import LEAST, quantize_tables
-from millrace.export.exporter import Exporter
-from millrace.export.forms import FORMS, FP32
 from millrace.export.measure import Evidence, gather_evidence
-from millrace.models.families import build_network
-from millrace.models.features import Encoding, Feature
-from millrace.models.model_input import INPUT_IDS
-from millrace.models.network import Served
-from millrace.models.objective import Classification
-from millrace.models.onnx_session import OnnxSession
-from millrace.models.specs.export import ExportSpec, GraphForm
-from millrace.models.specs.training import ModelSpec
-from millrace.models.tokenizer import learnt
+from millrace.export.onnx.conversions import attention
+from millrace.export.onnx.conversions.embeddings import LEAST, quantize_tables
+from millrace.export.onnx.onnx_exporter import Exporter
+from millrace.export.variants import FORMS, FP32
+from millrace.models.config.export_spec import ExportSpec, GraphForm
+from millrace.models.config.training_spec import ModelSpec
+from millrace.models.families.family import build_network
+from millrace.models.families.network import Served
+from millrace.models.families.objective import Classification
+from millrace.models.inference.features import Encoding, Feature
+from millrace.models.inference.model_input import INPUT_IDS
+from millrace.models.inference.onnx_session import OnnxSession
+from millrace.models.inference.tokenizer import learnt
 
 LABELS = ("a", "b", "c")
 OBJECTIVE = Classification(LABELS)

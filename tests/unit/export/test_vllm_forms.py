@@ -8,17 +8,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from millrace.export.language import vllm_place
 from millrace.export.language.conversions.compress_tensors import group_size, texts
-from millrace.export.language.form_folder import FormFolder
-from millrace.export.language.forms import CAST, LANGUAGE_FORMS
 from millrace.export.language.language_exporter import LanguageExporter
-from millrace.export.language.reference import Reference
-from millrace.export.language.vllm_engine import by_token
-from millrace.models.apart import Limits, run_apart
-from millrace.models.errors import InputError, WorkError
-from millrace.models.gpu import Gpu
-from millrace.models.language_engine import engine_of
+from millrace.export.language.language_variants import CAST, LANGUAGE_FORMS
+from millrace.export.language.transformers_reference import Reference
+from millrace.export.language.variant_folder import FormFolder
+from millrace.export.vllm import vllm_place
+from millrace.export.vllm.vllm_engine import by_token
+from millrace.models.common.errors import InputError, WorkError
+from millrace.models.common.gpu import Gpu
+from millrace.models.common.subprocess_runner import Limits, run_apart
+from millrace.models.inference.language_engine import engine_of
 from tests.unit.export import language_models
 
 LIMITS = Limits(300, 16 * 2**30)
@@ -136,4 +136,4 @@ def test_vllms_python_needs_none_of_our_packages_to_measure(bare: Path, program:
 
 def test_a_bare_python_lacks_what_millrace_installs(bare: Path) -> None:
     with pytest.raises(WorkError, match="No module named 'pydantic'"):
-        run_apart("millrace.models.specs.language", [], LIMITS, python=bare)
+        run_apart("millrace.models.config.language_spec", [], LIMITS, python=bare)

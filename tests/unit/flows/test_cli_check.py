@@ -5,29 +5,29 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from millrace.flows import cli
-from millrace.models.errors import InputError
+from millrace.flows.cli import main
+from millrace.models.common.errors import InputError
 
 
 def test_check_refuses_a_source_that_is_not_there(tmp_path: Path) -> None:
     file = tmp_path / "p.yaml"
     file.write_text("name: t\ndataset:\n  source: gone.csv\n  target: y\n")
     with pytest.raises(InputError, match="the source file does not exist"):
-        cli.check(file)
+        main.check(file)
 
 
 def test_only_a_preflight_looks_at_the_source(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cli.settings, "load", lambda: None)
-    monkeypatch.setattr(cli.environment, "apply", _stop)
+    monkeypatch.setattr(main.settings, "load", lambda: None)
+    monkeypatch.setattr(main.environment, "apply", _stop)
     file = tmp_path / "p.yaml"
     file.write_text("name: t\ndataset:\n  source: gone.csv\n  target: y\n")
     with pytest.raises(KeyError, match="past the file"):
-        cli._ready(file)
-    monkeypatch.setattr(cli.environment, "apply", lambda found: found)
+        main._ready(file)
+    monkeypatch.setattr(main.environment, "apply", lambda found: found)
     with pytest.raises(InputError, match="the source file does not exist"):
-        cli._ready(file, preflighted=True)
+        main._ready(file, preflighted=True)
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_check_tells_how_much_traffic_a_rollout_needs(
     (tmp_path / "r.csv").write_text("x,y\n1,2\n")
     file = tmp_path / "p.yaml"
     file.write_text("name: t\ndataset:\n  source: r.csv\n  target: y\n")
-    done = CliRunner().invoke(cli.app, ["check", str(file), *options])
+    done = CliRunner().invoke(main.app, ["check", str(file), *options])
     assert done.exit_code == 0
     assert yaml.safe_load(done.stdout)["name"] == "t"
     assert ("rollout: a step of 600 s needs at least" in done.stderr) == told
@@ -52,7 +52,7 @@ def test_check_tells_how_much_traffic_a_rollout_needs(
 
 @pytest.mark.parametrize("arguments", [["schema"], ["schema", "--json"]])
 def test_the_schema_is_json_asked_for_or_not(arguments: list[str]) -> None:
-    done = CliRunner().invoke(cli.app, arguments)
+    done = CliRunner().invoke(main.app, arguments)
     assert done.exit_code == 0
     assert json.loads(done.stdout)["properties"]["dataset"]
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from millrace.flows import control
+from millrace.flows.services import control
 from millrace.flows.settings import Settings
-from millrace.models.errors import WorkError
+from millrace.models.common.errors import WorkError
 
 
 @pytest.fixture

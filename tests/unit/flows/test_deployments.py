@@ -4,10 +4,16 @@ from uuid import uuid4
 
 import pytest
 
-from millrace.flows.deployment_specs import DeploymentSpec, plan
-from millrace.flows.deployment_upkeep import Missed, belongs_elsewhere, home_id, owned, superseded
+from millrace.flows.deployments.catch_up import (
+    Missed,
+    belongs_elsewhere,
+    home_id,
+    owned,
+    superseded,
+)
+from millrace.flows.deployments.deployment_specs import DeploymentSpec, plan
 from millrace.flows.settings import DEFAULT_DEPLOYMENTS, Settings
-from millrace.models.errors import InputError
+from millrace.models.common.errors import InputError
 
 NOW = datetime(2026, 11, 20, tzinfo=UTC)
 

@@ -2,9 +2,9 @@ from pathlib import Path
 
 import pytest
 
-from millrace.flows.predict import _rows
-from millrace.models.errors import InputError
-from millrace.models.features import Encoding, Feature
+from millrace.flows.cli.predict import _rows
+from millrace.models.common.errors import InputError
+from millrace.models.inference.features import Encoding, Feature
 
 PLANS = tuple(f"p{n:02}" for n in range(12))
 ENCODING = Encoding(

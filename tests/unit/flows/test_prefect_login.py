@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from millrace.flows import environment, services
-from millrace.flows.prefect_login import CLIENT, SERVER, login_file, prefect_login
+from millrace.flows import environment
+from millrace.flows.services import service_specs
+from millrace.flows.services.prefect_login import CLIENT, SERVER, login_file, prefect_login
 from millrace.flows.settings import Settings, load
 
 ELSEWHERE = "http://prefect.example/api"
@@ -33,7 +34,7 @@ def test_servers_and_clients_of_a_home_have_it_and_no_argument_does(home: Settin
     found, login = environment.child_environment(home), prefect_login(home.run)
     assert (found[CLIENT], found[SERVER]) == (login, login)
     assert login not in found["MILLRACE_DERIVED"]
-    arguments = [word for each in services.local(home) for word in each.argv]
+    arguments = [word for each in service_specs.local(home) for word in each.argv]
     assert not any(login in word or login.split(":")[1] in word for word in arguments)
 
 
@@ -70,7 +71,7 @@ def test_a_login_that_was_left_over_does_not_stand_for_ours(
 def test_what_a_procfile_runs_keeps_the_login_with_the_address(
     home: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = services.unsupervised_environment(home, services.deployments(home))
+    whole = service_specs.unsupervised_environment(home, service_specs.deployments(home))
     monkeypatch.setattr(os, "environ", dict(whole))
     below = environment.child_environment(load())
     assert below["PREFECT_API_URL"] == f"http://127.0.0.1:{home.prefect_port}/api"

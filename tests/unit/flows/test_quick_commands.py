@@ -10,7 +10,7 @@ import pytest
 LARGE = {"torch", "ray", "prefect", "mlflow", "transformers"}
 PROGRAM = """
 import atexit, sys
-from millrace.flows.cli import main
+from millrace.flows.cli.main import main
 atexit.register(lambda: print("loaded", sorted({large} & sys.modules.keys())))
 main()
 """

@@ -4,8 +4,8 @@ import httpx
 import pytest
 from mlflow.exceptions import MlflowException
 
-from millrace.flows import release_loop
-from millrace.models.errors import TransientError
+from millrace.flows.cli import release_loop
+from millrace.models.common.errors import TransientError
 
 
 def _raised(error: Exception, cause: Exception) -> Exception:

@@ -3,8 +3,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from millrace.flows.release_worker import MOST, ReleaseWorker
-from millrace.models.errors import InputError, TransientError
+from millrace.flows.triggers.release_worker import MOST, ReleaseWorker
+from millrace.models.common.errors import InputError, TransientError
 
 SOON = 10.0
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from millrace.flows import run_state
 from millrace.flows.run_state import RunRecord, ServiceRecord
-from millrace.models.private_files import kept_secret
+from millrace.models.common.private_files import kept_secret
 
 RECORD = RunRecord(7, 1.5, (ServiceRecord("triton", "http://127.0.0.1:8000", "log", pid=8),))
 

@@ -1,10 +1,10 @@
 from pathlib import Path
 
-from millrace.flows import schedule_state
-from millrace.flows.deployment_specs import Scheduled
-from millrace.flows.schedule_files import Fault, look, to_schedule
-from millrace.flows.schedule_state import PutBack, Schedule, Schedules, kept_of
-from millrace.models.specs.batch import ScheduleSpec
+from millrace.flows.deployments import schedule_state
+from millrace.flows.deployments.deployment_specs import Scheduled
+from millrace.flows.deployments.schedule_files import Fault, look, to_schedule
+from millrace.flows.deployments.schedule_state import PutBack, Schedule, Schedules, kept_of
+from millrace.models.config.batch_spec import ScheduleSpec
 
 
 def pipeline(file: Path, name: str = "a", more: str = "") -> Path:

@@ -3,8 +3,8 @@ from uuid import uuid4
 
 import pytest
 
-from millrace.flows.deployment_specs import DeploymentSpec
-from millrace.flows.schedule_plan import Held, HeldSchedule, Make, Unschedule, decide
+from millrace.flows.deployments.deployment_specs import DeploymentSpec
+from millrace.flows.deployments.schedule_plan import Held, HeldSchedule, Make, Unschedule, decide
 
 SPEC = DeploymentSpec(
     "score-a", "flows.score", "what it does", ("millrace", "a"), {"x": 1}, "0 2 * * *", "CET"

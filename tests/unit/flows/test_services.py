@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from millrace.flows import services
+from millrace.flows.services import service_specs
 from millrace.flows.settings import Settings, load
 
 
@@ -14,8 +14,8 @@ def _settings(home: Path, **chosen: str) -> Settings:
 
 
 def _addresses(settings: Settings, name: str) -> tuple[str | None, str | None]:
-    service = services.named(settings, [name])
-    environment = services.unsupervised_environment(settings, service)
+    service = service_specs.named(settings, [name])
+    environment = service_specs.unsupervised_environment(settings, service)
     return environment.get("MLFLOW_TRACKING_URI"), environment.get("PREFECT_API_URL")
 
 
@@ -29,8 +29,8 @@ def test_without_a_supervisor_the_scheduled_runs_find_the_local_servers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = _settings(tmp_path)
-    service = services.deployments(settings)
-    monkeypatch.setattr(os, "environ", services.unsupervised_environment(settings, service))
+    service = service_specs.deployments(settings)
+    monkeypatch.setattr(os, "environ", service_specs.unsupervised_environment(settings, service))
     found = load()
     assert found.mlflow_uri() == "http://127.0.0.1:15000"
     assert found.prefect_api() == "http://127.0.0.1:14200/api"
@@ -49,7 +49,7 @@ def test_the_servers_themselves_are_given_no_address(tmp_path: Path) -> None:
 @pytest.mark.parametrize("names", [[], ["no-such-service"], ["mlflow", "prefect"]])
 def test_a_wrong_name_is_an_error_line(tmp_path: Path, names: list[str]) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "millrace.flows.services", *names],
+        [sys.executable, "-m", "millrace.flows.services.service_specs", *names],
         env=os.environ | {"MILLRACE_HOME": str(tmp_path)},
         capture_output=True,
         text=True,

@@ -8,8 +8,8 @@ import pytest
 
 from millrace.flows import environment, run_state, settings
 from millrace.flows.console import plain
-from millrace.models.errors import InputError
-from millrace.models.places import Endpoint
+from millrace.models.common.errors import InputError
+from millrace.models.common.installation import Endpoint
 
 
 @pytest.fixture(autouse=True)

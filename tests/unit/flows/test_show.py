@@ -5,13 +5,13 @@ from typing import Any
 import pytest
 
 from millrace.export.certificate import Certificate
-from millrace.flows.control import ServiceStatus, Status
-from millrace.flows.show import show_history, show_status, show_training
-from millrace.flows.show_language import learnt_nothing
-from millrace.models.package import ModelVersion
-from millrace.models.promotion import Comparison, Promotion
-from millrace.models.tracking import TrackedRun
-from millrace.serving.standing import Release
+from millrace.flows.cli.show import show_history, show_status, show_training
+from millrace.flows.cli.show_language import learnt_nothing
+from millrace.flows.services.control import ServiceStatus, Status
+from millrace.models.registry.gates import Comparison, Promotion
+from millrace.models.registry.tracking import TrackedRun
+from millrace.models.registry.version_files import ModelVersion
+from millrace.serving.release.release_state import Release
 
 REFUSAL = "the p99 of one row is 12.4 ms, above its latency_slo_ms of 10, on digits.trial-8f2e0c"
 ASKED_BY = "webhook: champion of digits → version 11"

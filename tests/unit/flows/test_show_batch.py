@@ -2,11 +2,11 @@ from dataclasses import replace
 
 import pytest
 
-from millrace.flows.lineage import Lineage
-from millrace.flows.show_batch import show_batch, show_lineage
-from millrace.serving.batch.agreement import Agreement
-from millrace.serving.batch.lineage import Origin
-from millrace.serving.batch.report import BatchReport
+from millrace.flows.cli.lineage import Lineage
+from millrace.flows.cli.show_batch import show_batch, show_lineage
+from millrace.serving.batch.input.row_lineage import Origin
+from millrace.serving.batch.monitoring.agreement import Agreement
+from millrace.serving.batch.monitoring.batch_report import BatchReport
 
 REPORT = BatchReport(
     *("t", "t-dead", 1, "2026-01-05", "m", 3, "d", "f", "j"), *(4, 4, 0, 0, None, None, 1.0)

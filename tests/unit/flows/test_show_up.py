@@ -1,7 +1,7 @@
-from millrace.flows.control import ServiceStatus, Status
-from millrace.flows.schedule_files import Fault
-from millrace.flows.schedule_state import PutBack, Schedule, Schedules
-from millrace.flows.show_up import lines_of_status
+from millrace.flows.cli.show_up import lines_of_status
+from millrace.flows.deployments.schedule_files import Fault
+from millrace.flows.deployments.schedule_state import PutBack, Schedule, Schedules
+from millrace.flows.services.control import ServiceStatus, Status
 
 MLFLOW = ServiceStatus("mlflow", True, True, "http://127.0.0.1:5000", 1, 1.0, 0, "")
 

@@ -4,11 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from millrace.flows import run_state, settings, starting
+from millrace.flows import run_state, settings
 from millrace.flows.run_state import RunRecord, ServiceRecord
+from millrace.flows.services import starting
+from millrace.flows.services.starting import START_SECONDS, once_started
 from millrace.flows.settings import Settings
-from millrace.flows.starting import START_SECONDS, once_started
-from millrace.models.errors import SilentError, TransientError
+from millrace.models.common.errors import SilentError, TransientError
 
 MLFLOW, PREFECT = "http://127.0.0.1:15000", "http://127.0.0.1:14200"
 SERVICES = (ServiceRecord("mlflow", MLFLOW, "log"), ServiceRecord("prefect", PREFECT, "log"))

@@ -6,10 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from millrace.flows.frozen import FEWEST_LOOKS, FIRST_SECONDS, Looks, is_frozen
-from millrace.flows.services import Service
+from millrace.flows.services.health import FEWEST_LOOKS, FIRST_SECONDS, Looks, is_frozen
+from millrace.flows.services.service_specs import Service
+from millrace.flows.services.supervisor import (
+    AFTER_SECONDS,
+    Supervisor,
+    failures_in_a_row,
+    restart_delay,
+)
 from millrace.flows.settings import Settings
-from millrace.flows.supervise import AFTER_SECONDS, Supervisor, failures_in_a_row, restart_delay
 
 
 class Clock:

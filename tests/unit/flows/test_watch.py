@@ -2,8 +2,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from millrace.flows.watch import AT_ONCE, LATE_SECONDS, MOST_OF_A_CORE, Watch
-from millrace.models.errors import TransientError
+from millrace.flows.triggers.watch import AT_ONCE, LATE_SECONDS, MOST_OF_A_CORE, Watch
+from millrace.models.common.errors import TransientError
 
 Found = Mapping[str, str] | Exception
 
@@ -77,7 +77,7 @@ def test_a_fault_is_told_once_and_ends_nothing(caplog: pytest.LogCaptureFixture)
 
 def test_a_slow_look_is_made_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
     times = iter((0.0, 1.0, 10.0, 10.1))
-    monkeypatch.setattr("millrace.flows.watch.time.thread_time", lambda: next(times))
+    monkeypatch.setattr("millrace.flows.triggers.watch.time.thread_time", lambda: next(times))
     looks = Looks({}, {})
     assert looks.watch.look() == pytest.approx(1.0 / MOST_OF_A_CORE)
     assert looks.watch.look() == 3.0
@@ -97,7 +97,7 @@ def test_a_look_that_comes_later_because_it_costs_much_is_not_late(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     times = iter((0.0, 10.0))
-    monkeypatch.setattr("millrace.flows.watch.time.thread_time", lambda: next(times))
+    monkeypatch.setattr("millrace.flows.triggers.watch.time.thread_time", lambda: next(times))
     looks = Looks({})
     looks.watch.look()
     looks.now += 10.0 / MOST_OF_A_CORE

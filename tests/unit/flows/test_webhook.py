@@ -8,16 +8,16 @@ from typing import Any
 import httpx
 import pytest
 
-from millrace.flows.webhook import Receiver, application
-from millrace.flows.webhook_delivery import (
+from millrace.flows.triggers.webhook import Receiver, application
+from millrace.flows.triggers.webhook_delivery import (
     ID_HEADER,
     MOST_BYTES,
     SIGNATURE_HEADER,
     TIMESTAMP_HEADER,
     signature,
 )
-from millrace.flows.webhook_registration import EVENTS, Registrar, Subscription, put_right
-from millrace.models.errors import TransientError
+from millrace.flows.triggers.webhook_registration import EVENTS, Registrar, Subscription, put_right
+from millrace.models.common.errors import TransientError
 
 DATA = {"name": "digits", "alias": "champion", "version": "3"}
 BODY = json.dumps({"entity": "model_version_alias", "action": "created", "data": DATA}).encode()
@@ -188,8 +188,10 @@ def test_a_release_is_asked_for_whenever_events_may_have_been_lost(
         if away:
             raise away.pop()
 
-    monkeypatch.setattr("millrace.flows.webhook_registration.check_reachable", check)
-    monkeypatch.setattr("millrace.flows.webhook_registration.client", lambda address: store)
+    monkeypatch.setattr("millrace.flows.triggers.webhook_registration.check_reachable", check)
+    monkeypatch.setattr(
+        "millrace.flows.triggers.webhook_registration.client", lambda address: store
+    )
     away.append(TransientError("MLflow starts"))
     for _ in range(3):
         registrar.look()
@@ -209,9 +211,13 @@ def test_a_server_that_refuses_is_told_once_and_releases_go_on(
 ) -> None:
     asked: list[str] = []
     registrar = Registrar("http://mlflow", WANTED, asked.append)
-    monkeypatch.setattr("millrace.flows.webhook_registration.check_reachable", lambda address: None)
-    monkeypatch.setattr("millrace.flows.webhook_registration.client", lambda address: object())
-    monkeypatch.setattr("millrace.flows.webhook_registration.log.propagate", True)
+    monkeypatch.setattr(
+        "millrace.flows.triggers.webhook_registration.check_reachable", lambda address: None
+    )
+    monkeypatch.setattr(
+        "millrace.flows.triggers.webhook_registration.client", lambda address: object()
+    )
+    monkeypatch.setattr("millrace.flows.triggers.webhook_registration.log.propagate", True)
     for _ in range(2):
         registrar.look()
     assert asked == ["started"]

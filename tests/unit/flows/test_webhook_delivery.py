@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from millrace.flows.webhook_delivery import (
+from millrace.flows.triggers.webhook_delivery import (
     ID_HEADER,
     MOST_BYTES,
     MOST_SEEN,

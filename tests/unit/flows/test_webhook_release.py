@@ -6,11 +6,11 @@ from uuid import uuid4
 
 import pytest
 
-from millrace.flows import webhook_release
 from millrace.flows.settings import Settings
-from millrace.flows.webhook_release import RUN_SECONDS, Due, Releaser
-from millrace.models.errors import TransientError
-from millrace.serving.actions import Stage
+from millrace.flows.triggers import webhook_release
+from millrace.flows.triggers.webhook_release import RUN_SECONDS, Due, Releaser
+from millrace.models.common.errors import TransientError
+from millrace.serving.release.actions import Stage
 
 
 class Trial:

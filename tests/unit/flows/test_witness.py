@@ -13,13 +13,13 @@ from contextlib import contextmanager
 import psutil
 import pytest
 
-from millrace.flows.witness import error_of
+from millrace.flows.cli.child_process import error_of
 
 PROGRAM = """
     import os, signal, sys, time
     from functools import partial
     from millrace.flows.console import print_error
-    from millrace.flows.witness import run_witnessed
+    from millrace.flows.cli.child_process import run_witnessed
 
     def command():
         sys.stdout.write("out ")

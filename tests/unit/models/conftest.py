@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from millrace.models import tables
-from millrace.models.language.tokenizer import LanguageTokenizer, learn_tokenizer
-from millrace.models.pipeline import Pipeline
-from millrace.models.places import Places
-from millrace.models.snapshots import Snapshot
+from millrace.models.common.installation import Places
+from millrace.models.config.pipeline import Pipeline
+from millrace.models.data import ingest
+from millrace.models.data.snapshots import Snapshot
+from millrace.models.language.corpus.tokenizer_folder import LanguageTokenizer, learn_tokenizer
 
 TEXTS = [
     "def add(a, b):\n    return a + b\n",
@@ -57,6 +57,6 @@ def ingest_text(tmp_path: Path, embedded: Places) -> Callable[..., Snapshot]:
             "dataset": {"source": "rows.jsonl", "target": "text", "features": [], **dataset},
             "model": {"family": "causal_lm"},
         }
-        return tables.ingest(Pipeline.model_validate(values).located(tmp_path), embedded)
+        return ingest.ingest(Pipeline.model_validate(values).located(tmp_path), embedded)
 
     return ingested

@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 from sklearn.metrics import accuracy_score, r2_score
 
-from millrace.models.answers import ClassAnswers, NumberAnswers, answers_of, r2
-from millrace.models.errors import InputError
-from millrace.models.features import Encoding, Feature
+from millrace.models.common.errors import InputError
+from millrace.models.inference.answers import ClassAnswers, NumberAnswers, answers_of, r2
+from millrace.models.inference.features import Encoding, Feature
 
 FEATURES = (Feature("a", "number"),)
 PROBABILITIES = np.float32([[0.2, 0.5, 0.3], [0.7, 0.1, 0.2], [0.1, 0.2, 0.7]])

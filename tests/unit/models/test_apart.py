@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from millrace.models import limited
-from millrace.models.apart import Limits, ending, run_apart
-from millrace.models.errors import TransientError, WorkError
+from millrace.models.common import memory_limit
+from millrace.models.common.errors import TransientError, WorkError
+from millrace.models.common.subprocess_runner import Limits, ending, run_apart
 
 LIMITS = Limits(seconds=30.0, memory=4 << 30)
 
@@ -32,7 +32,10 @@ def test_what_it_writes_comes_back(tmp_path: Path) -> None:
         ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "crashed: SIGSEGV"),
         ("import sys; sys.exit(3)", "ended with status 3"),
         ("bytearray(5 << 30)", "MemoryError"),
-        ("from millrace.models.errors import WorkError; raise WorkError('no', seen=1)", "^no$"),
+        (
+            "from millrace.models.common.errors import WorkError; raise WorkError('no', seen=1)",
+            "^no$",
+        ),
     ],
 )
 def test_why_it_failed_is_one_line(tmp_path: Path, text: str, reason: str) -> None:
@@ -88,7 +91,7 @@ def test_beside_a_gpu_memory_is_limited_all_the_same(tmp_path: Path) -> None:
 
 
 def test_the_driver_is_looked_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(limited, "DRIVER", tmp_path)
-    assert limited.limit_of_memory() == resource.RLIMIT_DATA
-    monkeypatch.setattr(limited, "DRIVER", tmp_path / "none")
-    assert limited.limit_of_memory() == resource.RLIMIT_AS
+    monkeypatch.setattr(memory_limit, "DRIVER", tmp_path)
+    assert memory_limit.limit_of_memory() == resource.RLIMIT_DATA
+    monkeypatch.setattr(memory_limit, "DRIVER", tmp_path / "none")
+    assert memory_limit.limit_of_memory() == resource.RLIMIT_AS

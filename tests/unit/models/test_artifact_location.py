@@ -3,9 +3,9 @@ from pathlib import Path
 
 import pytest
 
-from millrace.models.artifact_location import require_own
-from millrace.models.errors import InputError
-from millrace.models.places import Places
+from millrace.models.common.errors import InputError
+from millrace.models.common.installation import Places
+from millrace.models.registry.artifact_location import require_own
 
 
 @pytest.fixture

@@ -4,9 +4,9 @@ import pyarrow as pa
 import pytest
 import torch
 
-from millrace.models.batches import ShardBatches
-from millrace.models.features import Encoding, Feature
-from millrace.models.tokenizer import learnt
+from millrace.models.inference.features import Encoding, Feature
+from millrace.models.inference.tokenizer import learnt
+from millrace.models.training.batches import ShardBatches
 
 ENCODING = Encoding((Feature("a", "number"),), "t")
 

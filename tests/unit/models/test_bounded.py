@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 import yaml
 
-from millrace.models import bounded
-from millrace.models.bounded import (
+from millrace.models.common import bounded_files
+from millrace.models.common.bounded_files import (
     bounded_arrays,
     bounded_json,
     bounded_text,
     bounded_yaml,
     check_yaml,
 )
-from millrace.models.errors import InputError
-from millrace.models.evidence_check import check, require_readable
-from millrace.models.pipeline_file import load_pipeline
+from millrace.models.common.errors import InputError
+from millrace.models.config.pipeline_file import load_pipeline
+from millrace.models.registry.evidence_check import check, require_readable
 
 
 def bomb(levels: int, width: int = 9) -> str:
@@ -73,7 +73,7 @@ def test_json_beyond_a_limit_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_pat
         with pytest.raises(ValueError):  # noqa: PT011 - each says something else
             bounded_json(text)
     assert bounded_json('{"a": [1, NaN]}')["a"][0] == 1
-    monkeypatch.setattr(bounded, "JSON_NODES", 10)
+    monkeypatch.setattr(bounded_files, "JSON_NODES", 10)
     with pytest.raises(ValueError, match="more than 10 values"):
         bounded_json(json.dumps(list(range(20))))
     (tmp_path / "x").write_text("12345")
@@ -114,7 +114,7 @@ def test_what_unpacks_to_too_much_or_is_no_array_is_refused(
     np.savez(tmp_path / "c.npz", x=np.array([{}], dtype=object))
     with pytest.raises(ValueError, match="objects"):
         bounded_arrays(tmp_path / "c.npz")
-    monkeypatch.setattr(bounded, "NPZ_BYTES", 1000)
+    monkeypatch.setattr(bounded_files, "NPZ_BYTES", 1000)
     np.savez_compressed(tmp_path / "d.npz", x=np.zeros(1000))
     with pytest.raises(ValueError, match="unpacks to more than 1,000 bytes"):
         bounded_arrays(tmp_path / "d.npz")

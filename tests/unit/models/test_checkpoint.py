@@ -7,7 +7,7 @@ from safetensors import safe_open
 from torch import nn
 from torch.optim import AdamW
 
-from millrace.models.checkpoint import (
+from millrace.models.training.checkpoint import (
     WEIGHTS,
     TrainState,
     load_progress,

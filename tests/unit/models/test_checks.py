@@ -4,9 +4,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from millrace.models.casts import cast
-from millrace.models.checks import check
-from millrace.models.columns import Column, TableSchema
+from millrace.models.data.coerce import cast
+from millrace.models.data.row_checks import check
+from millrace.models.data.schema import Column, TableSchema
 
 
 def schema(*columns: Column) -> TableSchema:

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import ray
 
-from millrace.models.cluster import connected
-from millrace.models.errors import InputError, TransientError
+from millrace.models.common.errors import InputError, TransientError
+from millrace.models.common.ray_cluster import connected
 
 
 class Starts:

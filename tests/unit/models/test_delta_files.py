@@ -7,7 +7,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyarrow import fs
 
-from millrace.models.delta_files import dataset_of, file_paths
+from millrace.models.data.sources.delta_files import dataset_of, file_paths
 
 
 @pytest.mark.parametrize("name", ["plain", "with space", "ha#sh", "ümlaut"])

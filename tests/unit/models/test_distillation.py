@@ -8,11 +8,11 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 from torch.nn import functional
 
-from millrace.models.distillation import Teacher, Tutor
-from millrace.models.errors import InputError
-from millrace.models.objective import Classification, Regression
-from millrace.models.pipeline_file import load_pipeline
-from millrace.models.specs.compression import DistillationSpec
+from millrace.models.common.errors import InputError
+from millrace.models.config.compression_spec import DistillationSpec
+from millrace.models.config.pipeline_file import load_pipeline
+from millrace.models.families.objective import Classification, Regression
+from millrace.models.training.compression.distillation import Teacher, Tutor
 
 LABELS = Classification(("a", "b", "c"))
 WEIGHTS = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)

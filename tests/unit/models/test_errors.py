@@ -3,7 +3,13 @@ import pickle
 
 import pytest
 
-from millrace.models.errors import InputError, MillraceError, TransientError, WorkError, nearest
+from millrace.models.common.errors import (
+    InputError,
+    MillraceError,
+    TransientError,
+    WorkError,
+    nearest,
+)
 
 KINDS = [MillraceError, InputError, WorkError, TransientError]
 

@@ -5,13 +5,13 @@ import pytest
 import torch
 from torch import nn
 
-from millrace.models.errors import InputError
-from millrace.models.families import FAMILIES, build_network, family_of
-from millrace.models.features import Encoding, Feature
-from millrace.models.network import Network
-from millrace.models.objective import objective_of
-from millrace.models.pipeline_file import FAMILIES as NAMED_IN_FILES
-from millrace.models.specs.training import ModelSpec
+from millrace.models.common.errors import InputError
+from millrace.models.config.pipeline_file import FAMILIES as NAMED_IN_FILES
+from millrace.models.config.training_spec import ModelSpec
+from millrace.models.families.family import FAMILIES, build_network, family_of
+from millrace.models.families.network import Network
+from millrace.models.families.objective import objective_of
+from millrace.models.inference.features import Encoding, Feature
 
 ENCODING = Encoding(
     (Feature("v", "vector", width=12), Feature("c", "category", categories=("x", "y", "z", "w"))),

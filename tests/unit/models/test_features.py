@@ -5,10 +5,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from millrace.models.columns import Column, TableSchema
-from millrace.models.errors import InputError
-from millrace.models.features import Encoding, Feature, fit_encoding, text_column
-from millrace.models.tokenizer import learnt
+from millrace.models.common.errors import InputError
+from millrace.models.data.schema import Column, TableSchema
+from millrace.models.inference.features import Encoding, Feature, fit_encoding, text_column
+from millrace.models.inference.tokenizer import learnt
 
 NUMBER = Feature("a", "number")
 VECTOR = Feature("v", "vector", width=2)

@@ -4,10 +4,10 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from millrace.models.pipeline import Pipeline
-from millrace.models.pipeline_file import resolved_yaml
-from millrace.models.specs.fit import misfits
-from millrace.models.specs.language import DEFAULT_FORMS
+from millrace.models.config.family_keys import misfits
+from millrace.models.config.language_spec import DEFAULT_FORMS
+from millrace.models.config.pipeline import Pipeline
+from millrace.models.config.pipeline_file import resolved_yaml
 
 
 def pipeline(family: str, **parts: Any) -> Pipeline:

@@ -1,8 +1,8 @@
 import pytest
 
-from millrace.models.errors import InputError, WorkError
-from millrace.models.history import History, failure_of
-from millrace.models.progress import EpochEnded, Recovered, TrainEvent, WorkersFailed
+from millrace.models.common.errors import InputError, WorkError
+from millrace.models.training.history import History, failure_of
+from millrace.models.training.progress import EpochEnded, Recovered, TrainEvent, WorkersFailed
 
 FAILED = WorkersFailed({1: "OSError: gone"})
 

@@ -3,11 +3,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from millrace.models.columns import Column, TableSchema
-from millrace.models.errors import InputError
-from millrace.models.inference import describe, resolve_schema
-from millrace.models.source import as_text
-from millrace.models.specs.dataset import ColumnSpec, DatasetSpec
+from millrace.models.common.errors import InputError
+from millrace.models.config.dataset_spec import ColumnSpec, DatasetSpec
+from millrace.models.data.infer_schema import describe, resolve_schema
+from millrace.models.data.schema import Column, TableSchema
+from millrace.models.data.sources.source import as_text
 
 
 def resolve(cells: dict[str, Any], stored: TableSchema | None = None, **more: Any) -> TableSchema:

@@ -8,7 +8,7 @@ from types import FrameType
 
 import pytest
 
-from millrace.models.interrupts import interruptible, uninterrupted
+from millrace.models.common.interrupts import interruptible, uninterrupted
 
 
 def nothing(_signum: int, _frame: FrameType | None) -> None: ...

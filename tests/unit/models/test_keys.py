@@ -3,8 +3,8 @@ import time
 import numpy as np
 import pyarrow as pa
 
-from millrace.models.keys import Digest, buckets, hash_rows, row_keys, split_bounds
-from millrace.models.specs.dataset import SplitSpec
+from millrace.models.config.dataset_spec import SplitSpec
+from millrace.models.data.split import Digest, buckets, hash_rows, row_keys, split_bounds
 
 ROWS = pa.record_batch(
     {

@@ -3,8 +3,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from millrace.models import machine
-from millrace.models.machine import Machine, memory_bytes, this_machine
+from millrace.models.common import hardware
+from millrace.models.common.hardware import Machine, memory_bytes, this_machine
 
 XEON = """processor : 0
 model name : A Xeon
@@ -19,7 +19,7 @@ GRAVITON = "processor : 0\nFeatures : fp asimddp i8mm bf16\n"
 def test_the_flags_that_choose_kernels_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(machine, "CPUINFO", tmp_path / "cpuinfo")
+    monkeypatch.setattr(hardware, "CPUINFO", tmp_path / "cpuinfo")
     (tmp_path / "cpuinfo").write_text(XEON)
     found = this_machine()
     assert found.processor == "A Xeon"
@@ -32,7 +32,7 @@ def test_the_flags_that_choose_kernels_are_read(
 def test_a_system_without_proc_is_a_machine_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(machine, "CPUINFO", tmp_path / "none")
+    monkeypatch.setattr(hardware, "CPUINFO", tmp_path / "none")
     assert this_machine().flags == ()
     assert this_machine().processor
 
@@ -47,15 +47,15 @@ def test_machines_of_a_kind_share_their_kernels_whatever_their_names() -> None:
 
 def test_what_a_process_starts_is_not_others(monkeypatch: pytest.MonkeyPatch) -> None:
     busy, own = iter([10.0, 11.5]), iter([2.0, 3.0])
-    monkeypatch.setattr(machine, "_busy", lambda: next(busy))
-    monkeypatch.setattr(machine, "_own", lambda: next(own))
-    monkeypatch.setattr(machine.psutil, "cpu_count", lambda: 2)
-    monkeypatch.setattr(machine.time, "sleep", lambda _: None)
-    assert machine.others_use(1.0) == 0.25
+    monkeypatch.setattr(hardware, "_busy", lambda: next(busy))
+    monkeypatch.setattr(hardware, "_own", lambda: next(own))
+    monkeypatch.setattr(hardware.psutil, "cpu_count", lambda: 2)
+    monkeypatch.setattr(hardware.time, "sleep", lambda _: None)
+    assert hardware.others_use(1.0) == 0.25
 
 
 def test_the_share_of_others_is_a_share() -> None:
-    assert 0 <= machine.others_use(0.1) <= 1
+    assert 0 <= hardware.others_use(0.1) <= 1
 
 
 @pytest.mark.parametrize(

@@ -7,13 +7,13 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from millrace.models import tables
-from millrace.models.casts import cast
-from millrace.models.checks import check
-from millrace.models.columns import Column, TableSchema
-from millrace.models.pipeline import Pipeline
-from millrace.models.places import Places
-from millrace.models.snapshots import Snapshot, scan
+from millrace.models.common.installation import Places
+from millrace.models.config.pipeline import Pipeline
+from millrace.models.data import ingest as tables
+from millrace.models.data.coerce import cast
+from millrace.models.data.row_checks import check
+from millrace.models.data.schema import Column, TableSchema
+from millrace.models.data.snapshots import Snapshot, scan
 
 USER = {"role": "user", "content": "1 + 1?"}
 ANSWER = {"role": "assistant", "content": "2"}

@@ -1,4 +1,4 @@
-from millrace.models.mlflow_pages import REGISTRY, page, version_page
+from millrace.models.registry.mlflow_pages import REGISTRY, page, version_page
 
 
 def test_a_page_says_what_the_ui_is_used_for_inside_its_fragment() -> None:

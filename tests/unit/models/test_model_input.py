@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from millrace.models.model_input import FEATURES, INPUT_IDS, ModelInput
+from millrace.models.inference.model_input import FEATURES, INPUT_IDS, ModelInput
 
 NUMBERS, TOKENS = ModelInput(FEATURES, 3), ModelInput(INPUT_IDS, 20, padding=0)
 

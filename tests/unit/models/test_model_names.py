@@ -1,8 +1,8 @@
 import pytest
 
-from millrace.models.errors import InputError
-from millrace.models.model_names import name_fault, require_model_name
-from millrace.serving.names import ARMS, TRIAL, is_made_here
+from millrace.models.common.errors import InputError
+from millrace.models.registry.model_names import name_fault, require_model_name
+from millrace.serving.triton.names import ARMS, TRIAL, is_made_here
 
 BAD = [
     *("a\x00b", "../../x", "a/b", "x\ny", "x\n", "\U0001f600", "", ".", "..", "a..b", "a."),

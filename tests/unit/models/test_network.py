@@ -3,9 +3,9 @@ import pyarrow as pa
 import torch
 from torch import Tensor, nn
 
-from millrace.models.features import Encoding, Feature
-from millrace.models.network import Network, Preprocess, Served
-from millrace.models.objective import Classification, Regression
+from millrace.models.families.network import Network, Preprocess, Served
+from millrace.models.families.objective import Classification, Regression
+from millrace.models.inference.features import Encoding, Feature
 
 NUMBER = Feature("a", "number", mean=2.0, std=4.0)
 CATEGORY = Feature("c", "category", categories=("x", "y", "z"))

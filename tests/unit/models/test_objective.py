@@ -5,9 +5,9 @@ from sklearn.metrics import accuracy_score, r2_score
 from torch import Tensor
 from torch.nn import functional
 
-from millrace.models.errors import InputError
-from millrace.models.features import Encoding, Feature
-from millrace.models.objective import Classification, Objective, Regression, objective_of
+from millrace.models.common.errors import InputError
+from millrace.models.families.objective import Classification, Objective, Regression, objective_of
+from millrace.models.inference.features import Encoding, Feature
 
 FEATURES = (Feature("a", "number"),)
 CLASSES = Classification(("low", "mid", "high"))

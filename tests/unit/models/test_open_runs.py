@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from millrace.models import tracking
-from millrace.models.errors import TransientError
-from millrace.models.left_runs import end_left
-from millrace.models.open_runs import FOLDER, Note, OpenRun
-from millrace.models.places import Places
-from millrace.models.tracking import TrackedRun, client, tracked_run
+from millrace.models.common.errors import TransientError
+from millrace.models.common.installation import Places
+from millrace.models.registry import tracking
+from millrace.models.registry.left_runs import end_left
+from millrace.models.registry.open_runs import FOLDER, Note, OpenRun
+from millrace.models.registry.tracking import TrackedRun, client, tracked_run
 
 
 @pytest.fixture

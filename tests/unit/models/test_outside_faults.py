@@ -11,8 +11,8 @@ from deltalake.exceptions import DeltaError
 from mlflow.exceptions import MlflowException
 from ray.exceptions import NodeDiedError
 
-from millrace.models.errors import InputError, MillraceError
-from millrace.models.outside_faults import is_of_the_disk, outside_fault
+from millrace.models.common.errors import InputError, MillraceError
+from millrace.models.common.outside_faults import is_of_the_disk, outside_fault
 
 
 def raised_from(outer: Exception, cause: Exception) -> Exception:

@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
-from millrace.models.arrays import Array
-from millrace.models.model_input import ModelInput
-from millrace.models.pieces import ASKED, ROWS, answered, golden_requests
+from millrace.models.common.arrays import Array
+from millrace.models.inference.model_input import ModelInput
+from millrace.models.inference.row_batches import ASKED, ROWS, answered, golden_requests
 
 NUMBERS, TOKENS = ModelInput("features", 1), ModelInput("input_ids", 9, padding=7)
 

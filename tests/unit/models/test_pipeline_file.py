@@ -3,9 +3,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from millrace.models import families
-from millrace.models.errors import InputError
-from millrace.models.pipeline_file import FAMILIES, json_schema, load_pipeline, resolved_yaml
+from millrace.models.common.errors import InputError
+from millrace.models.config.pipeline_file import FAMILIES, json_schema, load_pipeline, resolved_yaml
+from millrace.models.families import family
 
 GOOD = "name: t\ndataset:\n  source: r.csv\n  target: y\n"
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -54,7 +54,7 @@ def test_the_examples_are_valid_and_survive_being_resolved(tmp_path: Path, name:
 
 
 def test_every_family_is_known() -> None:
-    assert (*families.FAMILIES, "causal_lm") == FAMILIES
+    assert (*family.FAMILIES, "causal_lm") == FAMILIES
 
 
 def test_the_schema_describes_the_keys() -> None:

@@ -3,7 +3,7 @@
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from millrace.models.places import Places
+from millrace.models.common.installation import Places
 
 
 def test_many_may_prepare_a_home_at_once(tmp_path: Path) -> None:

@@ -6,8 +6,8 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
 
-from millrace.models.errors import InputError
-from millrace.models.pipeline import Pipeline
+from millrace.models.common.errors import InputError
+from millrace.models.config.pipeline import Pipeline
 from millrace.models.preflight import preflight
 
 TABLE = pa.table({"a": [1.0, 2.0], "b": [1, 2], "t": ["x", "y"]})

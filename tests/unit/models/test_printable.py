@@ -3,8 +3,8 @@ import pickle
 
 import pytest
 
-from millrace.models.errors import InputError
-from millrace.models.printable import (
+from millrace.models.common.errors import InputError
+from millrace.models.common.printable import (
     guard_logging,
     has_user_part,
     one_line,

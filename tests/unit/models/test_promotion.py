@@ -2,7 +2,7 @@ from typing import Literal
 
 import pytest
 
-from millrace.models.promotion import decide
+from millrace.models.registry.gates import decide
 
 NAN = float("nan")
 

@@ -8,17 +8,26 @@ from pydantic import ValidationError
 from torch import nn
 from torch.multiprocessing.spawn import spawn
 
-from millrace.models.checkpoint import TrainState, load_progress, load_weights, save_checkpoint
-from millrace.models.cnn import ResNet
-from millrace.models.compression import Compression, remove_pruned, require_compressible
-from millrace.models.errors import InputError
-from millrace.models.features import Encoding, Feature
-from millrace.models.mlp import Perceptron
-from millrace.models.network import Network
-from millrace.models.pipeline_file import load_pipeline
-from millrace.models.pruning import Pruner, kept_of, sparsity_at
-from millrace.models.specs.compression import PruningSpec
-from millrace.models.specs.training import TrainingSpec
+from millrace.models.common.errors import InputError
+from millrace.models.config.compression_spec import PruningSpec
+from millrace.models.config.pipeline_file import load_pipeline
+from millrace.models.config.training_spec import TrainingSpec
+from millrace.models.families.cnn import ResNet
+from millrace.models.families.mlp import Perceptron
+from millrace.models.families.network import Network
+from millrace.models.inference.features import Encoding, Feature
+from millrace.models.training.checkpoint import (
+    TrainState,
+    load_progress,
+    load_weights,
+    save_checkpoint,
+)
+from millrace.models.training.compression.compression import (
+    Compression,
+    remove_pruned,
+    require_compressible,
+)
+from millrace.models.training.compression.pruning import Pruner, kept_of, sparsity_at
 
 ENCODING = Encoding((Feature("v", "vector", width=64),), "t", ("a", "b", "c"))
 EPOCHS, STEPS = 5, 8

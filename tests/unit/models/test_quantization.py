@@ -6,15 +6,25 @@ import torch
 from pydantic import ValidationError
 from torch import nn
 
-from millrace.models.checkpoint import TrainState, load_progress, load_weights, save_checkpoint
-from millrace.models.compression import Compression, require_compressible
-from millrace.models.errors import InputError
-from millrace.models.features import Encoding, Feature
-from millrace.models.mlp import Perceptron
-from millrace.models.network import Network
-from millrace.models.quantization import WEIGHT_LEVELS, FakeQuantization, Range, rounded_weight
-from millrace.models.specs.compression import PruningSpec, QuantizationAwareSpec
-from millrace.models.specs.training import TrainingSpec
+from millrace.models.common.errors import InputError
+from millrace.models.config.compression_spec import PruningSpec, QuantizationAwareSpec
+from millrace.models.config.training_spec import TrainingSpec
+from millrace.models.families.mlp import Perceptron
+from millrace.models.families.network import Network
+from millrace.models.inference.features import Encoding, Feature
+from millrace.models.training.checkpoint import (
+    TrainState,
+    load_progress,
+    load_weights,
+    save_checkpoint,
+)
+from millrace.models.training.compression.compression import Compression, require_compressible
+from millrace.models.training.compression.quantization import (
+    WEIGHT_LEVELS,
+    FakeQuantization,
+    Range,
+    rounded_weight,
+)
 
 ENCODING = Encoding((Feature("v", "vector", width=64),), "t", ("a", "b", "c"))
 EPOCHS, STEPS = 4, 6

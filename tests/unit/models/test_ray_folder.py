@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from millrace.models import ray_folder as module
-from millrace.models.errors import WorkError
-from millrace.models.ray_folder import is_private, ray_folder, ray_folders
+from millrace.models.common import ray_folder as module
+from millrace.models.common.errors import WorkError
+from millrace.models.common.ray_folder import is_private, ray_folder, ray_folders
 
 
 @pytest.fixture(autouse=True)

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import ray
 
-from millrace.models import ray_jobs
-from millrace.models.errors import InputError, TransientError, WorkError
-from millrace.models.ray_jobs import RayJobs
+from millrace.models.common import ray_jobs
+from millrace.models.common.errors import InputError, TransientError, WorkError
+from millrace.models.common.ray_jobs import RayJobs
 
 JOB = {
     "type": "SUBMISSION",

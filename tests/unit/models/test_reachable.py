@@ -11,10 +11,10 @@ from typing import ClassVar
 
 import pytest
 
-from millrace.models import reachable
-from millrace.models.errors import SilentError, TransientError, WorkError
-from millrace.models.reachable import require_database, require_http, require_tcp
-from millrace.models.tracking import check_reachable, database_server
+from millrace.models.common import reachable
+from millrace.models.common.errors import SilentError, TransientError, WorkError
+from millrace.models.common.reachable import require_database, require_http, require_tcp
+from millrace.models.registry.tracking import check_reachable, database_server
 
 
 class _Garbage(socketserver.BaseRequestHandler):
@@ -166,7 +166,7 @@ def test_a_database_that_is_still_to_be_made_is_fine(tmp_path: Path) -> None:
 def test_a_database_that_is_being_written_is_fine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("millrace.models.reachable.TIMEOUT_S", 0)
+    monkeypatch.setattr("millrace.models.common.reachable.TIMEOUT_S", 0)
     with closing(sqlite3.connect(tmp_path / "mlflow.db")) as other:
         other.execute("CREATE TABLE t (x)")
         other.execute("BEGIN EXCLUSIVE")

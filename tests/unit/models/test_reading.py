@@ -2,10 +2,10 @@ from pathlib import Path
 
 import pytest
 
-from millrace.models.errors import InputError
-from millrace.models.reading import read_source
-from millrace.models.sources import open_source
-from millrace.models.specs.dataset import DatasetSpec
+from millrace.models.common.errors import InputError
+from millrace.models.config.dataset_spec import DatasetSpec
+from millrace.models.data.read_source import read_source
+from millrace.models.data.sources.open_source import open_source
 
 
 def test_too_many_values_are_told_with_the_key(tmp_path: Path) -> None:

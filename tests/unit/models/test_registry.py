@@ -11,17 +11,17 @@ import pytest
 from mlflow.protos.databricks_pb2 import PERMISSION_DENIED
 from onnx import TensorProto, helper
 
-from millrace.models.digest import digest_of
-from millrace.models.errors import InputError, MillraceError, TransientError, WorkError
-from millrace.models.features import Encoding, Feature
-from millrace.models.outside_faults import is_of_the_disk
-from millrace.models.package import DIGEST_TAG, EXTRA_FILES, ModelVersion
-from millrace.models.places import Places
-from millrace.models.registry import CHALLENGER, CHAMPION, Registry
-from millrace.models.signing import SigningKeys
-from millrace.models.stored_files import StoredFolder
-from millrace.models.tracking import TrackedRun, client, tracked_run
-from millrace.models.trust import Trust, trust_of
+from millrace.models.common.digest import digest_of
+from millrace.models.common.errors import InputError, MillraceError, TransientError, WorkError
+from millrace.models.common.installation import Places
+from millrace.models.common.outside_faults import is_of_the_disk
+from millrace.models.inference.features import Encoding, Feature
+from millrace.models.registry.artifact_store import StoredFolder
+from millrace.models.registry.mlflow_registry import CHALLENGER, CHAMPION, Registry
+from millrace.models.registry.signing import SigningKeys
+from millrace.models.registry.tracking import TrackedRun, client, tracked_run
+from millrace.models.registry.trust import Trust, trust_of
+from millrace.models.registry.version_files import DIGEST_TAG, EXTRA_FILES, ModelVersion
 
 ENCODING = Encoding((Feature("v", "vector", width=2),), "t", ("no", "yes"))
 GOLDEN = np.array([[1, 2], [3, 4], [5, 6]], dtype=np.float32)
@@ -357,7 +357,7 @@ def test_a_version_that_the_disk_has_no_room_for_is_a_fault_of_the_disk(
     squares: ModelVersion, registry: Registry, stored: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     free = shutil.disk_usage(stored)._replace(total=20 << 20, free=(1 << 20) + 100)
-    monkeypatch.setattr("millrace.models.stored_files.shutil.disk_usage", lambda _: free)
+    monkeypatch.setattr("millrace.models.registry.artifact_store.shutil.disk_usage", lambda _: free)
     with pytest.raises(WorkError, match="no room for the files of squares version 1") as told:
         registry.fetch(squares)
     assert told.value.valid == f"at most 100 on the disk of {registry.cache}"

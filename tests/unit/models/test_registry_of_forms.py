@@ -10,13 +10,13 @@ import pytest
 import yaml
 from mlflow.artifacts import download_artifacts
 
-from millrace.models.digest import digest_of, digest_of_model
-from millrace.models.errors import InputError, MillraceError
-from millrace.models.package import LanguagePackage, ModelVersion
-from millrace.models.places import Places
-from millrace.models.registry import Registry
-from millrace.models.tracking import TrackedRun, tracked_run
-from millrace.models.trust import trust_of
+from millrace.models.common.digest import digest_of, digest_of_model
+from millrace.models.common.errors import InputError, MillraceError
+from millrace.models.common.installation import Places
+from millrace.models.registry.mlflow_registry import Registry
+from millrace.models.registry.tracking import TrackedRun, tracked_run
+from millrace.models.registry.trust import trust_of
+from millrace.models.registry.version_files import LanguagePackage, ModelVersion
 
 FILES = {"openvino_model.xml": "<net/>", "openvino_model.bin": "weights", "config.json": "{}"}
 EVIDENCE = {

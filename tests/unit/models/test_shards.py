@@ -4,12 +4,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from millrace.models import shards, snapshots, tables
-from millrace.models.features import fit_encoding
-from millrace.models.pipeline import Pipeline
-from millrace.models.places import Places
-from millrace.models.shards import SnapshotShard, is_small
-from millrace.models.specs.dataset import Split, SplitSpec
+from millrace.models.common.installation import Places
+from millrace.models.config.dataset_spec import Split, SplitSpec
+from millrace.models.config.pipeline import Pipeline
+from millrace.models.data import ingest, snapshots
+from millrace.models.inference.features import fit_encoding
+from millrace.models.training import shards
+from millrace.models.training.shards import SnapshotShard, is_small
 
 ROWS = 203
 SHARES = SplitSpec()
@@ -22,7 +23,7 @@ def snapshot(tmp_path_factory: pytest.TempPathFactory) -> snapshots.Snapshot:
     (folder / "r.csv").write_text("id,x,y\n" + "".join(lines))
     values = {"name": "t", "dataset": {"source": "r.csv", "target": "y", "key": ["id"]}}
     places = Places(folder / "home", "", str(folder / "home" / "tables"))
-    return tables.ingest(Pipeline.model_validate(values).located(folder), places)
+    return ingest.ingest(Pipeline.model_validate(values).located(folder), places)
 
 
 def taken_rows(

@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from millrace.models.errors import InputError, WorkError
-from millrace.models.package import ModelVersion
-from millrace.models.signing import (
+from millrace.models.common.errors import InputError, WorkError
+from millrace.models.registry.signing import (
     COVERED_TAGS,
     SIGNATURE_TAG,
     SigningKeys,
     fault_of_signature,
     statement,
 )
-from millrace.models.trust import Trust
+from millrace.models.registry.trust import Trust
+from millrace.models.registry.version_files import ModelVersion
 
 TAGS = {
     "millrace.digest": "a" * 64,

@@ -5,14 +5,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from millrace.models import source_text, tables
-from millrace.models.errors import InputError
-from millrace.models.pipeline import Pipeline
-from millrace.models.places import Places
-from millrace.models.snapshots import Snapshot, scan
-from millrace.models.source import Unreadable
-from millrace.models.sources import open_source
-from millrace.models.specs.dataset import DatasetSpec
+from millrace.models.common.errors import InputError
+from millrace.models.common.installation import Places
+from millrace.models.config.dataset_spec import DatasetSpec
+from millrace.models.config.pipeline import Pipeline
+from millrace.models.data import ingest as tables
+from millrace.models.data.snapshots import Snapshot, scan
+from millrace.models.data.sources import text_source
+from millrace.models.data.sources.open_source import open_source
+from millrace.models.data.sources.source import Unreadable
 
 
 def spec(source: str, **more: Any) -> DatasetSpec:
@@ -77,7 +78,7 @@ def test_only_empty_files_are_told(tmp_path: Path) -> None:
 def test_a_file_that_is_too_large_is_put_aside(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(source_text, "MAX_BYTES", 2**20)
+    monkeypatch.setattr(text_source, "MAX_BYTES", 2**20)
     (tmp_path / "fits.txt").write_text("x" * 2**20)
     (tmp_path / "large.txt.gz").write_bytes(gzip.compress(b"x" * (2**20 + 1)))
     assert list(rows("*.txt*", tmp_path)) == ["fits.txt"]
@@ -89,7 +90,7 @@ def test_a_file_that_is_too_large_is_put_aside(
 def test_files_come_in_chunks_of_bounded_size(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(source_text, "CHUNK_BYTES", 1000)
+    monkeypatch.setattr(text_source, "CHUNK_BYTES", 1000)
     for number in range(20):
         (tmp_path / f"{number:02}.md").write_text("x" * 300)
     sizes = [batch.num_rows for batch in open_source(spec("*.md"), tmp_path).batches()]

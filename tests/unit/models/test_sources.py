@@ -11,12 +11,12 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
 
-from millrace.models import source_csv, source_jsonl
-from millrace.models.errors import InputError, TransientError
-from millrace.models.source import CHUNK_ROWS
-from millrace.models.source_files import plain
-from millrace.models.sources import open_source
-from millrace.models.specs.dataset import DatasetSpec
+from millrace.models.common.errors import InputError, TransientError
+from millrace.models.config.dataset_spec import DatasetSpec
+from millrace.models.data.sources import csv_source, jsonl_source
+from millrace.models.data.sources.find_files import plain
+from millrace.models.data.sources.open_source import open_source
+from millrace.models.data.sources.source import CHUNK_ROWS
 
 ROWS = pa.table({"a": [1.5, 2.5, 3.5], "b": ["x", "y", None], "target": [0, 1, 0]})
 
@@ -69,7 +69,7 @@ def test_ragged_csv_lines_are_put_aside(tmp_path: Path) -> None:
 def test_a_csv_line_is_put_aside_in_its_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(source_csv, "BLOCK_BYTES", 64)
+    monkeypatch.setattr(csv_source, "BLOCK_BYTES", 64)
     lines = ["ragged" if n % 7 == 3 else f'{n},"over\ntwo lines"' for n in range(200)]
     lines[100] = ""  # no row at all
     (tmp_path / "r.csv").write_text("\n".join(["a,target", *lines, ""]))
@@ -93,14 +93,14 @@ def test_json_lines_keep_text_that_looks_like_a_date(tmp_path: Path) -> None:
 
 
 def test_bad_json_lines_are_put_aside_and_mixed_types_become_text() -> None:
-    chunk = source_jsonl.read_block(b'{"a": 1}\nnot json\n\n{"a": "x"}\n[1]\n')
+    chunk = jsonl_source.read_block(b'{"a": 1}\nnot json\n\n{"a": "x"}\n[1]\n')
     assert chunk.rows.to_pylist() == [{"a": "1"}, {"a": "x"}]
     assert [line.line for line in chunk.unreadable] == ["not json", "[1]"]
     assert (chunk.places().tolist(), chunk.unreadable_places().tolist()) == ([0, 2], [1, 3])
 
 
 def test_json_lines_are_read_in_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source_jsonl, "BLOCK_BYTES", 100)
+    monkeypatch.setattr(jsonl_source, "BLOCK_BYTES", 100)
     rows = [{"a": number, "target": 0} for number in range(50)]
     (tmp_path / "r.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
     batches = list(open_source(spec("r.jsonl"), tmp_path).batches())
@@ -241,7 +241,7 @@ def test_unknown_columns_are_named_with_the_nearest(
 
 def test_json_lines_with_text_that_is_not_utf8_are_put_aside() -> None:
     for bad in (b'{"a": "x\xff"}', b'{"a": "x\\ud800"}', b'{"a": "x\xed\xa0\x80"}'):
-        chunk = source_jsonl.read_block(b'{"a": "\\ud83d\\ude00"}\n' + bad + b'\n{"a": "y"}\n')
+        chunk = jsonl_source.read_block(b'{"a": "\\ud83d\\ude00"}\n' + bad + b'\n{"a": "y"}\n')
         assert chunk.rows.to_pylist() == [{"a": "\U0001f600"}, {"a": "y"}]
         assert [line.reason for line in chunk.unreadable] == ["line holds text that is not UTF-8"]
 

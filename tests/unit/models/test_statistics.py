@@ -5,8 +5,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from millrace.models.columns import Column, TableSchema
-from millrace.models.statistics import MAX_BINS, ColumnStatistics, merge, statistics_of
+from millrace.models.data.column_statistics import MAX_BINS, ColumnStatistics, merge, statistics_of
+from millrace.models.data.schema import Column, TableSchema
 
 NUMBER = TableSchema((Column("a", "float", nullable=True),), (), "a", ())
 

@@ -8,11 +8,13 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from millrace.models import quarantine, reading, snapshots, source_csv, tables
-from millrace.models.errors import InputError, TransientError, WorkError
-from millrace.models.pipeline import Pipeline
-from millrace.models.places import Places
-from millrace.models.specs.dataset import SplitSpec
+from millrace.models.common.errors import InputError, TransientError, WorkError
+from millrace.models.common.installation import Places
+from millrace.models.config.dataset_spec import SplitSpec
+from millrace.models.config.pipeline import Pipeline
+from millrace.models.data import ingest as tables
+from millrace.models.data import quarantine, read_source, snapshots
+from millrace.models.data.sources import csv_source
 
 Ingest = Callable[..., snapshots.Snapshot]
 
@@ -159,7 +161,7 @@ def test_a_file_that_cannot_be_read_is_told(
         raise PermissionError("Permission denied")
 
     write_csv(tmp_path / "r.csv", 10)
-    monkeypatch.setattr(source_csv, "_read", denied)
+    monkeypatch.setattr(csv_source, "_read", denied)
     with pytest.raises(InputError, match="r.csv cannot be read"):
         run()
 
@@ -202,7 +204,7 @@ def test_a_declaration_changes_a_held_type(tmp_path: Path, run: Ingest) -> None:
 def test_categories_are_collected_from_all_rows(
     tmp_path: Path, run: Ingest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reading, "CHUNK_ROWS", 10)
+    monkeypatch.setattr(read_source, "CHUNK_ROWS", 10)
     (tmp_path / "rows.py").write_text(
         "import pyarrow as pa\n"
         "def read():\n"
@@ -257,15 +259,15 @@ def test_no_more_than_a_few_batches_are_alive(
 ) -> None:
     alive: list[int] = []
     seen: list[weakref.ref[pa.RecordBatch]] = []
-    add = reading.Reading.add
+    add = read_source.Reading.add
 
-    def counted(self: reading.Reading, chunk: Any) -> None:
+    def counted(self: read_source.Reading, chunk: Any) -> None:
         seen.append(weakref.ref(chunk.rows))
         add(self, chunk)
         alive.append(sum(ref() is not None for ref in seen))
 
-    monkeypatch.setattr(reading, "CHUNK_ROWS", 1)
-    monkeypatch.setattr(reading.Reading, "add", counted)
+    monkeypatch.setattr(read_source, "CHUNK_ROWS", 1)
+    monkeypatch.setattr(read_source.Reading, "add", counted)
     (tmp_path / "rows.py").write_text(
         "import pyarrow as pa\n"
         "def read():\n"
@@ -284,7 +286,7 @@ def test_two_ingestions_at_once_do_not_overwrite_each_other(
     run()
     read = tables.read_source
 
-    def overtaken(*arguments: Any) -> reading.Reading:
+    def overtaken(*arguments: Any) -> read_source.Reading:
         found = read(*arguments)
         monkeypatch.setattr(tables, "read_source", read)
         write_csv(tmp_path / "other.csv", 300)
@@ -303,7 +305,7 @@ def test_two_first_ingestions_at_once_do_not_overwrite_each_other(
 ) -> None:
     read = tables.read_source
 
-    def overtaken(*arguments: Any) -> reading.Reading:
+    def overtaken(*arguments: Any) -> read_source.Reading:
         found = read(*arguments)
         monkeypatch.setattr(tables, "read_source", read)
         write_csv(tmp_path / "other.csv", 300)

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from millrace.models.errors import InputError
-from millrace.models.inference import is_measured
-from millrace.models.pipeline import Pipeline
-from millrace.models.places import Places
-from millrace.models.snapshots import Snapshot
-from millrace.models.specs.dataset import DatasetSpec
-from millrace.models.tables import ingest
+from millrace.models.common.errors import InputError
+from millrace.models.common.installation import Places
+from millrace.models.config.dataset_spec import DatasetSpec
+from millrace.models.config.pipeline import Pipeline
+from millrace.models.data.infer_schema import is_measured
+from millrace.models.data.ingest import ingest
+from millrace.models.data.snapshots import Snapshot
 
 CHANCE = random.Random(3)
 DIGITS = [n % 10 for n in range(1797)]

@@ -6,13 +6,13 @@ import pytest
 import torch
 from transformers import BertConfig, BertModel, T5Config
 
-from millrace.models.checkpoint import TrainState, load_weights, save_checkpoint
-from millrace.models.errors import InputError
-from millrace.models.families import build_network
-from millrace.models.features import Encoding, Feature
-from millrace.models.objective import Classification
-from millrace.models.specs.training import ModelSpec
-from millrace.models.tokenizer import learnt
+from millrace.models.common.errors import InputError
+from millrace.models.config.training_spec import ModelSpec
+from millrace.models.families.family import build_network
+from millrace.models.families.objective import Classification
+from millrace.models.inference.features import Encoding, Feature
+from millrace.models.inference.tokenizer import learnt
+from millrace.models.training.checkpoint import TrainState, load_weights, save_checkpoint
 
 LABELS = ("a", "b", "c")
 OBJECTIVE = Classification(LABELS)

@@ -4,15 +4,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from millrace.models import tables
-from millrace.models.checks import check
-from millrace.models.columns import Column, TableSchema
-from millrace.models.errors import InputError
-from millrace.models.pipeline import Pipeline
-from millrace.models.places import Places
+from millrace.models.common.errors import InputError
+from millrace.models.common.installation import Places
+from millrace.models.config.dataset_spec import DatasetSpec
+from millrace.models.config.pipeline import Pipeline
+from millrace.models.data import ingest
+from millrace.models.data.row_checks import check
+from millrace.models.data.schema import Column, TableSchema
+from millrace.models.data.text_target import require_fitting
 from millrace.models.preflight import preflight
-from millrace.models.specs.dataset import DatasetSpec
-from millrace.models.text_target import require_fitting
 
 TEXT = {"type": "text"}
 CHAT = {"type": "messages"}
@@ -78,7 +78,7 @@ def test_check_and_ingestion_tell_it_alike(tmp_path: Path) -> None:
     (tmp_path / "r.jsonl").write_text('{"t": "text"}\n')
     wrong = pipeline(tmp_path, "mlp", features=[])
     places = Places(tmp_path / "home", "", str(tmp_path / "home" / "tables"))
-    for attempt in (lambda: preflight(wrong), lambda: tables.ingest(wrong, places)):
+    for attempt in (lambda: preflight(wrong), lambda: ingest.ingest(wrong, places)):
         with pytest.raises(InputError, match="the family 'mlp' does not continue a text"):
             attempt()
 
@@ -88,7 +88,7 @@ def test_instructions_are_a_prompt_and_its_answer_both_text(tmp_path: Path) -> N
     (tmp_path / "r.jsonl").write_text("\n".join(lines))
     places = Places(tmp_path / "home", "", str(tmp_path / "home" / "tables"))
     columns = {"t": TEXT, "prompt": TEXT}
-    made = tables.ingest(
+    made = ingest.ingest(
         pipeline(tmp_path, "causal_lm", features=["prompt"], columns=columns), places
     )
     assert [made.schema.column(name).type for name in ("prompt", "t")] == ["text", "text"]
@@ -98,14 +98,14 @@ def test_a_prompt_need_not_be_declared(tmp_path: Path) -> None:
     (tmp_path / "r.jsonl").write_text('{"prompt": "what?", "t": "that"}\n' * 3)
     places = Places(tmp_path / "home", "", str(tmp_path / "home" / "tables"))
     asked = pipeline(tmp_path, "causal_lm", features=["prompt"], columns={"t": TEXT})
-    assert tables.ingest(asked, places).schema.column("prompt").type == "text"
+    assert ingest.ingest(asked, places).schema.column("prompt").type == "text"
 
 
 def test_a_target_of_numbers_is_not_continued(tmp_path: Path) -> None:
     (tmp_path / "r.jsonl").write_text('{"t": 1.5}\n{"t": 2.5}\n')
     places = Places(tmp_path / "home", "", str(tmp_path / "home" / "tables"))
     with pytest.raises(InputError, match="'t' cannot be continued: it holds a float"):
-        tables.ingest(pipeline(tmp_path, "causal_lm", features=[]), places)
+        ingest.ingest(pipeline(tmp_path, "causal_lm", features=[]), places)
 
 
 def test_text_that_is_not_utf8_goes_to_quarantine() -> None:

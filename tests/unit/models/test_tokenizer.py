@@ -5,10 +5,10 @@ from types import SimpleNamespace
 import pytest
 from tokenizers import Tokenizer
 
-from millrace.models.errors import InputError
-from millrace.models.pretrained import located, pinned, tokenizer_of
-from millrace.models.specs.training import ModelSpec, TokenizerSpec
-from millrace.models.tokenizer import MISSING, TextTokenizer, learnt
+from millrace.models.common.errors import InputError
+from millrace.models.config.training_spec import ModelSpec, TokenizerSpec
+from millrace.models.families.pretrained import located, pinned, tokenizer_of
+from millrace.models.inference.tokenizer import MISSING, TextTokenizer, learnt
 
 TEXTS = ["def f(x):\n    return x", "import os", "class A:\n    pass"] * 5
 ODD = ["", "a" * 10_000, "\U0001f600 ok", "\u05e9\u05dc\u05d5\u05dd", "a\x00b", "\x00", "\n\t "]

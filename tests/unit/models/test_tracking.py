@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from mlflow.exceptions import MlflowException
 
-from millrace.models.errors import TransientError, WorkError
-from millrace.models.places import Places
-from millrace.models.tracking import TrackedRun, check_reachable, client, tracked_run
+from millrace.models.common.errors import TransientError, WorkError
+from millrace.models.common.installation import Places
+from millrace.models.registry.tracking import TrackedRun, check_reachable, client, tracked_run
 
 
 def open_run(places: Places, error: BaseException | None = None) -> Any:

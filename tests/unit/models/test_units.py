@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from millrace.models.cnn import ResNet
-from millrace.models.mlp import Perceptron
-from millrace.models.units import Units, can_shrink, shrink
+from millrace.models.families.cnn import ResNet
+from millrace.models.families.mlp import Perceptron
+from millrace.models.families.units import Units, can_shrink, shrink
 
 NETS = {
     "mlp": (Perceptron(12, 3, hidden=(8, 6), dropout=0.1), torch.randn(5, 12)),

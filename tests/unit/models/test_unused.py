@@ -2,9 +2,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from millrace.models.features import Encoding, Feature
-from millrace.models.network import Network
-from millrace.models.unused import leaves_parameters_unused
+from millrace.models.families.network import Network
+from millrace.models.inference.features import Encoding, Feature
+from millrace.models.training.unused import leaves_parameters_unused
 
 NUMBERS = Encoding((Feature("a", "number"), Feature("b", "number")), "t", ("no", "yes"))
 

@@ -6,8 +6,8 @@ import cloudpickle
 import pytest
 from ray import cloudpickle as ray_cloudpickle
 
-from millrace.models.errors import InputError
-from millrace.models.user_code import load
+from millrace.models.common.errors import InputError
+from millrace.models.common.user_code import load
 
 
 def write(folder: Path, name: str, text: str) -> None:

@@ -2,12 +2,12 @@ from dataclasses import replace
 
 import pytest
 
-from millrace.models.columns import Column, TableSchema
-from millrace.models.errors import InputError
-from millrace.models.snapshots import Snapshot
-from millrace.models.specs.dataset import DatasetSpec
-from millrace.models.statistics import ColumnStatistics
-from millrace.models.verdict import Tally, decide, nulls_hint
+from millrace.models.common.errors import InputError
+from millrace.models.config.dataset_spec import DatasetSpec
+from millrace.models.data.column_statistics import ColumnStatistics
+from millrace.models.data.publish_decision import Tally, decide, nulls_hint
+from millrace.models.data.schema import Column, TableSchema
+from millrace.models.data.snapshots import Snapshot
 
 SPEC = DatasetSpec(source="s.csv", target="t", max_quarantine=0.1)
 SCHEMA = TableSchema((Column("a", "float"), Column("t", "category")), (), "t", ("a",))

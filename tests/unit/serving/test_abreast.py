@@ -3,8 +3,8 @@ import threading
 
 import pytest
 
-from millrace.serving import abreast as module
-from millrace.serving.abreast import abreast
+from millrace.serving.triton import every_replica as module
+from millrace.serving.triton.every_replica import abreast
 
 SOON = 10.0
 

@@ -12,19 +12,19 @@ from google.protobuf import json_format
 from onnx import TensorProto
 from tritonclient.grpc import model_config_pb2 as pb
 
-from millrace.models.errors import InputError
-from millrace.models.specs.serving import AcceleratorSpec, ServingSpec
-from millrace.models.tensorrt_options import provider_options
-from millrace.serving.backends.onnxruntime.execution_accelerator import tensorrt_options
-from millrace.serving.config import latest, model_config
-from millrace.serving.onnx_graph import Signature, TensorSpec
-from millrace.serving.text_signature import of_text
-from millrace.serving.trial import load_seconds
+from millrace.models.common.errors import InputError
+from millrace.models.config.serving_spec import AcceleratorSpec, ServingSpec
+from millrace.models.inference.tensorrt_options import provider_options
+from millrace.serving.release.trial import load_seconds
+from millrace.serving.triton.backends.onnxruntime.execution_accelerator import tensorrt_options
+from millrace.serving.triton.model_config import latest, model_config
+from millrace.serving.triton.onnx_graph import Signature, TensorSpec
+from millrace.serving.triton.text_signature import of_text
 
 SIGNATURE = Signature(
     (TensorSpec("x", TensorProto.FLOAT, (-1, 4)),), (TensorSpec("y", TensorProto.FLOAT, (-1, 3)),)
 )
-BACKEND = Path("serving/backends/onnxruntime")
+BACKEND = Path("serving/triton/backends/onnxruntime")
 CUDA = [("CUDAExecutionProvider", {"device_id": 1}), "CPUExecutionProvider"]
 
 

@@ -11,19 +11,28 @@ from typing import Any
 
 import pytest
 
-from millrace.models.errors import InputError, TransientError, WorkError
-from millrace.models.places import Endpoint, Places
-from millrace.models.specs.rollout import RolloutSpec
-from millrace.serving.actions import Action, Divert, Prove, Record, Stage, Switch, Unload, Verify
-from millrace.serving.approval import Approver, Choice
-from millrace.serving.approved import SCORE, Approved, Unapproved, Undecided, approved
-from millrace.serving.index import LoadedModel
-from millrace.serving.ledger import Ledger
-from millrace.serving.plan import GRACE_SECONDS, plan
-from millrace.serving.repository import Repository
-from millrace.serving.rollout import Split
-from millrace.serving.standing import Release, Standing, Wish, standing_of
-from millrace.serving.world import Replica, World
+from millrace.models.common.errors import InputError, TransientError, WorkError
+from millrace.models.common.installation import Endpoint, Places
+from millrace.models.config.rollout_spec import RolloutSpec
+from millrace.serving.release.actions import (
+    Action,
+    Divert,
+    Prove,
+    Record,
+    Stage,
+    Switch,
+    Unload,
+    Verify,
+)
+from millrace.serving.release.approval import Approver, Choice
+from millrace.serving.release.approved import SCORE, Approved, Unapproved, Undecided, approved
+from millrace.serving.release.cluster_state import Replica, World
+from millrace.serving.release.ledger import Ledger
+from millrace.serving.release.plan import GRACE_SECONDS, plan
+from millrace.serving.release.release_state import Release, Standing, Wish, standing_of
+from millrace.serving.rollout.rollout import Split
+from millrace.serving.triton.repository import Repository
+from millrace.serving.triton.server_index import LoadedModel
 
 REFUSAL = "its accuracy of 0.3900 is 60.0% below 0.9700 of version 1; allowed is 5.0%"
 

@@ -7,12 +7,18 @@ from typing import Any
 
 import pytest
 
-from millrace.models.digest import digest_of_all
-from millrace.models.errors import InputError, WorkError
-from millrace.models.specs.serving import ServingSpec
-from millrace.serving.language.draft import DRAFT, Draft, Tokens, require_fit, tokens_of
-from millrace.serving.version_config import require_servable
-from millrace.serving.version_folder import (
+from millrace.models.common.digest import digest_of_all
+from millrace.models.common.errors import InputError, WorkError
+from millrace.models.config.serving_spec import ServingSpec
+from millrace.serving.triton.language.draft_files import (
+    DRAFT,
+    Draft,
+    Tokens,
+    require_fit,
+    tokens_of,
+)
+from millrace.serving.triton.version_config import require_servable
+from millrace.serving.triton.version_folder import (
     Artifact,
     copy_version,
     found_in,

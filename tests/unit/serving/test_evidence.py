@@ -1,8 +1,8 @@
 import pytest
 
-from millrace.models.specs.rollout import JudgeSpec, RolloutSpec
-from millrace.serving.evidence import fewest, fewest_to_model, in_words
-from millrace.serving.judge import TESTS, Arm, Counts, agreement, failures
+from millrace.models.config.rollout_spec import JudgeSpec, RolloutSpec
+from millrace.serving.rollout.evidence import fewest, fewest_to_model, in_words
+from millrace.serving.rollout.judge import TESTS, Arm, Counts, agreement, failures
 
 CANARY = RolloutSpec(kind="canary")
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from millrace.models.errors import WorkError
-from millrace.serving.language.expected import GoldenPrompts, difference, same_words
+from millrace.models.common.errors import WorkError
+from millrace.serving.release.golden_prompts import GoldenPrompts, difference, same_words
 
 
 def test_nothing_differs_from_itself() -> None:

@@ -6,9 +6,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from millrace.models.columns import Column, TableSchema
-from millrace.models.features import Encoding, Feature, fit_encoding
-from millrace.serving.backends.onnxruntime.input_rules import REFUSED, InputRules
+from millrace.models.data.schema import Column, TableSchema
+from millrace.models.inference.features import Encoding, Feature, fit_encoding
+from millrace.serving.triton.backends.onnxruntime.input_rules import REFUSED, InputRules
 
 NAN, INF = float("nan"), float("inf")
 COLUMNS = (

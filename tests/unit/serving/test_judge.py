@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from millrace.models.specs.rollout import JudgeSpec
-from millrace.serving.judge import (
+from millrace.models.config.rollout_spec import JudgeSpec
+from millrace.serving.rollout.judge import (
     TESTS,
     Arm,
     Counts,

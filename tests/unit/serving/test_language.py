@@ -4,14 +4,14 @@ import threading
 
 import pytest
 
-from millrace.models.errors import InputError, TransientError, WorkError
-from millrace.models.specs.language import GenerationSpec
-from millrace.serving.config import from_text, specific, to_text
-from millrace.serving.language.client import pulse_of
-from millrace.serving.language.config import language_config
-from millrace.serving.language.errors import error_of
-from millrace.serving.language.request import Piece, Sampling, joined, request_of
-from millrace.serving.language.silence import Pulse, Silence
+from millrace.models.common.errors import InputError, TransientError, WorkError
+from millrace.models.config.language_spec import GenerationSpec
+from millrace.serving.triton.language.openvino_config import language_config
+from millrace.serving.triton.language.silent_calls import Pulse, Silence
+from millrace.serving.triton.language.stream_client import pulse_of
+from millrace.serving.triton.language.stream_errors import error_of
+from millrace.serving.triton.language.stream_request import Piece, Sampling, joined, request_of
+from millrace.serving.triton.model_config import from_text, specific, to_text
 
 
 def test_a_configuration_survives_its_text() -> None:

@@ -3,10 +3,10 @@ from pathlib import Path
 import pytest
 from deltalake.exceptions import CommitFailedError
 
-from millrace.models.errors import TransientError
-from millrace.serving import ledger as module
-from millrace.serving.ledger import TRIES, Ledger
-from millrace.serving.standing import Release
+from millrace.models.common.errors import TransientError
+from millrace.serving.release import ledger as module
+from millrace.serving.release.ledger import TRIES, Ledger
+from millrace.serving.release.release_state import Release
 
 
 @pytest.mark.parametrize(("collisions", "kept"), [(0, True), (TRIES - 1, True), (TRIES, False)])

@@ -2,10 +2,10 @@
 
 import pytest
 
-from millrace.serving.language.request import Piece
-from millrace.serving.openai_api.allowance import Allowances, Bucket, estimate
-from millrace.serving.openai_api.keys import Key
-from millrace.serving.openai_api.refusal import Refusal
+from millrace.serving.openai_api.api_key import Key
+from millrace.serving.openai_api.error_response import Refusal
+from millrace.serving.openai_api.rate_limit import Allowances, Bucket, estimate
+from millrace.serving.triton.language.stream_request import Piece
 
 KEY = Key("anna", "a" * 64, 60, 0)
 OTHER = Key("bob", "b" * 64, 60, 0)

@@ -2,10 +2,10 @@
 
 from tritonclient.grpc import model_config_pb2 as pb
 
-from millrace.models.specs.language import GenerationSpec
-from millrace.serving.config import specific
-from millrace.serving.language.config import language_config
-from millrace.serving.openai_api.catalog import is_language, live_versions
+from millrace.models.config.language_spec import GenerationSpec
+from millrace.serving.openai_api.model_catalog import is_language, live_versions
+from millrace.serving.triton.language.openvino_config import language_config
+from millrace.serving.triton.model_config import specific
 
 
 def test_the_highest_version_that_is_ready_answers() -> None:

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from millrace.models.errors import InputError, WorkError
-from millrace.serving.openai_api.key_file import LOOK_SECONDS, KeyFile, change, read
-from millrace.serving.openai_api.keys import (
+from millrace.models.common.errors import InputError, WorkError
+from millrace.serving.openai_api.api_key import (
     Key,
     added,
     from_json,
@@ -18,6 +17,7 @@ from millrace.serving.openai_api.keys import (
     revoked,
     to_json,
 )
+from millrace.serving.openai_api.api_key_file import LOOK_SECONDS, KeyFile, change, read
 
 NOW = 1_790_000_000.5
 

@@ -5,24 +5,24 @@ from typing import Any
 
 import pytest
 
-from millrace.flows import predict_text
-from millrace.models.language_generation import MAX_TOKENS
-from millrace.models.specs.batch import SamplingSpec
+from millrace.flows.cli import predict_text
+from millrace.models.common.generation import MAX_TOKENS
+from millrace.models.config.batch_spec import SamplingSpec
 from millrace.serving.batch.prompts.sampling import Sampling as OfBatch
-from millrace.serving.language.request import Sampling
-from millrace.serving.openai_api import reading
+from millrace.serving.openai_api import request_body
 from millrace.serving.openai_api.ask import Ask
-from millrace.serving.openai_api.refusal import Refusal
+from millrace.serving.openai_api.error_response import Refusal
+from millrace.serving.triton.language.stream_request import Sampling
 
 USER = {"role": "user", "content": "hi"}
 
 
 def completion(**values: Any) -> Ask:
-    return reading.completion(json.dumps({"model": "lm", "prompt": "x", **values}).encode())
+    return request_body.completion(json.dumps({"model": "lm", "prompt": "x", **values}).encode())
 
 
 def chat(**values: Any) -> Ask:
-    return reading.chat(json.dumps({"model": "lm", "messages": [USER], **values}).encode())
+    return request_body.chat(json.dumps({"model": "lm", "messages": [USER], **values}).encode())
 
 
 def test_a_plain_request_leaves_everything_to_the_server() -> None:
@@ -225,7 +225,7 @@ def test_prompts_that_are_none_are_refused(prompt) -> None:
     ],
 )
 def test_a_body_that_is_no_json_object_is_refused(body) -> None:
-    for read in (reading.completion, reading.chat):
+    for read in (request_body.completion, request_body.chat):
         with pytest.raises(Refusal, match="JSON") as refused:
             read(body)
         assert refused.value.status == 400
@@ -233,5 +233,5 @@ def test_a_body_that_is_no_json_object_is_refused(body) -> None:
 
 def test_what_is_missing_is_named() -> None:
     with pytest.raises(Refusal, match="Missing required parameter: 'messages'") as refused:
-        reading.chat(b'{"model": "lm"}')
+        request_body.chat(b'{"model": "lm"}')
     assert refused.value.code == "missing_required_parameter"

@@ -12,18 +12,18 @@ import pytest
 from fastapi import FastAPI
 from starlette.types import Message, Receive, Scope, Send
 
-from millrace.flows import mlflow_server, prefect_app
-from millrace.flows.webhook import Receiver, application
-from millrace.models.places import Endpoint
-from millrace.serving.openai_api import reading
+from millrace.flows.services import mlflow_server, prefect_server
+from millrace.flows.triggers.webhook import Receiver, application
+from millrace.models.common.installation import Endpoint
+from millrace.serving.openai_api import request_body
 from millrace.serving.openai_api.app import app_of
-from millrace.serving.openai_api.door import DoorSettings
-from millrace.serving.openai_api.refusal import Refusal
-from millrace.serving.own_requests import OwnRequests, Policy, asked_of, own_hosts, refusal
+from millrace.serving.openai_api.error_response import Refusal
+from millrace.serving.openai_api.server import DoorSettings
+from millrace.serving.origin_check import OwnRequests, Policy, asked_of, own_hosts, refusal
 
 PORT = 4200
 OWN = f"127.0.0.1:{PORT}"
-PREFECT = prefect_app.POLICY
+PREFECT = prefect_server.POLICY
 MLFLOW = mlflow_server.policy(PORT)
 DOOR = Policy(hosts=own_hosts(PORT))
 RECEIVER = replace(DOOR, only_json=True)
@@ -307,5 +307,5 @@ NESTED = b"[" * 1_000_000
 def test_json_that_is_nested_too_deep_is_malformed_to_the_door() -> None:
     for body in (NESTED, b'{"a":' * 300_000):
         with pytest.raises(Refusal) as refused:
-            reading.completion(body)
+            request_body.completion(body)
         assert refused.value.status == 400

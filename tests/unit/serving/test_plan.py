@@ -4,10 +4,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from millrace.models.errors import TransientError
-from millrace.models.places import Endpoint
-from millrace.models.specs.rollout import RolloutSpec
-from millrace.serving.actions import (
+from millrace.models.common.errors import TransientError
+from millrace.models.common.installation import Endpoint
+from millrace.models.config.rollout_spec import RolloutSpec
+from millrace.serving.release.actions import (
     Dismantle,
     Divert,
     Prove,
@@ -20,13 +20,13 @@ from millrace.serving.actions import (
     Unload,
     Verify,
 )
-from millrace.serving.index import LoadedModel
-from millrace.serving.names import TRIAL, owner_of
-from millrace.serving.plan import plan, warm_versions
-from millrace.serving.rollout import Move, Split, first_split
-from millrace.serving.standing import Release, Standing, Wish, standing_of
-from millrace.serving.status import statuses
-from millrace.serving.world import Policy, Replica, World
+from millrace.serving.release.cluster_state import Policy, Replica, World
+from millrace.serving.release.plan import plan, warm_versions
+from millrace.serving.release.release_state import Release, Standing, Wish, standing_of
+from millrace.serving.release.version_tags import statuses
+from millrace.serving.rollout.rollout import Move, Split, first_split
+from millrace.serving.triton.names import TRIAL, owner_of
+from millrace.serving.triton.server_index import LoadedModel
 
 A, B = Endpoint(grpc_port=1), Endpoint(grpc_port=2)
 GONE = None

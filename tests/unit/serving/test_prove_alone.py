@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from millrace.models.digest import digest_of
-from millrace.models.errors import WorkError
-from millrace.serving.golden import GoldenBatch
-from millrace.serving.version_folder import Artifact
+from millrace.models.common.digest import digest_of
+from millrace.models.common.errors import WorkError
+from millrace.serving.release.golden_batch import GoldenBatch
+from millrace.serving.triton.version_folder import Artifact
 
 ROWS = np.arange(12, dtype=np.float32).reshape(4, 3)
 

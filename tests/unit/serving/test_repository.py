@@ -6,12 +6,12 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from millrace.models.digest import digest_of, digest_of_model
-from millrace.models.errors import InputError, WorkError
-from millrace.models.specs.serving import ServingSpec
-from millrace.serving.config import model_config, specific
-from millrace.serving.repository import Repository
-from millrace.serving.version_folder import (
+from millrace.models.common.digest import digest_of, digest_of_model
+from millrace.models.common.errors import InputError, WorkError
+from millrace.models.config.serving_spec import ServingSpec
+from millrace.serving.triton.model_config import model_config, specific
+from millrace.serving.triton.repository import Repository
+from millrace.serving.triton.version_folder import (
     ONNX,
     Artifact,
     found_in,

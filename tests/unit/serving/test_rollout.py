@@ -5,14 +5,11 @@ from onnx import TensorProto
 from pydantic import ValidationError
 from tritonclient.grpc import model_config_pb2 as pb
 
-from millrace.models.pipeline import Pipeline
-from millrace.models.specs.rollout import RolloutSpec
-from millrace.models.specs.serving import ServingSpec
-from millrace.serving.config import from_text, model_config, specific, to_text
-from millrace.serving.judge import Arm, Counts
-from millrace.serving.names import ARMS, TRIAL
-from millrace.serving.onnx_graph import Signature, TensorSpec
-from millrace.serving.rollout import (
+from millrace.models.config.pipeline import Pipeline
+from millrace.models.config.rollout_spec import RolloutSpec
+from millrace.models.config.serving_spec import ServingSpec
+from millrace.serving.rollout.judge import Arm, Counts
+from millrace.serving.rollout.rollout import (
     Split,
     arms_config,
     compare_percent,
@@ -23,6 +20,9 @@ from millrace.serving.rollout import (
     splitter_config,
     weights,
 )
+from millrace.serving.triton.model_config import from_text, model_config, specific, to_text
+from millrace.serving.triton.names import ARMS, TRIAL
+from millrace.serving.triton.onnx_graph import Signature, TensorSpec
 
 FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
 SIGNATURE = Signature(

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from millrace.serving.backends.traffic_split.split_agreement import agreement
-from millrace.serving.backends.traffic_split.split_block import BLOCK, Blocks
-from millrace.serving.backends.traffic_split.split_crew import Crew
-from millrace.serving.backends.traffic_split.split_key import share_of, sticky_value
+from millrace.serving.triton.backends.traffic_split.split_agreement import agreement
+from millrace.serving.triton.backends.traffic_split.split_block import BLOCK, Blocks
+from millrace.serving.triton.backends.traffic_split.split_key import share_of, sticky_value
+from millrace.serving.triton.backends.traffic_split.split_threads import Crew
 
 
 @dataclass

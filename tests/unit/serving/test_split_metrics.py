@@ -7,13 +7,13 @@ from itertools import repeat
 
 import pytest
 
-from millrace.models.errors import TransientError
-from millrace.models.places import Endpoint
-from millrace.models.specs.rollout import RolloutSpec
-from millrace.serving import split_metrics
-from millrace.serving.judge import Arm, Counts
-from millrace.serving.rollout import first_split
-from millrace.serving.split_metrics import Reading, counted, parse, read
+from millrace.models.common.errors import TransientError
+from millrace.models.common.installation import Endpoint
+from millrace.models.config.rollout_spec import RolloutSpec
+from millrace.serving.rollout import split_metrics
+from millrace.serving.rollout.judge import Arm, Counts
+from millrace.serving.rollout.rollout import first_split
+from millrace.serving.rollout.split_metrics import Reading, counted, parse, read
 
 SPLIT = first_split("m", 1, 2, RolloutSpec(kind="canary"), now=1000.5)
 

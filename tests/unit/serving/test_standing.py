@@ -1,7 +1,7 @@
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from millrace.serving.standing import Kind, Release, Standing, Wish, standing_of
+from millrace.serving.release.release_state import Kind, Release, Standing, Wish, standing_of
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 

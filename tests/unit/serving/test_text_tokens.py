@@ -5,12 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import millrace.models.pieces
-import millrace.models.tokenizer
-from millrace.models.model_input import ModelInput
-from millrace.models.tokenizer import learnt
-from millrace.serving.backends.text_onnxruntime import text_tokens
-from millrace.serving.backends.text_onnxruntime.text_tokens import Tokens, pieces
+import millrace.models.inference.row_batches
+import millrace.models.inference.tokenizer
+from millrace.models.inference.model_input import ModelInput
+from millrace.models.inference.tokenizer import learnt
+from millrace.serving.triton.backends.text_onnxruntime import text_tokens
+from millrace.serving.triton.backends.text_onnxruntime.text_tokens import Tokens, pieces
 
 TOKENIZER = learnt(["one two three"] * 3, vocab_size=270, max_tokens=12)
 
@@ -34,7 +34,7 @@ def test_a_text_of_a_megabyte_is_cut_before_it_is_read_and_alike_in_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(text_tokens, "CHARACTERS", 1)
-    monkeypatch.setattr(millrace.models.tokenizer, "CHARACTERS", 1)
+    monkeypatch.setattr(millrace.models.inference.tokenizer, "CHARACTERS", 1)
     (tmp_path / "tokenizer.json").write_text(TOKENIZER.json)
     again = Tokens(tmp_path / "tokenizer.json")
     long = "one two three " * 50
@@ -61,13 +61,14 @@ def test_a_piece_holds_so_many_places_and_a_longer_text_goes_alone(
 
 
 def test_texts_are_put_together_as_the_certificate_does(tokens: Tokens) -> None:
-    assert text_tokens.TOKENS == millrace.models.pieces.PLACES
-    assert text_tokens.CHARACTERS == millrace.models.tokenizer.CHARACTERS
+    assert text_tokens.TOKENS == millrace.models.inference.row_batches.PLACES
+    assert text_tokens.CHARACTERS == millrace.models.inference.tokenizer.CHARACTERS
     random = np.random.default_rng(0)
     texts = ["three " * random.integers(0, 9) for _ in range(3000)]
     read = ModelInput("input_ids", 12, TOKENIZER.padding)
     wanted = [
-        places.tolist() for places in millrace.models.pieces.pieces(TOKENIZER.ids(texts), read)
+        places.tolist()
+        for places in millrace.models.inference.row_batches.pieces(TOKENIZER.ids(texts), read)
     ]
     assert [places.tolist() for places, _ in tokens.runs(texts)] == wanted
     assert len(wanted) > 1

@@ -1,8 +1,14 @@
 import pytest
 
-from millrace.models.specs.serving import ServingSpec
-from millrace.serving import trial_limits
-from millrace.serving.trial_limits import ALONE, LEAST, alone_limits, load_seconds, memory_limit
+from millrace.models.config.serving_spec import ServingSpec
+from millrace.serving.release import trial_limits
+from millrace.serving.release.trial_limits import (
+    ALONE,
+    LEAST,
+    alone_limits,
+    load_seconds,
+    memory_limit,
+)
 
 GIB = 1 << 30
 

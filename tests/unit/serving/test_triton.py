@@ -3,9 +3,9 @@ from pathlib import Path
 
 import pytest
 
-from millrace.models.errors import InputError, WorkError
-from millrace.models.places import Endpoint, Places
-from millrace.serving import backend_directory, triton
+from millrace.models.common.errors import InputError, WorkError
+from millrace.models.common.installation import Endpoint, Places
+from millrace.serving.triton import backend_directory, server
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the wheel is for Linux")
 
@@ -16,26 +16,26 @@ def places(tmp_path: Path) -> Places:
 
 
 def test_http_and_metrics_are_private_and_grpc_is_on_loopback(places) -> None:
-    argv, _ = triton.command(places, Endpoint())
+    argv, _ = server.command(places, Endpoint())
     assert "--grpc-address=127.0.0.1" in argv
     assert "--http-address=unix:run/triton-8001.http" in argv
     assert "--metrics-address=unix:run/triton-8001.metrics" in argv
 
 
 def test_without_a_guard_every_listener_is_on_loopback(places) -> None:
-    argv, _ = triton.command(places, Endpoint(), guarded=False)
+    argv, _ = server.command(places, Endpoint(), guarded=False)
     for kind in ("http", "grpc", "metrics"):
         assert f"--{kind}-address=127.0.0.1" in argv
 
 
 def test_a_public_address_is_refused(places) -> None:
     with pytest.raises(InputError, match="this machine only"):
-        triton.command(places, Endpoint(host="0.0.0.0"))
+        server.command(places, Endpoint(host="0.0.0.0"))
 
 
 @pytest.mark.parametrize("guarded", [True, False])
 def test_a_token_closes_what_changes_the_server_and_is_no_argument(places, guarded) -> None:
-    argv, environment = triton.command(places, Endpoint(token="s3cret"), guarded=guarded)
+    argv, environment = server.command(places, Endpoint(token="s3cret"), guarded=guarded)
     rule = "model-repository,shared-memory,trace,logging:millrace-token=s3cret"
     flags = [f"--grpc-restricted-protocol={rule}", f"--http-restricted-api={rule}"]
     named = [environment[each[1:]] for each in argv if each.startswith("@")]
@@ -44,21 +44,21 @@ def test_a_token_closes_what_changes_the_server_and_is_no_argument(places, guard
 
 
 def test_an_endpoint_without_a_token_is_open(places) -> None:
-    argv, environment = triton.command(places, Endpoint())
+    argv, environment = server.command(places, Endpoint())
     assert not [flag for flag in [*argv, *environment.values()] if "restricted" in flag]
     assert not [flag for flag in argv if flag.startswith("@")]
 
 
 def test_the_server_inherits_no_variables(places, monkeypatch) -> None:
     monkeypatch.setenv("SOME_TOKEN", "secret")
-    _, environment = triton.command(places, Endpoint())
+    _, environment = server.command(places, Endpoint())
     assert sorted(environment) == ["LD_LIBRARY_PATH", "PATH", "PYTHONDONTWRITEBYTECODE"]
 
 
 def test_backends_are_prepared_once(places) -> None:
-    folder = triton.prepare_backends(places.home)
+    folder = server.prepare_backends(places.home)
     before = (folder / "python/triton_python_backend_stub").stat().st_ino
-    assert triton.prepare_backends(places.home) == folder
+    assert server.prepare_backends(places.home) == folder
     assert (folder / "python/triton_python_backend_stub").stat().st_ino == before
     assert (folder / "onnxruntime/model.py").is_file()
     assert (folder / "python/libtriton_python.so").is_file()
@@ -66,7 +66,7 @@ def test_backends_are_prepared_once(places) -> None:
 
 def test_two_servers_have_different_shared_memory(places) -> None:
     def region(port: int) -> str:
-        argv, _ = triton.command(places, Endpoint(grpc_port=port))
+        argv, _ = server.command(places, Endpoint(grpc_port=port))
         return next(flag for flag in argv if "shm-region-prefix-name" in flag)
 
     assert region(1) != region(2)
@@ -75,4 +75,4 @@ def test_two_servers_have_different_shared_memory(places) -> None:
 def test_no_wheel_names_the_setting_for_an_external_server(monkeypatch) -> None:
     monkeypatch.setattr(backend_directory, "find_spec", lambda _: None)
     with pytest.raises(WorkError, match="MILLRACE_TRITON"):
-        triton.find_server()
+        server.find_server()

@@ -10,20 +10,20 @@ from tritonclient.grpc import model_config_pb2 as pb
 from tritonclient.grpc import service_pb2
 from tritonclient.utils import serialize_byte_tensor
 
-from millrace.models.digest import digest_of, digest_of_model
-from millrace.models.errors import InputError, WorkError
-from millrace.models.places import Endpoint
-from millrace.models.specs.language import GenerationSpec
-from millrace.models.specs.serving import ServingSpec
-from millrace.serving.backend_check import ABSENT, require_backend
-from millrace.serving.config import from_text, loaded_anew, specific, to_text
-from millrace.serving.language.errors import error_of, is_death
-from millrace.serving.language.request import piece_of
-from millrace.serving.language.vllm_config import engine_arguments
-from millrace.serving.repository import Repository
-from millrace.serving.trial_limits import load_seconds
-from millrace.serving.version_config import config_of, one_config_for, require_servable
-from millrace.serving.version_folder import Artifact
+from millrace.models.common.digest import digest_of, digest_of_model
+from millrace.models.common.errors import InputError, WorkError
+from millrace.models.common.installation import Endpoint
+from millrace.models.config.language_spec import GenerationSpec
+from millrace.models.config.serving_spec import ServingSpec
+from millrace.serving.release.backend_check import ABSENT, require_backend
+from millrace.serving.release.trial_limits import load_seconds
+from millrace.serving.triton.language.stream_errors import error_of, is_death
+from millrace.serving.triton.language.stream_request import piece_of
+from millrace.serving.triton.language.vllm_config import engine_arguments
+from millrace.serving.triton.model_config import from_text, loaded_anew, specific, to_text
+from millrace.serving.triton.repository import Repository
+from millrace.serving.triton.version_config import config_of, one_config_for, require_servable
+from millrace.serving.triton.version_folder import Artifact
 
 PLACE = Path("/models/lm/3")
 

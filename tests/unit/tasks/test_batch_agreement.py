@@ -8,16 +8,16 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from millrace.models.features import Encoding, Feature
-from millrace.models.package import ModelVersion, Package
-from millrace.models.places import Endpoint, Places
-from millrace.serving.batch.agreement import Agreement
-from millrace.serving.batch.partition import Partition
-from millrace.serving.batch.prompts.prompt_job import PromptJob
+from millrace.models.common.installation import Endpoint, Places
+from millrace.models.inference.features import Encoding, Feature
+from millrace.models.registry.version_files import ModelVersion, Package
+from millrace.serving.batch.commit import Partition
+from millrace.serving.batch.input.row_sample import Scored
+from millrace.serving.batch.monitoring.agreement import Agreement
+from millrace.serving.batch.prompts.openvino_job import PromptJob
 from millrace.serving.batch.prompts.sampling import Sampling
 from millrace.serving.batch.row_job import RowJob
-from millrace.serving.batch.sample import Scored
-from millrace.tasks.batch_agreement import LiveCheck
+from millrace.tasks.batch.agreement_sample import LiveCheck
 
 ROWS = RowJob("m", 3, "d", Path("m.onnx"), Encoding((Feature("a", "number"),), "t"))
 DRAWN = PromptJob("m", 3, "d", Path("form"), sampling=Sampling(temperature=0.7))

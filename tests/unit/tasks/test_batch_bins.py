@@ -11,19 +11,19 @@ import pyarrow as pa
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from millrace.models import tables
-from millrace.models.columns import Column, TableSchema
-from millrace.models.features import Encoding, Feature
-from millrace.models.pipeline import Pipeline
-from millrace.models.places import Places
-from millrace.models.snapshots import Snapshot
-from millrace.models.statistics import statistics_of
-from millrace.models.tokenizer import learnt
-from millrace.serving.batch.drift import drift_of
-from millrace.serving.batch.prompts.prompt_job import PromptJob
+from millrace.models.common.installation import Places
+from millrace.models.config.pipeline import Pipeline
+from millrace.models.data import ingest
+from millrace.models.data.column_statistics import statistics_of
+from millrace.models.data.schema import Column, TableSchema
+from millrace.models.data.snapshots import Snapshot
+from millrace.models.inference.features import Encoding, Feature
+from millrace.models.inference.tokenizer import learnt
+from millrace.serving.batch.monitoring.drift import drift_of
+from millrace.serving.batch.prompts.openvino_job import PromptJob
 from millrace.serving.batch.prompts.sampling import Sampling
 from millrace.serving.batch.row_job import RowJob
-from millrace.tasks.batch_bins import PREDICTION, bins_of, watched
+from millrace.tasks.batch.drift_reference import PREDICTION, bins_of, watched
 from tests.stand_ins.vllm_form import write_form
 
 TEXT = "the old mill by the river turned its wheel all day and all night long. " * 4
@@ -61,7 +61,7 @@ def ingested(
         "dataset": {"source": "rows.jsonl", **dataset},
         "model": {"family": family},
     }
-    return tables.ingest(Pipeline.model_validate(values).located(folder), places)
+    return ingest.ingest(Pipeline.model_validate(values).located(folder), places)
 
 
 def test_columns_that_can_be_compared_have_bins_and_the_target_those_of_predictions() -> None:

@@ -6,14 +6,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from millrace.models.columns import Column, TableSchema
-from millrace.models.snapshots import Snapshot
-from millrace.models.statistics import statistics_of
-from millrace.serving.batch.drift import Bins
+from millrace.models.data.column_statistics import statistics_of
+from millrace.models.data.schema import Column, TableSchema
+from millrace.models.data.snapshots import Snapshot
 from millrace.serving.batch.folder import Folder
-from millrace.serving.batch.lineage import KEPT
-from millrace.tasks.batch_bins import PREDICTION, bins_of
-from millrace.tasks.batch_drift import Event, tell_drift
+from millrace.serving.batch.input.row_lineage import KEPT
+from millrace.serving.batch.monitoring.drift import Bins
+from millrace.tasks.batch.drift_reference import PREDICTION, bins_of
+from millrace.tasks.batch.drift_report import Event, tell_drift
 from tests.unit.tasks.test_batch_run import REPORT
 
 SCHEMA = TableSchema(

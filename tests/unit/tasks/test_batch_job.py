@@ -5,16 +5,16 @@ from typing import Any
 
 import pytest
 
-from millrace.models.columns import Column
-from millrace.models.errors import InputError
-from millrace.models.package import LanguagePackage, ModelVersion
-from millrace.models.pipeline import Pipeline
-from millrace.models.places import Places
+from millrace.models.common.errors import InputError
+from millrace.models.common.installation import Places
+from millrace.models.config.pipeline import Pipeline
+from millrace.models.data.schema import Column
+from millrace.models.registry.version_files import LanguagePackage, ModelVersion
 from millrace.serving.batch.fingerprint import fingerprint_of
-from millrace.serving.batch.prompts.prompt_job import PromptJob
+from millrace.serving.batch.prompts.openvino_job import PromptJob
 from millrace.serving.batch.prompts.vllm_job import VllmJob
-from millrace.tasks import batch_job
-from millrace.tasks.batch_job import job_of
+from millrace.tasks.batch import choose_job
+from millrace.tasks.batch.choose_job import job_of
 
 PYTHON = Path("/of/vllm/python")
 PLACES = Places(Path("/home"), "sqlite://", "/tables", vllm_python=PYTHON)
@@ -41,8 +41,8 @@ def pipeline(**batch: Any) -> Pipeline:
 @pytest.fixture
 def gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     """A Ray with four GPUs and vLLM beside them."""
-    monkeypatch.setattr(batch_job, "gpus_of_ray", lambda: 4.0)
-    monkeypatch.setattr(batch_job, "vllm_version", lambda python: f"0.33.0 of {python}")
+    monkeypatch.setattr(choose_job, "gpus_of_ray", lambda: 4.0)
+    monkeypatch.setattr(choose_job, "vllm_version", lambda python: f"0.33.0 of {python}")
 
 
 @pytest.mark.usefixtures("gpus")
@@ -70,7 +70,7 @@ def test_engines_may_be_fewer_than_there_is_room_for() -> None:
 
 
 def test_without_a_gpu_nothing_is_asked_or_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batch_job, "gpus_of_ray", lambda: 0.0)
+    monkeypatch.setattr(choose_job, "gpus_of_ray", lambda: 0.0)
     with pytest.raises(InputError, match="there is no GPU for vLLM"):
         job_of(pipeline(), package("a.safetensors"), PLACES, ())
 

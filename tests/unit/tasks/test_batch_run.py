@@ -2,10 +2,10 @@ from dataclasses import replace
 
 import pytest
 
-from millrace.serving.batch.meter import Told
-from millrace.serving.batch.report import BatchReport
-from millrace.serving.batch.throughput import Sample, Work
-from millrace.tasks.batch_run import description_of, metrics_of
+from millrace.serving.batch.monitoring.batch_report import BatchReport
+from millrace.serving.batch.monitoring.progress_counter import Told
+from millrace.serving.batch.monitoring.throughput import Sample, Work
+from millrace.tasks.batch.batch_run import description_of, metrics_of
 
 REPORT = BatchReport(
     table="t",

@@ -5,13 +5,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from millrace.export.language.language_candidate import LanguageStage
-from millrace.export.language.language_certificate import CertifiedForm, LanguageCertificate
-from millrace.export.language.live_stage import LiveStage
-from millrace.flows.show_language import certified_rows
-from millrace.models.package import ModelVersion
-from millrace.serving.language.expected import GoldenPrompts
-from millrace.tasks.language.certify import asked, faults_of
+from millrace.export.language_candidate import LanguageStage
+from millrace.export.language_certificate import CertifiedForm, LanguageCertificate
+from millrace.export.live_stage import LiveStage
+from millrace.flows.cli.show_language import certified_rows
+from millrace.models.registry.version_files import ModelVersion
+from millrace.serving.release.golden_prompts import GoldenPrompts
+from millrace.tasks.kinds.language.language_certify import asked, faults_of
 
 EXACT = "openvino-fp32"
 CERTIFICATE = LanguageCertificate(

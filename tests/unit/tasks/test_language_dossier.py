@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from millrace.export.language.language_candidate import LanguageStage
-from millrace.export.language.language_certificate import CertifiedForm, LanguageCertificate
-from millrace.export.language.live_stage import LiveStage
-from millrace.models.errors import InputError, WorkError
-from millrace.models.machine import this_machine
-from millrace.models.package import LanguagePackage, ModelVersion
-from millrace.models.pipeline import Pipeline
-from millrace.models.pipeline_file import resolved_yaml
-from millrace.models.places import Places
-from millrace.tasks.dossier import dossier_of
-from millrace.tasks.language.dossier import LanguageDossier
+from millrace.export.language_candidate import LanguageStage
+from millrace.export.language_certificate import CertifiedForm, LanguageCertificate
+from millrace.export.live_stage import LiveStage
+from millrace.models.common.errors import InputError, WorkError
+from millrace.models.common.hardware import this_machine
+from millrace.models.common.installation import Places
+from millrace.models.config.pipeline import Pipeline
+from millrace.models.config.pipeline_file import resolved_yaml
+from millrace.models.registry.version_files import LanguagePackage, ModelVersion
+from millrace.tasks.kinds.language.language_evidence import LanguageDossier
+from millrace.tasks.version_evidence import dossier_of
 
 FORM = "openvino-int8"
 GOLDEN = {"prompts": ["a"], "answers": ["b"], "max_tokens": 3, "exact": False}

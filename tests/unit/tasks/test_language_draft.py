@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from millrace.models.digest import digest_of_all
-from millrace.models.errors import InputError
-from millrace.models.package import KIND_TAG, LanguagePackage, ModelVersion, Package
-from millrace.models.pipeline import Pipeline
-from millrace.tasks.language.draft import draft_of, require_draft, with_pinned_draft
+from millrace.models.common.digest import digest_of_all
+from millrace.models.common.errors import InputError
+from millrace.models.config.pipeline import Pipeline
+from millrace.models.registry.version_files import KIND_TAG, LanguagePackage, ModelVersion, Package
+from millrace.tasks.kinds.language.draft_model import draft_of, require_draft, with_pinned_draft
 
 TOKENIZER = b"{}"
 CONTEXT = 64

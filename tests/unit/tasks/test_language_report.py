@@ -6,11 +6,11 @@ import pytest
 from markdown_it import MarkdownIt
 from matplotlib.figure import Figure
 
-from millrace.export.language.golden import Golden
-from millrace.export.language.language_candidate import LanguageStage
-from millrace.models.language.ngram import Baselines
-from millrace.tasks.language.page import html_page
-from millrace.tasks.language.report import baselines_table, code, samples
+from millrace.export.language.golden_texts import Golden
+from millrace.export.language_candidate import LanguageStage
+from millrace.models.language.corpus.ngram import Baselines
+from millrace.tasks.kinds.language.language_report import baselines_table, code, samples
+from millrace.tasks.reports.run_page import html_page
 
 ODD = ("a|b", "one\ntwo", "``tick``", "", "<script>alert(1)</script>", "né 😀")
 

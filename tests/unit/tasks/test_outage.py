@@ -2,11 +2,11 @@ from pathlib import Path
 
 import pytest
 
-from millrace.models.errors import InputError, MillraceError, SilentError, TransientError
-from millrace.models.places import Places
-from millrace.models.tracking import TrackedRun
-from millrace.tasks import outage
-from millrace.tasks.outage import await_mlflow, weights_named
+from millrace.models.common.errors import InputError, MillraceError, SilentError, TransientError
+from millrace.models.common.installation import Places
+from millrace.models.registry.tracking import TrackedRun
+from millrace.tasks import tracking_outage
+from millrace.tasks.tracking_outage import await_mlflow, weights_named
 
 RUN = TrackedRun("http://mlflow", "1", "r1")
 
@@ -20,8 +20,8 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
         if not looks.pop(0):
             raise SilentError("MLflow cannot be reached")
 
-    monkeypatch.setattr(outage, "check_reachable", check)
-    monkeypatch.setattr(outage, "LOOK_S", 0.01)
+    monkeypatch.setattr(tracking_outage, "check_reachable", check)
+    monkeypatch.setattr(tracking_outage, "LOOK_S", 0.01)
     return looks
 
 

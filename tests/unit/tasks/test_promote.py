@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from millrace.models.places import Places
-from millrace.models.promotion import Promotion
-from millrace.models.registry import CHALLENGER, CHAMPION, registry_of
-from millrace.models.tracking import client
-from millrace.serving.ledger import ledger_of
-from millrace.serving.standing import Release
+from millrace.models.common.installation import Places
+from millrace.models.registry.gates import Promotion
+from millrace.models.registry.mlflow_registry import CHALLENGER, CHAMPION, registry_of
+from millrace.models.registry.tracking import client
+from millrace.serving.release.ledger import ledger_of
+from millrace.serving.release.release_state import Release
 from millrace.tasks.kept import pipeline_of
 from millrace.tasks.promote import promote
 from millrace.tasks.release import RegistryDesk

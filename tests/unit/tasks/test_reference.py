@@ -4,15 +4,15 @@ from typing import Any
 
 import pytest
 
-from millrace.models.errors import InputError
-from millrace.models.features import Encoding, Feature
-from millrace.models.package import GraphPackage, ModelVersion, Package
-from millrace.models.pipeline import Pipeline
-from millrace.models.specs.compression import DistillationSpec
-from millrace.models.specs.dataset import DatasetSpec
-from millrace.models.specs.serving import ServingSpec
-from millrace.models.specs.training import ModelSpec, TrainingSpec
-from millrace.tasks.reference import (
+from millrace.models.common.errors import InputError
+from millrace.models.config.compression_spec import DistillationSpec
+from millrace.models.config.dataset_spec import DatasetSpec
+from millrace.models.config.pipeline import Pipeline
+from millrace.models.config.serving_spec import ServingSpec
+from millrace.models.config.training_spec import ModelSpec, TrainingSpec
+from millrace.models.inference.features import Encoding, Feature
+from millrace.models.registry.version_files import GraphPackage, ModelVersion, Package
+from millrace.tasks.reference_version import (
     names_versions,
     pinned_versions,
     reference_of,

@@ -3,10 +3,10 @@
 import pytest
 
 from millrace.export.certificate import Certificate, Stage
-from millrace.models.gpu import Gpu, Ties
-from millrace.models.machine import this_machine
-from millrace.tasks import graph_dossier
-from millrace.tasks.graph_dossier import _caution
+from millrace.models.common.gpu import Gpu, Ties
+from millrace.models.common.hardware import this_machine
+from millrace.tasks.kinds.graph import graph_evidence
+from millrace.tasks.kinds.graph.graph_evidence import _caution
 
 TIES = Ties(Gpu("NVIDIA H200", "9.0", "570.86.10"), "11.4.0.106", "13")
 OTHER = Ties(Gpu("NVIDIA H200", "9.0", "580.1"), "11.4.0.106", "13")
@@ -30,7 +30,7 @@ def test_a_version_of_another_kind_of_machine_is_told() -> None:
 
 
 def test_the_same_gpu_driver_and_tensorrt_need_no_caution(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(graph_dossier, "these_ties", lambda: TIES)
+    monkeypatch.setattr(graph_evidence, "these_ties", lambda: TIES)
     assert _caution(certificate(str(TIES))) == ""
 
 
@@ -38,7 +38,7 @@ def test_the_same_gpu_driver_and_tensorrt_need_no_caution(monkeypatch: pytest.Mo
 def test_whatever_an_engine_is_tied_to_and_is_not_here_is_told(
     monkeypatch: pytest.MonkeyPatch, here: Ties | None, told: str
 ) -> None:
-    monkeypatch.setattr(graph_dossier, "these_ties", lambda: here)
+    monkeypatch.setattr(graph_evidence, "these_ties", lambda: here)
     found = _caution(certificate(str(TIES)))
     assert found.startswith(f"it was certified with {TIES}")
     assert told in found.partition("this machine has")[2]

@@ -5,7 +5,12 @@ import pytest
 from millrace.export.candidate import Candidate
 from millrace.export.certificate import Certificate, Stage
 from millrace.export.speed import Speed
-from millrace.tasks.report import candidate_row, candidates_table, certificate_table, table
+from millrace.tasks.reports.run_report import (
+    candidate_row,
+    candidates_table,
+    certificate_table,
+    table,
+)
 
 CERTIFICATE = Certificate("m", "fast", "d", "rows", 0, "e", 10, 2, "accuracy", 0.01, (), True)
 STAGE = Stage("fast", 0.0, 0.0, 0.98765, 0.0123, 0.98, 0.995, "no", 0.9)

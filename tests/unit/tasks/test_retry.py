@@ -2,7 +2,7 @@ import pytest
 from prefect.states import Completed, Failed
 from prefect.task_engine import TaskRunTimeoutError
 
-from millrace.models.errors import InputError, TransientError, WorkError
+from millrace.models.common.errors import InputError, TransientError, WorkError
 from millrace.tasks.retry import may_pass, step
 
 

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from prefect.exceptions import TerminationSignal
 
-from millrace.models.errors import InputError, TransientError, WorkError
-from millrace.models.pipeline_file import load_pipeline
-from millrace.models.places import Places
-from millrace.models.ray_jobs import RayJob
-from millrace.serving.batch.cluster.submission import ORDER, Errand
-from millrace.serving.batch.cluster.told import outcome_line
-from millrace.tasks import score_elsewhere as module
-from millrace.tasks.batch_drift import Event
+from millrace.models.common.errors import InputError, TransientError, WorkError
+from millrace.models.common.installation import Places
+from millrace.models.common.ray_jobs import RayJob
+from millrace.models.config.pipeline_file import load_pipeline
+from millrace.serving.batch.cluster.job_log import outcome_line
+from millrace.serving.batch.cluster.submit_job import ORDER, Errand
+from millrace.tasks.batch import score_on_cluster as module
+from millrace.tasks.batch.drift_report import Event
 from tests.unit.tasks.test_batch_run import REPORT
 
 ADDRESS = "http://127.0.0.1:8265"

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
+from millrace.models.language.corpus.sequences import SequencesInMemory
 from millrace.models.language.recipe import DecoderSpec
-from millrace.models.language.sequences import SequencesInMemory
 
 VOCAB, CONTEXT = 64, 32
 LLAMA: dict[str, Any] = {

@@ -8,18 +8,18 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from millrace.models.digest import digest_of_all
-from millrace.models.errors import InputError
+from millrace.models.common.digest import digest_of_all
+from millrace.models.common.errors import InputError
+from millrace.models.common.installation import Places
+from millrace.models.config.pipeline import Pipeline
+from millrace.models.config.training_spec import ModelSpec
 from millrace.models.language.base import fetched_base, pinned_base
-from millrace.models.language.kept_checkpoint import ARTIFACT, CHECKPOINT_TAG, checkpoint_digest
-from millrace.models.package import EVIDENCE, ModelVersion
-from millrace.models.pipeline import Pipeline
-from millrace.models.places import Places
-from millrace.models.registry import Registry, registry_of
-from millrace.models.signing import SigningKeys
-from millrace.models.specs.training import ModelSpec
-from millrace.models.tracking import TrackedRun, tracked_run
-from millrace.models.trust import Trust
+from millrace.models.language.base_checkpoint import ARTIFACT, CHECKPOINT_TAG, checkpoint_digest
+from millrace.models.registry.mlflow_registry import Registry, registry_of
+from millrace.models.registry.signing import SigningKeys
+from millrace.models.registry.tracking import TrackedRun, tracked_run
+from millrace.models.registry.trust import Trust
+from millrace.models.registry.version_files import EVIDENCE, ModelVersion
 
 FILES = {"config.json": "{}", "model.safetensors": "weights", "adapter/adapter_config.json": "{}"}
 

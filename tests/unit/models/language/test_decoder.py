@@ -7,11 +7,11 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from millrace.models.errors import InputError, WorkError
-from millrace.models.language.decoder import build_decoder, config_of
+from millrace.models.common.errors import InputError, WorkError
+from millrace.models.language.causal_lm import build_decoder, config_of
+from millrace.models.language.corpus.tokenizer_folder import LanguageTokenizer
 from millrace.models.language.decoder_files import save_decoder
 from millrace.models.language.recipe import DecoderSpec, Lora
-from millrace.models.language.tokenizer import LanguageTokenizer
 from tests.instruct_model import CHATML, chat_tokenizer
 
 TOKENS = torch.arange(2, 20)[None]

@@ -5,12 +5,17 @@ import pyarrow as pa
 import pytest
 from tokenizers import processors
 
-from millrace.models.columns import Column, TableSchema
-from millrace.models.errors import InputError
-from millrace.models.language import documents
-from millrace.models.language.documents import Document, documents_of, kind_of
-from millrace.models.language.tokenizer import CHATML, END, LanguageTokenizer, learn_tokenizer
-from millrace.models.messages import canonical
+from millrace.models.common.errors import InputError
+from millrace.models.data.messages import canonical
+from millrace.models.data.schema import Column, TableSchema
+from millrace.models.language.corpus import documents
+from millrace.models.language.corpus.documents import Document, documents_of, kind_of
+from millrace.models.language.corpus.tokenizer_folder import (
+    CHATML,
+    END,
+    LanguageTokenizer,
+    learn_tokenizer,
+)
 
 CORPUS = TableSchema((Column("t", "text"),), (), "t", ())
 INSTRUCTIONS = TableSchema((Column("p", "text"), Column("t", "text")), (), "t", ("p",))

@@ -13,19 +13,19 @@ from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
 from millrace.export.language.held import Held
-from millrace.export.language.reference import scored
+from millrace.export.language.transformers_reference import scored
+from millrace.models.common.installation import Places
+from millrace.models.config.dataset_spec import SplitSpec
+from millrace.models.config.training_spec import ModelSpec, TokenizerSpec
+from millrace.models.data.snapshots import Snapshot
+from millrace.models.language.corpus.stored_sequences import StoredSequences
+from millrace.models.language.corpus.token_table import TokenTable, make_token_table
+from millrace.models.language.corpus.tokenizer_folder import LanguageTokenizer
+from millrace.models.language.decoder_loop import EXPORTED, LanguageJob, Write, train
 from millrace.models.language.held_out import base_perplexity
-from millrace.models.language.loop import EXPORTED, LanguageJob, Write, train
 from millrace.models.language.parallel import strategy_of
 from millrace.models.language.recipe import DecoderSpec, Lora, Recipe
-from millrace.models.language.stored_sequences import StoredSequences
-from millrace.models.language.token_table import TokenTable, make_token_table
-from millrace.models.language.tokenizer import LanguageTokenizer
-from millrace.models.places import Places
-from millrace.models.snapshots import Snapshot
-from millrace.models.specs.dataset import SplitSpec
-from millrace.models.specs.training import ModelSpec, TokenizerSpec
-from millrace.tasks.language.held_out import measured_alone, pieces_of
+from millrace.tasks.kinds.language.held_out import measured_alone, pieces_of
 
 CONTEXT = 32
 SHARES = SplitSpec(train=0.6, validation=0.2, test=0.2)

@@ -6,8 +6,8 @@ import torch
 from torch.nn import functional
 from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, Qwen3Config
 
-from millrace.models.language.batches import IGNORED, labels_of, micro_batch
-from millrace.models.language.sequences import Packed
+from millrace.models.language.corpus.sequences import Packed
+from millrace.models.language.micro_batches import IGNORED, labels_of, micro_batch
 
 CONFIGS: dict[str, Any] = {
     "llama": LlamaConfig(

@@ -5,10 +5,10 @@ import torch
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.flop_counter import FlopCounterMode
 
-from millrace.models.language.batches import micro_batch
-from millrace.models.language.decoder import build_decoder
+from millrace.models.language.causal_lm import build_decoder
 from millrace.models.language.flops import cost_of, flops_per_token, mfu, peak_of
 from millrace.models.language.memory import Load, Shape, activations_of, memory_of, shape_of
+from millrace.models.language.micro_batches import micro_batch
 from millrace.models.language.recipe import DecoderSpec
 from tests.unit.models.language.test_language_batches import packed
 

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from millrace.models.language.order import Course, Place, epoch_order, share_of
 from millrace.models.language.schedule import rate_at
+from millrace.models.language.sequence_order import Course, Place, epoch_order, share_of
 
 
 def course(**changes: object) -> Course:

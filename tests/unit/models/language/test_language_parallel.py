@@ -4,11 +4,11 @@ from typing import Any
 import pytest
 import torch
 
-from millrace.models.errors import InputError
-from millrace.models.language.decoder import build_decoder
+from millrace.models.common.errors import InputError
+from millrace.models.language.causal_lm import build_decoder
+from millrace.models.language.decoder_trainer import threads_of
 from millrace.models.language.parallel import Strategy, layers_of, require_splittable, strategy_of
 from millrace.models.language.recipe import DecoderSpec
-from millrace.models.language.trainer import threads_of
 
 
 def decoder(tiny: DecoderSpec, **params: Any) -> Any:

@@ -5,7 +5,12 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from millrace.models.language.ngram import KneserNey, baselines, trigrams_of, unigram_probabilities
+from millrace.models.language.corpus.ngram import (
+    KneserNey,
+    baselines,
+    trigrams_of,
+    unigram_probabilities,
+)
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ import dataclasses
 import pytest
 from torch.optim import AdamW, Muon
 
-from millrace.models.errors import InputError
-from millrace.models.language.decoder import build_decoder
+from millrace.models.common.errors import InputError
+from millrace.models.language.causal_lm import build_decoder
 from millrace.models.language.optimizers import moments_of, optimizers_of
 from millrace.models.language.recipe import DecoderSpec, Recipe
 

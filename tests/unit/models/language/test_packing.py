@@ -4,8 +4,8 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from millrace.models.language.documents import Document
-from millrace.models.language.packing import Packed, best_fit, pack, pieces
+from millrace.models.language.corpus.documents import Document
+from millrace.models.language.corpus.packing import Packed, best_fit, pack, pieces
 
 
 def documents(lengths: Sequence[int], *, answers: bool = False) -> list[Document]:

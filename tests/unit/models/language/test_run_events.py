@@ -3,7 +3,7 @@ import math
 import pytest
 
 from millrace.models.language.run_events import Resumed, RunHistory, StepsDone
-from millrace.models.progress import EpochEnded, WorkersFailed
+from millrace.models.training.progress import EpochEnded, WorkersFailed
 
 
 def report(step: int, began_at: int = 0, loss: float = 1.0) -> EpochEnded:

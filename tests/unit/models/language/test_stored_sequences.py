@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from millrace.models.errors import WorkError
-from millrace.models.language import stored_sequences, token_rows
-from millrace.models.language.stored_sequences import StoredSequences
-from millrace.models.language.token_table import SPLITS, TokenTable, make_token_table
-from millrace.models.places import Places
-from millrace.models.snapshots import Snapshot
-from millrace.models.specs.dataset import SplitSpec
-from millrace.models.specs.training import ModelSpec
+from millrace.models.common.errors import WorkError
+from millrace.models.common.installation import Places
+from millrace.models.config.dataset_spec import SplitSpec
+from millrace.models.config.training_spec import ModelSpec
+from millrace.models.data.snapshots import Snapshot
+from millrace.models.language.corpus import stored_sequences, token_rows
+from millrace.models.language.corpus.stored_sequences import StoredSequences
+from millrace.models.language.corpus.token_table import SPLITS, TokenTable, make_token_table
 
 Ingest = Callable[..., Snapshot]
 MODEL = ModelSpec.model_validate(

@@ -9,20 +9,20 @@ import numpy as np
 import pytest
 from deltalake import DeltaTable
 
-from millrace.models.errors import InputError, TransientError
-from millrace.models.language import token_table
-from millrace.models.language.documents import documents_of
-from millrace.models.language.token_table import (
+from millrace.models.common.errors import InputError, TransientError
+from millrace.models.common.installation import Places
+from millrace.models.config.dataset_spec import SplitSpec
+from millrace.models.config.training_spec import ModelSpec
+from millrace.models.data.snapshots import Snapshot, scan
+from millrace.models.language.corpus import token_table
+from millrace.models.language.corpus.documents import documents_of
+from millrace.models.language.corpus.token_table import (
     SPLITS,
     TokenTable,
     make_token_table,
     open_token_table,
 )
-from millrace.models.language.tokenizer import LanguageTokenizer
-from millrace.models.places import Places
-from millrace.models.snapshots import Snapshot, scan
-from millrace.models.specs.dataset import SplitSpec
-from millrace.models.specs.training import ModelSpec
+from millrace.models.language.corpus.tokenizer_folder import LanguageTokenizer
 
 Ingest = Callable[..., Snapshot]
 SHARES = SplitSpec()
@@ -242,10 +242,10 @@ _KILLED = """
 import os, signal, sys
 from pathlib import Path
 from millrace.models.language import token_table
-from millrace.models.places import Places
-from millrace.models.snapshots import open_snapshot
-from millrace.models.specs.dataset import SplitSpec
-from millrace.models.specs.training import ModelSpec
+from millrace.models.common.installation import Places
+from millrace.models.data.snapshots import open_snapshot
+from millrace.models.config.dataset_spec import SplitSpec
+from millrace.models.config.training_spec import ModelSpec
 
 home, after = Path(sys.argv[1]), int(sys.argv[2])
 token_table.READ_ROWS = 10

@@ -11,8 +11,8 @@ import pytest
 from tokenizers import Tokenizer, models
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from millrace.models.errors import InputError
-from millrace.models.language.tokenizer import (
+from millrace.models.common.errors import InputError
+from millrace.models.language.corpus.tokenizer_folder import (
     CHATML,
     END,
     LanguageTokenizer,
@@ -52,7 +52,7 @@ def test_the_folder_is_one_of_transformers(bpe: LanguageTokenizer, tmp_path: Pat
 
 _LEARN = """
 import sys
-from millrace.models.language.tokenizer import learn_tokenizer
+from millrace.models.language.corpus.tokenizer_folder import learn_tokenizer
 from some_texts import TEXTS
 print(learn_tokenizer(TEXTS, 320).digest)
 """

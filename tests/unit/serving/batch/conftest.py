@@ -2,7 +2,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from millrace.models.cluster import connected
+from millrace.models.common.ray_cluster import connected
 
 
 @pytest.fixture(scope="module")

@@ -6,8 +6,8 @@ from dataclasses import asdict, replace
 import numpy as np
 import pytest
 
-from millrace.models.errors import InputError
-from millrace.serving.batch.agreement import (
+from millrace.models.common.errors import InputError
+from millrace.serving.batch.monitoring.agreement import (
     Agreement,
     Difference,
     class_difference,
@@ -15,7 +15,7 @@ from millrace.serving.batch.agreement import (
     require_agreement,
     text_difference,
 )
-from millrace.serving.batch.report import BatchReport
+from millrace.serving.batch.monitoring.batch_report import BatchReport
 
 LABELS = ("cat", "dog", "owl")
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from millrace.serving.batch.blocks import (
+from millrace.serving.batch.block_size import (
     HANDED_LARGEST,
     LARGEST,
     SLOW_LARGEST,

@@ -9,15 +9,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from millrace.models.arrays import Array
-from millrace.models.errors import InputError, WorkError
-from millrace.models.features import Encoding, Feature
-from millrace.serving.batch.agreement import Agreement, require_agreement
-from millrace.serving.batch.live import LiveRows, compared
+from millrace.models.common.arrays import Array
+from millrace.models.common.errors import InputError, WorkError
+from millrace.models.inference.features import Encoding, Feature
+from millrace.serving.batch.input.find_input import Input, open_input
+from millrace.serving.batch.input.row_sample import Check, Scored, examples
+from millrace.serving.batch.monitoring.agreement import Agreement, require_agreement
+from millrace.serving.batch.monitoring.live_model import LiveRows, compared
 from millrace.serving.batch.row_job import RowJob
-from millrace.serving.batch.sample import Check, Scored, examples
 from millrace.serving.batch.scoring import How, Target, score
-from millrace.serving.batch.source import Input, open_input
 
 pytestmark = pytest.mark.usefixtures("local_ray")
 

@@ -5,9 +5,9 @@ import pyarrow as pa
 import pytest
 from matplotlib.colors import to_rgba
 
-from millrace.models.columns import Column, TableSchema
-from millrace.models.statistics import ColumnStatistics, statistics_of
-from millrace.serving.batch.drift import (
+from millrace.models.data.column_statistics import ColumnStatistics, statistics_of
+from millrace.models.data.schema import Column, TableSchema
+from millrace.serving.batch.monitoring.drift import (
     Bins,
     Drift,
     bins_of_values,
@@ -16,7 +16,13 @@ from millrace.serving.batch.drift import (
     noise,
     psi,
 )
-from millrace.serving.batch.drift_plot import FAR, MOST_COLUMNS, WORST, drift_figure, shares_figure
+from millrace.serving.batch.monitoring.drift_plot import (
+    FAR,
+    MOST_COLUMNS,
+    WORST,
+    drift_figure,
+    shares_figure,
+)
 
 NUMBER, CATEGORY = Column("a", "float", nullable=True), Column("a", "category", nullable=True)
 

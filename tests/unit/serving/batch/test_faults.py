@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from millrace.models.errors import InputError, MillraceError, WorkError
+from millrace.models.common.errors import InputError, MillraceError, WorkError
 from millrace.serving.batch.faults import fault_of
 
 

@@ -3,11 +3,11 @@ from pathlib import Path
 
 import pytest
 
-from millrace.models.columns import Column
-from millrace.models.features import Encoding, Feature
+from millrace.models.data.schema import Column
+from millrace.models.inference.features import Encoding, Feature
 from millrace.serving.batch import fingerprint as module
 from millrace.serving.batch.fingerprint import fingerprint_of
-from millrace.serving.batch.prompts.prompt_job import PromptJob
+from millrace.serving.batch.prompts.openvino_job import PromptJob
 from millrace.serving.batch.prompts.sampling import Sampling
 from millrace.serving.batch.row_job import RowJob
 

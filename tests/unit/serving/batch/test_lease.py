@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from millrace.models.errors import TransientError
+from millrace.models.common.errors import TransientError
 from millrace.serving.batch.folder import Folder
 from millrace.serving.batch.lease import QUIET_SECONDS, beating, held, is_held
 

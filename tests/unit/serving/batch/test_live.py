@@ -9,21 +9,27 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from millrace.models.arrays import Array
-from millrace.models.columns import Column
-from millrace.models.errors import InputError, MillraceError, TransientError, WorkError
-from millrace.models.features import Encoding, Feature
-from millrace.models.tokenizer import learnt
-from millrace.serving.batch.agreement import Difference
-from millrace.serving.batch.live import TOKENS, LivePrompts, LiveRows, compared, not_live
-from millrace.serving.batch.prompts.prompt_job import PromptJob
+from millrace.models.common.arrays import Array
+from millrace.models.common.errors import InputError, MillraceError, TransientError, WorkError
+from millrace.models.data.schema import Column
+from millrace.models.inference.features import Encoding, Feature
+from millrace.models.inference.tokenizer import learnt
+from millrace.serving.batch.input.row_sample import Example
+from millrace.serving.batch.monitoring.agreement import Difference
+from millrace.serving.batch.monitoring.live_model import (
+    TOKENS,
+    LivePrompts,
+    LiveRows,
+    compared,
+    not_live,
+)
+from millrace.serving.batch.prompts.openvino_job import PromptJob
 from millrace.serving.batch.prompts.sampling import Sampling
 from millrace.serving.batch.row_job import RowJob
-from millrace.serving.batch.sample import Example
-from millrace.serving.index import LoadedModel
-from millrace.serving.language.request import Piece
-from millrace.serving.language.request import Sampling as Asked
-from millrace.serving.standing import Release, Standing, Wish
+from millrace.serving.release.release_state import Release, Standing, Wish
+from millrace.serving.triton.language.stream_request import Piece
+from millrace.serving.triton.language.stream_request import Sampling as Asked
+from millrace.serving.triton.server_index import LoadedModel
 
 WISH = Wish(3, "d3")
 LIVE = Standing(Release("m", "live", 3, "d3"))

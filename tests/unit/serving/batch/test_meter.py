@@ -2,8 +2,8 @@
 
 import pytest
 
-from millrace.serving.batch.meter import Told, meter
-from millrace.serving.batch.throughput import Work
+from millrace.serving.batch.monitoring.progress_counter import Told, meter
+from millrace.serving.batch.monitoring.throughput import Work
 
 pytestmark = pytest.mark.usefixtures("local_ray")
 

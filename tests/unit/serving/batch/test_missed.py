@@ -5,8 +5,8 @@ import deltalake
 import pyarrow as pa
 import pytest
 
-from millrace.models.errors import InputError, MillraceError, WorkError
-from millrace.serving.batch.missed import committed_dates, dates_to_do, in_turn
+from millrace.models.common.errors import InputError, MillraceError, WorkError
+from millrace.serving.batch.missed_dates import committed_dates, dates_to_do, in_turn
 
 DUE = "2026-03-02"
 

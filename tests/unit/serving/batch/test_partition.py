@@ -6,8 +6,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from millrace.models.errors import InputError, WorkError
-from millrace.serving.batch.partition import Partition
+from millrace.models.common.errors import InputError, WorkError
+from millrace.serving.batch.commit import Partition
 
 MONDAY, TUESDAY = "2026-01-05", "2026-01-06"
 

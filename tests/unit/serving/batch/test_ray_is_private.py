@@ -4,7 +4,7 @@ from pathlib import Path
 
 import ray
 
-from millrace.models.ray_folder import is_private, ray_folder
+from millrace.models.common.ray_folder import is_private, ray_folder
 
 
 def test_no_other_user_enters_the_folder_of_its_sockets_logs_and_code(local_ray: None) -> None:

@@ -3,9 +3,9 @@
 import numpy as np
 import pyarrow.fs
 
-from millrace.models.source_files import File
+from millrace.models.data.sources.find_files import File
+from millrace.serving.batch.input.input_pieces import TextPiece
 from millrace.serving.batch.job import FILE_ROWS
-from millrace.serving.batch.pieces import TextPiece
 from millrace.serving.batch.remaining import load_of, remaining
 
 FILE = File(pyarrow.fs.LocalFileSystem(), "/in.csv", 100, None)

@@ -8,16 +8,16 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from millrace.models.checks import check
-from millrace.models.columns import Column, TableSchema
-from millrace.models.errors import InputError
-from millrace.models.features import FEATURES as ENCODED
-from millrace.models.features import Encoding, Feature
-from millrace.models.keys import hash_rows, with_keys
-from millrace.models.source import Chunk, Unreadable
-from millrace.models.tokenizer import learnt
+from millrace.models.common.errors import InputError
+from millrace.models.data.row_checks import check
+from millrace.models.data.schema import Column, TableSchema
+from millrace.models.data.sources.source import Chunk, Unreadable
+from millrace.models.data.split import hash_rows, with_keys
+from millrace.models.inference.features import FEATURES as ENCODED
+from millrace.models.inference.features import Encoding, Feature
+from millrace.models.inference.tokenizer import learnt
+from millrace.serving.batch.input.reader import parted
 from millrace.serving.batch.job import DEAD, ROW
-from millrace.serving.batch.reader import parted
 from millrace.serving.batch.row_job import RowJob, Scorer
 
 WriteModel = Callable[[Path, int], Path]

@@ -11,15 +11,15 @@ import pyarrow.fs
 import pyarrow.parquet as pq
 import pytest
 
-from millrace.models.source import CHUNK_ROWS, Chunk
-from millrace.models.source_files import File
-from millrace.serving.batch import pieces as module
+from millrace.models.data.sources.find_files import File
+from millrace.models.data.sources.source import CHUNK_ROWS, Chunk
+from millrace.serving.batch.commit import Partition
+from millrace.serving.batch.input import input_pieces as module
+from millrace.serving.batch.input.find_input import open_input
+from millrace.serving.batch.input.input_pieces import ParquetPiece, Piece
+from millrace.serving.batch.input.row_sample import FEW, Scored, chosen, examples
 from millrace.serving.batch.job import FILE_ROWS
-from millrace.serving.batch.partition import Partition
-from millrace.serving.batch.pieces import ParquetPiece, Piece
-from millrace.serving.batch.prompts.prompt_job import PromptJob
-from millrace.serving.batch.sample import FEW, Scored, chosen, examples
-from millrace.serving.batch.source import open_input
+from millrace.serving.batch.prompts.openvino_job import PromptJob
 
 JOB = PromptJob("m", 3, "d", Path("form"), key=("id",))
 FILE = File(pa.fs.LocalFileSystem(), "f", 1, 0)
@@ -98,7 +98,7 @@ def test_rows_are_read_again_beside_their_answers(tmp_path: Path) -> None:
 
 
 def test_rows_of_row_groups_are_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("millrace.serving.batch.source.PIECE_ROWS", 4)
+    monkeypatch.setattr("millrace.serving.batch.input.find_input.PIECE_ROWS", 4)
     monkeypatch.setattr(module, "CHUNK_ROWS", 3)
     table = pa.table({"id": range(16), "prompt": [f"p{n}" for n in range(16)]})
     pq.write_table(table, tmp_path / "in.parquet", row_group_size=2)

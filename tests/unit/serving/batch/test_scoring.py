@@ -15,19 +15,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from millrace.models.columns import Column
-from millrace.models.digest import digest_of
-from millrace.models.errors import InputError, TransientError, WorkError
-from millrace.models.features import Encoding, Feature
-from millrace.serving.batch.drift import Bins
+from millrace.models.common.digest import digest_of
+from millrace.models.common.errors import InputError, TransientError, WorkError
+from millrace.models.data.schema import Column
+from millrace.models.inference.features import Encoding, Feature
+from millrace.serving.batch.commit import Partition
+from millrace.serving.batch.input.find_input import open_input
+from millrace.serving.batch.input.row_lineage import origins, seen_by
 from millrace.serving.batch.job import FILE_ROWS
-from millrace.serving.batch.lineage import origins, seen_by
-from millrace.serving.batch.missed import committed_dates
-from millrace.serving.batch.partition import Partition
-from millrace.serving.batch.report import BatchReport
+from millrace.serving.batch.missed_dates import committed_dates
+from millrace.serving.batch.monitoring.batch_report import BatchReport
+from millrace.serving.batch.monitoring.drift import Bins
 from millrace.serving.batch.row_job import RowJob
 from millrace.serving.batch.scoring import How, Target, score
-from millrace.serving.batch.source import open_input
 
 pytestmark = pytest.mark.usefixtures("local_ray")
 

@@ -5,11 +5,11 @@ import pyarrow as pa
 import pytest
 from pyarrow import fs
 
-from millrace.models.errors import InputError, WorkError
-from millrace.models.source_files import File
+from millrace.models.common.errors import InputError, WorkError
+from millrace.models.data.sources.find_files import File
+from millrace.serving.batch.input.input_pieces import TextPiece
 from millrace.serving.batch.job import DEAD, FILE_ROWS
-from millrace.serving.batch.pieces import TextPiece
-from millrace.serving.batch.settle import TWICE, Settled, require_few, settle, without_rows
+from millrace.serving.batch.reconcile_rows import TWICE, Settled, require_few, settle, without_rows
 
 FILE = File(fs.LocalFileSystem(), str(Path("in.csv")), 1, None)
 PIECES = (TextPiece(FILE, 0), TextPiece(FILE, 1))

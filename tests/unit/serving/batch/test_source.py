@@ -7,11 +7,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from millrace.models.errors import InputError
-from millrace.models.features import Encoding, Feature
+from millrace.models.common.errors import InputError
+from millrace.models.inference.features import Encoding, Feature
 from millrace.serving.batch.fingerprint import digest_of_json
+from millrace.serving.batch.input.find_input import Resolved, open_input, resolve
 from millrace.serving.batch.row_job import RowJob
-from millrace.serving.batch.source import Resolved, open_input, resolve
 
 JOB = RowJob("m", 7, "digest", Path(), Encoding((Feature("a", "number"),), "t"), ("id",))
 
@@ -197,7 +197,7 @@ def test_the_row_groups_of_a_piece_are_read_in_their_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A row's place is counted while they are read; as a set, 6, 7 and 8 are 8, 6 and 7."""
-    monkeypatch.setattr("millrace.serving.batch.source.PIECE_ROWS", 6)
+    monkeypatch.setattr("millrace.serving.batch.input.find_input.PIECE_ROWS", 6)
     rows = {"id": range(40), "a": [1.0] * 40}
     pq.write_table(pa.table(rows), tmp_path / "r.parquet", row_group_size=2)
     read = {

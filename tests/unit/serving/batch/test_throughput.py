@@ -3,7 +3,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from millrace.serving.batch.throughput import (
+from millrace.serving.batch.monitoring.throughput import (
     Forecast,
     Sample,
     Work,
@@ -18,7 +18,7 @@ from millrace.serving.batch.throughput import (
     throughput,
     unit_of,
 )
-from millrace.serving.batch.throughput_plot import runs_figure, throughput_figure
+from millrace.serving.batch.monitoring.throughput_plot import runs_figure, throughput_figure
 
 NOW = datetime(2026, 3, 1, 2, tzinfo=UTC)
 

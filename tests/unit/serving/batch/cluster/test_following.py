@@ -4,11 +4,11 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from millrace.models.errors import TransientError
-from millrace.models.ray_jobs import RayJob
-from millrace.serving.batch.cluster import following
-from millrace.serving.batch.cluster.following import follow, stop
-from millrace.serving.batch.cluster.told import Line
+from millrace.models.common.errors import TransientError
+from millrace.models.common.ray_jobs import RayJob
+from millrace.serving.batch.cluster import follow_job
+from millrace.serving.batch.cluster.follow_job import follow, stop
+from millrace.serving.batch.cluster.job_log import Line
 
 AWAY = TransientError("nothing answers", seen="connection refused")
 Look = tuple[str | None, str] | TransientError
@@ -78,7 +78,7 @@ def test_a_cluster_that_stays_away_is_gone() -> None:
     with pytest.raises(TransientError, match="gone") as told:
         followed(cluster)
     assert told.value.seen == "connection refused"
-    assert following.PATIENCE_SECONDS < cluster.time < following.PATIENCE_SECONDS + 5
+    assert follow_job.PATIENCE_SECONDS < cluster.time < follow_job.PATIENCE_SECONDS + 5
 
 
 def test_a_job_that_the_cluster_forgot_is_not_waited_for() -> None:
@@ -104,7 +104,7 @@ def test_a_stop_waits_for_the_end() -> None:
 def test_a_stop_does_not_wait_for_ever(look: Look) -> None:
     cluster = Cluster([look])
     assert not stop(cluster, "a", wait=cluster.wait, now=cluster.now)
-    assert cluster.time <= following.STOP_SECONDS
+    assert cluster.time <= follow_job.STOP_SECONDS
 
 
 def test_a_job_that_never_came_to_be_is_stopped() -> None:

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 import ray
 
-from millrace.models.errors import WorkError
-from millrace.models.features import Encoding, Feature
+from millrace.models.common.errors import WorkError
+from millrace.models.inference.features import Encoding, Feature
 from millrace.serving.batch.cluster import model_files
 from millrace.serving.batch.cluster.model_files import at_hand, carried, everywhere
 from millrace.serving.batch.job import Job
-from millrace.serving.batch.prompts.prompt_job import PromptJob
+from millrace.serving.batch.prompts.openvino_job import PromptJob
 from millrace.serving.batch.row_job import RowJob
 
 pytestmark = pytest.mark.usefixtures("local_ray")

@@ -2,9 +2,9 @@ from pathlib import Path
 
 import pytest
 
-from millrace.models.errors import InputError, WorkError
-from millrace.models.places import Places
-from millrace.serving.batch.cluster.shared import leave_proof, require_shared, take_proof
+from millrace.models.common.errors import InputError, WorkError
+from millrace.models.common.installation import Places
+from millrace.serving.batch.cluster.shared_storage import leave_proof, require_shared, take_proof
 
 HERE, ELSEWHERE = "http://127.0.0.1:8265", "https://head.example:8265"
 

@@ -8,12 +8,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from millrace.models.errors import TransientError
-from millrace.models.features import Encoding, Feature
-from millrace.serving.batch.partition import Partition
+from millrace.models.common.errors import TransientError
+from millrace.models.inference.features import Encoding, Feature
+from millrace.serving.batch.commit import Partition
+from millrace.serving.batch.input.find_input import open_input
 from millrace.serving.batch.row_job import RowJob
 from millrace.serving.batch.scoring import How, Target, score
-from millrace.serving.batch.source import open_input
 
 pytestmark = pytest.mark.usefixtures("local_ray")
 

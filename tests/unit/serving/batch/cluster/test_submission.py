@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from millrace.models.errors import InputError, MillraceError, TransientError, WorkError
-from millrace.models.ray_jobs import RayJob
-from millrace.serving.batch.cluster.submission import (
+from millrace.models.common.errors import InputError, MillraceError, TransientError, WorkError
+from millrace.models.common.ray_jobs import RayJob
+from millrace.serving.batch.cluster.submit_job import (
     ORDER,
     Errand,
     Order,

@@ -1,6 +1,6 @@
 import logging
 
-from millrace.serving.batch.cluster.told import Line, Log, Teller, outcome_in, outcome_line
+from millrace.serving.batch.cluster.job_log import Line, Log, Teller, outcome_in, outcome_line
 
 LOG = (
     "2026-01-05 INFO job_manager.py:581 -- Runtime env is setting up.\n"

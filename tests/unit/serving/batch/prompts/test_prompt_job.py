@@ -8,13 +8,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from millrace.models.columns import Column
-from millrace.models.errors import WorkError
-from millrace.models.language_generation import chat_template_of
-from millrace.models.source import Chunk
-from millrace.serving.batch.prompts.prompt_job import Generator, PromptJob
+from millrace.models.common.errors import WorkError
+from millrace.models.common.generation import chat_template_of
+from millrace.models.data.schema import Column
+from millrace.models.data.sources.source import Chunk
+from millrace.serving.batch.input.reader import parted
+from millrace.serving.batch.prompts.openvino_job import Generator, PromptJob
 from millrace.serving.batch.prompts.sampling import Sampling
-from millrace.serving.batch.reader import parted
 from tests.language_model import CONTEXT, Made, make
 
 TEXT = "the old mill by the river turned its wheel all day and all night long. " * 40

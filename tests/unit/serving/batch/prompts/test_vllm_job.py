@@ -7,14 +7,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from millrace.models.source import Chunk
-from millrace.models.specs.language import GenerationSpec
+from millrace.models.config.language_spec import GenerationSpec
+from millrace.models.data.sources.source import Chunk
 from millrace.serving.batch.folder import Folder
+from millrace.serving.batch.input.reader import parted
+from millrace.serving.batch.job_state import Workplace
 from millrace.serving.batch.prompts.vllm_job import VllmJob, engine_arguments_of, processor_config
 from millrace.serving.batch.prompts.vllm_tokens import Tokens, ends_of
-from millrace.serving.batch.reader import parted
-from millrace.serving.batch.workplace import Workplace
-from millrace.serving.language.vllm_config import engine_arguments
+from millrace.serving.triton.language.vllm_config import engine_arguments
 from tests.stand_ins.vllm_form import write_form
 
 TEXT = "the old mill by the river turned its wheel all day and all night long. " * 4

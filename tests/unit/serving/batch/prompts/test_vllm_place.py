@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import ray
 
-from millrace.models.errors import InputError
-from millrace.serving.batch.prompts.vllm_place import ask, engines_of, require, runtime_env_of
+from millrace.models.common.errors import InputError
+from millrace.serving.batch.prompts.vllm_workers import ask, engines_of, require, runtime_env_of
 
 STAND_INS = Path(__file__).parents[4] / "stand_ins"
 HERE = {"python": platform.python_version(), "ray": ray.__version__, "vllm": "0.33.0"}

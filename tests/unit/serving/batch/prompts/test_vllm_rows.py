@@ -6,8 +6,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from millrace.models.errors import WorkError
-from millrace.serving.batch.prompts.base import OUTPUT, Prompts
+from millrace.models.common.errors import WorkError
+from millrace.serving.batch.prompts.prompt_rows import OUTPUT, Prompts
 from millrace.serving.batch.prompts.sampling import Sampling
 from millrace.serving.batch.prompts.vllm_rows import answered, asked, parted
 

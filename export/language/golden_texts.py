@@ -1,0 +1,129 @@
+"""Continue the texts on stdin greedily: `python -m millrace.export.language.golden_texts FORM`.
+
+In a process of its own; with the engine's own tokenizer and detokenizer, as serving does it. So a
+release can ask the same, and see the form answer what it answered when it was certified.
+"""
+
+import json
+import sys
+from argparse import ArgumentParser
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from millrace.export.language.engine_speed import CACHE_GIB, EXACT
+from millrace.export.language.variant_folder import FormFolder
+from millrace.export.openvino.quiet_openvino import send_nothing
+from millrace.export.vllm.vllm_engine import VllmEngine
+from millrace.models.common.errors import TransientError, WorkError
+from millrace.models.common.generation import ends_of, greedy_config, prompt_ids, shown_ids
+from millrace.models.common.subprocess_runner import Limits, run_apart
+
+if TYPE_CHECKING:
+    from millrace.export.language.transformers_reference import Reference
+
+
+@dataclass(frozen=True)
+class Golden:
+    """What a form was asked and answered when it was certified.
+
+    Attributes:
+        prompts: texts.
+        answers: what it continued each with, greedily.
+        max_tokens: of an answer.
+        exact: whether the form computes in float32, so that an answer is the same whatever else
+            the engine works on.
+        transformers: what transformers continues each with.
+    """
+
+    prompts: tuple[str, ...]
+    answers: tuple[str, ...]
+    max_tokens: int
+    exact: bool
+    transformers: tuple[str, ...] = ()
+
+    def to_json(self) -> str:
+        """Return it as JSON."""
+        return json.dumps(asdict(self), indent=1)
+
+
+def golden_of(
+    form: FormFolder,
+    reference: "Reference",
+    limits: Limits,
+    threads: int,
+    vllm_python: Path | None = None,
+) -> Golden:
+    """Return what a form answers.
+
+    Args:
+        form: the folder.
+        reference: what transformers continued, and with what.
+        limits: what the process may take.
+        threads: threads that serving will use.
+        vllm_python: the Python of an environment that has vLLM; None for this one.
+
+    Raises:
+        WorkError: it does not answer, or takes more than the limits.
+    """
+    words: list[str | Path] = [form.path, "--threads", str(threads)]
+    words += ["--new", str(reference.new_tokens)]
+    prompts = tuple(prompt for prompt, _ in reference.texts)
+    given = json.dumps(prompts).encode()
+    try:
+        told = run_apart(
+            "millrace.export.language.golden_texts",
+            words,
+            limits,
+            what="its golden answers",
+            stdin=given,
+            python=vllm_python if form.engine == "vllm" else None,
+        )
+    except TransientError as error:  # killed, for its memory as like as not
+        raise WorkError(error.what) from error
+    answers = json.loads(told.splitlines()[-1])
+    return Golden(
+        prompts,
+        tuple(answers),
+        max_tokens=reference.new_tokens,
+        exact=form.properties == EXACT,
+        transformers=tuple(answer for _, answer in reference.texts),
+    )
+
+
+def answered(form: Path, prompts: Sequence[str], new: int, properties: dict[str, Any]) -> list[str]:
+    """Continue all texts at once, by `new` tokens each at most."""
+    send_nothing()
+    import openvino
+    import openvino_genai as genai
+
+    scheduler = genai.SchedulerConfig()
+    scheduler.cache_size = CACHE_GIB
+    pipeline = genai.ContinuousBatchingPipeline(form, scheduler, "CPU", properties)
+    tokenizer, defaults = pipeline.get_tokenizer(), pipeline.get_config()
+    config = greedy_config(defaults, new)
+    ids = [openvino.Tensor(prompt_ids(tokenizer, each, is_chat=False)) for each in prompts]
+    found = pipeline.generate(ids, [config] * len(ids))
+    told = [list(shown_ids(each.m_generation_ids[0], ends_of(defaults))) for each in found]
+    return [str(text) for text in tokenizer.decode(told)]
+
+
+def main() -> None:
+    """Answer what is on stdin."""
+    made = ArgumentParser(description=__doc__)
+    made.add_argument("form", type=Path)
+    made.add_argument("--threads", type=int, required=True)
+    made.add_argument("--new", type=int, required=True)
+    given = made.parse_args()
+    form, prompts = FormFolder.read(given.form), json.loads(sys.stdin.buffer.read())
+    if form.engine == "vllm":
+        answers = VllmEngine(form.path).texts(prompts, given.new)
+    else:
+        properties = {"INFERENCE_NUM_THREADS": given.threads, **form.properties}
+        answers = answered(form.path, prompts, given.new, properties)
+    sys.stdout.write(json.dumps(answers) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,109 @@
+"""Measure one form: `python -m millrace.export.language.language_probe FORM REFERENCE`.
+
+In a process of its own, so that a form that crashes ends nothing else, and its memory is its own.
+What it measured is one line of JSON on stdout.
+"""
+
+import json
+import sys
+from argparse import ArgumentParser
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from millrace.export.language.engine_speed import STREAMS, Engine, Properties, speed_of
+from millrace.export.language.fidelity import Fidelity, fidelity, plain_inference
+from millrace.export.language.greedy import compared
+from millrace.export.language.token_pieces import TokenPieces
+from millrace.export.language.transformers_reference import PIECES, TEXTS, read_answers
+from millrace.export.language.variant_folder import FormFolder
+from millrace.export.onnx.genai_engine import OnnxEngine
+from millrace.export.openvino.quiet_openvino import send_nothing
+from millrace.export.peak_memory import peak_memory
+from millrace.export.vllm.vllm_engine import VllmEngine
+from millrace.models.common.errors import WorkError
+
+THREADS = "INFERENCE_NUM_THREADS"
+AnyEngine = Engine | OnnxEngine | VllmEngine
+
+
+def exactness(engine: AnyEngine, reference: Path) -> dict[str, Any]:
+    """Return how the engine's tokens compare with transformers', and the form's tokenizer."""
+    answers = read_answers(reference)
+    told = engine.run([each.prompt for each in answers], len(answers[0].tokens))
+    texts = json.loads((reference / TEXTS).read_text())
+    alike = sum(engine.token_ids(text) == wanted for text, wanted in texts)
+    greedy = asdict(compared(answers, told.tokens))
+    return {"greedy": greedy, "texts": len(texts), "texts_equal": alike}
+
+
+def measured(form: FormFolder, reference: Path, properties: Properties, room: int) -> Any:
+    """Return all that is measured of a form.
+
+    Args:
+        form: the folder.
+        reference: what transformers answered.
+        properties: of the device, for plain inference and for the engine.
+        room: tokens of the context.
+    """
+    pieces = TokenPieces.read(reference / PIECES)
+    near, engine = opened(form, pieces, reference, properties)
+    found = exactness(engine, reference)
+    prompt, new = speed_lengths(room)
+    speed = speed_of(engine.run, pieces.prompts(max(STREAMS), (prompt,)), new)
+    if not isinstance(engine, VllmEngine):  # whose memory is the GPU's
+        speed = replace(speed, peak_memory_bytes=peak_memory())
+    return {**found, "fidelity": asdict(near), "speed": asdict(speed)}
+
+
+def opened(
+    form: FormFolder, pieces: TokenPieces, reference: Path, properties: Properties
+) -> tuple[Fidelity, AnyEngine]:
+    """Return how near a form is to the reference, and the engine that it is for."""
+    if form.is_onnx:
+        onnx = OnnxEngine(form.path, int(properties[THREADS]))
+        return fidelity(onnx.logits_of, pieces, reference), onnx
+    if form.engine == "vllm":
+        vllm = VllmEngine(form.path)
+        return fidelity(vllm.logits_of, pieces, reference), vllm
+    import openvino
+
+    compiled = openvino.Core().compile_model(form.ir, "CPU", dict(properties))
+    near = fidelity(plain_inference(compiled), pieces, reference)
+    del compiled  # the engine compiles it again, its own way
+    return near, Engine(form.path, properties)
+
+
+def speed_lengths(room: int) -> tuple[int, int]:
+    """Return the tokens of a timed prompt and of its answer, which a context has room for.
+
+    Raises:
+        WorkError: it has none for both.
+    """
+    prompt, new = min(64, room // 2), min(64, room - room // 2)
+    if prompt < 1 or new < 2:
+        raise WorkError("the context is too short to be timed", seen=f"{room} tokens")
+    return prompt, new
+
+
+def main() -> None:
+    """Measure one form."""
+    made = ArgumentParser(description=__doc__)
+    made.add_argument("form", type=Path)
+    made.add_argument("reference", type=Path)
+    made.add_argument("--context", type=int, required=True)
+    made.add_argument("--threads", type=int, default=1)
+    made.add_argument("--tokens-only", action="store_true", help="nothing but the greedy tokens")
+    given = made.parse_args()
+    send_nothing()
+    form = FormFolder.read(given.form)
+    properties = {THREADS: given.threads, **form.properties}
+    if given.tokens_only:
+        found = exactness(Engine(form.path, properties), given.reference)
+    else:
+        found = measured(form, given.reference, properties, given.context)
+    sys.stdout.write(json.dumps(found) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,124 @@
+"""The forms a language model can take, and the program that makes each."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from millrace.export.language import conversions
+from millrace.export.vllm.vllm_place import lacking_vllm
+from millrace.models.inference.language_engine import EngineName
+
+EXACT_FORM = "openvino-fp32"
+CHECKPOINT = "checkpoint"
+"""The source of a form that is made of what training left."""
+
+
+@dataclass(frozen=True)
+class LanguageForm:
+    """How one form is made out of another.
+
+    Attributes:
+        program: the module that makes it.
+        options: for its command line.
+        grouped: whether it has weights in groups, whose size and share are the pipeline's.
+        calibrated: whether it needs text of the train split.
+        source: the form that it is made of, or `CHECKPOINT`.
+        package: the module that must be there to make it, where Millrace does without.
+        distribution: what installs that.
+        install: what to run instead, where its own name is not enough.
+        engine: what opens it.
+        is_served: whether a Triton backend here serves it.
+    """
+
+    program: str
+    options: tuple[str, ...] = ()
+    grouped: bool = False
+    calibrated: bool = False
+    source: str = EXACT_FORM
+    package: str = ""
+    distribution: str = ""
+    install: str = ""
+    engine: EngineName = "openvino_genai"
+    is_served: bool = True
+
+    def lacking(self, vllm_python: Path | None = None) -> str | None:
+        """Return why it cannot be made or measured here, or None if nothing is known against it.
+
+        Args:
+            vllm_python: the Python of an environment that has vLLM; None for this one.
+        """
+        if self.engine == "vllm" and (reason := lacking_vllm(vllm_python)):
+            return reason
+        if self.package and find_spec(self.package) is None:
+            name = self.distribution
+            how = self.install or f"pip install {name}"
+            return f"the package {name} is not installed: {how}"
+        return None
+
+
+@dataclass(frozen=True)
+class Groups:
+    """How weights of 4 bits are grouped.
+
+    Attributes:
+        size: weights that share a scale; -1 for all of a row.
+        ratio: share of the layers that get 4 bits; the others, the more sensitive, get 8.
+    """
+
+    size: int = 64
+    ratio: float = 1.0
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """For the command line of `compress_weights`."""
+        return ("--group-size", str(self.size), "--ratio", f"{self.ratio:g}")
+
+
+COMPRESS = f"{conversions.__name__}.compress_weights"
+CAST = f"{conversions.__name__}.cast_weights"
+TENSORS = f"{conversions.__name__}.compress_tensors"
+GENAI = f"{conversions.__name__}.onnx_genai"
+INT4 = ("--mode", "int4_asym")
+
+
+def _genai(precision: str) -> LanguageForm:
+    return LanguageForm(
+        GENAI,
+        ("--precision", precision),
+        source=CHECKPOINT,
+        package="onnxruntime_genai",
+        distribution="onnxruntime-genai",
+        is_served=False,
+    )
+
+
+def _compressed_tensors(method: str) -> LanguageForm:
+    return LanguageForm(
+        TENSORS,
+        ("--method", method),
+        calibrated=True,
+        source=CHECKPOINT,
+        package="llmcompressor",
+        distribution="llmcompressor",
+        install="pip install 'millrace[llmcompressor]', then "
+        "pip install --no-deps llmcompressor==0.14.0.1",
+        engine="vllm",
+    )
+
+
+LANGUAGE_FORMS: Mapping[str, LanguageForm] = {
+    EXACT_FORM: LanguageForm("millrace.export.openvino.from_checkpoint", source=CHECKPOINT),
+    "openvino-int8": LanguageForm(COMPRESS, ("--mode", "int8_asym")),
+    "openvino-int4": LanguageForm(COMPRESS, INT4, grouped=True),
+    "openvino-int4-awq": LanguageForm(COMPRESS, (*INT4, "--awq"), grouped=True, calibrated=True),
+    "openvino-int4-scale": LanguageForm(
+        COMPRESS, (*INT4, "--scale-estimation"), grouped=True, calibrated=True
+    ),
+    "onnx-genai-int8": _genai("int8"),
+    "onnx-genai-int4": _genai("int4"),
+    "vllm-bf16": LanguageForm(CAST, source=CHECKPOINT, engine="vllm"),
+    "vllm-w8a8": _compressed_tensors("w8a8"),
+    "vllm-awq": _compressed_tensors("awq"),
+    "vllm-gptq": _compressed_tensors("gptq"),
+}

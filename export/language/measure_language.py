@@ -1,0 +1,100 @@
+"""Measures a form of a language model against a reference, in a process of its own."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from millrace.export.language.transformers_reference import Reference
+from millrace.export.language.variant_folder import FormFolder
+from millrace.export.language_candidate import LanguageCandidate, LanguageStage
+from millrace.export.language_certificate import speed_from
+from millrace.models.common.errors import TransientError, WorkError
+from millrace.models.common.subprocess_runner import Limits, run_apart
+
+
+def measure(
+    name: str,
+    form: FormFolder,
+    folder: Path,
+    reference: Reference,
+    *,
+    context: int,
+    threads: int,
+    limits: Limits,
+    vllm_python: Path | None = None,
+) -> LanguageCandidate:
+    """Measure one form.
+
+    Args:
+        name: the candidate's name.
+        form: its folder.
+        folder: of the reference.
+        reference: what is in it.
+        context: tokens of the longest text.
+        threads: threads that serving will use.
+        limits: what the process may take.
+        vllm_python: the Python of an environment that has vLLM; None for this one.
+
+    Raises:
+        WorkError: it cannot be opened, does not answer, or takes more than the limits.
+    """
+    python = vllm_python if form.engine == "vllm" else None
+    told = probed(form.path, folder, context=context, threads=threads, limits=limits, python=python)
+    near = told["fidelity"]
+    size = form.size_bytes
+    stage = LanguageStage(
+        name,
+        perplexity=near["perplexity"],
+        perplexity_increase=near["perplexity"] / reference.perplexity - 1,
+        mean_kl=near["mean_kl"],
+        top1_agreement=near["top1_agreement"],
+        tokens=near["tokens"],
+        size_bytes=size,
+        **exactness_of(told),
+    )
+    speed = speed_from(told["speed"])
+    return LanguageCandidate(name, form.path, form.digest, size, speed, stage)
+
+
+def exactness_of(told: dict[str, Any]) -> dict[str, int]:
+    """Return what a probe told of tokens, by the names of a `LanguageStage`."""
+    greedy = told["greedy"]
+    return {
+        "prompts": greedy["prompts"],
+        "greedy_equal": greedy["equal"],
+        "greedy_ties": greedy["ties"],
+        "texts": told["texts"],
+        "texts_equal": told["texts_equal"],
+    }
+
+
+def probed(
+    form: Path,
+    reference: Path,
+    *,
+    context: int,
+    threads: int,
+    limits: Limits,
+    tokens_only: bool = False,
+    python: Path | None = None,
+) -> dict[str, Any]:
+    """Return what the probe tells of a form; of its greedy tokens only, if so asked.
+
+    Raises:
+        WorkError: it failed, or took more than the limits.
+    """
+    options: list[str | Path] = [form, reference, "--context", str(context)]
+    options += ["--threads", str(threads)]
+    options += ["--tokens-only"] if tokens_only else []
+    try:
+        told = run_apart(
+            "millrace.export.language.language_probe",
+            options,
+            limits,
+            what="its measurement",
+            python=python,
+        )
+    except TransientError as error:  # killed, for its memory as like as not
+        raise WorkError(error.what) from error
+    found: dict[str, Any] = json.loads(told.splitlines()[-1])
+    return found

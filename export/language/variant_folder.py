@@ -1,0 +1,90 @@
+"""A form of a language model: one folder that its engine opens as it is."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from millrace.models.common.digest import digest_of_all
+from millrace.models.common.errors import InputError
+from millrace.models.inference.engine_properties import own_properties
+from millrace.models.inference.language_engine import EngineName, engine_of
+
+IR = "openvino_model"
+TOKENIZER, DETOKENIZER = "openvino_tokenizer", "openvino_detokenizer"
+GRAPHS = (IR, TOKENIZER, DETOKENIZER)
+CONFIG, GENERATION = "config.json", "generation_config.json"
+NEEDED = (
+    *(f"{graph}.{part}" for graph in GRAPHS for part in ("xml", "bin")),
+    *(CONFIG, GENERATION, "tokenizer.json", "tokenizer_config.json"),
+)
+ONNX_CONFIG = "genai_config.json"
+ONNX_NEEDED = ("model.onnx", ONNX_CONFIG, "tokenizer.json", "tokenizer_config.json")
+"""Of a form for onnxruntime-genai."""
+VLLM_NEEDED = (CONFIG, "tokenizer.json", "tokenizer_config.json")
+"""Of a form for vLLM, beside its weights."""
+
+
+@dataclass(frozen=True)
+class FormFolder:
+    """A form that is whole.
+
+    Attributes:
+        path: the folder.
+        files: all its files, by their names in it.
+    """
+
+    path: Path
+    files: Mapping[str, Path]
+
+    @classmethod
+    def read(cls, path: Path) -> "FormFolder":
+        """Look at a folder.
+
+        Raises:
+            InputError: a file is missing.
+        """
+        files = {
+            file.relative_to(path).as_posix(): file
+            for file in sorted(path.rglob("*"))
+            if file.is_file()
+        }
+        needed = ONNX_NEEDED if ONNX_CONFIG in files else NEEDED
+        if engine_of(files) == "vllm":
+            needed = VLLM_NEEDED
+        if missing := [name for name in needed if name not in files]:
+            raise InputError(
+                f"the form {path.name} is not whole",
+                seen=f"no {', '.join(missing)}",
+                valid=", ".join(needed),
+            )
+        return cls(path, files)
+
+    @property
+    def is_onnx(self) -> bool:
+        """Whether it is for onnxruntime-genai."""
+        return ONNX_CONFIG in self.files
+
+    @property
+    def engine(self) -> EngineName:
+        """What serves it, if anything does."""
+        return engine_of(self.files)
+
+    @property
+    def ir(self) -> Path:
+        """The graph of the model."""
+        return self.files[f"{IR}.xml"]
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """What the engine is to be given with this form: OpenVINO's properties."""
+        return own_properties(self.path)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the names and digests of all files, in hexadecimal."""
+        return digest_of_all(self.files)
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of all files."""
+        return sum(file.stat().st_size for file in self.files.values())

@@ -1,0 +1,91 @@
+"""PyTorch to ONNX, by torch's current exporter."""
+
+import logging
+import re
+import warnings
+from contextlib import redirect_stderr
+from io import StringIO
+from pathlib import Path
+
+import onnx
+import torch
+from torch import nn
+
+from millrace.models.common.errors import WorkError
+from millrace.models.common.quiet import quiet
+from millrace.models.inference.model_input import ModelInput
+
+OPSET = 20
+
+_log = logging.getLogger(__name__)
+_CHATTY = ("torch.onnx", "torch.export", "torch._dynamo", "torch.fx.experimental.symbolic_shapes")
+
+
+def export_onnx(served: nn.Module, read: ModelInput, output: str, path: Path) -> None:
+    """Write `served` as one ONNX file with a dynamic batch, and texts of any length.
+
+    Args:
+        served: `[rows, width]` to float32 `[rows, outputs]`.
+        read: its input.
+        output: name of the output.
+        path: where to write. Weights are inside this one file.
+
+    Raises:
+        WorkError: the module cannot be exported.
+    """
+    served = served.eval().cpu()
+    # Three rows: sizes 0 and 1 are special to torch.export and would be fixed.
+    example = (torch.from_numpy(read.example(3)),)
+    dynamic = {0: torch.export.Dim("rows")}
+    if read.padding is not None:
+        dynamic[1] = torch.export.Dim("tokens", max=read.width)
+    printed = StringIO()
+    try:
+        with warnings.catch_warnings(), quiet(*_CHATTY), redirect_stderr(printed):
+            warnings.simplefilter("ignore")
+            torch.onnx.export(
+                served,
+                example,
+                str(path),
+                input_names=[read.name],
+                output_names=[output],
+                opset_version=OPSET,
+                # By position: whatever `forward` calls its input.
+                dynamic_shapes=(dynamic,),
+                external_data=False,
+                verbose=False,
+            )
+        _strip(path)
+        onnx.checker.check_model(str(path), full_check=True)
+    except (torch.onnx.OnnxExporterError, onnx.checker.ValidationError) as error:
+        _log.debug("torch printed:\n%s", printed.getvalue())
+        raise WorkError(
+            "the model cannot be exported to ONNX",
+            seen=_first_line(_last_cause(error)),
+            valid="a forward without data-dependent control flow",
+            hint="try torch.onnx.export on the module alone",
+        ) from error
+
+
+def _strip(path: Path) -> None:
+    """Take out what torch notes of itself at every node: its stack, with this machine's paths.
+
+    For a small model these notes are more than the weights.
+    """
+    model = onnx.load(path)
+    for node in model.graph.node:
+        del node.metadata_props[:]
+    onnx.save_model(model, path)
+
+
+def _last_cause(error: BaseException) -> BaseException:
+    """Return what the exporter stumbled over: its own errors tell the step, not the fault."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return error
+
+
+def _first_line(error: BaseException) -> str:
+    """Return the first line of its text, without a terminal's colours."""
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", str(error)).strip()
+    return plain.partition("\n")[0] or type(error).__name__

@@ -1,0 +1,1 @@
+"""A decoder of transformers as an OpenVINO model."""

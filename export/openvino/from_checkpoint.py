@@ -1,0 +1,91 @@
+"""The exact form of a decoder: `python -m millrace.export.openvino.from_checkpoint FROM TO`.
+
+In float32, from a folder as transformers writes it, with its tokenizer as graphs beside it.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from millrace.export.language.conversions.beside import copy_tokenizer
+from millrace.export.language.engine_speed import EXACT
+from millrace.export.language.variant_folder import (
+    CONFIG,
+    DETOKENIZER,
+    GENERATION,
+    IR,
+    TOKENIZER,
+    FormFolder,
+)
+from millrace.export.openvino.decoder_ir import to_ir
+from millrace.export.openvino.quiet_openvino import send_nothing
+from millrace.models.common.errors import InputError
+from millrace.models.common.quiet import quiet
+from millrace.models.inference.engine_properties import ENGINE
+
+
+def write_exact_form(checkpoint: Path, target: Path) -> FormFolder:
+    """Write the float32 form.
+
+    Args:
+        checkpoint: the folder of the model and its tokenizer.
+        target: a new folder.
+
+    Raises:
+        InputError: the decoder or its tokenizer cannot be served; or a folder that is not whole.
+    """
+    send_nothing()
+    import openvino
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    with quiet("transformers"):
+        model = AutoModelForCausalLM.from_pretrained(
+            checkpoint, dtype=torch.float32, local_files_only=True, trust_remote_code=False
+        )
+    ir = to_ir(model)
+    words = AutoTokenizer.from_pretrained(
+        checkpoint, local_files_only=True, trust_remote_code=False
+    )
+    tokenizer, detokenizer = tokenizer_graphs(words)
+    target.mkdir(parents=True)
+    openvino.save_model(ir, target / f"{IR}.xml", compress_to_fp16=False)
+    openvino.save_model(tokenizer, target / f"{TOKENIZER}.xml")
+    openvino.save_model(detokenizer, target / f"{DETOKENIZER}.xml")
+    model.config.to_json_file(target / CONFIG)
+    model.generation_config.to_json_file(target / GENERATION)
+    (target / ENGINE).write_text(json.dumps(dict(EXACT)))
+    copy_tokenizer(checkpoint, target)
+    return FormFolder.read(target)
+
+
+def tokenizer_graphs(tokenizer: Any) -> tuple[Any, Any]:
+    """Return a tokenizer of transformers as OpenVINO models: its graph, and that of the way back.
+
+    Raises:
+        InputError: it cannot be converted.
+    """
+    send_nothing()
+    from openvino_tokenizers import convert_tokenizer
+
+    try:
+        # texts are served without special tokens
+        there, back = convert_tokenizer(tokenizer, with_detokenizer=True, skip_special_tokens=True)
+    except Exception as error:  # whatever it makes of a tokenizer that it does not know
+        raise InputError(
+            "the tokenizer cannot be served: openvino_tokenizers does not convert it",
+            seen=(str(error) or type(error).__name__).splitlines()[0],
+            valid="a tokenizer.json of byte-level BPE, SentencePiece or WordPiece",
+        ) from error
+    return there, back
+
+
+def main() -> None:
+    """Export one checkpoint."""
+    checkpoint, target = map(Path, sys.argv[1:])
+    write_exact_form(checkpoint, target)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""vLLM, where it measures a form on a GPU."""

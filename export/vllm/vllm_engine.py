@@ -1,0 +1,103 @@
+"""How vLLM continues and scores texts with a form, on a GPU.
+
+In the environment that has vLLM, which need have nothing else of ours but numpy.
+"""
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from millrace.export.language.engine_speed import CACHE_GIB, STREAMS, Continuation
+from millrace.models.common.arrays import Array
+from millrace.models.inference.language_engine import AUTO_FIT, NO_SHARE
+
+
+class VllmEngine:
+    """vLLM's offline engine, greedy and without prefix caching.
+
+    Args:
+        form: the folder.
+    """
+
+    def __init__(self, form: Path) -> None:
+        import vllm
+
+        self._vllm = vllm
+        self._llm = vllm.LLM(
+            model=str(form),
+            dtype="auto",
+            max_model_len=AUTO_FIT,
+            max_num_seqs=max(STREAMS),
+            kv_cache_memory_bytes=CACHE_GIB * 2**30,
+            gpu_memory_utilization=NO_SHARE,
+            # the same prompts come several times: what is measured is work, not memory
+            enable_prefix_caching=False,
+            max_logprobs=-1,
+        )
+        self._count = 0
+
+    def token_ids(self, text: str) -> list[int]:
+        """Return the tokens that the form's own tokenizer makes of a text."""
+        return [int(token) for token in self._llm.get_tokenizer()(text).input_ids]
+
+    def logits_of(self, ids: Array) -> Array:
+        """Return log-probabilities of one piece of two tokens or more, `[n, vocabulary]`.
+
+        The last row, of the token after the piece, is of zeros. The piece's last token is not part
+        of the prompt: one that fills the context leaves no room for an answer.
+        """
+        asked = self._vllm.SamplingParams(
+            **{"max_tokens": 1, "temperature": 0.0, "ignore_eos": True, "detokenize": False},
+            **{"prompt_logprobs": -1, "logprobs": -1, "flat_logprobs": True},
+        )
+        prompt = {"prompt_token_ids": ids[:-1].tolist()}
+        (told,) = self._llm.generate([prompt], asked, use_tqdm=False)
+        rows = [*by_token(told.prompt_logprobs)[1:], *by_token(told.outputs[0].logprobs)]
+        return np.stack([*rows, np.zeros_like(rows[0])])
+
+    def run(self, prompts: Sequence[Array], new: int) -> Continuation:
+        """Continue all prompts at once by `new` tokens each, whatever they are."""
+        asked = self._vllm.SamplingParams(
+            **{"max_tokens": new, "temperature": 0.0, "ignore_eos": True, "detokenize": False}
+        )
+        engine, began, first = self._llm.llm_engine, time.perf_counter(), 0.0
+        places = {self._added(engine, prompt, asked): n for n, prompt in enumerate(prompts)}
+        tokens: list[list[int]] = [[] for _ in prompts]
+        while engine.has_unfinished_requests():
+            for output in engine.step():
+                tokens[places[output.request_id]] = list(output.outputs[0].token_ids)
+            if not first and any(tokens):
+                first = time.perf_counter() - began
+        return Continuation(tokens, first, time.perf_counter() - began)
+
+    def texts(self, prompts: Sequence[str], new: int) -> list[str]:
+        """Continue texts greedily by `new` tokens at most."""
+        asked = self._vllm.SamplingParams(max_tokens=new, temperature=0.0)
+        return [each.outputs[0].text for each in self._llm.generate(list(prompts), asked)]
+
+    def _added(self, engine: Any, prompt: Array, asked: Any) -> str:
+        self._count += 1
+        name = str(self._count)
+        engine.add_request(name, {"prompt_token_ids": prompt.tolist()}, asked)
+        return name
+
+
+def by_token(told: Any) -> list[Array]:
+    """Return vLLM's flat log-probabilities by position, each `[vocabulary]`, float32.
+
+    The first position of a prompt has nothing before it, and none: it is empty.
+
+    Args:
+        told: `FlatLogprobs`, with all tokens of the vocabulary at each position that has any.
+    """
+    ids, logs = np.asarray(told.token_ids, int), np.asarray(told.logprobs, np.float32)
+    rows = []
+    for start, end in zip(told.start_indices, told.end_indices, strict=True):
+        some = ids[start:end]
+        row = np.zeros(int(some.max()) + 1 if len(some) else 0, np.float32)
+        row[some] = logs[start:end]
+        rows.append(row)
+    return rows

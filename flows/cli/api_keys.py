@@ -1,0 +1,97 @@
+"""`millrace keys`: who may ask at the door in OpenAI's form, and how much."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+
+from millrace.flows.settings import Settings
+from millrace.serving.openai_api.api_key import Key, added, new_secret, revoked
+from millrace.serving.openai_api.api_key_file import FILE, change, read
+
+
+@dataclass(frozen=True)
+class NewKey:
+    """A key that was just made.
+
+    Attributes:
+        name: of a person or a program.
+        tokens_per_minute: tokens of prompts and answers together.
+        secret: what its owner sends; it is shown this once.
+        base_url: where it is sent.
+    """
+
+    name: str
+    tokens_per_minute: int
+    secret: str
+    base_url: str
+
+
+@dataclass(frozen=True)
+class KnownKey:
+    """A key that there is.
+
+    Attributes:
+        name: of a person or a program.
+        tokens_per_minute: tokens of prompts and answers together.
+        created: when, UTC.
+    """
+
+    name: str
+    tokens_per_minute: int
+    created: str
+
+
+def add_key(settings: Settings, name: str, tokens_per_minute: int) -> NewKey:
+    """Make a key.
+
+    Raises:
+        InputError: the name or the limit is not valid, or another key has the name.
+        WorkError: the file of the keys cannot be read or written.
+    """
+    secret = new_secret()
+    settings.places().prepared()
+    change(
+        settings.home / FILE,
+        partial(
+            added, name=name, tokens_per_minute=tokens_per_minute, secret=secret, now=time.time()
+        ),
+    )
+    return NewKey(name, tokens_per_minute, secret, base_url(settings))
+
+
+def revoke_key(settings: Settings, name: str) -> tuple[KnownKey, ...]:
+    """Take a key away, and return those that are left.
+
+    Raises:
+        InputError: there is none of this name.
+        WorkError: the file of the keys cannot be read or written.
+    """
+    settings.places().prepared()
+    return _known(change(settings.home / FILE, partial(revoked, name=name)))
+
+
+def known_keys(settings: Settings) -> tuple[KnownKey, ...]:
+    """Return the keys, without their secrets, which nobody has.
+
+    Raises:
+        WorkError: the file of the keys cannot be read.
+    """
+    return _known(read(settings.home / FILE))
+
+
+def base_url(settings: Settings) -> str:
+    """Return what the `openai` package takes as its `base_url`."""
+    return f"http://127.0.0.1:{settings.openai_port}/v1"
+
+
+def _known(keys: Sequence[Key]) -> tuple[KnownKey, ...]:
+    return tuple(
+        KnownKey(
+            each.name,
+            each.tokens_per_minute,
+            datetime.fromtimestamp(each.created_at, UTC).isoformat(timespec="seconds"),
+        )
+        for each in keys
+    )

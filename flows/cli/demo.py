@@ -1,0 +1,82 @@
+"""`make demo`: the whole line on an example, in one go."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+from millrace.flows import settings
+from millrace.flows.release_model import release_model
+from millrace.flows.score_batch import score_batch
+from millrace.flows.train_model import TrainOutcome, train_model
+from millrace.models.common.arrays import Array
+from millrace.models.common.installation import Places
+from millrace.models.common.ray_cluster import connected
+from millrace.models.config.pipeline_file import load_pipeline
+from millrace.models.registry.mlflow_registry import registry_of
+from millrace.serving.batch.monitoring.batch_report import BatchReport
+from millrace.serving.triton import load_generator as load
+from millrace.serving.triton.client import TritonClient
+from millrace.serving.triton.load_generator import LoadReport
+from millrace.serving.triton.server import running
+from millrace.tasks.progress import log
+
+CLIENTS = 16
+LOAD_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class DemoSummary:
+    """What the demo saw, each part as its step returned it."""
+
+    training: TrainOutcome
+    live_version: int | None
+    load: LoadReport
+    requests_per_second: float
+    batch: BatchReport
+    rows_per_day: float
+
+
+def run_demo(file: Path) -> DemoSummary:
+    """Train, promote, serve, load and score.
+
+    Triton is the one of `millrace up` if that runs, else one for the length of the demo.
+    """
+    places = settings.load().places()
+    pipeline = load_pipeline(file)
+    # Ray first: it forks, and a fork while a gRPC client's threads run may never reach its exec.
+    with connected(places.ray_address, pipeline.training.num_workers), triton_for(places):
+        training = cast(TrainOutcome, train_model(str(file)))
+        release_model()
+        model = training.version.model
+        with TritonClient(places.triton[0]) as client:
+            live = client.live_version(model)
+        log.info("load: %s clients for %s s", CLIENTS, LOAD_SECONDS)
+        seen = load.measure(
+            places.triton[0],
+            model,
+            _golden_row(places, training),
+            clients=CLIENTS,
+            seconds=LOAD_SECONDS,
+        )
+        (batch,) = score_batch(str(file))
+    return DemoSummary(training, live, seen, seen.requests_per_second, batch, batch.rows_per_day)
+
+
+@contextmanager
+def triton_for(places: Places) -> Iterator[None]:
+    """Use the Triton that runs, or run one for the length of the block."""
+    with TritonClient(places.triton[0]) as client:
+        ready = client.is_ready()
+    if ready:
+        yield
+        return
+    log.info("starting Triton")
+    with running(places, places.triton[0]):
+        yield
+
+
+def _golden_row(places: Places, training: TrainOutcome) -> dict[str, Array]:
+    golden = registry_of(places).fetch(training.version).graph.golden_request()
+    return {name: rows[:1] for name, rows in golden.items()}

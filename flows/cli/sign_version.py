@@ -1,0 +1,57 @@
+"""`millrace sign`: a person vouches for a version that has no signature this home trusts."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from millrace.models.common.digest import digest_of_all
+from millrace.models.common.installation import Places
+from millrace.models.registry.mlflow_registry import registry_of
+from millrace.models.registry.signing import COVERED_TAGS
+from millrace.models.registry.version_files import EVIDENCE, EVIDENCE_TAG, ModelVersion
+
+
+@dataclass(frozen=True)
+class Signed:
+    """What was signed.
+
+    Attributes:
+        model: registered model.
+        version: its number.
+        before: why it was not trusted before; `signed` if it was.
+        statement: what the signature covers: the run, the place of the files, and tags with their
+            digests.
+        key: the public key.
+    """
+
+    model: str
+    version: int
+    before: str
+    statement: Mapping[str, str]
+    key: str
+
+
+def sign_version(places: Places, model: str, number: int) -> Signed:
+    """Fetch a version, check that its files are those of its digests, and sign it.
+
+    A version that an earlier Millrace registered gets the digest of its evidence too.
+
+    Raises:
+        InputError: there is no such version, it was not made by Millrace, or its files are not
+            those that were registered.
+        TransientError: MLflow or its artifact store does not answer.
+    """
+    registry = registry_of(places)
+    version = registry.version(model, number)
+    package = registry.fetch_to_sign(version)
+    before = registry.trust.fault(version) or "signed"
+    evidence = digest_of_all({name: package.folder / name for name in EVIDENCE[version.kind]})
+    if EVIDENCE_TAG not in version.tags:
+        registry.set_tags(version, {EVIDENCE_TAG: evidence})
+        version = replace(version, tags={**version.tags, EVIDENCE_TAG: evidence})
+    signed = registry.sign(version)
+    return Signed(model, number, before, _statement(signed), registry.trust.keys.public)
+
+
+def _statement(version: ModelVersion) -> dict[str, str]:
+    covered = {tag: version.tags[tag] for tag in COVERED_TAGS if tag in version.tags}
+    return {"run": version.run_id, "source": version.source, **covered}

@@ -1,0 +1,1 @@
+"""The scheduled deployments: which there are, when they run, and what they missed."""

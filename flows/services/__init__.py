@@ -1,0 +1,1 @@
+"""What `millrace up` runs and supervises on this machine."""

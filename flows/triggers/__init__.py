@@ -1,0 +1,1 @@
+"""What starts a release: a webhook of MLflow's, and a watch."""

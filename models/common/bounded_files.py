@@ -1,0 +1,171 @@
+"""Files that somebody else may have written, read with limits on size, depth and repetition.
+
+A YAML text of 400 bytes can stand for 10^9 values by aliases of aliases, a JSON text of a megabyte
+for half a million lists in each other, an npz of 10 KiB for a terabyte of zeros. What is within the
+limits here is read in moments and fits into memory; everything else is a `ValueError`.
+"""
+
+import json
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from millrace.models.common.arrays import Array
+
+YAML_BYTES = 256 << 10
+YAML_DEPTH = 32
+YAML_NODES = 20_000
+"""After all aliases are written out."""
+YAML_SCALAR = 16 << 10
+JSON_BYTES = 64 << 20
+"""The encoding of a text holds its tokenizer, which may have 35 MB."""
+JSON_NODES = 8_000_000
+NPZ_BYTES = 512 << 20
+"""Unpacked."""
+
+
+def bounded_text(path: Path, most: int = JSON_BYTES) -> str:
+    """Return the text of a file.
+
+    Raises:
+        ValueError: it is larger than that, or no UTF-8.
+        OSError: it cannot be read.
+    """
+    with path.open("rb") as opened:
+        data = opened.read(most + 1)
+    if len(data) > most:
+        raise ValueError(f"{path.name} is larger than {most:,} bytes")
+    return data.decode()
+
+
+def bounded_yaml(text: str, loader: type[yaml.SafeLoader] = yaml.SafeLoader) -> Any:
+    """Return the value of a YAML text.
+
+    Args:
+        text: the text.
+        loader: a safe loader.
+
+    Raises:
+        ValueError: it is beyond a limit, or has a value that Python does not make.
+        yaml.YAMLError: it is no YAML.
+    """
+    check_yaml(text)
+    try:
+        return yaml.load(text, Loader=loader)  # noqa: S506 - a safe loader
+    except (RecursionError, OverflowError, AttributeError, TypeError, KeyError) as error:
+        raise ValueError(f"it has a value that cannot be read: {type(error).__name__}") from error
+
+
+def check_yaml(text: str) -> None:
+    """Raise ValueError if a YAML text is beyond a limit; constructs nothing.
+
+    Depth is counted in the stream of events, which needs no recursion; the size with all aliases
+    written out by adding up what each anchor stands for.
+    """
+    if len(text) > YAML_BYTES:
+        raise ValueError(f"it is longer than {YAML_BYTES:,} characters")
+    counted = _Counted()
+    for event in yaml.parse(text, Loader=yaml.SafeLoader):
+        try:
+            counted.take(event)
+        except ValueError as error:
+            mark = event.start_mark
+            raise ValueError(f"{error}, line {mark.line + 1}" if mark else f"{error}") from None
+
+
+@dataclass
+class _Counted:
+    """What the events of a YAML text have amounted to so far.
+
+    Attributes:
+        total: values, with aliases written out.
+        sizes: what each anchor stands for.
+        opened: of each mapping and list that is not over: its anchor, and the total before it.
+    """
+
+    total: int = 0
+    sizes: dict[str, int] = field(default_factory=dict)
+    opened: list[tuple[str | None, int]] = field(default_factory=list)
+
+    def take(self, event: yaml.Event) -> None:
+        """Count an event; raise ValueError at a limit."""
+        if isinstance(event, yaml.CollectionStartEvent):
+            self.opened.append((event.anchor, self.total))
+            self.total += 1
+            if len(self.opened) > YAML_DEPTH:
+                raise ValueError(f"it is nested deeper than {YAML_DEPTH}")
+        elif isinstance(event, yaml.CollectionEndEvent):
+            anchor, before = self.opened.pop()
+            self.sizes |= {} if anchor is None else {anchor: self.total - before}
+        elif isinstance(event, yaml.ScalarEvent):
+            self._take_scalar(event)
+        elif isinstance(event, yaml.AliasEvent):
+            if any(anchor == event.anchor for anchor, _ in self.opened):
+                raise ValueError(f"the alias *{event.anchor} stands in itself")
+            self.total += self.sizes.get(event.anchor or "", 1)
+        if self.total > YAML_NODES:
+            raise ValueError(f"it has more than {YAML_NODES:,} values, its aliases written out")
+
+    def _take_scalar(self, event: yaml.ScalarEvent) -> None:
+        self.total += 1
+        self.sizes |= {} if event.anchor is None else {event.anchor: 1}
+        if len(event.value) > YAML_SCALAR:
+            raise ValueError(f"a value is longer than {YAML_SCALAR:,}")
+
+
+def bounded_json(text: str) -> Any:
+    """Return the value of a JSON text.
+
+    Raises:
+        ValueError: it is no JSON, or beyond a limit.
+    """
+    if len(text) > JSON_BYTES:
+        raise ValueError(f"it is longer than {JSON_BYTES:,} characters")
+    if sum(map(text.count, ",[{")) > JSON_NODES:
+        raise ValueError(f"it has more than {JSON_NODES:,} values")
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError("it is nested too deep") from error
+
+
+def bounded_arrays(path: Path) -> Mapping[str, Array]:
+    """Return the arrays of an npz.
+
+    Raises:
+        ValueError: it is none, holds objects, or is beyond a limit.
+        OSError: it cannot be read.
+    """
+    try:
+        with zipfile.ZipFile(path) as packed:
+            if sum(each.file_size for each in packed.infolist()) > NPZ_BYTES:
+                raise ValueError(f"{path.name} unpacks to more than {NPZ_BYTES:,} bytes")
+            for each in packed.infolist():
+                with packed.open(each) as member:
+                    _check_array(member, each)
+        with np.load(path, allow_pickle=False) as arrays:
+            return {name: arrays[name] for name in arrays.files}
+    except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError) as error:
+        raise ValueError(f"{path.name} is no npz: {error}") from error
+
+
+def _check_array(member: Any, info: zipfile.ZipInfo) -> None:
+    """Raise ValueError unless an array has as many bytes as its header says."""
+    form: Any = np.lib.format  # without types
+    version = form.read_magic(member)
+    read = {(1, 0): form.read_array_header_1_0, (2, 0): form.read_array_header_2_0}
+    if version not in read:
+        raise ValueError(f"{info.filename} has a header of version {version}")
+    shape, _, dtype = read[version](member)
+    if dtype.hasobject:
+        raise ValueError(f"{info.filename} holds objects")
+    bytes_needed = dtype.itemsize
+    for length in shape:  # Python's integers: NumPy's would overflow
+        bytes_needed *= length
+    if bytes_needed > info.file_size:
+        raise ValueError(f"{info.filename} says that it has the shape {shape}, and is smaller")

@@ -1,0 +1,123 @@
+"""The errors that Millrace raises.
+
+    MillraceError            exit code 1
+    ├── InputError           exit code 2: the user's file, data, option or setting is wrong
+    └── WorkError            exit code 1: the work failed, terminally
+        └── TransientError   exit code 1: the work failed and may succeed if tried again
+            └── SilentError  exit code 1: the same, of a service that was waited for already
+
+An error is raised from values: what failed, what was seen, what is valid and what to do next.
+The text is put together here, so that every error reads alike, and the values survive pickling
+between Ray and Prefect processes. No password of an address and no control character is in it.
+"""
+
+from collections.abc import Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import ClassVar
+
+from millrace.models.common.printable import safe
+
+MAX_NAMED = 5
+"""Words of a hint."""
+
+
+class MillraceError(Exception):
+    """Base of every error that a user is meant to read.
+
+    Args:
+        what: what failed, as a sentence without a full stop.
+        seen: the value that was found.
+        valid: what would have been accepted.
+        hint: the next step for the reader.
+    """
+
+    exit_code: ClassVar[int] = 1
+    transient: ClassVar[bool] = False
+
+    def __init__(
+        self, what: str, *, seen: object = None, valid: object = None, hint: str | None = None
+    ) -> None:
+        what = safe(what)
+        super().__init__(what)
+        self.what = what
+        self.seen = None if seen is None else safe(str(seen))
+        self.valid = None if valid is None else safe(str(valid))
+        self.hint = None if hint is None else safe(hint)
+
+    def __str__(self) -> str:
+        """Return the whole message, one labelled line for each value that is known."""
+        labelled = (("seen", self.seen), ("valid", self.valid), ("next", self.hint))
+        return "\n".join([self.what, *(f"  {label}: {text}" for label, text in labelled if text)])
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle by values: the default would lose the keyword arguments."""
+        return (_rebuild, (type(self), self.what, self.seen, self.valid, self.hint))
+
+    def as_dict(self) -> dict[str, object]:
+        """Return the error as JSON-ready values for `--json`."""
+        return {
+            "error": type(self).__name__,
+            "what": self.what,
+            "seen": self.seen,
+            "valid": self.valid,
+            "next": self.hint,
+            "exit_code": self.exit_code,
+        }
+
+
+class InputError(MillraceError):
+    """The user's file, data, option or setting is wrong; running again will not help."""
+
+    exit_code = 2
+
+
+class WorkError(MillraceError):
+    """The work failed for a reason that is not the user's input."""
+
+
+class TransientError(WorkError):
+    """The work failed for a reason that may pass: a service that is starting, a lost connection."""
+
+    transient = True
+
+
+class SilentError(TransientError):
+    """A service takes connections and says nothing; it was waited for, so no step tries again."""
+
+
+def _rebuild(
+    kind: type[MillraceError], what: str, seen: str | None, valid: str | None, hint: str | None
+) -> MillraceError:
+    return kind(what, seen=seen, valid=valid, hint=hint)
+
+
+def closest(word: str, known: list[str] | tuple[str, ...]) -> str | None:
+    """Return the known word nearest to `word`, or None."""
+    return next(iter(get_close_matches(word, known, n=1, cutoff=0.5)), None)
+
+
+def nearest(word: str, known: list[str] | tuple[str, ...]) -> str | None:
+    """Return a hint that names the known word nearest to `word`, or those it begins; or None."""
+    begun = [each for each in known if word and each.startswith(word)][:MAX_NAMED]
+    close = begun if len(begun) > 1 else [each for each in [closest(word, known)] if each]
+    return f"did you mean {' or '.join(map(repr, close))}?" if close else None
+
+
+def missing_file(path: Path, what: str) -> InputError:
+    """Return the error for a file that does not exist, with the nearest name in its folder."""
+    folder = path.parent
+    names = sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
+    hint = nearest(path.name, names) if names else f"the folder {folder} does not exist either"
+    return InputError(
+        f"{what} does not exist",
+        seen=path,
+        valid=f"in {folder}: {list_names(names)}" if names else None,
+        hint=hint or "paths are relative to the pipeline file's folder",
+    )
+
+
+def list_names(names: Sequence[str], most: int = 40) -> str:
+    """Return names with commas between them, and how many more there are than `most`."""
+    more = f", … {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more

@@ -1,0 +1,161 @@
+"""Where this installation keeps its state and finds its services.
+
+A frozen value, built once from the environment by `millrace.flows.settings` and handed to
+everything below, so that no other module reads the environment.
+"""
+
+import ipaddress
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryFile
+from urllib.parse import urlsplit
+
+from millrace.models.common.errors import WorkError
+
+EMBEDDED = "local"
+"""The address of the Ray that starts and ends with a command."""
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """One Triton server.
+
+    Attributes:
+        host: its host.
+        http_port: its HTTP port; so grpc_port and metrics_port.
+        token: what it asks of those who change what it serves; empty if it asks for nothing. It
+            is not shown, neither by `repr` nor as JSON, and makes no other server of this one.
+    """
+
+    host: str = "127.0.0.1"
+    http_port: int = 8000
+    grpc_port: int = 8001
+    metrics_port: int = 8002
+    token: str = field(default="", repr=False, compare=False, kw_only=True)
+
+    @property
+    def grpc(self) -> str:
+        """The `host:port` that `tritonclient.grpc` takes."""
+        return f"{self.host}:{self.grpc_port}"
+
+    @property
+    def http(self) -> str:
+        """The `host:port` that `tritonclient.http` takes."""
+        return f"{self.host}:{self.http_port}"
+
+    def as_json(self) -> dict[str, object]:
+        """Return what `--json` prints: all but the token."""
+        return {
+            "host": self.host,
+            "http_port": self.http_port,
+            "grpc_port": self.grpc_port,
+            "metrics_port": self.metrics_port,
+        }
+
+
+@dataclass(frozen=True)
+class Places:
+    """Folders, URIs and endpoints of one installation.
+
+    Attributes:
+        home: `MILLRACE_HOME`, absolute; mode 0700 once `prepared()`.
+        tracking_uri: MLflow tracking and registry, `sqlite:///…` when embedded.
+        tables_uri: root of the Delta tables, a path or `s3://…`.
+        ray_address: `EMBEDDED`, of a cluster to connect to, or of one's Jobs API.
+        triton: the endpoints to reconcile; the first is where requests are sent.
+        vllm_python: the Python of an environment that has vLLM; None for this one.
+        pipelines: pipeline files of the owner, or globs.
+        trusted_signers: public keys, base64, whose versions this home trusts beside its own.
+    """
+
+    home: Path
+    tracking_uri: str
+    tables_uri: str
+    ray_address: str = EMBEDDED
+    triton: tuple[Endpoint, ...] = (Endpoint(),)
+    vllm_python: Path | None = None
+    pipelines: tuple[str, ...] = ()
+    trusted_signers: tuple[str, ...] = ()
+
+    @property
+    def artifacts(self) -> Path:
+        """Folder of MLflow's artifacts when MLflow is embedded."""
+        return self.home / "artifacts"
+
+    @property
+    def model_repository(self) -> Path:
+        """Folder that Triton serves from."""
+        return self.home / "model_repository"
+
+    @property
+    def logs(self) -> Path:
+        """Folder of the services' logs."""
+        return self.home / "logs"
+
+    @property
+    def run(self) -> Path:
+        """Folder of process ids, sockets and tokens: what is true only while something runs."""
+        return self.home / "run"
+
+    @property
+    def staging(self) -> Path:
+        """Folder where work is prepared before it is published; safe to delete when idle."""
+        return self.home / "staging"
+
+    @property
+    def timing_caches(self) -> Path:
+        """Folder of TensorRT's timing caches; safe to delete."""
+        return self.home / "timing_caches"
+
+    @property
+    def pipeline_files(self) -> tuple[Path, ...]:
+        """The pipeline files that are there now."""
+        return tuple(file for pattern in self.pipelines for file in files_named(pattern))
+
+    def table(self, *parts: str) -> str:
+        """Return the URI of a table, `tables_uri/part/part`."""
+        return "/".join([self.tables_uri.rstrip("/"), *parts])
+
+    def prepared(self) -> "Places":
+        """Create the home folder (mode 0700) and its parts, and return self.
+
+        Raises:
+            WorkError: the folder cannot be created or written.
+        """
+        try:
+            self.home.mkdir(parents=True, exist_ok=True)
+            self.home.chmod(0o700)
+            parts = (self.artifacts, self.model_repository, self.logs, self.run, self.staging)
+            for folder in parts:
+                folder.mkdir(exist_ok=True)
+            with TemporaryFile(dir=self.run):  # can be written; a name of its own for every process
+                pass
+        except OSError as error:
+            raise WorkError(
+                f"the home folder {self.home} cannot be written",
+                seen=error.strerror or error,
+                valid="a folder that this user can create and write",
+                hint="set MILLRACE_HOME to a writable folder, or mend the permissions",
+            ) from error
+        return self
+
+
+def files_named(pattern: str) -> list[Path]:
+    """Return the files that an absolute path or glob names, in order."""
+    path = Path(pattern)
+    matches = sorted(Path(path.anchor).glob(str(path.relative_to(path.anchor))))
+    return [match for match in matches if match.is_file()]
+
+
+def has_jobs_api(ray_address: str) -> bool:
+    """Return whether an address is one to submit jobs to, and not one to connect to."""
+    return ray_address.startswith(("http://", "https://"))
+
+
+def is_this_machine(address: str) -> bool:
+    """Return whether an address with a scheme is on loopback."""
+    host = urlsplit(address).hostname or ""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

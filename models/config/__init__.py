@@ -1,0 +1,1 @@
+"""The pipeline file: its parts, one module each, and how it is read and refused."""

@@ -1,0 +1,146 @@
+"""The parts `batch` and `schedule`: how rows are scored, and what runs when."""
+
+from datetime import UTC, datetime
+from typing import Annotated
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from cronsim import CronSim, CronSimError
+from pydantic import AfterValidator, Field
+
+from millrace.models.common.generation import MAX_TOKENS
+from millrace.models.config.dataset_spec import Names
+from millrace.models.config.spec import Spec
+
+
+def _hour(text: str) -> str:
+    try:
+        datetime.strptime(text, "%H:%M")  # noqa: DTZ007
+    except ValueError as error:
+        raise ValueError("is not a time of day like '06:00'") from error
+    return text
+
+
+class SamplingSpec(Spec):
+    """How a language model's tokens are chosen in a batch job; the words are vLLM's."""
+
+    max_tokens: int = Field(MAX_TOKENS, ge=1, description="Tokens of an answer at most.")
+    temperature: float = Field(
+        0.0, ge=0, le=100, description="0 always takes the likeliest token: no chance is in it."
+    )
+    top_p: float = Field(
+        1.0, gt=0, le=1, description="Keep the likeliest tokens that sum up to this probability."
+    )
+    top_k: int | None = Field(None, ge=1, description="Keep so many of the likeliest tokens.")
+    repetition_penalty: float = Field(
+        1.0, gt=0, description="Above 1 makes tokens of prompt and answer less likely."
+    )
+    seed: int = Field(
+        0, ge=0, lt=2**32, description="The same seed gives a row the same answer again."
+    )
+    stop: tuple[Annotated[str, Field(min_length=1, max_length=256)], ...] = Field(
+        (), max_length=16, description="Texts that end an answer; they are not part of it."
+    )
+
+
+class BatchSpec(Spec):
+    """How batch inference scores."""
+
+    batch_size: int | None = Field(
+        None,
+        ge=1,
+        description="Rows per call of the model: 1024, or 256 prompts, when left out. Of texts a "
+        "call holds what `max_num_batched_tokens` lets it.",
+    )
+    max_num_batched_tokens: int | None = Field(
+        None,
+        ge=1,
+        description="Tokens that the model reads at a time: of texts, filled up to the longest of "
+        "a call, 8192 when left out; of a language model in a step of its engine, as many as the "
+        "engine chooses.",
+    )
+    num_actors: int | None = Field(
+        None,
+        ge=1,
+        description="Actors that score; one per core when left out. With vLLM its engines, as many "
+        "as the GPUs have room for.",
+    )
+    threads_per_actor: int = Field(1, ge=1, description="Threads of the model in each actor.")
+    input: str | None = Field(
+        None,
+        description="Rows to score: a file, a folder, a glob, a URI or a Delta table; the newest "
+        "snapshot of the dataset when left out. `{date}` stands for the date of the partition.",
+    )
+    catch_up: int = Field(
+        7,
+        ge=0,
+        le=366,
+        description="Days back in which the scheduled run makes up for dates that have no commit.",
+    )
+    key: Names = Field(
+        (),
+        description="Columns that identify a row of the input; those of the dataset when left out. "
+        "Prompts of a pipeline with neither are known by a hash of theirs.",
+    )
+    max_dead_letters: float = Field(
+        0.05,
+        ge=0,
+        le=1,
+        description="Share of rows that cannot be scored above which nothing is committed.",
+    )
+    price_per_hour: float | None = Field(
+        None,
+        ge=0,
+        description="What the machines cost; it gives the cost of a million tokens, or rows.",
+    )
+    deadline: Annotated[str, AfterValidator(_hour)] | None = Field(
+        None,
+        description="When a job has to be done, HH:MM in `schedule.timezone`; one that will miss "
+        "it says so early.",
+    )
+    max_disagreement: float | None = Field(
+        None,
+        ge=0,
+        le=1,
+        description="Share of a sample of answers that may differ from those of the same version "
+        "where it is live, above which nothing is committed: 0.05, or 0.25 of completions, when "
+        "left out.",
+    )
+    max_drift: float = Field(
+        0.25,
+        ge=0,
+        description="PSI of a column, above what chance gives, from which its drift is told.",
+    )
+    prompt: str = Field("prompt", min_length=1, description="Column that holds the prompts.")
+    sampling: SamplingSpec = Field(
+        default_factory=SamplingSpec, description="How a prompt is continued."
+    )
+
+
+def _cron(line: str) -> str:
+    try:
+        CronSim(line, datetime.now(UTC))
+    except CronSimError as error:
+        raise ValueError(f"is not a cron line like '0 3 * * 1': {error}") from error
+    return line
+
+
+def _timezone(name: str) -> str:
+    try:
+        ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError) as error:
+        raise ValueError("is not a time zone like UTC or Europe/Berlin") from error
+    return name
+
+
+Cron = Annotated[str, AfterValidator(_cron)]
+
+
+Timezone = Annotated[str, AfterValidator(_timezone)]
+
+
+class ScheduleSpec(Spec):
+    """Cron lines of the scheduled deployments, in `timezone`; null switches one off."""
+
+    train: Cron | None = Field("0 3 * * 1", description="When to retrain.")
+    score: Cron | None = Field("0 2 * * *", description="When to score.")
+    timezone: Timezone = Field("UTC", description="Timezone of the cron lines.")

@@ -1,0 +1,113 @@
+"""The part `dataset`: where the rows come from, and what they must look like."""
+
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from millrace.models.config.spec import Spec
+
+ColumnType = Literal["float", "int", "bool", "string", "category", "vector", "text", "messages"]
+
+
+TEXTS: tuple[ColumnType, ...] = ("text", "messages")
+"""Types of a target that is continued, token by token, and not chosen or measured."""
+
+Split = Literal["train", "validation", "test"]
+
+
+class ColumnSpec(Spec):
+    """What a column must hold. A row that does not is put into quarantine with the reason."""
+
+    type: ColumnType | None = Field(
+        None,
+        description="float, int, bool, string (kept, not learnt from), category (string or integer "
+        "codes with a known set of values), vector (a list of floats of one length), text (for "
+        "text_classifier and causal_lm) or messages (of a chat, a list of {role, content}, for "
+        "causal_lm). Inferred when left out, text and messages only where features is [].",
+    )
+    min: float | None = Field(None, description="Smallest value allowed.")
+    max: float | None = Field(None, description="Largest value allowed.")
+    nullable: bool = Field(
+        False, description="Accept nulls and NaN; a feature's are replaced by the train mean."
+    )
+    categories: tuple[str | int | bool, ...] | None = Field(
+        None, description="The values allowed; taken from the data when left out."
+    )
+
+    @model_validator(mode="after")
+    def _is_learnable(self) -> "ColumnSpec":
+        if self.type in TEXTS and self.nullable:
+            raise ValueError(
+                "a text cannot be nullable: there is nothing to learn from one that is missing; "
+                "leave such rows out, or raise dataset.max_quarantine"
+            )
+        return self
+
+
+class SplitSpec(Spec):
+    """Shares of the three splits. They must add up to 1."""
+
+    train: float = Field(0.8, gt=0, lt=1, description="Share of rows to train on.")
+    validation: float = Field(0.1, gt=0, lt=1, description="Share of rows to choose by.")
+    test: float = Field(0.1, gt=0, lt=1, description="Share of rows that only the gates see.")
+
+    @model_validator(mode="after")
+    def _adds_up(self) -> "SplitSpec":
+        if abs(self.train + self.validation + self.test - 1) > 1e-6:
+            raise ValueError("train, validation and test must add up to 1")
+        return self
+
+
+def _one_as_list(value: object) -> object:
+    """Let `key: id` stand for `key: [id]`."""
+    return [value] if isinstance(value, str) else value
+
+
+Names = Annotated[
+    tuple[str, ...],
+    BeforeValidator(_one_as_list, json_schema_input_type=tuple[str, ...] | str),
+]
+"""Names of columns; one alone may be written without the list."""
+
+
+class DatasetSpec(Spec):
+    """Where the rows come from, and what they must look like."""
+
+    source: str = Field(
+        description="A file, a glob or a URI of Parquet, CSV, JSON Lines or plain text (one row to "
+        "a file: path and text); a Delta table; sklearn:NAME; or module:function that yields "
+        "pyarrow record batches, from a folder beside the pipeline file."
+    )
+    format: Literal["auto", "parquet", "csv", "jsonl", "text", "delta"] = Field(
+        "auto", description="Format of the source; by its ending when auto."
+    )
+    target: str = Field(
+        description="The column to predict; for causal_lm the text, the answer or the messages."
+    )
+    key: Names = Field(
+        (), description="Columns that identify a row; a hash of the whole row when left out."
+    )
+    features: Names | None = Field(
+        None,
+        description="Columns to learn from; all but the key and the target when left out. For "
+        "causal_lm [], or the prompt that the target answers.",
+    )
+    task: Literal["classification", "regression"] | None = Field(
+        None,
+        description="What the target is: classes or a number. Inferred when left out: text, truth "
+        "values and few whole numbers are classes; fractions, and many whole numbers with few rows "
+        "each, are a number. Held from the first snapshot on.",
+    )
+    columns: dict[str, ColumnSpec] = Field(
+        default_factory=dict, description="Declared columns; the others are inferred and then held."
+    )
+    split: SplitSpec = Field(default_factory=SplitSpec, description="Shares of the splits.")
+    max_quarantine: float = Field(
+        0.05, ge=0, le=1, description="Share of bad rows above which ingestion fails."
+    )
+
+    @property
+    def continued(self) -> bool:
+        """Whether the target is a text to continue: the data of a language model."""
+        declared = self.columns.get(self.target, ColumnSpec()).type
+        return self.features == () or declared in TEXTS

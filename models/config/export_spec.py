@@ -1,0 +1,104 @@
+"""The part `export`: which forms of the model to make, and what they may lose."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from millrace.models.common.subprocess_runner import Limits
+from millrace.models.config.language_spec import LanguageForm
+from millrace.models.config.spec import Spec
+
+GraphForm = Literal[
+    "onnx-fp32",
+    "onnx-optimized",
+    "onnx-fp16",
+    "onnx-bf16",
+    "onnx-fp8",
+    "onnx-int8-dynamic",
+    "onnx-int8-static",
+    "onnx-int8-static-s8",
+    "onnx-int8-symmetric",
+    "onnx-int8-static-entropy",
+    "onnx-int8-static-percentile",
+    "onnx-int8-smooth",
+    "onnx-int8-mixed",
+    "onnx-int8-weights",
+    "onnx-int4-weights",
+    "onnx-int8-modelopt",
+    "onnx-fp8-modelopt",
+    "onnx-int4-modelopt",
+    "tensorrt-fp32",
+    "tensorrt-fp16",
+    "tensorrt-bf16",
+    "tensorrt-int8",
+    "tensorrt-fp8",
+    "tensorrt-int8-modelopt",
+    "tensorrt-fp8-modelopt",
+    "tensorrt-int4-modelopt",
+]
+"""The forms of `millrace.export.variants`."""
+FormName = Literal[GraphForm, LanguageForm]
+GroupSize = Literal[-1, 16, 32, 64, 128, 256]
+"""Of weights of 4 bits, as nncf counts them."""
+
+
+class ExportLimits(Spec):
+    """What the process of one conversion, or of one measurement, may take."""
+
+    seconds: float = Field(600.0, gt=0, le=1e6, description="Wall time.")
+    memory_gib: float = Field(16.0, gt=0, le=1e6, description="Memory of the host, in GiB.")
+
+    @property
+    def of_process(self) -> Limits:
+        """The same for a process."""
+        return Limits(self.seconds, int(self.memory_gib * 2**30))
+
+
+class ExportSpec(Spec):
+    """Which forms of the model to make, and what they may lose."""
+
+    candidates: tuple[FormName, ...] = Field(
+        ("onnx-fp32", "onnx-optimized", "onnx-int8-dynamic", "onnx-int8-static"),
+        min_length=1,
+        description="Forms to export and measure, the preferred ones first: of two that are as "
+        "good, the first is chosen. A causal_lm has forms of its own, openvino-fp32, openvino-int8 "
+        "and openvino-int4 when left out.",
+    )
+    objective: Literal["latency", "throughput", "size", "metric"] = Field(
+        "latency",
+        description="What the chosen candidate is best at, among those that pass: p50 of one row, "
+        "rows per second in full batches, bytes, or the task metric.",
+    )
+    max_metric_loss: float = Field(
+        0.01, ge=0, le=1, description="Largest loss of the metric against PyTorch, relative."
+    )
+    max_perplexity_increase: float = Field(
+        0.01,
+        ge=0,
+        description="Largest increase of the perplexity against PyTorch, relative; causal_lm only.",
+    )
+    group_size: GroupSize = Field(
+        64,
+        description="Weights of 4 bits that share a scale, or -1 for all of a row; a layer whose "
+        "width it does not divide gets groups of the largest power of two that does, of 16 at "
+        "least, or 8 bits; causal_lm only.",
+    )
+    ratio: float = Field(
+        1.0,
+        gt=0,
+        le=1,
+        description="Share of the layers' weights that get 4 bits in a form of 4 bits; the others, "
+        "the more sensitive, get 8; causal_lm only.",
+    )
+    max_size_mib: float | None = Field(
+        None, gt=0, description="Largest file, in MiB; null for any."
+    )
+    limits: ExportLimits = Field(
+        default_factory=lambda: ExportLimits(), description="What one conversion may take."
+    )
+    calibration_rows: int = Field(
+        512, ge=1, description="Rows of the train split that calibrate static quantization."
+    )
+    golden_rows: int = Field(
+        32, ge=1, le=4096, description="Rows of the golden batch, kept with the version."
+    )

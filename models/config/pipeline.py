@@ -1,0 +1,97 @@
+"""The pipeline file: one model from its data to its serving, as frozen pydantic models.
+
+Every key is documented by its `description`, which is also what `millrace schema` gives to an
+editor. Unknown keys are refused; `millrace.models.config.pipeline_file` turns pydantic's errors
+into ours.
+"""
+
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+from pydantic import BeforeValidator, Field, PrivateAttr, model_validator
+
+from millrace.models.config.batch_spec import BatchSpec, ScheduleSpec
+from millrace.models.config.compression_spec import model_of
+from millrace.models.config.dataset_spec import DatasetSpec
+from millrace.models.config.export_spec import ExportSpec
+from millrace.models.config.family_keys import misfits, with_forms
+from millrace.models.config.language_spec import GenerationSpec
+from millrace.models.config.rollout_spec import RolloutSpec
+from millrace.models.config.serving_spec import PromotionSpec, ServingSpec
+from millrace.models.config.spec import Spec
+from millrace.models.config.training_spec import ModelSpec, TrainingSpec
+
+
+def _mode_from_word(value: object) -> object:
+    """Let `promotion: auto` stand for `promotion: {mode: auto}`."""
+    return {"mode": value} if isinstance(value, str) else value
+
+
+NAME = "a small letter, then at most 62 small letters, digits, - or _"
+"""A model's name, in words. It has no dot: models that Millrace makes for itself have one."""
+
+
+class Pipeline(Spec):
+    """One model, from its data to its serving."""
+
+    name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,62}$")] = Field(
+        description="Name of the dataset's table, the MLflow experiment and registered model, and "
+        f"the Triton model: {NAME}."
+    )
+    dataset: DatasetSpec = Field(description="Where the rows come from.")
+    model: ModelSpec = Field(default_factory=ModelSpec, description="What is trained.")
+    training: TrainingSpec = Field(default_factory=TrainingSpec, description="How.")
+    export: ExportSpec = Field(default_factory=ExportSpec, description="What is shipped.")
+    promotion: Annotated[PromotionSpec, BeforeValidator(_mode_from_word)] = Field(
+        default_factory=PromotionSpec, description="Who moves the alias champion: auto or manual."
+    )
+    serving: ServingSpec = Field(default_factory=ServingSpec, description="How Triton serves it.")
+    rollout: RolloutSpec = Field(
+        default_factory=RolloutSpec, description="How a new version comes to all traffic."
+    )
+    batch: BatchSpec = Field(default_factory=BatchSpec, description="How rows are scored.")
+    schedule: ScheduleSpec = Field(default_factory=ScheduleSpec, description="When.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _own_forms(cls, values: Any) -> Any:
+        return with_forms(values) if isinstance(values, dict) else values
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        names = ("model", "training", "export", "serving", "rollout", "batch")
+        parts = {name: getattr(self, name) for name in names}
+        if found := next(misfits(self.model.family, parts), None):
+            raise ValueError(found)
+        return self
+
+    @model_validator(mode="after")
+    def _drafted_by_another(self) -> Self:
+        draft = self.serving.generation.draft
+        if draft is not None and model_of(draft) == self.name:
+            raise ValueError(
+                f"serving.generation.draft: {draft} is this model itself; a draft is a smaller one"
+            )
+        return self
+
+    _folder: Path = PrivateAttr(default_factory=Path.cwd)
+
+    @property
+    def folder(self) -> Path:
+        """Folder of the pipeline file: relative paths and user modules are found from here."""
+        return self._folder
+
+    def with_model(self, model: ModelSpec) -> "Pipeline":
+        """Return this pipeline with another model."""
+        return self.model_copy(update={"model": model}).located(self.folder)
+
+    def with_generation(self, generation: GenerationSpec) -> "Pipeline":
+        """Return this pipeline with another way to generate."""
+        serving = self.serving.model_copy(update={"generation": generation})
+        return self.model_copy(update={"serving": serving}).located(self.folder)
+
+    def located(self, folder: Path) -> "Pipeline":
+        """Return this pipeline as read from `folder`."""
+        twin = self.model_copy()
+        twin._folder = folder.resolve()
+        return twin

@@ -1,0 +1,260 @@
+"""Reads a pipeline file and says everything that is wrong with it at once, with lines."""
+
+from collections.abc import Hashable, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from millrace.models.common.bounded_files import YAML_BYTES, bounded_text, bounded_yaml
+from millrace.models.common.errors import InputError, missing_file, nearest
+from millrace.models.common.printable import redacted
+from millrace.models.config.family_keys import FAMILIES
+from millrace.models.config.pipeline import NAME, Pipeline
+
+SET = "--set"
+
+Location = tuple[str | int, ...]
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML's safe loader, but a key that comes twice is an error."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        seen = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if key in seen:
+                raise yaml.MarkedYAMLError(
+                    problem=f"the key {key!r} is there twice", problem_mark=key_node.start_mark
+                )
+            seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+def load_pipeline(path: Path, overrides: Sequence[str] = ()) -> Pipeline:
+    """Read a pipeline file.
+
+    Args:
+        path: the YAML file; relative paths in it start from its folder.
+        overrides: `a.b=value` lines of `--set`; the value is YAML.
+
+    Raises:
+        InputError: the file is not there, is no YAML, or says something that is not valid; every
+            problem is listed.
+    """
+    text = _read(path)
+    values = _parse(text, path)
+    lines = _lines(text)
+    for override in overrides:
+        place = _override(values, override)
+        lines = {each: line for each, line in lines.items() if each[: len(place)] != place}
+        lines[place] = f"{SET} {'.'.join(map(str, place))}"
+    try:
+        pipeline = Pipeline.model_validate(values)
+    except ValidationError as error:
+        raise _invalid(path, error, lines) from error
+    _require_known_family(pipeline.model.family, path, lines)
+    return pipeline.located(path.resolve().parent)
+
+
+def resolved_yaml(pipeline: Pipeline) -> str:
+    """Return the pipeline as YAML, with every default filled in and no password of an address.
+
+    It goes into the registry, which others read.
+    """
+    values = _redacted(pipeline.model_dump(mode="json"))
+    text: str = yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
+    return text
+
+
+def _redacted(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _redacted(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_redacted(each) for each in value]
+    return redacted(value) if isinstance(value, str) else value
+
+
+def json_schema() -> dict[str, Any]:
+    """Return the JSON Schema of pipeline files, for editors."""
+    return Pipeline.model_json_schema()
+
+
+def _read(path: Path) -> str:
+    try:
+        return bounded_text(path, YAML_BYTES)
+    except FileNotFoundError as error:
+        raise missing_file(path.resolve(), "the pipeline file") from error
+    except (OSError, ValueError) as error:
+        raise InputError(f"the pipeline file {path} cannot be read", seen=error) from error
+
+
+def _parse(text: str, path: Path) -> dict[str, Any]:
+    try:
+        values = bounded_yaml(text, _Loader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        where = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        raise InputError(
+            f"{path}{where}: this is not YAML that can be read",
+            seen=" ".join(filter(None, (error.problem, error.context))),
+            hint="mend that line; YAML goes by indentation, with spaces",
+        ) from error
+    except (yaml.YAMLError, ValueError) as error:
+        raise InputError(f"{path} is not YAML that can be read", seen=error) from error
+    if not isinstance(values, dict):
+        raise InputError(
+            f"{path} holds no pipeline",
+            seen="nothing" if values is None else type(values).__name__,
+            valid="a mapping with name, dataset and model",
+            hint="start from examples/digits.yaml",
+        )
+    return values
+
+
+def _lines(text: str) -> dict[Location, str]:
+    """Return `line N` for every key of a YAML text."""
+    found: dict[Location, str] = {}
+
+    def walk(node: yaml.Node | None, place: Location) -> None:
+        if isinstance(node, yaml.MappingNode):
+            for key, value in node.value:
+                found[(*place, key.value)] = f"line {key.start_mark.line + 1}"
+                walk(value, (*place, key.value))
+        elif isinstance(node, yaml.SequenceNode):
+            for index, value in enumerate(node.value):
+                found[(*place, index)] = f"line {value.start_mark.line + 1}"
+                walk(value, (*place, index))
+
+    walk(yaml.compose(text, Loader=_Loader), ())
+    return found
+
+
+def _override(values: dict[str, Any], override: str) -> Location:
+    """Set `a.b=value` in place, and return the key that was set."""
+    key, equals, text = override.partition("=")
+    parts = key.strip().split(".")
+    if not equals or not all(parts):
+        raise InputError(
+            "an override is malformed",
+            seen=override,
+            valid="key=value or part.key=value",
+            hint="e.g. --set training.epochs=5",
+        )
+    try:
+        value = bounded_yaml(text, _Loader)
+    except (yaml.YAMLError, ValueError) as error:
+        raise InputError("the value of an override is not YAML", seen=override) from error
+    inner = values
+    for part in parts[:-1]:
+        if not isinstance(inner.get(part), dict):
+            inner[part] = {}
+        inner = inner[part]
+    inner[parts[-1]] = value
+    return tuple(parts)
+
+
+def _invalid(path: Path, error: ValidationError, lines: dict[Location, str]) -> InputError:
+    found = [each for each in error.errors() if not _follows(each, error.errors())]
+    origins = [_origin(each["loc"], lines) for each in found]
+    listed = "".join(f"\n  {_problem(*each)}" for each in zip(found, origins, strict=True))
+    count = f"{len(found)} problems" if len(found) > 1 else "a problem"
+    again = f" {SET} …" if any(SET in origin for origin in origins) else ""
+    return InputError(
+        f"{count} in {_blamed(path, origins)}{listed}",
+        hint=f"mend that; `millrace check {path}{again}` tells when it is right",
+    )
+
+
+def _follows(problem: Any, others: Sequence[Any]) -> bool:
+    """Return whether a list is too short only for the items in it that are wrong."""
+    place = problem["loc"]
+    within = (each["loc"] for each in others if len(each["loc"]) > len(place))
+    return problem["type"] == "too_short" and any(each[: len(place)] == place for each in within)
+
+
+def _blamed(path: Path, origins: Sequence[str]) -> str:
+    """Return what values of these origins are to be mended in: the file, `--set` or both."""
+    overridden = [SET in origin for origin in origins]
+    file = "" if all(overridden) else f"the pipeline file {path}"
+    return " and ".join(filter(None, (file, SET if any(overridden) else "")))
+
+
+def _origin(place: Location, lines: dict[Location, str]) -> str:
+    """Return where a value came from: its line, and what `--set` changed within it."""
+    above = next((lines[place[:n]] for n in range(len(place), 0, -1) if place[:n] in lines), "")
+    within = [
+        line
+        for each, line in lines.items()
+        if line.startswith(SET) and len(each) > len(place) and each[: len(place)] == place
+    ]
+    return " and ".join(filter(None, (above, *within)))
+
+
+def _problem(found: Any, origin: str) -> str:
+    """Return one problem as a line: where, what, the value seen and the nearest right name."""
+    place: Location = found["loc"]
+    dotted = ".".join(str(part) for part in place) or "the file"
+    where = origin if origin.endswith(f" {dotted}") else ": ".join(filter(None, (origin, dotted)))
+    return f"{where}: {_explained(found, place)}"
+
+
+def _explained(found: Any, place: Location) -> str:
+    kind, seen = found["type"], found["input"]
+    if kind == "missing":
+        return "is missing"
+    if kind == "extra_forbidden":
+        known = _known_keys(place[:-1])
+        hint = nearest(str(place[-1]), known)
+        return f"there is no such key; {hint or 'valid: ' + ', '.join(known)}"
+    if kind == "string_pattern_mismatch" and place == ("name",):
+        why = "; Millrace keeps names with a dot for itself" if "." in str(seen) else ""
+        return f"must be {NAME}; seen {seen!r}{why}; choose another name"
+    message = found["msg"].removeprefix("Value error, ")
+    message = _without_tuple(message[0].lower() + message[1:])
+    text = f"{message}; seen {seen!r}" if not isinstance(seen, dict) else message
+    if kind == "literal_error" and isinstance(seen, str):
+        words = [
+            word.strip("'") for word in found["ctx"]["expected"].replace(" or ", ", ").split(", ")
+        ]
+        text += f"; {near}" if (near := nearest(seen, words)) else ""
+    if kind == "string_type" and isinstance(seen, bool | int | float):
+        text += "; put it in quotes"
+    return text
+
+
+def _without_tuple(message: str) -> str:
+    """Say list, as YAML does, where pydantic says tuple."""
+    return message.replace("a valid tuple", "a list").replace("tuple", "list")
+
+
+def _known_keys(place: Location) -> list[str]:
+    """Return the keys that are valid at a place of the pipeline file."""
+    model: Any = Pipeline
+    for part in place:
+        field = getattr(model, "model_fields", {}).get(part)
+        model = _model_in(field.annotation if field else None) or model
+    return list(model.model_fields)
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    """Return the pydantic model in an annotation such as `dict[str, ColumnSpec]`."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    inner = getattr(annotation, "__args__", ())
+    return next((model for argument in inner if (model := _model_in(argument))), None)
+
+
+def _require_known_family(family: str, path: Path, lines: dict[Location, str]) -> None:
+    if family in FAMILIES or ":" in family:
+        return
+    origin = _origin(("model", "family"), lines)
+    raise InputError(
+        f"a problem in {_blamed(path, [origin])}\n"
+        f"  {origin + ': ' if origin else ''}model.family: there is no such family",
+        seen=family,
+        valid=f"{', '.join(FAMILIES)}, or module:Class of your own",
+        hint=nearest(family, FAMILIES),
+    )

@@ -1,0 +1,1 @@
+"""Datasets: read, checked, and kept as snapshots of a Delta table."""

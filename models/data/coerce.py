@@ -1,0 +1,205 @@
+"""Casts cells to the held type; a cell that cannot be cast is marked, and nothing is raised.
+
+A whole column is cast at once; only where Arrow refuses it is text looked at cell by cell, still
+vectorised.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from millrace.models.data import messages
+from millrace.models.data.schema import Column
+
+Mask = npt.NDArray[np.bool_]
+
+NULL_WORDS = ("", "NA", "N/A", "na", "n/a", "NaN", "nan", "null", "NULL", "None", "#N/A")
+TRUE_WORDS = ("true", "1", "yes", "t", "y")
+FALSE_WORDS = ("false", "0", "no", "f", "n")
+INTEGER = r"^[+-]?[0-9]{1,18}$"
+"""Text that is a whole number and surely fits 64 bits."""
+
+_NUMBER = r"^([+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?|[+-]?(inf|Inf|INF|Infinity))$"
+
+
+@dataclass(frozen=True)
+class Cast:
+    """Cells of the held Arrow type, null where `unparsable` is set."""
+
+    values: pa.Array
+    unparsable: Mask
+
+
+def cast(array: pa.Array, column: Column) -> Cast:
+    """Cast `array`, of any Arrow type, to the type that `column` holds."""
+    array = plain(array)
+    if pa.types.is_null(array.type):
+        return Cast(pa.nulls(len(array), column.arrow), _none(array))
+    kind = column.values if column.type == "category" else column.type
+    return _CASTS[kind](array)
+
+
+def plain(array: pa.Array) -> pa.Array:
+    """Return `array` with dictionaries decoded and text as `string`."""
+    if pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    if pa.types.is_large_string(array.type) or pa.types.is_string_view(array.type):
+        array = array.cast(pa.string())
+    return array
+
+
+def mask(array: pa.Array) -> Mask:
+    """Return a boolean Arrow array as NumPy, null as False."""
+    filled: Mask = array.fill_null(False).to_numpy(zero_copy_only=False).astype(np.bool_)
+    return filled
+
+
+def _to_float(array: pa.Array) -> Cast:
+    if pa.types.is_string(array.type):
+        return _text_to_float(array)
+    if _is_number(array.type) or pa.types.is_boolean(array.type):
+        return Cast(array.cast(pa.float64(), safe=False), _none(array))
+    return _nothing(array, pa.float64())
+
+
+def _text_to_float(array: pa.Array) -> Cast:
+    try:
+        return Cast(array.cast(pa.float64()), _none(array))
+    except pa.ArrowInvalid:
+        return _parse(array, _NUMBER, pa.float64())
+
+
+def _to_int(array: pa.Array) -> Cast:
+    if pa.types.is_string(array.type):
+        return _text_to_int(array)
+    if pa.types.is_integer(array.type) or pa.types.is_boolean(array.type):
+        return _whole(array) if pa.types.is_uint64(array.type) else _safe(array, pa.int64())
+    return _whole(array) if _is_number(array.type) else _nothing(array, pa.int64())
+
+
+def _text_to_int(array: pa.Array) -> Cast:
+    try:
+        return Cast(array.cast(pa.int64()), _none(array))
+    except pa.ArrowInvalid:
+        whole = _parse(array, INTEGER, pa.int64())
+    number = _whole(_parse(array, _NUMBER, pa.float64()).values)  # "3.0" is an integer as well
+    values = pc.coalesce(whole.values, number.values)
+    return Cast(values, whole.unparsable & mask(pc.is_null(values)))
+
+
+def _whole(array: pa.Array) -> Cast:
+    """Cast numbers to int64; a fraction, an infinity or too large a number is unparsable."""
+    numbers = array.cast(pa.float64(), safe=False)
+    fits = pc.and_(
+        pc.equal(pc.floor(numbers), numbers), pc.less(pc.abs(numbers), float(2**63 - 1024))
+    )
+    values = pc.if_else(fits, array, None).cast(pa.int64(), safe=False)
+    return Cast(values, ~mask(fits) & ~mask(pc.is_null(numbers, nan_is_null=True)))
+
+
+def _to_bool(array: pa.Array) -> Cast:
+    if pa.types.is_boolean(array.type):
+        return Cast(array, _none(array))
+    if _is_number(array.type):
+        whole = _whole(array).values
+        true, false = pc.equal(whole, 1), pc.equal(whole, 0)
+        absent = pc.is_null(array, nan_is_null=True)
+    elif pa.types.is_string(array.type):
+        words = pc.utf8_lower(pc.utf8_trim_whitespace(array))
+        true = pc.is_in(words, pa.array(TRUE_WORDS))
+        false = pc.is_in(words, pa.array(FALSE_WORDS))
+        absent = pc.or_(pc.is_null(array), pc.is_in(array, pa.array(NULL_WORDS)))
+    else:
+        return _nothing(array, pa.bool_())
+    known = mask(true) | mask(false)
+    return Cast(pa.array(mask(true), mask=~known), ~known & ~mask(absent))
+
+
+def _to_string(array: pa.Array) -> Cast:
+    if pa.types.is_string(array.type):
+        return _text(array)
+    if pa.types.is_nested(array.type):
+        return _nothing(array, pa.string())
+    return _safe(array, pa.string())
+
+
+def _text(array: pa.Array) -> Cast:
+    """Look for cells that are not UTF-8: Parquet written by others may hold some."""
+    try:
+        array.validate(full=True)
+    except pa.ArrowInvalid:
+        cells = [_decoded(cell) for cell in array.cast(pa.binary()).to_pylist()]
+        values = pa.array(cells, pa.string())
+        return Cast(values, mask(array.is_valid()) & mask(values.is_null()))
+    return Cast(array, _none(array))
+
+
+def _decoded(cell: bytes | None) -> str | None:
+    try:
+        return None if cell is None else cell.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def _to_messages(array: pa.Array) -> Cast:
+    """Read chats: lists of messages, or JSON of such a list; values are canonical JSON."""
+    if not pa.types.is_string(array.type) and not messages.is_list_of_structs(array.type):
+        return _nothing(array, pa.string())
+    values = pa.array([messages.canonical(cell) for cell in array], pa.string())
+    return Cast(values, mask(array.is_valid()) & mask(values.is_null()))
+
+
+def _to_vector(array: pa.Array) -> Cast:
+    kind = array.type
+    lists = pa.types.is_list(kind) or pa.types.is_large_list(kind)
+    if not lists and not pa.types.is_fixed_size_list(kind):
+        return _nothing(array, pa.list_(pa.float32()))
+    if not _is_number(kind.value_type) and not pa.types.is_null(kind.value_type):
+        return _nothing(array, pa.list_(pa.float32()))
+    return Cast(array.cast(pa.list_(pa.float32()), safe=False), _none(array))
+
+
+def _parse(array: pa.Array, pattern: str, kind: pa.DataType) -> Cast:
+    """Cast the cells of text that match `pattern`; null words become null."""
+    text = pc.utf8_trim_whitespace(array)
+    matched = pc.match_substring_regex(text, pattern)
+    digits = pc.replace_substring_regex(pc.if_else(matched, text, None), r"^\+", "")
+    absent = pc.or_(pc.is_null(text), pc.is_in(text, pa.array(NULL_WORDS)))
+    return Cast(digits.cast(kind), ~mask(matched) & ~mask(absent))
+
+
+def _safe(array: pa.Array, kind: pa.DataType) -> Cast:
+    try:
+        return Cast(array.cast(kind), _none(array))
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        return _nothing(array, kind)
+
+
+def _nothing(array: pa.Array, kind: pa.DataType) -> Cast:
+    """No cell of this type can be cast."""
+    return Cast(pa.nulls(len(array), kind), mask(array.is_valid()))
+
+
+def _none(array: pa.Array) -> Mask:
+    return np.zeros(len(array), dtype=np.bool_)
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
+    )
+
+
+_CASTS: dict[str, Callable[[pa.Array], Cast]] = {
+    "float": _to_float,
+    "int": _to_int,
+    "bool": _to_bool,
+    "string": _to_string,
+    "text": _to_string,
+    "messages": _to_messages,
+    "vector": _to_vector,
+}

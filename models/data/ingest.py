@@ -1,0 +1,162 @@
+"""Ingestion: from a source to a snapshot of the dataset's Delta table.
+
+The source is read once, in batches: checked, counted and spooled in a private folder. Then it is
+decided whether that makes a new snapshot, none, or a refusal; and a new one is published by one
+commit. Nothing half done is ever visible.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from deltalake import (
+    ColumnProperties,
+    CommitProperties,
+    DeltaTable,
+    WriterProperties,
+    write_deltalake,
+)
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+
+from millrace.models.common.errors import InputError, TransientError, WorkError
+from millrace.models.common.installation import Places
+from millrace.models.config.pipeline import Pipeline
+from millrace.models.data.publish_decision import Tally, decide
+from millrace.models.data.read_source import Progress, read_source
+from millrace.models.data.schema import TableSchema
+from millrace.models.data.snapshots import (
+    DATASETS,
+    QUARANTINE,
+    Snapshot,
+    metadata_of,
+    newest_snapshot,
+)
+from millrace.models.data.sources.open_source import open_source
+from millrace.models.data.spool import Spool, staging_folder
+from millrace.models.data.text_target import require_fitting
+
+ROW_GROUP_ROWS = 16_384
+ROW_GROUP_BYTES = 64 * 1024 * 1024
+"""Before compression: a row group is read whole."""
+FILE_BYTES = 32 * 1024 * 1024
+FOR_EVER = {
+    "delta.logRetentionDuration": "interval 36500 days",
+    "delta.enableExpiredLogCleanup": "false",
+}
+
+
+def ingest(pipeline: Pipeline, places: Places, on_progress: Progress | None = None) -> Snapshot:
+    """Read a pipeline's source into its table and return the snapshot.
+
+    The same rows under the same schema make no new version: the newest snapshot comes back with
+    `created` False.
+
+    Args:
+        pipeline: what to read; from the file's folder.
+        places: where the tables and the staging folder are.
+        on_progress: called after each batch with the number of rows read so far.
+
+    Raises:
+        InputError: the source is missing, fits neither file nor family, or has too many bad rows.
+        TransientError: another ingestion of the same dataset published first.
+    """
+    uri, bad_uri = places.table(DATASETS, pipeline.name), places.table(QUARANTINE, pipeline.name)
+    table = _open(uri)
+    stored = newest_snapshot(pipeline.name, table, uri) if table else None
+    source = open_source(pipeline.dataset, pipeline.folder)
+    spec = source.spec
+    require_fitting(spec, pipeline.model.family)
+    with staging_folder(places.staging, f"ingest-{pipeline.name}") as folder:
+        held = stored.schema if stored else None
+        reading = read_source(source, spec, held, folder, on_progress)
+        manifest = source.describe()
+        tally = reading.tally()
+        reading.quarantine.publish(bad_uri, spec.source, tally.digest)
+        verdict = decide(tally, stored, spec, bad_uri)
+        if isinstance(verdict, InputError):
+            raise verdict
+        if verdict == "unchanged" and stored:
+            return replace(stored, quarantined=tally.quarantined, reasons=tally.reasons)
+        return _publish(table, _snapshot(pipeline.name, uri, tally, manifest), reading.spool)
+
+
+def _snapshot(name: str, uri: str, tally: Tally, manifest: Mapping[str, Any]) -> Snapshot:
+    """Return the snapshot to publish; its version is known once it is."""
+    return Snapshot(
+        name=name,
+        uri=uri,
+        version=-1,
+        digest=tally.digest,
+        rows=tally.rows,
+        schema=tally.schema,
+        statistics=tally.statistics,
+        source=manifest,
+        quarantined=tally.quarantined,
+        reasons=tally.reasons,
+        created=True,
+    )
+
+
+def _open(uri: str) -> DeltaTable | None:
+    try:
+        return DeltaTable(uri)
+    except TableNotFoundError:
+        return None
+
+
+def _publish(table: DeltaTable | None, snapshot: Snapshot, spool: Spool) -> Snapshot:
+    """Write the rows beside the table's files and make them its newest version in one commit."""
+    try:
+        write_deltalake(
+            table or snapshot.uri,
+            spool.reader(),
+            mode="overwrite" if table else "error",
+            schema_mode="overwrite" if table else None,
+            configuration=None if table else FOR_EVER,
+            target_file_size=FILE_BYTES,
+            writer_properties=_writer_properties(snapshot.schema, spool),
+            # No retries: Delta would then overwrite what another ingestion has just published.
+            commit_properties=CommitProperties(metadata_of(snapshot), max_commit_retries=0),
+        )
+    except CommitFailedError as error:
+        raise _overtaken(snapshot, error) from error
+    except DeltaError as error:
+        if "already exists" in str(error):
+            raise _overtaken(snapshot, error) from error
+        raise _unpublished(snapshot, error) from error
+    return replace(snapshot, version=table.version() if table else 0)
+
+
+def _unpublished(snapshot: Snapshot, error: Exception) -> WorkError:
+    """A store that is reached over the network may come back; a disk is full until it is mended."""
+    kind = TransientError if "://" in snapshot.uri else WorkError
+    return kind(
+        f"the snapshot of {snapshot.name!r} could not be published",
+        seen=str(error).partition("\n")[0],
+        hint=f"see that {snapshot.uri} can be written; the table is as it was",
+    )
+
+
+def _writer_properties(schema: TableSchema, spool: Spool) -> WriterProperties:
+    """Dictionaries are for categories only: numbers and keys hardly repeat, and take 4 times."""
+    repeats = [column.name for column in schema.columns if column.type == "category"]
+    return WriterProperties(
+        max_row_group_size=row_group_rows(spool),
+        compression="SNAPPY",
+        default_column_properties=ColumnProperties(dictionary_enabled=False),
+        column_properties=dict.fromkeys(repeats, ColumnProperties(dictionary_enabled=True)),
+    )
+
+
+def row_group_rows(spool: Spool) -> int:
+    """Return how many rows of a spool make a row group: fewer where they are large."""
+    fitting = ROW_GROUP_BYTES * spool.rows // max(1, spool.bytes)
+    return max(1, min(ROW_GROUP_ROWS, fitting))
+
+
+def _overtaken(snapshot: Snapshot, error: Exception) -> TransientError:
+    return TransientError(
+        f"another ingestion of {snapshot.name!r} published a snapshot first",
+        seen=error,
+        hint="run again; nothing of this one was published",
+    )

@@ -1,0 +1,156 @@
+"""Reads a source once, through the checks, into a spool; and counts what it sees."""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from millrace.models.common.errors import InputError
+from millrace.models.config.dataset_spec import DatasetSpec
+from millrace.models.data.column_statistics import ColumnStatistics, merge, statistics_of
+from millrace.models.data.infer_schema import MAX_CATEGORIES, resolve_schema
+from millrace.models.data.publish_decision import Tally
+from millrace.models.data.quarantine import Quarantine
+from millrace.models.data.row_checks import check
+from millrace.models.data.schema import TableSchema
+from millrace.models.data.sources.source import CHUNK_ROWS, Chunk, Source, broken_off
+from millrace.models.data.split import Digest, hash_rows, with_keys
+from millrace.models.data.spool import Spool
+
+SAMPLE_BYTES = 64 * 1024 * 1024
+"""Of documents that types are inferred from: a row may be a book."""
+
+Progress = Callable[[int], None]
+
+
+@dataclass
+class Reading:
+    """Rows of a source on their way through the checks into a spool."""
+
+    schema: TableSchema
+    spool: Spool
+    quarantine: Quarantine
+    digest: Digest = field(default_factory=Digest)
+    statistics: dict[str, ColumnStatistics] = field(default_factory=dict)
+
+    def add(self, chunk: Chunk) -> None:
+        """Check rows, count them and spool the good ones."""
+        checked = check(chunk.rows, self.schema, self.quarantine.room)
+        self.quarantine.add(checked.bad, chunk.unreadable)
+        hashes = hash_rows(checked.good)
+        self.digest.update(hashes)
+        self.statistics = merge(self.statistics, statistics_of(checked.good, self.schema))
+        _require_few_categories(self.schema, self.statistics)
+        self.spool.write(with_keys(checked.good, self.schema, hashes))
+
+    def tally(self) -> Tally:
+        """Return what the reading came to; categories that were not declared are those found."""
+        found = {
+            column.name: tuple(value for value, _ in self.statistics[column.name].counts or ())
+            for column in self.schema.columns
+            if column.type == "category" and column.categories is None
+        }
+        return Tally(
+            rows=self.digest.rows,
+            digest=self.digest.hexdigest(),
+            schema=self.schema.with_categories(found),
+            statistics=self.statistics,
+            quarantined=self.quarantine.rows,
+            reasons=dict(self.quarantine.reasons.most_common()),
+        )
+
+
+def read_source(
+    source: Source,
+    spec: DatasetSpec,
+    stored: TableSchema | None,
+    folder: Path,
+    on_progress: Progress | None = None,
+) -> Reading:
+    """Read a whole source.
+
+    Args:
+        source: the rows; memory does not grow with their number.
+        spec: the pipeline file's `dataset` part.
+        stored: schema of the newest snapshot, which the rows are held to.
+        folder: staging folder for the rows.
+        on_progress: called after each batch with the number of rows read so far.
+
+    Raises:
+        InputError: there are no rows, or a column does not fit.
+    """
+    chunks = source.chunks()
+    try:
+        first = _first_chunks(chunks, SAMPLE_BYTES if spec.continued else None)
+        names = source.schema.names if source.schema else _names(first)
+    except OSError as error:
+        raise broken_off(spec.source, error) from error
+    if not any(chunk.rows.num_rows for chunk in first):
+        raise _no_rows(first, spec)
+    schema = resolve_schema(spec, names, [chunk.rows for chunk in first], stored)
+    reading = Reading(schema, Spool(folder / "rows.arrow", schema.stored), Quarantine(folder))
+    done = 0
+    try:
+        for chunk in _drained(first, chunks):
+            reading.add(chunk)
+            done += chunk.rows.num_rows
+            if on_progress:
+                on_progress(done)
+    except OSError as error:
+        raise broken_off(spec.source, error) from error
+    finally:
+        reading.spool.close()
+    return reading
+
+
+def _first_chunks(chunks: Iterator[Chunk], most_bytes: int | None) -> deque[Chunk]:
+    """Take the chunks that types are inferred from: about `CHUNK_ROWS` rows, fewer large ones."""
+    first: deque[Chunk] = deque()
+    rows = size = 0
+    while rows < CHUNK_ROWS and (most_bytes is None or size < most_bytes):
+        chunk = next(chunks, None)
+        if chunk is None:
+            break
+        first.append(chunk)
+        rows += chunk.rows.num_rows
+        size += chunk.rows.nbytes
+    return first
+
+
+def _drained(first: deque[Chunk], rest: Iterator[Chunk]) -> Iterator[Chunk]:
+    """Yield the first chunks, letting go of each, and then the rest."""
+    while first:
+        yield first.popleft()
+    yield from rest
+
+
+def _names(chunks: deque[Chunk]) -> list[str]:
+    return list(dict.fromkeys(name for chunk in chunks for name in chunk.rows.schema.names))
+
+
+def _no_rows(first: deque[Chunk], spec: DatasetSpec) -> InputError:
+    lines = [line for chunk in first for line in chunk.unreadable]
+    return InputError(
+        f"{spec.source} holds no rows",
+        seen=f"{lines[0].reason}: {lines[0].line[:200]}" if lines else None,
+        valid="at least one row",
+        hint="check that its writer is done, and that the source and its format are right",
+    )
+
+
+def _require_few_categories(
+    schema: TableSchema, statistics: Mapping[str, ColumnStatistics]
+) -> None:
+    for column in schema.columns:
+        counts = statistics[column.name].counts
+        if column.type == "category" and counts is not None and len(counts) > MAX_CATEGORIES:
+            raise InputError(
+                f"column {column.name!r} has more than {MAX_CATEGORIES} different values",
+                seen=", ".join(str(value) for value, _ in counts[:5]) + ", …",
+                valid=f"a category with at most {MAX_CATEGORIES} values",
+                hint="set dataset.task: regression to predict a number"
+                if column.name == schema.target
+                else f"if it identifies a row, set dataset.key: [{column.name}]; else leave it "
+                "out of dataset.features, or declare it as {type: string} to keep it without "
+                "learning from it, or as {type: text} for text_classifier",
+            )

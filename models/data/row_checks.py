@@ -1,0 +1,164 @@
+"""Holds rows to the schema: the good ones come out in the held types, the others with a reason.
+
+A row's reason is the first that holds, in the order of the schema's columns. Reasons name no
+value, so that they can be counted.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from millrace.models.data import messages
+from millrace.models.data.coerce import Cast, Mask, cast, mask
+from millrace.models.data.schema import Column, TableSchema
+
+BAD = pa.schema([("reason", pa.string()), ("row", pa.string())])
+MAX_ROW_TEXT = 20_000
+
+_LARGEST = float(np.finfo(np.float32).max)
+
+_WORDS = {
+    "float": "not a number",
+    "int": "not a whole number",
+    "bool": "not true or false",
+    "string": "not text",
+    "text": "not text",
+    "messages": "not a list of messages, {role, content} each",
+    "category": "not a category of the held type",
+    "vector": "not a list of numbers",
+}
+
+
+@dataclass(frozen=True)
+class Checked:
+    """Outcome of a check.
+
+    Attributes:
+        good: rows that pass, of `TableSchema.arrow`.
+        bad: `reason` and `row`, the row as it was seen as JSON, of `BAD`.
+    """
+
+    good: pa.RecordBatch
+    bad: pa.RecordBatch
+
+
+def check(batch: pa.RecordBatch, schema: TableSchema, max_texts: int | None = None) -> Checked:
+    """Split a batch, of any column types, into good rows of the held types and bad ones.
+
+    Args:
+        batch: rows as they were read; a column that is not there counts as null.
+        schema: what they are held to.
+        max_texts: bad rows to write down as JSON; the others have only a reason.
+    """
+    arrays: list[pa.Array] = []
+    failed = np.zeros(batch.num_rows, dtype=np.int32)
+    reasons: list[str] = [""]
+    for column in schema.columns:
+        seen = cast(_cells(batch, column.name), column)
+        for rows, reason in _problems(seen, column):
+            if rows.any():
+                reasons.append(f"{column.name}: {reason}")
+                failed[rows & (failed == 0)] = len(reasons) - 1
+        arrays.append(_without_nan(seen.values))
+    good = pa.RecordBatch.from_arrays(arrays, schema=schema.arrow)
+    if not failed.any():
+        return Checked(good, bad_rows([], []))
+    bad = np.flatnonzero(failed)
+    texts = [as_json(row) for row in rows_of(batch.take(pa.array(bad[:max_texts])))]
+    unwritten = [None] * (len(bad) - len(texts))
+    return Checked(
+        good.filter(pa.array(failed == 0)),
+        bad_rows([reasons[code] for code in failed[bad]], [*texts, *unwritten]),
+    )
+
+
+def bad_rows(reasons: Sequence[str], rows: Sequence[str | None]) -> pa.RecordBatch:
+    """Return bad rows as a batch of `BAD`."""
+    arrays = [pa.array(reasons, pa.string()), pa.array(rows, pa.string())]
+    return pa.RecordBatch.from_arrays(arrays, schema=BAD)
+
+
+def as_json(row: object) -> str:
+    """Return a row as one line of JSON, cut off at `MAX_ROW_TEXT` characters."""
+    return json.dumps(row, default=str, ensure_ascii=False)[:MAX_ROW_TEXT]
+
+
+def rows_of(batch: pa.RecordBatch) -> list[dict[str, object]]:
+    """Return rows as they were seen; text that is not UTF-8 as near as can be."""
+    columns = {field.name: _values(batch[field.name]) for field in batch.schema}
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+def _values(array: pa.Array) -> list[object]:
+    try:
+        values: list[object] = array.to_pylist()
+    except UnicodeDecodeError:
+        if not pa.types.is_string(array.type):
+            return ["text that is not UTF-8"] * len(array)
+        cells = array.cast(pa.binary()).to_pylist()
+        values = [cell and cell.decode(errors="replace") for cell in cells]
+    return values
+
+
+def _cells(batch: pa.RecordBatch, name: str) -> pa.Array:
+    return batch.column(name) if name in batch.schema.names else pa.nulls(batch.num_rows)
+
+
+def _problems(seen: Cast, column: Column) -> Iterator[tuple[Mask, str]]:
+    """Yield which rows fail and why, for one column."""
+    yield seen.unparsable, _WORDS[column.type]
+    if not column.nullable:
+        absent = mask(pc.is_null(seen.values, nan_is_null=column.type == "float"))
+        yield absent & ~seen.unparsable, "null"
+    if column.type == "vector":
+        yield from _vector_problems(seen.values, column)
+    elif column.type in ("float", "int"):
+        numbers = seen.values.to_numpy(zero_copy_only=False).astype(np.float64, copy=False)
+        yield from _number_problems(numbers, column)
+    elif column.type == "messages":
+        yield from messages.problems(seen.values)
+    elif column.type == "category" and column.categories is not None:
+        known = pa.array(column.categories).cast(seen.values.type)
+        yield ~mask(pc.is_in(seen.values, known)) & mask(seen.values.is_valid()), "unknown category"
+
+
+def _number_problems(
+    numbers: npt.NDArray[np.float64], column: Column
+) -> Iterator[tuple[Mask, str]]:
+    """Yield failures of float64 numbers in which NaN stands for null."""
+    if column.type != "int":
+        yield np.abs(numbers) > _LARGEST, "infinite, or too large for a 32-bit float"
+    if column.min is not None:
+        yield numbers < column.min, f"below the minimum {column.min:g}"
+    if column.max is not None:
+        yield numbers > column.max, f"above the maximum {column.max:g}"
+
+
+def _vector_problems(vectors: pa.Array, column: Column) -> Iterator[tuple[Mask, str]]:
+    lengths = pc.list_value_length(vectors).fill_null(-1).to_numpy(zero_copy_only=False)
+    yield (lengths >= 0) & (lengths != column.width), f"length is not {column.width}"
+    elements = vectors.flatten().to_numpy(zero_copy_only=False).astype(np.float64)
+    rows = np.repeat(np.arange(len(vectors)), np.maximum(lengths, 0))
+    if not column.nullable:
+        yield _rows_with(np.isnan(elements), rows, len(vectors)), "null in a vector"
+    for failed, reason in _number_problems(elements, column):
+        yield _rows_with(failed, rows, len(vectors)), reason
+
+
+def _rows_with(elements: Mask, rows: npt.NDArray[np.int64], total: int) -> Mask:
+    found = np.zeros(total, dtype=np.bool_)
+    found[rows[elements]] = True
+    return found
+
+
+def _without_nan(array: pa.Array) -> pa.Array:
+    """Store NaN as null, so that a missing number has one form."""
+    if not pa.types.is_floating(array.type):
+        return array
+    nan = pc.is_nan(array)
+    return pc.if_else(nan, None, array) if pc.any(nan).as_py() else array

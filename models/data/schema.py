@@ -1,0 +1,127 @@
+"""What a dataset's table holds: its columns, their types and their limits, as frozen values.
+
+A `TableSchema` is stored with every snapshot, and the next ingestion is held to it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from millrace.models.config.dataset_spec import ColumnType
+
+KEY = "_key"
+BUCKET = "_bucket"
+RESERVED = (KEY, BUCKET)
+
+Category = str | int | bool
+ValueType = Literal["string", "int", "bool"]
+
+_ARROW: dict[str, pa.DataType] = {
+    "float": pa.float64(),
+    "int": pa.int64(),
+    "bool": pa.bool_(),
+    "string": pa.string(),
+    "text": pa.string(),
+    "messages": pa.string(),
+    "vector": pa.list_(pa.float32()),
+}
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column as it is held.
+
+    Attributes:
+        name: name in the source and in the table.
+        type: float (float64), int (int64), bool, string, text, messages (canonical JSON),
+            category or vector (list of float32).
+        min: smallest value allowed, of each element for a vector.
+        max: largest value allowed.
+        nullable: whether null and NaN are accepted; both are stored as null.
+        categories: values allowed, sorted; None while they are still to be collected.
+        width: length of each vector.
+        values: Arrow type of a category's values.
+    """
+
+    name: str
+    type: ColumnType
+    min: float | None = None
+    max: float | None = None
+    nullable: bool = False
+    categories: tuple[Category, ...] | None = None
+    width: int | None = None
+    values: ValueType = "string"
+
+    @property
+    def arrow(self) -> pa.DataType:
+        """Arrow type of the stored column."""
+        return _ARROW[self.values if self.type == "category" else self.type]
+
+    @property
+    def numeric(self) -> bool:
+        """Whether it holds numbers, alone or in vectors."""
+        return self.type in ("float", "int", "vector")
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> "Column":
+        """Build from `asdict` values that went through JSON."""
+        categories = values["categories"]
+        return cls(**{**values, "categories": None if categories is None else tuple(categories)})
+
+
+@dataclass(frozen=True)
+class TableSchema:
+    """The held columns and the part each one plays.
+
+    Attributes:
+        columns: every column of the table, in order.
+        key: columns that identify a row; empty when a hash of the whole row does.
+        target: column to predict.
+        features: columns to learn from, in the order the model sees them.
+    """
+
+    columns: tuple[Column, ...]
+    key: tuple[str, ...]
+    target: str
+    features: tuple[str, ...]
+
+    @property
+    def arrow(self) -> pa.Schema:
+        """Arrow schema of the user's columns."""
+        return pa.schema([(column.name, column.arrow) for column in self.columns])
+
+    @property
+    def stored(self) -> pa.Schema:
+        """Arrow schema of the table: the user's columns, `_key` and `_bucket`."""
+        return self.arrow.append(pa.field(KEY, pa.string())).append(pa.field(BUCKET, pa.int32()))
+
+    def column(self, name: str) -> Column:
+        """Return the column called `name`; KeyError when there is none."""
+        for column in self.columns:
+            if column.name == name:
+                return column
+        raise KeyError(name)
+
+    def with_categories(self, found: Mapping[str, tuple[Category, ...]]) -> "TableSchema":
+        """Return the schema with the collected categories filled in."""
+        columns = (
+            replace(column, categories=found[column.name]) if column.name in found else column
+            for column in self.columns
+        )
+        return replace(self, columns=tuple(columns))
+
+    def as_json(self) -> dict[str, Any]:
+        """Return JSON-ready values."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> "TableSchema":
+        """Build from the values of `as_json`, before or after a trip through JSON."""
+        return cls(
+            columns=tuple(Column.from_json(column) for column in values["columns"]),
+            key=tuple(values["key"]),
+            target=values["target"],
+            features=tuple(values["features"]),
+        )

@@ -1,0 +1,218 @@
+"""Snapshots: versions of a dataset's Delta table, and how their rows are read.
+
+What is known about a snapshot, but its rows, is in the custom metadata of the commit that made
+it, so that rows and knowledge appear in one atomic step. The table keeps its log for ever.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+from deltalake import DeltaTable
+from deltalake.exceptions import TableNotFoundError
+
+from millrace.models.common.arrays import spread
+from millrace.models.common.errors import InputError
+from millrace.models.common.installation import Places
+from millrace.models.config.dataset_spec import Split, SplitSpec
+from millrace.models.data.column_statistics import ColumnStatistics
+from millrace.models.data.schema import BUCKET, TableSchema
+from millrace.models.data.sources.arrow_source import scan_batches
+from millrace.models.data.sources.delta_files import dataset_of, file_paths
+from millrace.models.data.split import split_bounds
+
+METADATA = "millrace.snapshot"
+DATASETS = "datasets"
+QUARANTINE = "quarantine"
+SAMPLED_GROUPS = 32
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """One version of a dataset.
+
+    Attributes:
+        name: the dataset's name.
+        uri: where its Delta table is.
+        version: the table's version.
+        digest: digest of the rows, whatever their order.
+        rows: how many there are.
+        schema: the columns that they are held to.
+        statistics: by column, over all rows.
+        source: manifest of the source: format and files with digests, or a table's version.
+        quarantined: rows of the source that were put into quarantine.
+        reasons: how many of them for which reason, the commonest first.
+        created: whether the ingestion that returned it made it, or found it.
+    """
+
+    name: str
+    uri: str
+    version: int
+    digest: str
+    rows: int
+    schema: TableSchema
+    statistics: Mapping[str, ColumnStatistics] = field(repr=False)
+    source: Mapping[str, Any] = field(repr=False)
+    quarantined: int = 0
+    reasons: Mapping[str, int] = field(default_factory=dict)
+    created: bool = False
+
+    @property
+    def classes(self) -> Mapping[Any, int]:
+        """Rows of each class of the target; empty for a regression."""
+        return dict(self.statistics[self.schema.target].counts or ())
+
+    def as_json(self) -> dict[str, Any]:
+        """Return JSON-ready values."""
+        statistics = {name: column.as_json() for name, column in self.statistics.items()}
+        return {
+            **{name: value for name, value in asdict(self).items() if name != "statistics"},
+            "statistics": statistics,
+        }
+
+
+def open_snapshot(places: Places, name: str, version: int | None = None) -> Snapshot:
+    """Open a version of a dataset, the newest unless told otherwise.
+
+    Raises:
+        InputError: there is no such table, or no such version of it.
+    """
+    uri = places.table(DATASETS, name)
+    try:
+        table = DeltaTable(uri)
+    except TableNotFoundError as error:
+        raise InputError(
+            f"there is no dataset {name!r}", seen=uri, hint="ingest it: millrace run FILE"
+        ) from error
+    commits = _commits(table)
+    found = max(commits, default=None) if version is None else version
+    if found not in commits:
+        raise InputError(
+            f"the dataset {name!r} has no snapshot {version}",
+            seen=uri,
+            valid=", ".join(map(str, sorted(commits))),
+        )
+    return _snapshot(name, uri, found, commits[found])
+
+
+def newest_snapshot(name: str, table: DeltaTable, uri: str) -> Snapshot | None:
+    """Return the newest snapshot of an open table, None where it has none."""
+    commits = _commits(table)
+    return _snapshot(name, uri, max(commits), commits[max(commits)]) if commits else None
+
+
+def metadata_of(snapshot: Snapshot) -> dict[str, str]:
+    """Return the custom metadata of the commit that makes the snapshot."""
+    left_out = ("name", "uri", "version", "created")
+    values = {name: v for name, v in snapshot.as_json().items() if name not in left_out}
+    return {METADATA: json.dumps(values)}
+
+
+def scan(
+    snapshot: Snapshot,
+    split: Split | None = None,
+    split_spec: SplitSpec | None = None,
+    *,
+    columns: Sequence[str] | None = None,
+    batch_rows: int = 4096,
+) -> Iterator[pa.RecordBatch]:
+    """Stream the rows of a snapshot, or of one split of it.
+
+    Args:
+        snapshot: what to read.
+        split: train, validation or test; all rows when None.
+        split_spec: the shares; the defaults when None.
+        columns: columns to read, `_key` and `_bucket` among them; all when None.
+        batch_rows: most rows of a batch.
+    """
+    wanted = None if split is None else split_filter(split, split_spec or SplitSpec())
+    names = None if columns is None else list(columns)
+    return (
+        batch
+        for batch in scan_batches(_dataset(snapshot), names, wanted, batch_rows)
+        if batch.num_rows
+    )
+
+
+def sampled(snapshot: Snapshot, columns: Sequence[str], rows: int) -> pa.Table:
+    """Return some rows of a snapshot, the same ones every time, without reading all of it.
+
+    They lie evenly over `SAMPLED_GROUPS` row groups, which lie evenly over its files.
+
+    Args:
+        snapshot: what to read.
+        columns: columns to read.
+        rows: how many at most; there are fewer where the groups hold too few.
+    """
+    files = _dataset(snapshot).get_fragments()
+    groups = [group for file in files for group in file.split_by_row_group()]
+    taken = [groups[n] for n in spread(len(groups), SAMPLED_GROUPS)]
+    tables = [group.to_table(columns=list(columns)) for group in taken]
+    share = -(-rows // max(len(tables), 1))
+    return pa.concat_tables(table.take(spread(table.num_rows, share)) for table in tables)
+
+
+def files(snapshot: Snapshot) -> list[str]:
+    """Return the Parquet files of a snapshot, for `ray.data.read_parquet`."""
+    return file_paths(DeltaTable(snapshot.uri, version=snapshot.version))
+
+
+def stored_bytes(snapshot: Snapshot) -> int:
+    """Return how large the Parquet files of a snapshot are."""
+    actions = DeltaTable(snapshot.uri, version=snapshot.version).get_add_actions()
+    return int(sum(pa.table(actions)["size_bytes"].to_pylist()))
+
+
+def split_filter(split: Split, split_spec: SplitSpec) -> ds.Expression:
+    """Return the split as a pyarrow expression.
+
+    Ray Data takes only its own: `(col(BUCKET) >= low) & (col(BUCKET) < high)` of `split_bounds`.
+    """
+    return bucket_filter(*split_bounds(split_spec)[split])
+
+
+def bucket_filter(low: int, high: int) -> ds.Expression:
+    """Return the rows with `low <= _bucket < high` as a pyarrow expression."""
+    return (pc.field(BUCKET) >= low) & (pc.field(BUCKET) < high)
+
+
+def count_rows(
+    snapshot: Snapshot, split: Split | None = None, split_spec: SplitSpec | None = None
+) -> int:
+    """Return how many rows a snapshot, or one split of it, has."""
+    if split is None:
+        return snapshot.rows
+    wanted = split_filter(split, split_spec or SplitSpec())
+    return int(_dataset(snapshot).count_rows(filter=wanted))
+
+
+def _dataset(snapshot: Snapshot) -> ds.Dataset:
+    return dataset_of(DeltaTable(snapshot.uri, version=snapshot.version))
+
+
+def _commits(table: DeltaTable) -> dict[int, str]:
+    """Return the metadata (JSON) of every snapshot, by version; other commits are left out."""
+    return {entry["version"]: entry[METADATA] for entry in table.history() if METADATA in entry}
+
+
+def _snapshot(name: str, uri: str, version: int, metadata: str) -> Snapshot:
+    values = json.loads(metadata)
+    return Snapshot(
+        name=name,
+        uri=uri,
+        version=version,
+        digest=values["digest"],
+        rows=values["rows"],
+        schema=TableSchema.from_json(values["schema"]),
+        statistics={
+            column: ColumnStatistics.from_json(statistics)
+            for column, statistics in values["statistics"].items()
+        },
+        source=values["source"],
+        quarantined=values["quarantined"],
+        reasons=values["reasons"],
+    )

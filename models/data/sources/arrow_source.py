@@ -1,0 +1,149 @@
+"""Parquet files and Delta tables: sources that know their types."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError, TableNotFoundError
+
+from millrace.models.common.errors import InputError
+from millrace.models.config.dataset_spec import DatasetSpec
+from millrace.models.data.sources.delta_files import dataset_of
+from millrace.models.data.sources.find_files import File
+from millrace.models.data.sources.source import (
+    CHUNK_ROWS,
+    Batched,
+    Chunk,
+    projection,
+    refuse_extension_types,
+    sliced,
+)
+
+DOCUMENTS = 1024
+"""Rows of a batch of documents: each may have many pages."""
+
+
+def scan_batches(
+    dataset: ds.Dataset,
+    columns: list[str] | None,
+    filter: ds.Expression | None = None,
+    batch_rows: int = CHUNK_ROWS,
+) -> Iterator[pa.RecordBatch]:
+    """Stream a dataset in order, with little read ahead so that memory stays bounded."""
+    scanner = dataset.scanner(
+        columns=columns,
+        filter=filter,
+        batch_size=batch_rows,
+        batch_readahead=2,
+        fragment_readahead=1,
+    )
+    yield from scanner.to_batches()
+
+
+@dataclass(frozen=True)
+class ParquetSource(Batched):
+    """Parquet files; each may have its own schema, rows are held to one later."""
+
+    spec: DatasetSpec
+    files: tuple[File, ...]
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        """Schema of the first file."""
+        schema = _parquet(self.files[0]).schema
+        refuse_extension_types(_used(schema, self.spec), self.spec.source)
+        return schema
+
+    def chunks(self) -> Iterator[Chunk]:
+        """Read the rows of all files."""
+        wanted = projection(self.spec, self.schema.names)
+        for file in self.files:
+            dataset = _parquet(file)
+            refuse_extension_types(_used(dataset.schema, self.spec), file.path)
+            present = [name for name in wanted if name in dataset.schema.names]
+            yield from sliced(scan_batches(dataset, present, batch_rows=_rows_of(self.spec)))
+
+    def describe(self) -> dict[str, Any]:
+        """Return the files with sizes and digests."""
+        return {"format": "parquet", "files": [file.manifest() for file in self.files]}
+
+
+@dataclass(frozen=True)
+class DeltaSource(Batched):
+    """One version of a Delta table: the newest when the source was opened."""
+
+    spec: DatasetSpec
+    table: DeltaTable
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        """Schema of the table."""
+        schema = self._dataset.schema
+        refuse_extension_types(_used(schema, self.spec), self.spec.source)
+        return schema
+
+    @cached_property
+    def _dataset(self) -> ds.Dataset:
+        try:
+            return dataset_of(self.table)
+        except DeltaError as error:
+            raise InputError(
+                f"the Delta table {self.spec.source} cannot be read",
+                seen=error,
+                valid="a table without deletion vectors and column mapping",
+                hint="REORG or rewrite the table, or give its Parquet files as the source",
+            ) from error
+
+    def chunks(self) -> Iterator[Chunk]:
+        """Read the rows of the version."""
+        wanted = projection(self.spec, self.schema.names)
+        return sliced(scan_batches(self._dataset, wanted, batch_rows=_rows_of(self.spec)))
+
+    def describe(self) -> dict[str, Any]:
+        """Return the table's URI and version."""
+        return {
+            "format": "delta",
+            "table": self.table.table_uri,
+            "version": self.table.version(),
+        }
+
+
+def open_delta(spec: DatasetSpec, uri: str) -> DeltaSource:
+    """Open the newest version of the Delta table at `uri`.
+
+    Raises:
+        InputError: there is no such table.
+    """
+    try:
+        return DeltaSource(spec, DeltaTable(uri))
+    except TableNotFoundError as error:
+        raise InputError(
+            "the source is not a Delta table",
+            seen=uri,
+            valid="a folder with a _delta_log",
+            hint="paths are relative to the pipeline file's folder",
+        ) from error
+
+
+def _rows_of(spec: DatasetSpec) -> int:
+    return DOCUMENTS if spec.continued else CHUNK_ROWS
+
+
+def _parquet(file: File) -> ds.Dataset:
+    try:
+        return ds.dataset(file.path, filesystem=file.filesystem, format="parquet")
+    except (pa.ArrowInvalid, OSError) as error:
+        raise InputError(
+            f"{file.path} is not a Parquet file",
+            seen=error,
+            hint="write it again, or set dataset.format to what it is",
+        ) from error
+
+
+def _used(schema: pa.Schema, spec: DatasetSpec) -> pa.Schema:
+    wanted = projection(spec, schema.names) if spec.features is not None else schema.names
+    return pa.schema([schema.field(name) for name in wanted])

@@ -1,0 +1,168 @@
+"""Sources that are Python: scikit-learn's bundled sets, and the user's own function."""
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from millrace.models.common.errors import InputError, MillraceError, nearest
+from millrace.models.common.user_code import load, module_path, where
+from millrace.models.config.dataset_spec import DatasetSpec
+from millrace.models.data.sources.source import (
+    Batched,
+    Chunk,
+    projection,
+    refuse_extension_types,
+    sliced,
+    used_columns,
+)
+
+SKLEARN_SETS = ("breast_cancer", "diabetes", "digits", "iris", "wine")
+SKLEARN_PREFIX = "sklearn:"
+
+
+@dataclass(frozen=True)
+class SklearnSource(Batched):
+    """A data set that comes with scikit-learn; the target is called `target`."""
+
+    spec: DatasetSpec
+    name: str
+
+    @cached_property
+    def _table(self) -> pa.Table:
+        return _sklearn_table(self.name)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Schema of the set."""
+        return self._table.schema
+
+    def chunks(self) -> Iterator[Chunk]:
+        """Read the rows."""
+        table = self._table.select(projection(self.spec, self.schema.names))
+        return sliced(table.to_batches())
+
+    def describe(self) -> dict[str, Any]:
+        """Return the set's name and scikit-learn's version."""
+        import sklearn
+
+        return {"format": "sklearn", "set": self.name, "version": sklearn.__version__}
+
+
+@dataclass(frozen=True)
+class FunctionSource(Batched):
+    """The user's function without arguments, which yields pyarrow record batches."""
+
+    spec: DatasetSpec
+    folder: Path
+
+    @property
+    def schema(self) -> None:
+        """Only reading tells."""
+        return
+
+    def chunks(self) -> Iterator[Chunk]:
+        """Call the function and read what it yields."""
+        function = load(self.spec.source, self.folder)
+        if not callable(function):
+            raise InputError(
+                f"{self.spec.source} is not a function",
+                seen=type(function).__name__,
+                valid="a function without arguments that yields pyarrow.RecordBatch",
+            )
+        used = used_columns(self.spec)
+        yield from sliced(_selected(self._checked(function), used))
+
+    def _checked(self, function: Any) -> Iterator[pa.RecordBatch]:
+        """Yield what the function yields; its own mistakes become ours to tell."""
+        try:
+            result = function()
+            for batch in [result] if isinstance(result, pa.Table) else result:
+                yield from _as_batches(batch, self.spec.source)
+        except MillraceError:
+            raise
+        except Exception as error:
+            raise InputError(
+                f"your source {self.spec.source} failed",
+                seen=f"{type(error).__name__}: {error}{where(error, self.folder)}",
+                hint="mend the function; nothing was published",
+            ) from error
+
+    def describe(self) -> dict[str, Any]:
+        """Return the reference and the digest of its module."""
+        path = module_path(self.spec.source, self.folder)
+        digest = sha256(path.read_bytes()).hexdigest()
+        return {
+            "format": "function",
+            "function": self.spec.source,
+            "files": [{"path": str(path), "size": path.stat().st_size, "sha256": digest}],
+        }
+
+
+def open_sklearn(spec: DatasetSpec) -> SklearnSource:
+    """Open `sklearn:NAME`.
+
+    Raises:
+        InputError: scikit-learn bundles no such set.
+    """
+    name = spec.source.removeprefix(SKLEARN_PREFIX)
+    if name not in SKLEARN_SETS:
+        raise InputError(
+            f"{spec.source} is not a data set that comes with scikit-learn",
+            seen=name,
+            valid=", ".join(SKLEARN_PREFIX + known for known in SKLEARN_SETS),
+            hint=nearest(name, SKLEARN_SETS) or "sets that have to be downloaded are not read",
+        )
+    return SklearnSource(spec, name)
+
+
+def _sklearn_table(name: str) -> pa.Table:
+    import sklearn.datasets
+
+    bunch = getattr(sklearn.datasets, f"load_{name}")()
+    kind = pa.float64() if name == "diabetes" else pa.int64()
+    target = pa.array(bunch.target).cast(kind)
+    if name == "digits":
+        pixels = pa.array(bunch.data.astype("float32").ravel())
+        offsets = pa.array(range(0, len(pixels) + 1, 64), pa.int32())
+        return pa.table({"image": pa.ListArray.from_arrays(offsets, pixels), "target": target})
+    columns = {
+        snake_case(label): pa.array(bunch.data[:, place].astype("float64"))
+        for place, label in enumerate(bunch.feature_names)
+    }
+    return pa.table({**columns, "target": target})
+
+
+def snake_case(label: str) -> str:
+    """Return `sepal length (cm)` as `sepal_length_cm`."""
+    return re.sub(r"[^0-9a-z]+", "_", label.lower()).strip("_")
+
+
+def _as_batches(value: object, source: str) -> Iterable[pa.RecordBatch]:
+    if isinstance(value, pa.Table):
+        batches: list[pa.RecordBatch] = value.to_batches()
+        return batches
+    if isinstance(value, pa.RecordBatch):
+        return [value]
+    raise InputError(
+        f"your source {source} yielded something else than record batches",
+        seen=type(value).__name__,
+        valid="pyarrow.RecordBatch or pyarrow.Table",
+        hint="e.g. yield pyarrow.RecordBatch.from_pylist(rows)",
+    )
+
+
+def _selected(
+    batches: Iterable[pa.RecordBatch], used: tuple[str, ...] | None
+) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        names = [name for name in batch.schema.names if used is None or name in used]
+        refuse_extension_types(
+            pa.schema([batch.schema.field(name) for name in names]), "your source"
+        )
+        yield batch.select(names)

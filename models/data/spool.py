@@ -1,0 +1,93 @@
+"""A private folder in which rows wait, as Arrow files, until all of them have been checked."""
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+from pyarrow import ipc
+
+from millrace.models.common.errors import WorkError
+
+IN_ORDER_BYTES = 256 * 1024 * 1024
+"""In memory. Rows of fewer come back as one batch: Delta hands several out to writers that race, so
+the order of the rows in its table would be another one each time.
+"""
+
+
+@contextmanager
+def staging_folder(staging: Path, name: str) -> Iterator[Path]:
+    """Make a folder for one piece of work; it is gone afterwards, whatever happens.
+
+    Raises:
+        WorkError: the folder cannot be made.
+    """
+    try:
+        staging.mkdir(parents=True, exist_ok=True)
+        folder = Path(tempfile.mkdtemp(dir=staging, prefix=f"{name}-"))
+    except OSError as error:
+        raise WorkError(f"{staging} cannot be written", seen=error.strerror) from error
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@dataclass
+class Spool:
+    """Record batches in one compressed Arrow file: written first, then read back once closed.
+
+    Attributes:
+        path: the file.
+        schema: of the batches.
+        rows: how many have been written.
+        bytes: how large they were in memory.
+    """
+
+    path: Path
+    schema: pa.Schema
+    rows: int = 0
+    bytes: int = 0
+    _writer: ipc.RecordBatchFileWriter | None = field(default=None, repr=False)
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Add rows."""
+        if batch.num_rows == 0:
+            return
+        if self._writer is None:
+            options = ipc.IpcWriteOptions(compression="lz4")
+            self._writer = ipc.new_file(str(self.path), self.schema, options=options)
+        try:
+            self._writer.write_batch(batch)
+        except OSError as error:
+            raise WorkError(
+                f"{self.path.parent} cannot hold the rows",
+                seen=error,
+                hint="make room on the disk of MILLRACE_HOME, or move it",
+            ) from error
+        self.rows += batch.num_rows
+        self.bytes += batch.nbytes
+
+    def close(self) -> None:
+        """Finish writing; harmless when nothing was written, or twice."""
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+    def reader(self) -> pa.RecordBatchReader:
+        """Return the rows as a stream: in one batch if they are few, else batch by batch."""
+        if self.bytes > IN_ORDER_BYTES:
+            return pa.RecordBatchReader.from_batches(self.schema, self._batches())
+        rows = pa.Table.from_batches(self._batches(), self.schema).combine_chunks()
+        return rows.to_reader()
+
+    def _batches(self) -> Iterator[pa.RecordBatch]:
+        if not self.rows:
+            return
+        with pa.OSFile(str(self.path)) as stream:
+            reader = ipc.open_file(stream)
+            for place in range(reader.num_record_batches):
+                yield reader.get_batch(place)

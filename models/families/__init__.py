@@ -1,0 +1,1 @@
+"""Families of models: how a network is built and what it is trained for."""

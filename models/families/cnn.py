@@ -1,0 +1,122 @@
+"""The family `cnn`: a residual network for images in one vector column.
+
+He, Zhang, Ren, Sun 2016, "Deep Residual Learning for Image Recognition", in the form of section 4.2
+for small images: a 3 × 3 stem, stages of basic blocks that halve the size and widen, a global
+average, one linear layer. Shortcuts that change shape are 1 × 1 projections (option B).
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any, cast
+
+from torch import Tensor, nn
+
+from millrace.models.families.augment import Augment
+from millrace.models.families.units import Units
+
+
+class ResNet(nn.Module):
+    """A residual network.
+
+    Args:
+        in_features: pixels of an image, all channels.
+        num_classes: width of the output.
+        image_shape: `[channels, height, width]`; its product is `in_features`.
+        channels: output channels of each stage; the size is halved between them.
+        blocks: basic blocks of two convolutions in each stage.
+        dropout: share of the pooled features dropped in training.
+        shift: images are moved by up to so many pixels each way in training.
+        flip: whether images are mirrored left to right, at random, in training.
+
+    Raises:
+        ValueError: `image_shape` does not hold `in_features` pixels, or is too small to be halved
+            so often.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        num_classes: int,
+        image_shape: Sequence[int],
+        channels: Sequence[int] = (16, 32, 64),
+        blocks: int = 1,
+        dropout: float = 0.1,
+        shift: int = 0,
+        flip: bool = False,
+    ) -> None:
+        super().__init__()
+        if len(image_shape) != 3 or math.prod(image_shape) != in_features:
+            raise ValueError(f"image_shape {list(image_shape)} does not hold {in_features} pixels")
+        if min(image_shape[1:]) < 2 ** (len(channels) - 1):
+            raise ValueError(
+                f"images of {list(image_shape)} are too small for {len(channels)} stages"
+            )
+        if blocks < 1:
+            raise ValueError(f"blocks {blocks} leaves no block; 1 or more")
+        self.image_shape = tuple(image_shape)
+        self.augment = Augment(shift, flip)
+        self.stem = nn.Sequential(*_convolution(image_shape[0], channels[0]), nn.ReLU())
+        layers: list[nn.Module] = []
+        depth = channels[0]
+        for stage, width in enumerate(channels):
+            for block in range(blocks):
+                halves = stage > 0 and block == 0
+                layers.append(BasicBlock(depth, width, stride=2 if halves else 1))
+                depth = width
+        self.blocks = nn.Sequential(*layers)
+        self.head = nn.Sequential(
+            nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(),
+            nn.Dropout(dropout),
+            nn.Linear(depth, num_classes),
+        )
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """Map `[rows, in_features]` to logits `[rows, num_classes]`."""
+        images = self.augment(rows.reshape(-1, *self.image_shape))
+        logits: Tensor = self.head(self.blocks(self.stem(images)))
+        return logits
+
+    def removable_units(self) -> list[Units]:
+        """Return the channels inside every block; its outputs are added to its inputs."""
+        return [each.units for each in self.blocks if isinstance(each, BasicBlock)]
+
+
+class BasicBlock(nn.Module):
+    """Two convolutions, and the input added to what they give.
+
+    Args:
+        depth: channels of the input.
+        width: channels of the output.
+        stride: of the first convolution.
+    """
+
+    def __init__(self, depth: int, width: int, stride: int) -> None:
+        super().__init__()
+        self.residual = nn.Sequential(
+            *_convolution(depth, width, stride=stride), nn.ReLU(), *_convolution(width, width)
+        )
+        same = stride == 1 and depth == width
+        projection = _convolution(depth, width, kernel_size=1, stride=stride)
+        self.shortcut = nn.Identity() if same else nn.Sequential(*projection)
+        self.relu = nn.ReLU()
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Map `[rows, depth, height, width]` to `[rows, width, …]`, its size divided by stride."""
+        summed: Tensor = self.relu(self.residual(images) + self.shortcut(images))
+        return summed
+
+    @property
+    def units(self) -> Units:
+        """The channels between the two convolutions."""
+        first, norm, _, second, _ = cast(Any, self.residual)
+        return Units(first, second, norm)
+
+
+def _convolution(
+    depth: int, width: int, *, kernel_size: int = 3, stride: int = 1
+) -> tuple[nn.Module, nn.Module]:
+    """Return a convolution that keeps the size but for its stride, and its batch norm."""
+    padding = kernel_size // 2
+    convolution = nn.Conv2d(depth, width, kernel_size, stride=stride, padding=padding, bias=False)
+    return convolution, nn.BatchNorm2d(width)

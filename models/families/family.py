@@ -1,0 +1,164 @@
+"""Model families: how the word in `model.family` becomes a module.
+
+A family is anything that is called with `in_features`, `num_classes` and the pipeline's params and
+returns a `torch.nn.Module` from `[rows, in_features]` to `[rows, num_classes]`. So a user's own
+class is a family as it stands. One of a text is called with `vocab_size`, `padding` and
+`max_tokens` instead of `in_features`, and reads int64 `[rows, tokens]`.
+"""
+
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import nn
+
+from millrace.models.common import user_code
+from millrace.models.common.errors import InputError, nearest
+from millrace.models.config.training_spec import ModelSpec
+from millrace.models.families.cnn import ResNet
+from millrace.models.families.mlp import Perceptron
+from millrace.models.families.network import Network
+from millrace.models.families.objective import Objective
+from millrace.models.families.pretrained import located
+from millrace.models.families.text_classifier import TextClassifier
+from millrace.models.inference.features import Encoding
+
+Family = Callable[..., nn.Module]
+FAMILIES: dict[str, Family] = {"mlp": Perceptron, "cnn": ResNet, "text_classifier": TextClassifier}
+OF_TEXT = ("text_classifier",)
+
+
+def family_of(spec: ModelSpec, folder: Path) -> Family:
+    """Return the family that `spec` names.
+
+    Args:
+        spec: the pipeline's model.
+        folder: where the user's modules are.
+
+    Raises:
+        InputError: no such family, module or class.
+    """
+    if ":" in spec.family:
+        family = user_code.load(spec.family, folder)
+        if callable(family):
+            return cast(Family, family)
+        raise InputError(
+            f"model.family {spec.family!r} cannot be called",
+            seen=type(family).__name__,
+            valid="a torch.nn.Module class, or a function that returns a module",
+            hint="name a class: module:Class",
+        )
+    if spec.family not in FAMILIES:
+        raise InputError(
+            f"model.family {spec.family!r} is not known",
+            seen=spec.family,
+            valid=f"{', '.join(FAMILIES)} or module:Class",
+            hint=nearest(spec.family, list(FAMILIES)) or "bring your own with module:Class",
+        )
+    return FAMILIES[spec.family]
+
+
+def build_network(
+    spec: ModelSpec, folder: Path, encoding: Encoding, objective: Objective
+) -> Network:
+    """Build the network and try it on two rows, so that a misfit is told before training.
+
+    Raises:
+        InputError: the params do not fit the constructor, or the output has the wrong shape.
+    """
+    family = family_of(spec, folder)
+    _require_fitting(spec, encoding)
+    given = {**_arguments(spec, folder, encoding), **spec.params}
+    try:
+        net = family(num_classes=objective.outputs, **given)
+    except InputError:
+        raise
+    except Exception as error:  # whatever the user's own constructor raises
+        raise InputError(
+            f"the family {spec.family!r} could not be built with the given params",
+            seen=f"params {spec.params}: {error}",
+            valid=f"{spec.family}{_signature(family)}",
+            hint="mend model.params in the pipeline file",
+        ) from error
+    if not any(parameter.requires_grad for parameter in net.parameters()):
+        raise InputError(
+            f"the family {spec.family!r} has no parameters to train",
+            valid="a module with at least one parameter that requires a gradient",
+            hint="register layers as attributes of the module",
+        )
+    network = Network(encoding, net)
+    _try_out(network, spec, encoding, objective)
+    return network
+
+
+def _require_fitting(spec: ModelSpec, encoding: Encoding) -> None:
+    """Refuse a text for a family that reads numbers, and numbers for one that reads a text."""
+    is_text = encoding.tokenizer is not None
+    if ":" in spec.family or is_text == (spec.family in OF_TEXT):
+        return
+    columns = ", ".join(f"{feature.name}: {feature.kind}" for feature in encoding.features)
+    if is_text:
+        raise InputError(
+            f"the family {spec.family!r} does not read text",
+            seen=columns,
+            valid=f"model.family: {', '.join(OF_TEXT)}",
+            hint="or leave the text out of dataset.features",
+        )
+    raise InputError(
+        f"the family {spec.family!r} reads one text",
+        seen=columns,
+        valid="dataset.features with one column, declared as {type: text} in dataset.columns",
+        hint="declare the column, like dataset.columns: {body: {type: text}}",
+    )
+
+
+def _arguments(spec: ModelSpec, folder: Path, encoding: Encoding) -> dict[str, Any]:
+    """Return what a family is called with, beside `num_classes` and the params."""
+    tokenizer = encoding.tokenizer
+    given: dict[str, Any] = {"in_features": encoding.in_features}
+    if tokenizer is not None:
+        given = {name: getattr(tokenizer, name) for name in ("vocab_size", "padding", "max_tokens")}
+    if spec.pretrained is not None:
+        given["pretrained"] = located(spec.pretrained, folder)
+        if spec.revision is not None:
+            given["revision"] = spec.revision
+    return given
+
+
+def _signature(family: Family) -> str:
+    try:
+        return str(inspect.signature(family))
+    except (TypeError, ValueError):
+        return "(in_features, num_classes, …)"
+
+
+def _shape(encoding: Encoding) -> str:
+    if encoding.tokenizer is None:
+        return f"float32 [rows, {encoding.in_features}]"
+    return f"int64 [rows, tokens], at most {encoding.tokenizer.max_tokens} tokens"
+
+
+def _try_out(network: Network, spec: ModelSpec, encoding: Encoding, objective: Objective) -> None:
+    wanted = (2, objective.outputs)
+    network.eval()
+    try:
+        with torch.no_grad():
+            answer = network(torch.from_numpy(encoding.input.example(2)))
+    except Exception as error:  # whatever the user's own forward raises
+        raise InputError(
+            f"the family {spec.family!r} fails on a batch of two rows",
+            seen=f"{type(error).__name__}: {error}",
+            valid=f"{_shape(encoding)} to [rows, {objective.outputs}]",
+            hint="mend the module's forward, or model.params",
+        ) from error
+    finally:
+        network.train()
+    if not isinstance(answer, torch.Tensor) or tuple(answer.shape) != wanted:
+        raise InputError(
+            f"the family {spec.family!r} answers with the wrong shape",
+            seen=list(getattr(answer, "shape", [])) or type(answer).__name__,
+            valid=f"{list(wanted)} for two rows",
+            hint="forward must return logits of shape [rows, num_classes]",
+        )

@@ -1,0 +1,99 @@
+"""What is learnt: classes or a number. Loss, activation and metric in torch."""
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from millrace.models.inference.answers import Answers, ClassAnswers, NumberAnswers, answers_of, r2
+from millrace.models.inference.features import Encoding
+
+
+class Objective(Answers, Protocol):
+    """Loss, activation and metric of one kind of target."""
+
+    def loss(self, logits: Tensor, target: Tensor) -> Tensor:
+        """Return the mean loss of a batch, a scalar."""
+        ...
+
+    def activation(self, logits: Tensor) -> Tensor:
+        """Return the answer that clients get, float32 `[rows, outputs]`."""
+        ...
+
+    def sums(self, logits: Tensor, target: Tensor) -> Tensor:
+        """Return float64 sums that add up over batches and workers, for `metric_of`.
+
+        The first is the number of rows.
+        """
+        ...
+
+    def metric_of(self, sums: Tensor) -> float:
+        """Return the metric of all rows that went into `sums`."""
+        ...
+
+
+class Classification(ClassAnswers):
+    """Softmax over classes by cross-entropy."""
+
+    def loss(self, logits: Tensor, target: Tensor) -> Tensor:
+        """Return the mean cross-entropy in nats."""
+        return functional.cross_entropy(logits, target)
+
+    def activation(self, logits: Tensor) -> Tensor:
+        """Return probabilities."""
+        return torch.softmax(logits, dim=1)
+
+    def sums(self, logits: Tensor, target: Tensor) -> Tensor:
+        """Return `[rows, right]`."""
+        right = (logits.argmax(dim=1) == target).sum()
+        return torch.stack([torch.full_like(right, len(target)), right]).double()
+
+    def metric_of(self, sums: Tensor) -> float:
+        """Return the share of rows that were right."""
+        return float(sums[1] / sums[0].clamp(min=1))
+
+
+class Regression(NumberAnswers):
+    """One number by mean squared error, learnt in standard deviations of the target.
+
+    Args:
+        mean: of the target over the train split.
+        std: likewise its standard deviation.
+    """
+
+    def __init__(self, mean: float = 0.0, std: float = 1.0) -> None:
+        self.mean = mean
+        self.std = std
+
+    def loss(self, logits: Tensor, target: Tensor) -> Tensor:
+        """Return the mean squared error in standard deviations of the target, squared."""
+        return functional.mse_loss(logits[:, 0], (target - self.mean) / self.std)
+
+    def activation(self, logits: Tensor) -> Tensor:
+        """Return the prediction in the target's own unit."""
+        return logits * self.std + self.mean
+
+    def sums(self, logits: Tensor, target: Tensor) -> Tensor:
+        """Return `[rows, sum of squared errors, sum, sum of squares]`, in those units."""
+        exact = (target.double() - self.mean) / self.std
+        error = (logits[:, 0].double() - exact).square().sum()
+        rows = torch.full_like(error, len(target))
+        return torch.stack([rows, error, exact.sum(), exact.square().sum()])
+
+    def metric_of(self, sums: Tensor) -> float:
+        """Return 1 − residual ÷ total sum of squares; 0 where the target does not vary."""
+        rows, error, total, squares = (float(value) for value in sums)
+        return r2(error, squares - total * total / max(rows, 1.0), squares)
+
+
+def objective_of(encoding: Encoding) -> Objective:
+    """Return the objective that the target's type asks for.
+
+    Raises:
+        InputError: the target has one class only.
+    """
+    answers = answers_of(encoding)
+    if isinstance(answers, ClassAnswers):
+        return Classification(answers.labels)
+    return Regression(encoding.target_mean, encoding.target_std)

@@ -1,0 +1,1 @@
+"""What a served model reads and answers, without the code that trained it."""

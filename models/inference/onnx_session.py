@@ -1,0 +1,124 @@
+"""One ONNX Runtime session, opened the same way wherever a model is measured or scored."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+from onnxruntime.capi import onnxruntime_pybind11_state
+
+from millrace.models.common.arrays import Array
+from millrace.models.common.errors import InputError, WorkError
+
+TENSORRT = "TensorrtExecutionProvider"
+RUNTIME_ERRORS: tuple[type[Exception], ...] = (
+    # Most are classes of onnxruntime's own, which share no base but Exception.
+    *(
+        kind
+        for kind in vars(onnxruntime_pybind11_state).values()
+        if isinstance(kind, type) and issubclass(kind, Exception)
+    ),
+    RuntimeError,
+    ValueError,
+)
+"""What ONNX Runtime raises where a model or its input is at fault."""
+
+
+class OnnxSession:
+    """A model file, ready to answer. It can be opened again in another process by its path."""
+
+    def __init__(
+        self, path: Path | bytes, threads: int = 1, tensorrt: Mapping[str, str] | None = None
+    ) -> None:
+        """Open a model.
+
+        Args:
+            path: the `.onnx` file, weights inside; or what is in it.
+            threads: threads for one operator; there is one operator at a time.
+            tensorrt: options of the TensorRT provider, which is to run what it can; None for
+                without it.
+
+        Raises:
+            InputError: the file is not a model that can be run.
+            WorkError: ONNX Runtime has no kernel for it here, or TensorRT cannot be had.
+        """
+        given = isinstance(path, bytes)
+        model, name = (path, "what was given") if given else (str(path), str(path))
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        options.inter_op_num_threads = 1
+        # Idle threads that spin steal the cores from the other sessions of a host.
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        options.log_severity_level = 3
+        try:
+            self._session: Any = onnxruntime.InferenceSession(
+                model, options, providers=_providers(tensorrt)
+            )
+        except RUNTIME_ERRORS as error:
+            if (operator := _without_kernel(str(error))) is not None:
+                form = name if isinstance(path, bytes) else path.stem
+                raise WorkError(
+                    f"ONNX Runtime has no kernel on this machine for {operator} in {form}",
+                    seen=str(error).splitlines()[0],
+                    hint="choose another form",
+                ) from error
+            raise InputError(
+                f"{name} is not a model that ONNX Runtime can run",
+                seen=str(error).splitlines()[0],
+                hint="export or fetch it again",
+            ) from error
+        # ONNX Runtime goes on without a provider that it cannot load
+        if tensorrt is not None and TENSORRT not in self._session.get_providers():
+            raise WorkError(
+                "ONNX Runtime cannot load TensorRT",
+                seen=", ".join(self._session.get_providers()),
+                valid="onnxruntime-gpu, and TensorRT of the version that it was built with",
+            )
+
+    def answer(self, rows: Array) -> Array:
+        """Return the answers float32 `[rows, outputs]` for `[rows, width]` of its one input.
+
+        Raises:
+            WorkError: the model cannot answer these.
+        """
+        return self.run({self._session.get_inputs()[0].name: rows})
+
+    def run(self, inputs: Mapping[str, Array]) -> Array:
+        """Return the answers float32 `[rows, outputs]` for one array for each input, `[rows, …]`.
+
+        Raises:
+            WorkError: the model cannot answer these.
+        """
+        try:
+            return np.asarray(self._session.run(None, dict(inputs))[0])
+        except RUNTIME_ERRORS as error:
+            raise WorkError(
+                "the model failed in ONNX Runtime",
+                seen=str(error).splitlines()[0],
+                valid="inputs of the width that the model was trained on",
+                hint="see that the model and its encoding.json belong together",
+            ) from error
+
+
+def _providers(tensorrt: Mapping[str, str] | None) -> list[Any]:
+    if tensorrt is None:
+        return execution_providers()
+    return [(TENSORRT, dict(tensorrt)), *execution_providers()]
+
+
+def _without_kernel(error: str) -> str | None:
+    """Return the operator that has no kernel, and its type where it is told; None if it has one."""
+    if found := re.search(r"find an implementation for (\S+)", error):
+        return found[1]
+    # optimized for fp8, a graph has operators of int8
+    found = re.search(r"Type '(tensor\(float8\w+\))' .* operator \((\w+)\)", error)
+    return f"{found[2]} of {found[1]}" if found else None
+
+
+def execution_providers() -> list[str]:
+    """Return the execution providers of this machine, the fastest first."""
+    available = onnxruntime.get_available_providers()
+    wanted = ("CUDAExecutionProvider", "CPUExecutionProvider")
+    return [provider for provider in wanted if provider in available]

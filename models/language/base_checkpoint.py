@@ -1,0 +1,91 @@
+"""The checkpoint that the run of a registered language model keeps: safetensors and tokenizer.
+
+A version's own files are one form of it, which nothing can be trained from. The digest of the
+checkpoint is a tag of the version, written when it is registered and checked when it is fetched.
+"""
+
+import shutil
+import tempfile
+from pathlib import Path
+
+from millrace.models.common.digest import digest_of_all
+from millrace.models.common.errors import InputError, TransientError
+from millrace.models.registry.version_files import ModelVersion
+
+ARTIFACT = "checkpoint"
+"""Folder of a run's artifacts."""
+CHECKPOINT_TAG = "millrace.checkpoint_digest"
+
+
+def checkpoint_digest(folder: Path) -> str:
+    """Return the SHA-256 of a checkpoint, the names and contents of all of its files."""
+    files = (file for file in folder.rglob("*") if file.is_file())
+    return digest_of_all({file.relative_to(folder).as_posix(): file for file in files})
+
+
+def fetched_checkpoint(version: ModelVersion, digest: str, tracking_uri: str, cache: Path) -> Path:
+    """Return the folder of a version's checkpoint, from the cache if it is there.
+
+    Args:
+        version: which one.
+        digest: of the checkpoint.
+        tracking_uri: of the MLflow that has it.
+        cache: folder for what was fetched.
+
+    Raises:
+        InputError: its run keeps no checkpoint, or another one than that.
+        TransientError: the artifact store does not answer.
+    """
+    folder = cache / version.model / f"{version.version}-{ARTIFACT}-{digest[:16]}"
+    if folder.is_dir() and checkpoint_digest(folder) == digest:
+        return folder
+    shutil.rmtree(folder, ignore_errors=True)  # damaged since it was kept
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent) as staging:
+        got = _downloaded(version, tracking_uri, Path(staging))
+        found = checkpoint_digest(got)
+        if found != digest:
+            raise InputError(
+                f"the checkpoint of {version.model} version {version.version} is not the one that "
+                "was registered",
+                seen=f"sha256 {found}",
+                valid=f"sha256 {digest}",
+                hint="train the model again, or name another version",
+            )
+        try:
+            got.rename(folder)
+        except OSError as error:  # another run was first, or what was damaged is still there
+            if not folder.is_dir() or checkpoint_digest(folder) != digest:
+                raise TransientError(
+                    f"{folder} cannot be written", seen=error, hint="delete it, and try again"
+                ) from error
+    return folder
+
+
+def _downloaded(version: ModelVersion, tracking_uri: str, folder: Path) -> Path:
+    from mlflow.artifacts import download_artifacts, list_artifacts
+    from mlflow.exceptions import MlflowException
+
+    try:
+        # a server that passes artifacts on tells of lost ones as of a fault of its own
+        kept = list_artifacts(
+            run_id=version.run_id, artifact_path=ARTIFACT, tracking_uri=tracking_uri
+        )
+        if not kept:
+            raise FileNotFoundError(f"the run keeps no {ARTIFACT}")
+        got = download_artifacts(
+            run_id=version.run_id,
+            artifact_path=ARTIFACT,
+            dst_path=str(folder),
+            tracking_uri=tracking_uri,
+        )
+    except (MlflowException, OSError) as error:
+        gone = isinstance(error, FileNotFoundError) or (
+            getattr(error, "error_code", "") == "RESOURCE_DOES_NOT_EXIST"
+        )
+        raise (InputError if gone else TransientError)(
+            f"the checkpoint of {version.model} version {version.version} cannot be fetched",
+            seen=str(error).splitlines()[0] if str(error) else type(error).__name__,
+            hint=f"check the artifacts of MLflow's run {version.run_id}",
+        ) from error
+    return Path(got)

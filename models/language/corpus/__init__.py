@@ -1,0 +1,1 @@
+"""Documents as packed sequences of tokens."""

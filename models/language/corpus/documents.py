@@ -1,0 +1,210 @@
+"""From rows to documents: tokens, and which of them count in the loss.
+
+Of a corpus all tokens count, of instructions the completion's, of a chat those of the assistant.
+The token that ends a document belongs to it.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from millrace.models.common.errors import InputError
+from millrace.models.data.messages import LEARNT, Message, parsed
+from millrace.models.data.schema import TableSchema
+from millrace.models.language.corpus.tokenizer_folder import LanguageTokenizer
+
+Kind = Literal["corpus", "instructions", "messages"]
+Ids = npt.NDArray[np.int32]
+Mask = npt.NDArray[np.bool_]
+
+_GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
+_BATCH_CHARACTERS = 512 * 1024
+"""Text that is made tokens of at once: an encoding takes some 400 bytes to a token."""
+_CUT = re.compile(r"(?<=\S)\n(?=\S)")
+"""Where a longer text may be cut: no token of a byte-level BPE spans a line's end here."""
+
+
+@dataclass(frozen=True)
+class Document:
+    """The tokens of one row.
+
+    Attributes:
+        ids: int32 `[tokens]`, at least one.
+        answer: bool `[tokens]`, which of them count in the loss; None for all.
+    """
+
+    ids: Ids
+    answer: Mask | None = None
+
+
+def kind_of(schema: TableSchema) -> Kind:
+    """Return what the rows of a dataset are."""
+    if schema.column(schema.target).type == "messages":
+        return "messages"
+    return "instructions" if schema.features else "corpus"
+
+
+def documents_of(
+    rows: pa.RecordBatch, schema: TableSchema, tokenizer: LanguageTokenizer
+) -> list[Document | None]:
+    """Return a document for each row; None for one without text, or without an answer.
+
+    Args:
+        rows: of the snapshot, with the target and the features.
+        schema: of the snapshot.
+        tokenizer: makes the tokens.
+
+    Raises:
+        InputError: the chat template cannot be used.
+    """
+    kind, texts = kind_of(schema), rows[schema.target].to_pylist()
+    if kind == "messages":
+        return [_chat(parsed(text), tokenizer) for text in texts]
+    end = tokenizer.end
+    if kind == "corpus":
+        found = _encoded(texts, tokenizer)
+        return [Document(np.append(ids, np.int32(end))) if len(ids) else None for ids in found]
+    prompts = _encoded(rows[schema.features[0]].to_pylist(), tokenizer)
+    answers = _encoded(texts, tokenizer, begins=False)
+    return [
+        _answered(*each, end) if len(each[1]) else None
+        for each in zip(prompts, answers, strict=True)
+    ]
+
+
+def _encoded(
+    texts: Sequence[str], tokenizer: LanguageTokenizer, *, begins: bool = True
+) -> list[Ids]:
+    """Return the tokens of texts; those that begin one, if the tokenizer has some, only on text."""
+    end, found = tokenizer.end, []
+    for batch in _batches(texts):
+        parts = [_parts(text) for text in batch]
+        firsts = _ids([part[0] for part in parts], tokenizer, begins=begins)
+        for part, first in zip(parts, firsts, strict=True):
+            rest = (_ids([text], tokenizer, begins=False)[0] for text in part[1:])
+            found.append(np.concatenate([_without_end(first, end), *rest]))
+    return found
+
+
+def _ids(texts: Sequence[str], tokenizer: LanguageTokenizer, *, begins: bool) -> list[Ids]:
+    encodings = tokenizer.plain.encode_batch_fast(texts, add_special_tokens=begins)
+    return [
+        np.array(encoding.ids if text else [], dtype=np.int32)
+        for text, encoding in zip(texts, encodings, strict=True)
+    ]
+
+
+def _without_end(ids: Ids, end: int) -> Ids:
+    """Some tokenizers end every text themselves; a prompt does not end there."""
+    return ids[:-1] if len(ids) and ids[-1] == end else ids
+
+
+def _parts(text: str) -> list[str]:
+    """Cut a long text at ends of lines, where that changes no token."""
+    parts, start = [], 0
+    while found := _CUT.search(text, start + _BATCH_CHARACTERS):
+        parts.append(text[start : found.end()])
+        start = found.end()
+    return [*parts, text[start:]]
+
+
+def _batches(texts: Sequence[str]) -> list[list[str]]:
+    batches: list[list[str]] = [[]]
+    size = 0
+    for text in texts:
+        if size + len(text) > _BATCH_CHARACTERS and batches[-1]:
+            batches.append([])
+            size = 0
+        batches[-1].append(text)
+        size += len(text)
+    return batches
+
+
+def _answered(prompt: Ids, answer: Ids, end: int) -> Document:
+    ids = np.concatenate([prompt, answer, np.array([end], dtype=np.int32)])
+    return Document(ids, np.arange(len(ids)) >= len(prompt))
+
+
+def _chat(chat: list[Message], tokenizer: LanguageTokenizer) -> Document | None:
+    fast = tokenizer.fast
+    if not fast.chat_template:
+        raise InputError(
+            "the tokenizer has no chat template, and messages are learnt from",
+            hint="add a chat_template to its tokenizer_config.json",
+        )
+    marked = _GENERATION.search(fast.get_chat_template()) is not None
+    ids, answer = _by_markers(fast, chat) if marked else _by_prefixes(fast, chat)
+    return Document(ids, answer) if answer.any() else None
+
+
+def _by_markers(fast: Any, chat: list[Message]) -> tuple[Ids, Mask]:
+    """Use the template's own marks around what the assistant says."""
+    found = _rendered(
+        fast, chat, tokenize=True, return_dict=True, return_assistant_tokens_mask=True
+    )
+    ids = np.array(found["input_ids"], dtype=np.int32)
+    return ids, np.array(found["assistant_masks"], dtype=np.bool_)
+
+
+def _by_prefixes(fast: Any, chat: list[Message]) -> tuple[Ids, Mask]:
+    """Find what the assistant says: what the chat has beyond the chat up to there and its prompt.
+
+    Raises:
+        InputError: an earlier part of the chat is written otherwise when more follows.
+    """
+    whole: str = _rendered(fast, chat, tokenize=False)
+    encoding = fast.backend_tokenizer.encode(whole, add_special_tokens=False)
+    ids = np.array(encoding.ids, dtype=np.int32)
+    starts, ends = np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2).T
+    answer = np.zeros(len(ids), dtype=np.bool_)
+    for place in (n for n, message in enumerate(chat) if message["role"] == LEARNT):
+        said: str = _rendered(fast, chat[: place + 1], tokenize=False)
+        begun = _begun(fast, chat[:place], said)
+        if not all(longer.startswith(part) for part, longer in pairwise((begun, said, whole))):
+            raise InputError(
+                "the tokenizer's chat template writes a message otherwise when others follow, so "
+                "what the assistant says cannot be found in it",
+                valid="a template that only adds to what it wrote, or one with {% generation %} "
+                "around what the assistant says",
+                hint="mend chat_template in the tokenizer's folder",
+            )
+        answer |= (starts >= len(begun)) & (ends <= _said_until(said, len(begun), fast.eos_token))
+    return ids, answer
+
+
+def _begun(fast: Any, before: list[Message], said: str) -> str:
+    """Return what is written when the assistant's turn begins.
+
+    transformers renders no empty chat; where the assistant speaks first, its prompt is looked for.
+    """
+    asked = before or [{"role": "user", "content": "?"}]
+    begun: str = _rendered(fast, asked, tokenize=False, add_generation_prompt=True)
+    if before:
+        return begun
+    prompt = begun.removeprefix(_rendered(fast, asked, tokenize=False))
+    opening, found, _ = said.partition(prompt) if prompt else ("", "", "")
+    return opening + found
+
+
+def _said_until(said: str, start: int, end: str) -> int:
+    """Return where an answer ends: white space behind the token that ends it is the template's."""
+    trimmed = said.rstrip()
+    return len(trimmed) if trimmed.endswith(end) and len(trimmed) > start else len(said)
+
+
+def _rendered(fast: Any, chat: list[Message], **options: Any) -> Any:
+    try:
+        return fast.apply_chat_template(chat, **options)
+    except Exception as error:  # whatever a template raises, on roles that it does not know
+        raise InputError(
+            "the tokenizer's chat template does not take a chat of the dataset",
+            seen=f"{(str(error) or type(error).__name__).splitlines()[0]}; "
+            f"roles {', '.join(message['role'] for message in chat)}",
+            hint="mend the chats, or chat_template in the tokenizer's folder",
+        ) from error

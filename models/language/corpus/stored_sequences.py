@@ -1,0 +1,165 @@
+"""The sequences of one split by their position, from a memory-mapped file.
+
+A split of a token table is copied once to a folder of this machine, named by its fingerprint, as an
+uncompressed Arrow file. So reading is free of the store, and memory does not grow with the corpus:
+the pages belong to the file.
+"""
+
+import os
+import shutil
+import tempfile
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+from pyarrow import ipc
+
+from millrace.models.common.errors import WorkError
+from millrace.models.config.dataset_spec import Split
+from millrace.models.data.sources.arrow_source import scan_batches
+from millrace.models.data.sources.delta_files import dataset_of
+from millrace.models.language.corpus.documents import Ids, Mask
+from millrace.models.language.corpus.token_table import TokenTable
+
+_COLUMNS = ["position", "input_ids", "lengths", "answer"]
+_BATCH_BYTES = 4 * 1024 * 1024
+_FILE, _INDEX = "sequences.arrow", "index.npy"
+
+
+@dataclass(frozen=True)
+class StoredSequences:
+    """The sequences of a split. It is small when pickled: a worker opens the file for itself.
+
+    Attributes:
+        uri: the token table.
+        version: of the table.
+        split: which sequences.
+        rows: how many there are.
+        context: tokens of a sequence at most.
+        folder: where the copy is, or will be when the first sequence is read.
+    """
+
+    uri: str
+    version: int
+    split: Split
+    rows: int
+    context: int
+    folder: Path
+
+    @classmethod
+    def of(cls, table: TokenTable, split: Split, cache: Path) -> "StoredSequences":
+        """Return the sequences of a split of a table.
+
+        Args:
+            table: the token table.
+            split: train, validation or test.
+            cache: a folder of this machine for copies; safe to delete when idle.
+        """
+        folder = cache / f"{table.fingerprint}-{split}"
+        rows = table.splits[split].rows
+        return cls(table.uri, table.version, split, rows, table.context, folder)
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return self.rows
+
+    def sequence(self, position: int) -> tuple[Ids, list[int], Mask | None]:
+        """Return `input_ids` int32 `[tokens]`, the lengths of its pieces, and the answer.
+
+        The answer is bool `[tokens]`, which tokens count in the loss; None for all. The arrays are
+        views of the file, not to be written.
+
+        Raises:
+            IndexError: there is no such position.
+            WorkError: the copy cannot be made.
+        """
+        if not 0 <= position < self.rows:
+            raise IndexError(position)
+        opened = _opened(self)
+        batch, row = opened.index[position]
+        _, ids, lengths, answer = opened.reader.get_batch(int(batch)).columns
+        counted = answer[int(row)]
+        return (
+            ids[int(row)].values.to_numpy(),
+            lengths[int(row)].as_py(),
+            counted.values.to_numpy(zero_copy_only=False) if counted.is_valid else None,
+        )
+
+
+@dataclass(frozen=True)
+class _Opened:
+    reader: Any
+    index: npt.NDArray[np.int64]
+
+
+@lru_cache(maxsize=8)
+def _opened(sequences: StoredSequences) -> _Opened:
+    if not sequences.folder.exists():
+        _copy(sequences)
+    reader = ipc.open_file(pa.memory_map(str(sequences.folder / _FILE)))
+    return _Opened(reader, np.load(sequences.folder / _INDEX, mmap_mode="r"))
+
+
+def _copy(sequences: StoredSequences) -> None:
+    """Copy a split beside its place, and put it there once it is whole."""
+    cache = sequences.folder.parent
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        made = Path(tempfile.mkdtemp(dir=cache, prefix=".copying-"))
+    except OSError as error:
+        raise _unwritable(cache, error) from error
+    try:
+        _write(sequences, made)
+        os.rename(made, sequences.folder)
+    except OSError as error:
+        if not sequences.folder.exists():  # else another process was faster, with the same rows
+            raise _unwritable(cache, error) from error
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+
+
+def _write(sequences: StoredSequences, folder: Path) -> None:
+    dataset = dataset_of(DeltaTable(sequences.uri, version=sequences.version))
+    wanted = pc.field("split") == sequences.split
+    rows = max(1, _BATCH_BYTES // (4 * sequences.context))
+    places: list[npt.NDArray[np.int64]] = []
+    schema = pa.schema([dataset.schema.field(name) for name in _COLUMNS])
+    with ipc.new_file(str(folder / _FILE), schema) as writer:
+        for batch in scan_batches(dataset, _COLUMNS, wanted, rows):
+            if batch.num_rows:
+                writer.write_batch(batch)
+                places.append(batch["position"].to_numpy())
+    np.save(folder / _INDEX, _index(places, sequences))
+
+
+def _index(
+    places: list[npt.NDArray[np.int64]], sequences: StoredSequences
+) -> npt.NDArray[np.int64]:
+    """Return the batch and the row in it of every position, int64 `[rows, 2]`."""
+    positions = np.concatenate([np.zeros(0, np.int64), *places])
+    if not np.array_equal(np.sort(positions), np.arange(sequences.rows)):
+        raise WorkError(
+            f"the token table {sequences.uri} is damaged",
+            seen=f"{len(positions)} sequences of {sequences.split} in version {sequences.version}",
+            valid=f"the positions 0 to {sequences.rows - 1}, each once",
+            hint="delete the token table and run again",
+        )
+    sizes = [len(place) for place in places]
+    index = np.empty((sequences.rows, 2), dtype=np.int64)
+    index[positions, 0] = np.repeat(np.arange(len(sizes)), sizes)
+    index[positions, 1] = np.concatenate([np.arange(size) for size in sizes])
+    return index
+
+
+def _unwritable(cache: Path, error: OSError) -> WorkError:
+    return WorkError(
+        f"{cache} cannot hold a copy of the sequences",
+        seen=error,
+        hint="make room on its disk, or move MILLRACE_HOME",
+    )

@@ -1,0 +1,368 @@
+"""Token tables: a snapshot's documents as packed sequences of tokens, in a Delta table.
+
+One row is one sequence: `split`, `position` (0, 1, … within the split), `input_ids`, `lengths` (of
+the pieces of documents in it) and `answer` (which tokens count in the loss; null for all). What is
+known of it is in the metadata of its one commit. A fingerprint names what it is made from; where
+there is a version of that fingerprint, nothing is written.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from deltalake import ColumnProperties, CommitProperties, DeltaTable, WriterProperties
+from deltalake import write_deltalake as write_delta
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+
+from millrace.models.common.errors import InputError, TransientError, WorkError
+from millrace.models.common.installation import Places
+from millrace.models.config.dataset_spec import Split, SplitSpec
+from millrace.models.config.training_spec import ModelSpec
+from millrace.models.data.ingest import FOR_EVER, row_group_rows
+from millrace.models.data.messages import parsed
+from millrace.models.data.read_source import Progress
+from millrace.models.data.snapshots import Snapshot, scan
+from millrace.models.data.spool import Spool, staging_folder
+from millrace.models.language.corpus.documents import Document, documents_of, kind_of
+from millrace.models.language.corpus.packing import pack
+from millrace.models.language.corpus.token_rows import SCHEMA, batches_of
+from millrace.models.language.corpus.tokenizer_folder import (
+    LanguageTokenizer,
+    learn_tokenizer,
+    read_tokenizer,
+)
+from millrace.models.language.corpus.tokenizer_table import keep_tokenizer, kept_tokenizer
+
+METADATA = "millrace.tokens"
+TOKENS, TOKENIZERS = "tokens", "tokenizers"
+SPLITS: tuple[Split, ...] = ("train", "validation", "test")
+FORMAT = 1
+"""Part of the fingerprint; to be raised when documents become other sequences than before."""
+READ_ROWS = 256
+"""Documents that are in memory at once."""
+
+
+@dataclass(frozen=True)
+class SplitCounts:
+    """What there is of a split.
+
+    Attributes:
+        rows: sequences.
+        documents: documents in them.
+        tokens: tokens in them.
+        loss_tokens: tokens that are predicted and count in the loss.
+        skipped: rows of the snapshot without text, or without an answer.
+    """
+
+    rows: int = 0
+    documents: int = 0
+    tokens: int = 0
+    loss_tokens: int = 0
+    skipped: int = 0
+
+
+@dataclass(frozen=True)
+class TokenTable:
+    """One version of a token table.
+
+    Attributes:
+        name: the dataset's name.
+        uri: where its Delta table is.
+        version: the table's version.
+        fingerprint: of what it is made from.
+        snapshot_version: of the dataset.
+        snapshot_digest: of the dataset's rows.
+        context: tokens of a sequence at most.
+        tokenizer_uri: where its tokenizer is.
+        tokenizer_digest: of its tokenizer.
+        splits: counts of each split.
+        created: whether the call that returned it made it, or found it.
+    """
+
+    name: str
+    uri: str
+    version: int
+    fingerprint: str
+    snapshot_version: int
+    snapshot_digest: str
+    context: int
+    tokenizer_uri: str
+    tokenizer_digest: str
+    splits: Mapping[Split, SplitCounts] = field(repr=False)
+    created: bool = False
+
+    def tokenizer(self) -> LanguageTokenizer:
+        """Read its tokenizer."""
+        return kept_tokenizer(self.tokenizer_uri, self.tokenizer_digest)
+
+
+def make_token_table(
+    snapshot: Snapshot,
+    shares: SplitSpec,
+    model: ModelSpec,
+    folder: Path,
+    places: Places,
+    on_progress: Progress | None = None,
+) -> TokenTable:
+    """Make a snapshot's token table, or find it.
+
+    Memory does not grow with the snapshot, but by the different words that a tokenizer is learnt
+    from.
+
+    Args:
+        snapshot: of a corpus, of instructions or of chats.
+        shares: shares of the splits.
+        model: whose tokenizer, and whose `tokenizer.max_tokens` for the context.
+        folder: of the pipeline file.
+        places: where the tables and the staging folder are.
+        on_progress: called with the number of documents read so far.
+
+    Raises:
+        InputError: the tokenizer cannot be read, or a split holds no document.
+        TransientError: another run published a token table first.
+    """
+    uri = places.table(TOKENS, snapshot.name)
+    tokenizer = _given(model, folder, chat=kind_of(snapshot.schema) == "messages")
+    fingerprint = fingerprint_of(snapshot, shares, model, tokenizer)
+    delta = _open(uri)
+    known = _known(snapshot.name, uri, delta, places, fingerprint) if delta else None
+    if known is not None:
+        return known
+    if tokenizer is None:
+        tokenizer = _learnt(snapshot, shares, model)
+    with staging_folder(places.staging, f"tokens-{snapshot.name}") as staging:
+        spool = Spool(staging / "tokens.arrow", SCHEMA)
+        try:
+            splits = _spool(
+                snapshot, shares, tokenizer, model.tokenizer.max_tokens, spool, on_progress
+            )
+        finally:
+            spool.close()
+        _require_documents(splits, snapshot)
+        made = TokenTable(
+            name=snapshot.name,
+            uri=uri,
+            version=-1,
+            fingerprint=fingerprint,
+            snapshot_version=snapshot.version,
+            snapshot_digest=snapshot.digest,
+            context=model.tokenizer.max_tokens,
+            tokenizer_uri=places.table(TOKENIZERS, snapshot.name),
+            tokenizer_digest=tokenizer.digest,
+            splits=splits,
+            created=True,
+        )
+        keep_tokenizer(made.tokenizer_uri, tokenizer)
+        return _publish(delta, made, spool)
+
+
+def open_token_table(places: Places, name: str, fingerprint: str | None = None) -> TokenTable:
+    """Return the newest token table of a dataset, or the one of a fingerprint.
+
+    Raises:
+        InputError: there is none.
+    """
+    uri = places.table(TOKENS, name)
+    delta = _open(uri)
+    found = _known(name, uri, delta, places, fingerprint) if delta else None
+    if found is None:
+        raise InputError(
+            f"there is no token table of {name!r}", seen=uri, hint="make it: millrace run FILE"
+        )
+    return found
+
+
+def fingerprint_of(
+    snapshot: Snapshot, shares: SplitSpec, model: ModelSpec, tokenizer: LanguageTokenizer | None
+) -> str:
+    """Return what a token table is known by: all that its rows follow from.
+
+    Args:
+        snapshot: where the documents are.
+        shares: shares of the splits.
+        model: whose tokenizer and context.
+        tokenizer: None for one that is learnt, which follows from the rest.
+    """
+    schema = snapshot.schema
+    values = {
+        "format": FORMAT,
+        "rows": snapshot.digest,
+        "key": schema.key,
+        "features": schema.features,
+        "target": schema.target,
+        "kind": kind_of(schema),
+        "split": shares.model_dump(),
+        "context": model.tokenizer.max_tokens,
+        "tokenizer": tokenizer.digest if tokenizer else {"learnt": model.tokenizer.vocab_size},
+    }
+    return sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def _given(model: ModelSpec, folder: Path, *, chat: bool) -> LanguageTokenizer | None:
+    """Return the pipeline's tokenizer, or the pretrained model's; None where one is learnt."""
+    source = model.tokenizer.source or model.pretrained
+    if source is None:
+        return None
+    # a commit of the model's repository is none of another one's
+    revision = model.revision if source == model.pretrained else None
+    return read_tokenizer(source, folder, revision, chat=chat)
+
+
+def _learnt(snapshot: Snapshot, shares: SplitSpec, model: ModelSpec) -> LanguageTokenizer:
+    chat = kind_of(snapshot.schema) == "messages"
+    columns = (*snapshot.schema.features, snapshot.schema.target)
+    texts = (
+        text
+        for batch in scan(snapshot, "train", shares, columns=columns, batch_rows=READ_ROWS)
+        for column in batch.columns
+        for text in column.to_pylist()
+    )
+    said = (message["content"] for text in texts for message in parsed(text)) if chat else texts
+    return learn_tokenizer(said, model.tokenizer.vocab_size, chat=chat)
+
+
+def _spool(
+    snapshot: Snapshot,
+    shares: SplitSpec,
+    tokenizer: LanguageTokenizer,
+    context: int,
+    spool: Spool,
+    on_progress: Progress | None,
+) -> dict[Split, SplitCounts]:
+    """Write the sequences of all splits, and count them."""
+    splits: dict[Split, SplitCounts] = {}
+    read = 0
+
+    def told(rows: int) -> None:
+        nonlocal read
+        read += rows
+        if on_progress:
+            on_progress(read)
+
+    for split in SPLITS:
+        stream = _Documents(snapshot, shares, split, tokenizer, told)
+        counts = SplitCounts()
+        for batch, packed in batches_of(split, pack(stream, context)):
+            spool.write(batch)
+            counts = replace(
+                counts,
+                rows=counts.rows + len(packed),
+                tokens=counts.tokens + sum(len(each.ids) for each in packed),
+                loss_tokens=counts.loss_tokens + sum(each.loss_tokens for each in packed),
+            )
+        splits[split] = replace(counts, documents=stream.documents, skipped=stream.skipped)
+    return splits
+
+
+@dataclass
+class _Documents:
+    """The documents of a split, counted as they go by."""
+
+    snapshot: Snapshot
+    shares: SplitSpec
+    split: Split
+    tokenizer: LanguageTokenizer
+    told: Callable[[int], None]
+    documents: int = 0
+    skipped: int = 0
+
+    def __iter__(self) -> Iterator[Document]:
+        schema = self.snapshot.schema
+        columns = (*schema.features, schema.target)
+        for rows in scan(
+            self.snapshot, self.split, self.shares, columns=columns, batch_rows=READ_ROWS
+        ):
+            found = documents_of(rows, schema, self.tokenizer)
+            present = [document for document in found if document is not None]
+            self.documents += len(present)
+            self.skipped += len(found) - len(present)
+            yield from present
+            self.told(rows.num_rows)
+
+
+def _require_documents(splits: Mapping[Split, SplitCounts], snapshot: Snapshot) -> None:
+    if all(counts.loss_tokens for counts in splits.values()):
+        return
+    raise InputError(
+        "there are too few documents to train and to judge by",
+        seen=", ".join(f"{split} {c.documents} of {c.tokens} tokens" for split, c in splits.items())
+        + f"; {sum(counts.skipped for counts in splits.values())} of {snapshot.rows} rows hold no "
+        "text, or no answer",
+        valid="a document with two tokens or more in each split",
+        hint="bring more documents with different keys, or change dataset.split",
+    )
+
+
+def _publish(delta: DeltaTable | None, table: TokenTable, spool: Spool) -> TokenTable:
+    """Write the rows beside the table's files and make them its newest version in one commit."""
+    properties = WriterProperties(
+        max_row_group_size=row_group_rows(spool),
+        compression="ZSTD",
+        default_column_properties=ColumnProperties(dictionary_enabled=False),
+        column_properties={"split": ColumnProperties(dictionary_enabled=True)},
+    )
+    try:
+        write_delta(
+            delta or table.uri,
+            spool.reader(),
+            mode="overwrite" if delta else "error",
+            configuration=None if delta else FOR_EVER,
+            writer_properties=properties,
+            # No retries: Delta would then overwrite what another run has just published.
+            commit_properties=CommitProperties(_metadata(table), max_commit_retries=0),
+        )
+    except CommitFailedError as error:
+        raise _overtaken(table, error) from error
+    except DeltaError as error:
+        if "already exists" in str(error):
+            raise _overtaken(table, error) from error
+        kind = TransientError if "://" in table.uri else WorkError
+        raise kind(
+            f"the token table of {table.name!r} could not be published",
+            seen=str(error).partition("\n")[0],
+            hint=f"see that {table.uri} can be written; the table is as it was",
+        ) from error
+    return replace(table, version=delta.version() if delta else 0)
+
+
+def _overtaken(table: TokenTable, error: Exception) -> TransientError:
+    return TransientError(
+        f"another run published a token table of {table.name!r} first",
+        seen=error,
+        hint="run again; nothing of this one was published",
+    )
+
+
+def _open(uri: str) -> DeltaTable | None:
+    try:
+        return DeltaTable(uri)
+    except TableNotFoundError:
+        return None
+
+
+def _metadata(table: TokenTable) -> dict[str, str]:
+    left_out = ("name", "uri", "version", "tokenizer_uri", "created")
+    values = {name: value for name, value in asdict(table).items() if name not in left_out}
+    return {METADATA: json.dumps(values)}
+
+
+def _known(
+    name: str, uri: str, delta: DeltaTable, places: Places, fingerprint: str | None
+) -> TokenTable | None:
+    """Return the newest version, or the newest of a fingerprint; None where there is none."""
+    for entry in sorted(delta.history(), key=lambda entry: -entry["version"]):
+        values: dict[str, Any] = json.loads(entry.get(METADATA, "{}"))
+        if values and fingerprint in (None, values["fingerprint"]):
+            splits = {split: SplitCounts(**values["splits"][split]) for split in SPLITS}
+            known = {**values, "splits": splits}
+            return TokenTable(
+                name=name,
+                uri=uri,
+                version=entry["version"],
+                tokenizer_uri=places.table(TOKENIZERS, name),
+                **known,
+            )
+    return None

@@ -1,0 +1,70 @@
+"""The tokenizers that token tables were made with: a small Delta table, one row to a file.
+
+Columns: `digest`, `file` and `contents`. A tokenizer is named by its digest and written once.
+"""
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake.exceptions import CommitFailedError, TableNotFoundError
+
+from millrace.models.common.errors import TransientError, WorkError
+from millrace.models.data.sources.delta_files import dataset_of
+from millrace.models.language.corpus.tokenizer_folder import LanguageTokenizer
+
+_SCHEMA = pa.schema([("digest", pa.string()), ("file", pa.string()), ("contents", pa.binary())])
+
+
+def keep_tokenizer(uri: str, tokenizer: LanguageTokenizer) -> None:
+    """Write a tokenizer in one commit, unless it is there.
+
+    Raises:
+        TransientError: something else was written at the same time.
+    """
+    digest = tokenizer.digest
+    if _is_kept(uri, digest):
+        return
+    rows = [
+        {"digest": digest, "file": name, "contents": contents}
+        for name, contents in sorted(tokenizer.files.items())
+    ]
+    try:
+        write_deltalake(
+            uri,
+            pa.Table.from_pylist(rows, schema=_SCHEMA),
+            mode="append",
+            commit_properties=CommitProperties(app_transactions=[Transaction(digest, 1)]),
+        )
+    except CommitFailedError as error:
+        if not _is_kept(uri, digest):
+            raise TransientError(
+                "another tokenizer was written at the same time", seen=error, hint="run again"
+            ) from error
+
+
+def kept_tokenizer(uri: str, digest: str) -> LanguageTokenizer:
+    """Return the tokenizer of a digest.
+
+    Raises:
+        WorkError: it is not there, or not what its digest says.
+    """
+    try:
+        rows = dataset_of(DeltaTable(uri)).to_table(filter=pc.field("digest") == digest)
+    except TableNotFoundError:
+        rows = _SCHEMA.empty_table()
+    names, contents = rows["file"].to_pylist(), rows["contents"].to_pylist()
+    found = LanguageTokenizer(dict(zip(names, contents, strict=True)))
+    if found.digest != digest:
+        raise WorkError(
+            f"the tokenizer {digest[:12]} is not in the table of tokenizers",
+            seen=f"{uri}: {', '.join(names) or 'nothing of it'}",
+            hint="restore the table, or delete the token table and run again",
+        )
+    return found
+
+
+def _is_kept(uri: str, digest: str) -> bool:
+    try:
+        return DeltaTable(uri).transaction_version(digest) is not None
+    except TableNotFoundError:
+        return False

@@ -1,0 +1,189 @@
+"""The training of a decoder, as every worker runs it; it knows nothing of Ray."""
+
+import json
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+
+from millrace.models.common.arrays import Array, spread
+from millrace.models.language.corpus.sequences import Sequences
+from millrace.models.language.flops import flops_per_token
+from millrace.models.language.learner import Learner
+from millrace.models.language.memory import Load, memory_of
+from millrace.models.language.micro_batches import MicroBatch, micro_batch
+from millrace.models.language.optimizers import moments_of
+from millrace.models.language.parallel import Strategy, workers
+from millrace.models.language.recipe import DecoderSpec, Recipe
+from millrace.models.language.schedule import rate_at
+from millrace.models.language.sequence_order import Course, Place, Step, share_of
+from millrace.models.language.token_meter import Meter, peak_memory, perplexity
+
+EXPORTED = "model"
+"""Folder of the last checkpoint with the decoder as transformers writes it."""
+_MIB = 1024**2
+VALIDATION_TOKENS = 65_536
+"""Of the held-out sequences, evenly apart, that every checkpoint is measured on."""
+
+Write = Callable[[Path], None]
+Report = Callable[[dict[str, Any], Write | None], None]
+"""Tells metrics, and has every worker write its part of a checkpoint where there is one."""
+
+
+@dataclass(frozen=True)
+class LanguageJob:
+    """All that a worker needs to know.
+
+    Attributes:
+        decoder: what to train.
+        recipe: how.
+        train: sequences to learn from.
+        validation: sequences held out, which the perplexity is measured on.
+        tokenizer: folder of the tokenizer's files, which go with the decoder; None for none.
+        trace: folder where every worker notes which sequences it has learnt from, a line of JSON
+            for each step; None for no notes.
+    """
+
+    decoder: DecoderSpec
+    recipe: Recipe
+    train: Sequences
+    validation: Sequences
+    tokenizer: Path | None = None
+    trace: Path | None = None
+
+
+def train(job: LanguageJob, strategy: Strategy, start: Path | None, report: Report) -> None:
+    """Train from the beginning, or from a checkpoint.
+
+    Args:
+        job: what to train, and how.
+        strategy: of this worker.
+        start: folder of a checkpoint to go on from; None for none.
+        report: called every `log_steps` and with every checkpoint, by all workers alike.
+    """
+    base = peak_memory(strategy.device)
+    learner = Learner(job.decoder, job.recipe, strategy)
+    flops = flops_per_token(learner.cost, job.decoder.context)
+    meter = Meter(strategy, flops, base, _estimated(job, learner))
+    place = Place() if start is None else learner.load(start)
+    recipe, began_at = job.recipe, place.step
+    course = course_of(job, strategy.world_size)
+    for step in course.remaining(place):
+        meter.start()
+        batches = _batches(job, strategy, step.positions)
+        rate = rate_at(step.progress, recipe.learning_rate, recipe.warmup_ratio)
+        stepped = learner.step(batches, rate)
+        meter.add(stepped, sum(each.tokens for each in batches))
+        _note(job, strategy, step)
+        saves = _saves(recipe, step)
+        if not saves and step.after.step % recipe.log_steps:
+            continue
+        metrics = _where(step, len(job.train)) | meter.taken() | {"learning_rate": rate}
+        metrics["began_at"] = began_at
+        if not math.isfinite(metrics["loss"]):
+            # The same on every worker, and again from any checkpoint: told, not raised, so that
+            # it is not tried max_failures times.
+            report(metrics, None)
+            return
+        if not saves:
+            report(metrics, None)
+            continue
+        metrics.update(_validated(learner, job, strategy))
+        report(metrics, _writer(learner, job, step))
+
+
+def course_of(job: LanguageJob, world_size: int) -> Course:
+    """Return the steps of a run by workers that have sequences of their own."""
+    recipe = job.recipe
+    return Course(
+        sequences=len(job.train),
+        global_batch=recipe.batch_size * recipe.gradient_accumulation_steps * world_size,
+        epochs=recipe.epochs,
+        max_steps=recipe.max_steps,
+        seed=recipe.seed,
+    )
+
+
+def _estimated(job: LanguageJob, learner: Learner) -> float:
+    """Return how much memory a worker should take by the formula, in bytes."""
+    recipe = job.recipe
+    load = Load(
+        batch_size=recipe.batch_size,
+        context=job.decoder.context,
+        parallel=recipe.parallel,
+        workers=workers(),
+        half=learner.strategy.dtype is not None,
+        checkpointing=recipe.gradient_checkpointing,
+        moments=moments_of(learner.optimizers),
+    )
+    return memory_of(learner.shape, load).total
+
+
+def _batches(job: LanguageJob, strategy: Strategy, positions: Array) -> list[MicroBatch]:
+    """Return this worker's micro-batches of a step."""
+    recipe = job.recipe
+    mine = share_of(
+        *(positions, recipe.batch_size, recipe.gradient_accumulation_steps),
+        *(strategy.rank, strategy.world_size),
+    )
+    padding = job.decoder.pad_token_id or 0
+    return [micro_batch([job.train.sequence(int(p)) for p in each], padding) for each in mine]
+
+
+def _validation(job: LanguageJob, strategy: Strategy) -> Iterator[MicroBatch]:
+    """Yield this worker's batches of held-out sequences, as many as every other's."""
+    size, world_size = job.recipe.batch_size, strategy.world_size
+    most = max(1, VALIDATION_TOKENS // job.decoder.context)
+    positions = spread(len(job.validation), most)
+    number = -(-len(positions) // (size * world_size))
+    padding = job.decoder.pad_token_id or 0
+    for each in share_of(positions, size, number, strategy.rank, world_size):
+        yield micro_batch([job.validation.sequence(int(p)) for p in each], padding)
+
+
+def _validated(learner: Learner, job: LanguageJob, strategy: Strategy) -> dict[str, float]:
+    if not len(job.validation):
+        return {}
+    loss, answers = learner.measure(_validation(job, strategy))
+    mean = loss / max(answers, 1.0)
+    return {"validation_loss": mean, "perplexity": perplexity(mean)}
+
+
+def _saves(recipe: Recipe, step: Step) -> bool:
+    due = recipe.checkpoint_steps and step.after.step % recipe.checkpoint_steps == 0
+    return bool(due) or step.ends_epoch or step.ends_run
+
+
+def _writer(learner: Learner, job: LanguageJob, step: Step) -> Write:
+    def write(folder: Path) -> None:
+        learner.save(folder, step.after)
+        if step.ends_run:
+            learner.export(folder / EXPORTED, job.tokenizer, writes=_rank() == 0)
+
+    return write
+
+
+def _where(step: Step, sequences: int) -> dict[str, float]:
+    after = step.after
+    return {"step": after.step, "epoch": after.epoch + after.sequences / sequences}
+
+
+def _note(job: LanguageJob, strategy: Strategy, step: Step) -> None:
+    """Note what this worker has learnt from."""
+    if job.trace is None:
+        return
+    recipe = job.recipe
+    mine = share_of(
+        *(step.positions, recipe.batch_size, recipe.gradient_accumulation_steps),
+        *(strategy.rank, strategy.world_size),
+    )
+    line = {**asdict(step.after), "positions": [int(p) for each in mine for p in each]}
+    with (job.trace / f"rank-{_rank()}.jsonl").open("a") as opened:
+        opened.write(json.dumps(line) + "\n")
+
+
+def _rank() -> int:
+    return dist.get_rank() if dist.is_initialized() else 0

@@ -1,0 +1,1 @@
+"""MLflow: tracking, registered versions, their files and signatures."""

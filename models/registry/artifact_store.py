@@ -1,0 +1,112 @@
+"""The files of a version in MLflow's artifact store: listed with their sizes, then fetched.
+
+Whoever registers a version says where its files are, and may put there more than the disk holds, or
+a link to what never ends. So a caller asks for names and sizes first, fetches the files that it
+knows, one by one, and of a local one no more bytes than were listed.
+"""
+
+import errno
+import os
+import shutil
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from millrace.models.common.errors import WorkError
+
+MOST_FILES = 1000
+"""In one folder of a version; a form has some ten."""
+_RESERVE = 1 << 30
+_RESERVE_SHARE = 20
+_PIECE = 1 << 20
+
+
+@dataclass(frozen=True)
+class StoredFolder:
+    """The folder of a version in an artifact store.
+
+    Attributes:
+        uri: its address.
+        tracking_uri: of the MLflow that named it.
+    """
+
+    uri: str
+    tracking_uri: str
+
+    def sizes(self, folder: str = "") -> dict[str, int]:
+        """Return names and sizes of the files in the folder, or in one below it, without folders.
+
+        A store that tells no size, as MLflow's own proxy does of an empty file, counts as 0.
+        """
+        from mlflow.artifacts import list_artifacts
+
+        found = list_artifacts(artifact_uri=self._of(folder), tracking_uri=self.tracking_uri)
+        files = [each for each in found if not each.is_dir]
+        return {each.path.rpartition("/")[2]: each.file_size or 0 for each in files}
+
+    def fetch(self, path: str, size: int, to: Path) -> None:
+        """Write one file to a new path.
+
+        Args:
+            path: in the folder.
+            size: as it was listed.
+            to: the new file; a folder beside it is used for what is under way.
+
+        Raises:
+            FileNotFoundError: it is not there, or is no plain file.
+        """
+        from mlflow.artifacts import download_artifacts
+        from mlflow.utils.file_utils import local_file_uri_to_path
+
+        if urlsplit(self.uri).scheme in ("", "file"):
+            own = local_file_uri_to_path(self.uri)  # type: ignore[no-untyped-call]
+            _copy(Path(own, path), size, to)
+            return
+        got = download_artifacts(
+            artifact_uri=self._of(path), dst_path=f"{to}.part", tracking_uri=self.tracking_uri
+        )
+        Path(got).rename(to)
+        shutil.rmtree(f"{to}.part")
+
+    def _of(self, path: str) -> str:
+        return f"{self.uri.rstrip('/')}/{path}" if path else self.uri
+
+
+def require_room(size: int, folder: Path, what: str) -> None:
+    """Refuse to write so much to the disk of a folder that little would be left.
+
+    Args:
+        size: bytes.
+        folder: on the disk.
+        what: of which the bytes are.
+
+    Raises:
+        WorkError: it is a fault of the disk, not of what would be written.
+    """
+    disk = shutil.disk_usage(folder)
+    most = disk.free - min(_RESERVE, disk.total // _RESERVE_SHARE)
+    if size > most:
+        raise WorkError(
+            f"the disk has no room for the files of {what}",
+            seen=f"{size:,} bytes",
+            valid=f"at most {max(most, 0):,} on the disk of {folder}",
+            hint="make room there, and run the command again",
+        ) from OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def _copy(file: Path, size: int, to: Path) -> None:
+    """Copy a plain file, and no more than its listed size of it: digests tell what was cut."""
+    try:
+        # Neither through a link, nor waiting for a writer as a pipe does.
+        opened = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError as error:
+        if error.errno not in (errno.ELOOP, errno.ENXIO):
+            raise
+        raise FileNotFoundError(f"{file.name} is no plain file") from error
+    with os.fdopen(opened, "rb") as source, to.open("xb") as target:
+        if not stat.S_ISREG(os.fstat(opened).st_mode):
+            raise FileNotFoundError(f"{file.name} is no plain file")
+        while size > 0 and (piece := source.read(min(_PIECE, size))):
+            target.write(piece)
+            size -= len(piece)

@@ -1,0 +1,378 @@
+"""MLflow's model registry: versions, their evidence and their aliases.
+
+A version's folder in MLflow is an `onnx` model with its weights inside `model.onnx`, or the files
+of a language model's form, and beside it what is needed to use it: see
+`models/registry/version_files.py`. Its sha256 is a tag of the version, checked when it is
+registered and whenever it is fetched.
+"""
+
+import logging
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from millrace.models.common.digest import GRAPH, digest_of, digest_of_all, digest_of_model
+from millrace.models.common.errors import InputError, TransientError, WorkError
+from millrace.models.common.installation import Places
+from millrace.models.common.printable import one_line
+from millrace.models.config.pipeline import Pipeline
+from millrace.models.registry.logged_model import log_form, log_graph
+from millrace.models.registry.model_names import require_model_name
+from millrace.models.registry.signing import SIGNATURE_TAG
+from millrace.models.registry.tracking import TrackedRun, check_reachable, client
+from millrace.models.registry.trust import Trust, trust_of
+from millrace.models.registry.version_files import (
+    DIGEST_TAG,
+    EVIDENCE,
+    EVIDENCE_TAG,
+    FORM,
+    KIND_TAG,
+    KindName,
+    ModelVersion,
+    Package,
+    fetched,
+)
+
+if TYPE_CHECKING:
+    from mlflow.entities.model_registry import ModelVersion as MlflowVersion
+
+log = logging.getLogger("millrace")
+
+CHAMPION = "champion"
+CHALLENGER = "challenger"
+_TAG_LENGTH = 5000
+_PASSING = ("INTERNAL_ERROR", "TEMPORARILY_UNAVAILABLE", "REQUEST_LIMIT_EXCEEDED")
+
+
+@dataclass(frozen=True)
+class Registry:
+    """The registry at one MLflow address.
+
+    Attributes:
+        tracking_uri: its address.
+        cache: folder for fetched versions, by digest.
+        trust: signs what is registered, and decides what is fetched.
+    """
+
+    tracking_uri: str
+    cache: Path
+    trust: Trust
+
+    def register(
+        self,
+        run: TrackedRun,
+        model: str,
+        onnx_file: Path,
+        extra: Mapping[str, Path],
+        tags: Mapping[str, str],
+    ) -> ModelVersion:
+        """Log a graph with its evidence to a run and register it as a new version.
+
+        Args:
+            run: the open run.
+            model: registered model, made if it is not there.
+            onnx_file: the model, weights inside.
+            extra: the files of `EVIDENCE["graph"]`.
+            tags: tags of the version.
+
+        Raises:
+            WorkError: what MLflow keeps is not what was given.
+        """
+        self._set_tracking_uri()
+        info = log_graph(run, onnx_file, extra)
+        return self._registered(run, model, info, {GRAPH: onnx_file}, extra, tags, "graph")
+
+    def register_form(
+        self,
+        run: TrackedRun,
+        model: str,
+        backend: str,
+        files: Mapping[str, Path],
+        extra: Mapping[str, Path],
+        tags: Mapping[str, str],
+    ) -> ModelVersion:
+        """Log a language model's form with its evidence, and register it as a new version.
+
+        Args:
+            run: the open run.
+            model: registered model, made if it is not there.
+            backend: the engine that reads the files.
+            files: the form's files, by name.
+            extra: the files of `EVIDENCE["language"]`.
+            tags: tags of the version.
+
+        Raises:
+            WorkError: what MLflow keeps is not what was given.
+        """
+        self._set_tracking_uri()
+        info = log_form(run, backend, files, extra)
+        return self._registered(run, model, info, files, extra, tags, "language")
+
+    def _set_tracking_uri(self) -> None:
+        import mlflow
+
+        # `log_model` takes no address: MLflow keeps one for the whole process.
+        mlflow.set_tracking_uri(self.tracking_uri)
+
+    def _registered(
+        self,
+        run: TrackedRun,
+        model: str,
+        info: Any,
+        files: Mapping[str, Path],
+        extra: Mapping[str, Path],
+        tags: Mapping[str, str],
+        kind: KindName,
+    ) -> ModelVersion:
+        digest = digest_of_model({name: digest_of(file) for name, file in files.items()})
+        self._check_logged(info.model_uri, kind, list(files), digest)
+        evidence = {name: extra[name] for name in EVIDENCE[kind]}
+        own = {DIGEST_TAG: digest, EVIDENCE_TAG: digest_of_all(evidence), KIND_TAG: kind}
+        store = client(self.tracking_uri)
+        _ensure_model(store, model)
+        made = store.create_model_version(
+            model,
+            info.model_uri,
+            run_id=run.run_id,
+            tags={**tags, **own},
+            model_id=info.model_id,
+        )
+        # Its number is known only now. What ends here leaves a version without a signature, which
+        # nobody works with, and no alias was set yet.
+        signed = self.sign(_version_of(made, ()))
+        _delete_repeated(store, made)
+        return signed
+
+    def sign(self, version: ModelVersion) -> ModelVersion:
+        """Sign a version as it is in the registry, and return it with its signature."""
+        signature = self.trust.keys.sign(version)
+        self.set_tags(version, {SIGNATURE_TAG: signature})
+        return replace(version, tags={**version.tags, SIGNATURE_TAG: signature})
+
+    def by_alias(self, model: str, alias: str) -> ModelVersion | None:
+        """Return the version that an alias points at, or None.
+
+        Raises:
+            TransientError: MLflow cannot be reached.
+            WorkError: it failed.
+        """
+        check_reachable(self.tracking_uri)
+        found = _found(
+            lambda: client(self.tracking_uri).get_model_version_by_alias(model, alias),
+            f"the {alias} of {one_line(model)} cannot be read: ",
+        )
+        return None if found is None else _version_of(found, tuple(found.aliases))
+
+    def version(self, model: str, number: int) -> ModelVersion:
+        """Return one version.
+
+        Raises:
+            InputError: there is no such version.
+            TransientError: MLflow cannot be reached.
+            WorkError: it failed.
+        """
+        check_reachable(self.tracking_uri)
+        found = _found(
+            lambda: client(self.tracking_uri).get_model_version(model, str(number)),
+            f"{one_line(model)} version {number} cannot be read: ",
+        )
+        if found is None:
+            raise InputError(
+                f"the registry has no {model} version {number}",
+                hint="see the versions in the MLflow UI",
+            )
+        return _version_of(found, tuple(found.aliases))
+
+    def champions(self, model: str | None = None) -> dict[str, ModelVersion]:
+        """Return the champion of every registered model that has one, or of one model.
+
+        Raises:
+            TransientError: MLflow cannot be reached.
+            WorkError: it failed.
+        """
+        names = self._with_champion() if model is None else [model]
+        found = {name: self.by_alias(name, CHAMPION) for name in names}
+        return {name: version for name, version in found.items() if version is not None}
+
+    def _with_champion(self) -> list[str]:
+        check_reachable(self.tracking_uri)
+        with _registry_errors("the champions cannot be listed: "):
+            models = _all_models(client(self.tracking_uri))
+        return [each.name for each in models if CHAMPION in each.aliases]
+
+    def set_alias(self, version: ModelVersion, alias: str) -> None:
+        """Point an alias at a version."""
+        store = client(self.tracking_uri)
+        store.set_registered_model_alias(version.model, alias, str(version.version))
+
+    def set_tags(self, version: ModelVersion, tags: Mapping[str, object]) -> None:
+        """Set tags of a version."""
+        store = client(self.tracking_uri)
+        for name, value in tags.items():
+            store.set_model_version_tag(version.model, str(version.version), name, str(value))
+
+    def change_tags(self, version: ModelVersion, tags: Mapping[str, str | None]) -> None:
+        """Set tags of a version, and remove those that are None.
+
+        Raises:
+            WorkError: the registry failed.
+        """
+        store, number = client(self.tracking_uri), str(version.version)
+        with _registry_errors():
+            for name, value in tags.items():
+                if value is not None:
+                    store.set_model_version_tag(version.model, number, name, value[:_TAG_LENGTH])
+                elif name in version.tags:
+                    store.delete_model_version_tag(version.model, number, name)
+
+    def author(self, version: ModelVersion) -> str:
+        """Return the user whose run made a version; empty if that is not known."""
+        from mlflow.exceptions import MlflowException
+
+        try:
+            run = client(self.tracking_uri).get_run(version.run_id)
+        except MlflowException:
+            return ""
+        return run.data.tags.get("mlflow.user", "")
+
+    def describe(self, version: ModelVersion, text: str) -> None:
+        """Set the description of a version, Markdown that the MLflow UI shows on its page."""
+        store = client(self.tracking_uri)
+        store.update_model_version(version.model, str(version.version), description=text)
+
+    def fetch(self, version: ModelVersion) -> Package:
+        """Return the files of a version, from the cache if they are there.
+
+        Raises:
+            InputError: the version is not trusted, was not made by Millrace, or its files are not
+                the ones that were registered.
+            TransientError: the artifact store does not answer.
+        """
+        untrusted = self.require_trusted(version)
+        return replace(fetched(version, self.tracking_uri, self.cache), untrusted=untrusted)
+
+    def require_trusted(self, version: ModelVersion) -> str:
+        """Return why a version is worked with though it is not signed; empty if it is.
+
+        Raises:
+            InputError: it is not signed by a key that this home trusts, and has to be.
+        """
+        untrusted = self.trust.require(version)
+        if untrusted:
+            log.warning("%s version %s: %s", version.model, version.version, untrusted)
+        return untrusted
+
+    def fetch_to_sign(self, version: ModelVersion) -> Package:
+        """Return the files of a version that somebody is about to sign, their digests checked.
+
+        Raises:
+            InputError, TransientError: as `fetch`, but it need not be signed.
+        """
+        require_model_name(version.model)
+        return fetched(version, self.tracking_uri, self.cache)
+
+    def _check_logged(
+        self, model_uri: str, kind: KindName, names: Sequence[str], digest: str
+    ) -> None:
+        from mlflow.artifacts import download_artifacts
+
+        with tempfile.TemporaryDirectory() as folder:
+            download_artifacts(model_uri, dst_path=folder, tracking_uri=self.tracking_uri)
+            got = Path(folder, FORM) if kind == "language" else Path(folder)
+            found = digest_of_model({name: digest_of(got / name) for name in names})
+        if found != digest:
+            raise WorkError(
+                "MLflow keeps another file than the one that was certified",
+                seen=f"sha256 {found}",
+                valid=f"sha256 {digest}",
+                hint="check the artifact store",
+            )
+
+
+def registry_of(places: Places, given: Pipeline | None = None) -> Registry:
+    """Return the registry of an installation.
+
+    Args:
+        places: where everything is.
+        given: the pipeline that a command was given: what it requires of a signature counts.
+    """
+    return Registry(places.tracking_uri, places.home / "cache", trust_of(places, given))
+
+
+def _found(ask: Callable[[], "MlflowVersion"], what: str) -> "MlflowVersion | None":
+    """Return what MLflow answers, None where it has no such model, version or alias."""
+    from mlflow.exceptions import MlflowException
+
+    with _registry_errors(what):
+        try:
+            return ask()
+        except MlflowException as error:
+            if error.error_code in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
+                return None
+            raise
+
+
+@contextmanager
+def _registry_errors(what: str = "") -> Iterator[None]:
+    """Tell an error of MLflow's as ours.
+
+    Args:
+        what: what could not be done, with a colon.
+    """
+    from mlflow.exceptions import MlflowException
+
+    try:
+        yield
+    except MlflowException as error:
+        told = f"{what}MLflow's registry failed"
+        seen = next(iter(str(error).splitlines()), type(error).__name__)
+        code = error.error_code
+        if code in _PASSING:  # what a server that goes away gives too; nothing that a version did
+            hint = "see MLflow's log; the next release tries again"
+            raise TransientError(told, seen=f"{code}: {seen}", hint=hint) from error
+        hint = "see MLflow's log, what its login may read, and MLFLOW_TRACKING_URI"
+        raise WorkError(told, seen=f"{code}: {seen}", hint=hint) from error
+
+
+def _all_models(store: Any) -> list[Any]:
+    models: list[Any] = []
+    token = None
+    while True:
+        page = store.search_registered_models(page_token=token)
+        models += page
+        token = page.token
+        if not token:
+            return models
+
+
+def _ensure_model(store: Any, model: str) -> None:
+    from mlflow.exceptions import MlflowException
+
+    try:
+        store.create_registered_model(model)
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_ALREADY_EXISTS":
+            raise
+
+
+def _delete_repeated(store: Any, made: "MlflowVersion") -> None:
+    """Delete the other versions of the same logged model.
+
+    MLflow's client sends a request again that was not answered in time, and the server may have
+    done it.
+    """
+    for each in store.search_model_versions(f"run_id='{made.run_id}'"):
+        is_same = (each.name, each.source) == (made.name, made.source)
+        if is_same and each.version != made.version and SIGNATURE_TAG not in each.tags:
+            log.warning("deletes version %s: MLflow had made it unheard", each.version)
+            store.delete_model_version(each.name, str(each.version))
+
+
+def _version_of(found: "MlflowVersion", aliases: tuple[str, ...]) -> ModelVersion:
+    tags = dict(found.tags)
+    digest = tags.get(DIGEST_TAG, "")
+    number, run, source = int(found.version), found.run_id or "", found.source or ""
+    return ModelVersion(found.name, number, digest, run, aliases, tags, source)

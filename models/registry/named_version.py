@@ -1,0 +1,41 @@
+"""A registered version by the name that a pipeline file has for it."""
+
+from millrace.models.common.errors import MAX_NAMED, InputError, nearest
+from millrace.models.registry.mlflow_registry import CHAMPION, Registry
+from millrace.models.registry.version_files import ModelVersion
+
+VALID = "NAME of a model for its champion, NAME@ALIAS or NAME/VERSION"
+
+
+def version_named(name: str, registry: Registry, *, valid: str = VALID) -> ModelVersion:
+    """Return a registered version.
+
+    Args:
+        name: NAME for the champion, NAME@ALIAS or NAME/VERSION.
+        registry: where it is.
+        valid: how it is written where it was named.
+
+    Raises:
+        InputError: there is no such version.
+        TransientError: MLflow cannot be reached.
+    """
+    model, slash, number = name.partition("/")
+    if slash:
+        return registry.version(model, int(number))
+    model, _, alias = name.partition("@")
+    found = registry.by_alias(model, alias or CHAMPION)
+    if found is None:
+        champions = list(registry.champions())
+        here = ", ".join(champions[:MAX_NAMED]) or "none"
+        raise InputError(
+            f"there is no registered version {name!r}",
+            valid=f"{valid}; models with a champion: {here}",
+            hint=nearest(model, champions)
+            or "run the pipeline of that model first, or see what is registered in the MLflow UI",
+        )
+    return found
+
+
+def in_words(version: ModelVersion) -> str:
+    """Return which version it is, for people."""
+    return f"{version.model} version {version.version}"

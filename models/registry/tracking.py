@@ -1,0 +1,279 @@
+"""MLflow tracking: one run of a pipeline, from its parameters to its pictures.
+
+MLflow takes seconds to import, so it is imported inside the functions here.
+"""
+
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from millrace.models.common.errors import WorkError
+from millrace.models.common.installation import Places
+from millrace.models.common.printable import one_line, redacted
+from millrace.models.common.reachable import require_database, require_http, require_tcp
+from millrace.models.registry.artifact_location import require_own
+from millrace.models.registry.mlflow_pages import KIND, KIND_OF_OURS
+from millrace.models.registry.open_runs import Note, OpenRun
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from mlflow import MlflowClient
+
+log = logging.getLogger("millrace")
+
+HURRIED = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "1", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0"}
+_PARAM_LENGTH = 500
+MAX_TAG = 1000
+DATA_PAGE = "/api/2.0/mlflow/experiments/search?max_results=1"
+DATABASE_PORTS = {"postgresql": 5432, "mysql": 3306, "mssql": 1433}
+
+
+@dataclass(frozen=True)
+class TrackedRun:
+    """One MLflow run, by its id; every method may be called while it is open.
+
+    Attributes:
+        tracking_uri: where it is kept.
+        experiment_id: experiment it belongs to.
+        run_id: its id.
+    """
+
+    tracking_uri: str
+    experiment_id: str
+    run_id: str
+
+    @property
+    def client(self) -> "MlflowClient":
+        """MLflow's client for this run's store."""
+        return client(self.tracking_uri)
+
+    @property
+    def path(self) -> str:
+        """Path of the run's page below the address of an MLflow UI."""
+        return f"#/experiments/{self.experiment_id}/runs/{self.run_id}"
+
+    def log_params(self, params: Mapping[str, object]) -> None:
+        """Log parameters, flattened to dotted names."""
+        from mlflow.entities import Param
+
+        flat = [Param(name, redacted(str(v))[:_PARAM_LENGTH]) for name, v in _flat("", params)]
+        for start in range(0, len(flat), 100):
+            self.client.log_batch(self.run_id, params=flat[start : start + 100])
+
+    def log_metrics(self, metrics: Mapping[str, float], step: int = 0) -> None:
+        """Log metrics of one step."""
+        import time
+
+        from mlflow.entities import Metric
+
+        now = int(time.time() * 1000)
+        entries = [Metric(name, float(value), now, step) for name, value in metrics.items()]
+        self.client.log_batch(self.run_id, metrics=entries)
+
+    def log_text(self, text: str, path: str) -> None:
+        """Keep a text as an artifact."""
+        self.client.log_text(self.run_id, text, path)
+
+    def log_figure(self, figure: "Figure", path: str) -> None:
+        """Keep a picture as an artifact."""
+        self.client.log_figure(self.run_id, figure, path)
+
+    def log_file(self, file: Path, folder: str | None = None) -> None:
+        """Keep a file, or the files of a folder, as artifacts."""
+        if file.is_dir():
+            self.client.log_artifacts(self.run_id, str(file), folder)
+        else:
+            self.client.log_artifact(self.run_id, str(file), folder)
+
+    def set_tags(self, tags: Mapping[str, object]) -> None:
+        """Set tags of the run."""
+        for name, value in tags.items():
+            self.client.set_tag(self.run_id, name, redacted(str(value)))
+
+    def rename(self, name: str) -> None:
+        """Give the run a name, in place of the one that MLflow makes up."""
+        self.client.update_run(self.run_id, name=name)
+
+    def log_dataset(self, name: str, uri: str, version: int, digest: str) -> None:
+        """Log the snapshot as the input of the run."""
+        from mlflow.entities import Dataset, DatasetInput, InputTag
+
+        source = {"path": redacted(uri), "delta_table_version": version}
+        dataset = Dataset(
+            name=name,
+            digest=digest[:36],
+            source_type="delta_table",
+            source=_json(source),
+            profile=_json({"version": version}),
+        )
+        tags = [InputTag("mlflow.data.context", "training"), InputTag("version", str(version))]
+        self.client.log_inputs(self.run_id, [DatasetInput(dataset, tags)])
+
+
+def client(tracking_uri: str) -> "MlflowClient":
+    """Return a client of tracking and registry at one address."""
+    from mlflow import MlflowClient
+
+    _quiet()
+    return MlflowClient(tracking_uri=tracking_uri, registry_uri=tracking_uri)
+
+
+def check_reachable(tracking_uri: str) -> None:
+    """Fail at once, and clearly, where MLflow's client would try for minutes.
+
+    Raises:
+        TransientError: no MLflow answers at an http address, or nothing where its database is.
+    """
+    if tracking_uri.startswith(("http://", "https://")):
+        address = tracking_uri.rstrip("/")
+        require_http(
+            f"{address}/health",
+            service="MLflow",
+            setting="MLFLOW_TRACKING_URI",
+            data=f"{address}{DATA_PAGE}",
+        )
+    elif (server := database_server(tracking_uri)) is not None:
+        require_tcp(server, service="the database of MLflow", setting="MLFLOW_TRACKING_URI")
+
+
+def database_server(uri: str) -> str | None:
+    """Return host:port of a database's server; None of a file, or where its address is not known.
+
+    SQLAlchemy's own reading: it takes passwords that are no part of a valid URI.
+    """
+    if "://" not in uri or uri.startswith(("sqlite", "file:")):
+        return None
+    from sqlalchemy.engine import make_url
+    from sqlalchemy.exc import ArgumentError
+
+    try:
+        found = make_url(uri)
+    except (ArgumentError, ValueError):
+        return None
+    port = found.port or DATABASE_PORTS.get(found.get_backend_name())
+    return f"{found.host}:{port}" if found.host and port else None
+
+
+@contextmanager
+def tracked_run(
+    places: Places, experiment: str, tags: Mapping[str, str], system_metrics: bool = True
+) -> Iterator[TrackedRun]:
+    """Open a run and close it as FINISHED, FAILED or KILLED, whatever happens inside.
+
+    Args:
+        places: where MLflow is.
+        experiment: made if it is not there.
+        tags: tags of the new run.
+        system_metrics: sample CPU, memory and GPU while the run is open.
+
+    Raises:
+        WorkError: the store cannot be opened.
+    """
+    check_reachable(places.tracking_uri)
+    import mlflow
+
+    _quiet()
+    mlflow.set_tracking_uri(places.tracking_uri)
+    mlflow.set_registry_uri(places.tracking_uri)
+    experiment_id = _experiment(places, experiment)
+    with mlflow.start_run(
+        experiment_id=experiment_id, tags=dict(tags), log_system_metrics=system_metrics
+    ) as run:
+        opened = OpenRun(places.run, Note(places.tracking_uri, run.info.run_id))
+        opened.write()
+        try:
+            yield TrackedRun(places.tracking_uri, experiment_id, run.info.run_id)
+        except Exception as error:
+            _end(opened, "FAILED", str(error)[:MAX_TAG])
+            raise
+        except BaseException:  # Ctrl-C, a signal or a cancelled task; MLflow would say FAILED
+            _end(opened, "KILLED")
+            raise
+        _end(opened, "FINISHED")
+
+
+def _quiet() -> None:
+    """Keep what MLflow logs from the terminal, but for its errors.
+
+    Of a database that fails it logs the stack and raises the error as well, which is told.
+    """
+    for name in ("mlflow", "alembic"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
+
+
+def _end(opened: OpenRun, status: str, why: str = "") -> None:
+    """End the active run; an MLflow that does not take it now is told by the next command."""
+    import mlflow
+
+    opened.ends_as(status, why)
+    try:
+        check_reachable(opened.tracking_uri)
+        if why:
+            mlflow.set_tag("millrace.error", why)
+        mlflow.end_run(status)
+        opened.forget()
+    except Exception as error:  # one that is under way already is the one to tell
+        if status == "FINISHED" and not opened.is_noted:
+            raise
+        log.warning("MLflow was not told that its run is %s: %s", status, one_line(str(error)))
+        opened.close()
+        with _hurried(), suppress(Exception):
+            mlflow.end_run(status)
+
+
+@contextmanager
+def _hurried() -> Iterator[None]:
+    """Let MLflow's client wait a second for an answer, once: the last ones were not given."""
+    before = {name: os.environ.get(name) for name in HURRIED}
+    os.environ.update(HURRIED)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None) if value is None else os.environ.update({name: value})
+
+
+def _experiment(places: Places, name: str) -> str:
+    """Return the id of an experiment, made with its artifacts under the home when embedded."""
+    from mlflow.exceptions import MlflowException
+    from sqlalchemy.exc import SQLAlchemyError
+
+    require_database(places.tracking_uri, service="MLflow", setting="MLFLOW_TRACKING_URI")
+    embedded = not places.tracking_uri.startswith(("http://", "https://"))
+    location = f"{places.artifacts.as_uri()}/{name}" if embedded else None
+    try:
+        store = client(places.tracking_uri)
+        known = store.get_experiment_by_name(name)
+        if known is not None and known.lifecycle_stage == "deleted":
+            store.restore_experiment(known.experiment_id)
+        if known is not None:
+            require_own(known.artifact_location, places)
+        found = str(known.experiment_id if known else store.create_experiment(name, location))
+        if known is None or known.tags.get(KIND) != KIND_OF_OURS:
+            store.set_experiment_tag(found, KIND, KIND_OF_OURS)
+        return found
+    except (MlflowException, SQLAlchemyError) as error:
+        raise WorkError(
+            f"MLflow's experiment {name!r} cannot be opened",
+            seen=str(error).splitlines()[0],
+            hint=f"check MLFLOW_TRACKING_URI (now {places.tracking_uri})",
+        ) from error
+
+
+def _flat(prefix: str, values: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
+    for name, value in values.items():
+        if isinstance(value, Mapping) and value:
+            yield from _flat(f"{prefix}{name}.", value)
+        else:
+            yield f"{prefix}{name}", value
+
+
+def _json(values: Mapping[str, object]) -> str:
+    import json
+
+    return json.dumps(values)

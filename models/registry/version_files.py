@@ -1,0 +1,340 @@
+"""The files of a registered version: what they are, and how they come from MLflow, checked.
+
+A version of one graph is a folder with `model.onnx`; one of a language model has the files of its
+form in `form/`. Beside them is the evidence.
+"""
+
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from millrace.models.common.arrays import Array
+from millrace.models.common.bounded_files import bounded_arrays, bounded_json, bounded_text
+from millrace.models.common.digest import GRAPH, digest_of, digest_of_all, digest_of_model
+from millrace.models.common.errors import InputError, MillraceError, TransientError
+from millrace.models.inference.features import TEXT, Encoding, text_request
+from millrace.models.inference.model_input import FEATURES
+from millrace.models.registry.artifact_store import MOST_FILES, StoredFolder, require_room
+from millrace.models.registry.evidence_check import require_readable
+from millrace.models.registry.tracking import client
+
+DIGEST_TAG = "millrace.digest"
+EVIDENCE_TAG = "millrace.evidence"
+"""Digest of the evidence, the certificate among it."""
+KIND_TAG = "millrace.kind"
+FORM = "form"
+"""Folder of a language model's files."""
+EXTRA = "extra_files"
+"""Folder of the evidence in the artifact store; in a package it lies beside the model."""
+GRAPH_BYTES = (2 << 30) - 1
+"""ONNX with its weights inside is one message of protobuf, which may be no larger."""
+EVIDENCE_BYTES = 1 << 30
+"""Of one file; what is read of it is less, see `models/common/bounded_files.py`."""
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+"""Of such a file."""
+
+KindName = Literal["graph", "language"]
+"""graph: one ONNX file, tensors in and out. language: the files of one form of a decoder, text in
+and out.
+"""
+EXTRA_FILES = ("encoding.json", "certificate.json", "golden.npz", "pipeline.yaml")
+EVIDENCE: Mapping[KindName, tuple[str, ...]] = {
+    "graph": EXTRA_FILES,
+    "language": ("certificate.json", "golden.json", "pipeline.yaml"),
+}
+"""What lies beside a model, by its kind."""
+
+
+@dataclass(frozen=True)
+class ModelVersion:
+    """One version of a registered model.
+
+    Attributes:
+        model: registered model.
+        version: its number; Triton serves it under the same one.
+        digest: of its files, see `digest_of_model`; empty if it was not registered by Millrace.
+        run_id: run that made it.
+        aliases: aliases that point at it.
+        tags: its tags.
+        source: where its files are, as it was registered.
+    """
+
+    model: str
+    version: int
+    digest: str
+    run_id: str
+    aliases: tuple[str, ...] = ()
+    tags: Mapping[str, str] = field(default_factory=dict)
+    source: str = ""
+
+    @property
+    def kind(self) -> KindName:
+        """What kind of model it is; one that an earlier Millrace registered is a graph."""
+        return "language" if self.tags.get(KIND_TAG) == "language" else "graph"
+
+
+@dataclass(frozen=True)
+class Package:
+    """The files of a fetched version, digest checked.
+
+    Attributes:
+        version: which version it is.
+        files: the model's files, by name.
+        folder: where the other files are.
+        untrusted: why it is worked with though it is not signed; empty if it is.
+    """
+
+    version: ModelVersion
+    files: Mapping[str, Path]
+    folder: Path
+    untrusted: str = ""
+
+    def text(self, name: str) -> str:
+        """Return a file of the evidence as text.
+
+        Raises:
+            ValueError: it is too large, or no text.
+        """
+        return bounded_text(self.folder / name)
+
+    @contextmanager
+    def _read(self, name: str) -> Iterator[None]:
+        """Tell what the block cannot read of a file as the fault of the version."""
+        try:
+            yield
+        except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
+            raise unreadable(self.version, name, error) from error
+
+    @property
+    def graph(self) -> "GraphPackage":
+        """This version as what it is, a graph.
+
+        Raises:
+            InputError: it is none.
+        """
+        if isinstance(self, GraphPackage):
+            return self
+        raise InputError(
+            f"{self.version.model} version {self.version.version} is a language model",
+            valid="a version that takes rows and gives a class or a number",
+            hint="name another model",
+        )
+
+
+@dataclass(frozen=True)
+class GraphPackage(Package):
+    """A version that is one ONNX file."""
+
+    @property
+    def model(self) -> Path:
+        """The ONNX file."""
+        return self.files[GRAPH]
+
+    @cached_property
+    def encoding(self) -> Encoding:
+        """Rows to tensors."""
+        with self._read("encoding.json"):
+            return Encoding.from_json(self.text("encoding.json"))
+
+    def golden(self) -> tuple[Array, Array]:
+        """Return the golden batch and PyTorch's answers to it."""
+        name = self.encoding.input.name
+        with self._read("golden.npz"):
+            arrays = bounded_arrays(self.folder / "golden.npz")
+            return arrays[name], arrays["answers"]
+
+    def golden_request(self) -> dict[str, Array]:
+        """Return the golden batch as a client sends it."""
+        tokenizer = self.encoding.tokenizer
+        with self._read("golden.npz"):
+            arrays = bounded_arrays(self.folder / "golden.npz")
+            if tokenizer is None:
+                return {FEATURES: arrays[FEATURES]}
+            return text_request(bounded_json(str(arrays[TEXT].item())))
+
+
+@dataclass(frozen=True)
+class LanguagePackage(Package):
+    """A version that continues texts."""
+
+    def golden(self) -> Mapping[str, Any]:
+        """Return what it was asked and answered when it was certified."""
+        return dict(bounded_json(self.text("golden.json")))
+
+
+def unreadable(version: ModelVersion, what: str, error: Exception) -> InputError:
+    """Return the error of a file of a version that cannot be read."""
+    lines = str(error).splitlines() or [""]
+    return InputError(
+        f"the {what} of {version.model} version {version.version} cannot be read",
+        seen=lines[0] if isinstance(error, ValueError) else f"{type(error).__name__}: {lines[0]}",
+        hint="register the model again",
+    )
+
+
+def fetched(version: ModelVersion, tracking_uri: str, cache: Path) -> Package:
+    """Return the files of a version, from the cache if they are there.
+
+    Args:
+        version: which one.
+        tracking_uri: of the MLflow that has it.
+        cache: folder for fetched versions, by digest.
+
+    Raises:
+        InputError: the version was not made by Millrace, or its files are not the ones that
+            were registered.
+        TransientError: the artifact store does not answer.
+    """
+    if not version.digest:
+        raise InputError(
+            f"{version.model} version {version.version} has no digest",
+            valid=f"a version registered by Millrace, with the tag {DIGEST_TAG}",
+            hint="point the alias at another version",
+        )
+    folder = cache / version.model / f"{version.version}-{version.digest[:16]}"
+    if not folder.exists():
+        _download(version, tracking_uri, folder)
+    if not _is_whole(folder, version):  # damaged since it was kept
+        shutil.rmtree(folder)
+        _download(version, tracking_uri, folder)
+    kind = LanguagePackage if version.kind == "language" else GraphPackage
+    return kind(version, _model_files(folder, version), folder)
+
+
+def _download(version: ModelVersion, tracking_uri: str, folder: Path) -> None:
+    """Download into a staging folder, check, and only then give it its name."""
+    cache = folder.parent.parent
+    cache.mkdir(parents=True, exist_ok=True)
+    with _store_errors(version):
+        # Not models:/NAME/N: its registry is one for the whole process.
+        uri = client(tracking_uri).get_model_version_download_uri(
+            version.model, str(version.version)
+        )
+        stored = StoredFolder(uri, tracking_uri)
+        files = _listed(stored, version)
+    require_room(sum(files.values()), cache, f"{version.model} version {version.version}")
+    with tempfile.TemporaryDirectory(dir=cache) as staging:
+        kept = Path(staging) / "package"
+        kept.mkdir()
+        for path, size in files.items():
+            to = kept / path.removeprefix(f"{EXTRA}/")
+            to.parent.mkdir(exist_ok=True)
+            with _store_errors(version):
+                stored.fetch(path, size, to)
+        # Before it gets its name: a download that went wrong is not kept, and tried again.
+        _check_digests(kept, version)
+        require_readable(kept, f"{version.model} version {version.version}")
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        if not folder.exists():
+            kept.rename(folder)
+
+
+def _listed(stored: StoredFolder, version: ModelVersion) -> dict[str, int]:
+    """Return path and size of each file that a version consists of; others are left alone.
+
+    Raises:
+        InputError: one is not there, or no version of ours has such files.
+    """
+    extra = stored.sizes(EXTRA)
+    found = {f"{EXTRA}/{name}": extra.get(name) for name in EVIDENCE[version.kind]}
+    most = dict.fromkeys(found, EVIDENCE_BYTES)
+    if version.kind == "language":
+        sizes = stored.sizes(FORM)
+        found |= {f"{FORM}/{name}": sizes[name] for name in sorted(sizes) if NAME.fullmatch(name)}
+    else:
+        found[GRAPH], most[GRAPH] = stored.sizes().get(GRAPH), GRAPH_BYTES
+    if len(found) > MOST_FILES:
+        raise _not_ours(version, f"{len(found):,} files", f"at most {MOST_FILES:,} files")
+    files: dict[str, int] = {}
+    for path, size in found.items():
+        if size is None:
+            raise _lacks(version, path)
+        if size > most.get(path, size):
+            raise _not_ours(version, f"{path} of {size:,} bytes", f"at most {most[path]:,} bytes")
+        files[path] = size
+    return files
+
+
+def _lacks(version: ModelVersion, path: str) -> InputError:
+    return InputError(
+        f"{version.model} version {version.version} has no {Path(path).name}",
+        valid=f"a version registered by Millrace, with {', '.join(EVIDENCE[version.kind])}",
+        hint="point the alias at another version",
+    )
+
+
+def _not_ours(version: ModelVersion, seen: str, valid: str) -> InputError:
+    return InputError(
+        f"{version.model} version {version.version} has files that Millrace registers for none",
+        seen=seen,
+        valid=valid,
+        hint="point the alias at another version",
+    )
+
+
+def _model_files(folder: Path, version: ModelVersion) -> dict[str, Path]:
+    if version.kind == "language":
+        return {file.name: file for file in sorted((folder / FORM).glob("*"))}
+    return {GRAPH: folder / GRAPH}
+
+
+@contextmanager
+def _store_errors(version: ModelVersion) -> Iterator[None]:
+    """Tell an error of the artifact store as ours."""
+    from mlflow.exceptions import MlflowException
+
+    try:
+        yield
+    except (MlflowException, OSError) as error:
+        raise _unfetched(version, error) from error
+
+
+def _unfetched(version: ModelVersion, error: Exception) -> MillraceError:
+    """Return why the files did not come: they are not there, or the store does not answer."""
+    gone = isinstance(error, FileNotFoundError) or (
+        getattr(error, "error_code", "") in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE")
+    )
+    kind = InputError if gone else TransientError
+    return kind(
+        f"the files of {version.model} version {version.version} cannot be fetched",
+        seen=str(error).splitlines()[0] if str(error) else type(error).__name__,
+        hint="check the artifact store of MLflow",
+    )
+
+
+def _check_digests(folder: Path, version: ModelVersion) -> None:
+    """Raise unless the files are those that were registered.
+
+    A version that an earlier Millrace registered has no digest of its evidence.
+    """
+    evidence = version.tags.get(EVIDENCE_TAG)
+    files = _model_files(folder, version)
+    what = GRAPH if version.kind == "graph" else "its model"
+    found = {what: digest_of_model({name: digest_of(file) for name, file in files.items()})}
+    wanted = {what: version.digest}
+    if evidence is not None:
+        beside = {name: folder / name for name in EVIDENCE[version.kind]}
+        found["its evidence"] = digest_of_all(beside)
+        wanted["its evidence"] = evidence
+    if found != wanted:
+        what = next(name for name in wanted if found[name] != wanted[name])
+        raise InputError(
+            f"{version.model} version {version.version} is not the file that was registered",
+            seen=f"sha256 {found[what]} of {what}",
+            valid=f"sha256 {wanted[what]}",
+            hint="register the model again, or point the alias at another version",
+        )
+
+
+def _is_whole(folder: Path, version: ModelVersion) -> bool:
+    try:
+        _check_digests(folder, version)
+    except (InputError, OSError):
+        return False
+    return True

@@ -1,0 +1,1 @@
+"""The training loop and Ray Train around it."""

@@ -1,0 +1,1 @@
+"""Smaller models by training: distillation, pruning, quantization-aware training."""

@@ -1,0 +1,138 @@
+"""The pictures of a training run, for MLflow."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from millrace.models.common.arrays import Array
+
+
+def learning_curves(history: Sequence[dict[str, float]], metric: str) -> Figure:
+    """Draw loss and metric by epoch, train and validation beside each other.
+
+    Where pruning or rounding began there is a line.
+
+    Args:
+        history: metrics of every epoch, with `sparsity` and `quantized` where there was either.
+        metric: name of the task metric.
+    """
+    figure = Figure(figsize=(9, 3.6), layout="constrained")
+    epochs = [entry["epoch"] for entry in history]
+    for axes, name in zip(figure.subplots(1, 2), ("loss", metric), strict=True):
+        for split, style in (("train", "--"), ("validation", "-")):
+            values = [entry[f"{split}_{name}"] for entry in history]
+            axes.plot(epochs, values, style, label=split, linewidth=1.8)
+        for number, (what, epoch) in enumerate(_beginnings(history).items()):
+            axes.axvline(epoch, color=f"C{2 + number}", linestyle=":", label=f"{what} begins")
+        axes.set_xlabel("epoch")
+        axes.set_title(name)
+        axes.grid(alpha=0.3)
+        axes.legend(frameon=False)
+        axes.xaxis.get_major_locator().set_params(integer=True)
+    return figure
+
+
+def _beginnings(history: Sequence[dict[str, float]]) -> dict[str, float]:
+    """Return the first epoch with pruning, and with rounding, where there was one."""
+    names = {"sparsity": "pruning", "quantized": "rounding"}
+    epochs = {
+        what: [entry["epoch"] for entry in history if entry.get(name, 0.0) > 0]
+        for name, what in names.items()
+    }
+    return {what: found[0] for what, found in epochs.items() if found}
+
+
+def confusion_matrix(predicted: Array, target: Array, labels: Sequence[str | int | bool]) -> Figure:
+    """Draw how often each class was taken for each other on the test split.
+
+    Args:
+        predicted: int `[rows]`, positions in `labels`.
+        target: int `[rows]`, likewise.
+        labels: the classes; only counts are written where there are at most 20.
+    """
+    size = len(labels)
+    counts = np.zeros((size, size), dtype=int)
+    np.add.at(counts, (target, predicted), 1)
+    width = min(4 + 0.35 * size, 14)
+    figure = Figure(figsize=(width, width * 0.9), layout="constrained")
+    axes = figure.subplots()
+    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    figure.colorbar(axes.imshow(shares, cmap="Blues", vmin=0, vmax=1), label="share of the class")
+    axes.set(xlabel="predicted", ylabel="true", title=f"test split, {len(target):,} rows")
+    if size <= 20:
+        axes.set_xticks(range(size), [str(label) for label in labels], rotation=45, ha="right")
+        axes.set_yticks(range(size), [str(label) for label in labels])
+        for row, column in zip(*np.nonzero(counts), strict=True):
+            color = "white" if shares[row, column] > 0.5 else "black"
+            axes.text(column, row, counts[row, column], ha="center", va="center", color=color)
+    return figure
+
+
+def predicted_against_true(predicted: Array, target: Array) -> Figure:
+    """Draw predicted against true values of a regression on the test split."""
+    figure = Figure(figsize=(5, 4.6), layout="constrained")
+    axes = figure.subplots()
+    axes.scatter(target, predicted, s=10, alpha=0.5)
+    low, high = float(min(target.min(), predicted.min())), float(max(target.max(), predicted.max()))
+    axes.plot([low, high], [low, high], color="grey", linewidth=1)
+    axes.set(xlabel="true", ylabel="predicted", title=f"test split, {len(target):,} rows")
+    axes.grid(alpha=0.3)
+    return figure
+
+
+@dataclass(frozen=True)
+class FormPoint:
+    """A form of a model as a point.
+
+    Attributes:
+        name: of the form.
+        cost_ms: what speed is chosen by: the median of one row, or a row's share of a full batch.
+        metric: on the test split.
+        size_bytes: of its file.
+        in_front: whether no other form is better in all of these.
+        refused: whether it missed a gate.
+        chosen: whether it is the one that was registered.
+    """
+
+    name: str
+    cost_ms: float
+    metric: float
+    size_bytes: int
+    in_front: bool
+    refused: bool
+    chosen: bool = False
+
+
+def pareto_front(forms: Sequence[FormPoint], metric: str, cost: str) -> Figure:
+    """Draw metric against speed, the area of a point by its size; the front is filled.
+
+    Args:
+        forms: every form that was measured.
+        metric: its name.
+        cost: what the milliseconds are of.
+    """
+    figure = Figure(figsize=(9, 5), layout="constrained")
+    axes = figure.subplots()
+    largest = max(form.size_bytes for form in forms)
+    for number, form in enumerate(forms):
+        color = f"C{number % 10}"
+        style: dict[str, Any] = {
+            "marker": "X" if form.refused else "o",
+            "facecolor": color if form.in_front else "none",
+            "edgecolor": color,
+            "linewidth": 1.8,
+            "alpha": 0.75,
+        }
+        area = 60 + 500 * form.size_bytes / largest
+        axes.scatter(form.cost_ms, form.metric, s=area, **style)
+        size = f"{form.size_bytes / 1024:,.0f} KiB"
+        label = f"{form.name.removeprefix('onnx-')}, {size}{' ← chosen' * form.chosen}"
+        axes.scatter([], [], s=60, label=label, **style)  # in the legend all have one size
+    axes.set(xlabel=f"{cost}, ms", ylabel=metric, title="filled: Pareto front; ✕: refused")
+    axes.margins(0.15)
+    axes.grid(alpha=0.3)
+    figure.legend(loc="outside right upper", frameon=False, labelspacing=1.2)
+    return figure

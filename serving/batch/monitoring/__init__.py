@@ -1,0 +1,1 @@
+"""What a batch job says of itself: progress, throughput, drift, agreement."""

@@ -1,0 +1,149 @@
+"""Where vLLM answers a night of prompts: on the GPUs of Ray, by the Python that has it."""
+
+import json
+import os
+import platform
+import shlex
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from millrace.models.common.errors import InputError, TransientError
+
+SECONDS = 600
+"""To start a process on a machine with a GPU and import vLLM there."""
+SOME_OF_A_GPU = 0.01
+"""It brings a task to a machine that has one."""
+NO_USAGE_STATS = {"VLLM_NO_USAGE_STATS": "1"}
+"""DO_NOT_TRACK is set already, to a word that vLLM does not take for yes."""
+QUESTION = (
+    "import json, platform, ray, ray.data.llm, vllm; print(json.dumps("
+    "{'python': platform.python_version(), 'ray': ray.__version__, 'vllm': vllm.__version__}))"
+)
+FEWER = "lower batch.num_actors or serving.generation.tensor_parallel_size"
+ELSEWHERE = (
+    "set RAY_ADDRESS to a cluster with GPUs, or point the alias at a version whose form's name "
+    "begins with openvino"
+)
+
+
+def engines_of(wanted: int | None, gpus: float, gpus_each: int) -> int:
+    """Return how many engines answer.
+
+    Args:
+        wanted: as the pipeline says; None for as many as there is room for.
+        gpus: what Ray has.
+        gpus_each: what an engine takes.
+
+    Raises:
+        InputError: there are too few.
+    """
+    there = int(gpus)
+    engines = wanted or max(there // gpus_each, 1)
+    if engines * gpus_each <= there:
+        return engines
+    raise InputError(
+        "there are too few GPUs for vLLM" if there else "there is no GPU for vLLM",
+        seen=f"Ray has {there or 'no'} GPU{'s' * (there > 1)}",
+        valid=f"{engines * gpus_each}: batch.num_actors engines ({engines}) of "
+        f"serving.generation.tensor_parallel_size ({gpus_each})",
+        hint=FEWER if there else ELSEWHERE,
+    )
+
+
+def gpus_of_ray() -> float:
+    """Return how many GPUs the Ray has that is connected, used or not."""
+    there: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
+    return there.get("GPU", 0.0)
+
+
+def runtime_env_of(python: Path | None) -> dict[str, Any]:
+    """Return the runtime environment of the processes that hold an engine.
+
+    Args:
+        python: of an environment that has vLLM, at that path on every machine with a GPU; None
+            for that of Ray itself.
+    """
+    found: dict[str, Any] = {"env_vars": NO_USAGE_STATS}
+    # Ray puts it into a line for bash as it is.
+    return found if python is None else {**found, "py_executable": shlex.quote(str(python))}
+
+
+def vllm_version(python: Path | None, seconds: float = SECONDS) -> str:
+    """Return the version of vLLM where Ray would start an engine.
+
+    Args:
+        python: as for `runtime_env_of`.
+        seconds: to wait for a GPU, and for vLLM to be imported beside it.
+
+    Raises:
+        InputError: that Python cannot import it, or has another Ray or is another Python.
+        TransientError: there was no answer in time.
+    """
+    options = {"num_cpus": 0, "num_gpus": SOME_OF_A_GPU, "max_retries": 0}
+    asked = ray.remote(ask).options(**options).remote(python)
+    try:
+        told = ray.get(asked, timeout=seconds)
+    except ray.exceptions.RayError as error:
+        ray.cancel(asked, force=True)
+        raise TransientError(
+            "no machine with a GPU said whether it has vLLM",
+            seen=f"nothing in {seconds:g} s"
+            if isinstance(error, ray.exceptions.GetTimeoutError)
+            else str(error).partition("\n")[0],
+            hint="see by `ray status` whether other jobs hold the GPUs, and try again",
+        ) from error
+    return require(told, python)
+
+
+def ask(python: Path | None) -> dict[str, str]:
+    """Return which vLLM, Ray and Python are here, or the `fault` of looking; in a task of Ray.
+
+    Args:
+        python: as for `runtime_env_of`.
+    """
+    command = [str(python or sys.executable), "-c", QUESTION]
+    environment = {**os.environ, **NO_USAGE_STATS}
+    try:
+        said = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    except OSError as error:
+        return {"fault": str(error)}
+    except subprocess.CalledProcessError as error:
+        return {"fault": (error.stderr.strip().splitlines() or ["it ended without a word"])[-1]}
+    # vLLM logs to the same place
+    found: dict[str, str] = json.loads(said.stdout.strip().splitlines()[-1])
+    return found
+
+
+def require(told: Mapping[str, str], python: Path | None) -> str:
+    """Return the version of vLLM.
+
+    Args:
+        told: what `ask` returned.
+        python: what it was asked by.
+
+    Raises:
+        InputError: there is none, or a Ray or a Python that this one cannot work with.
+    """
+    own = {"python": _short(platform.python_version()), "ray": ray.__version__}
+    fault = told.get("fault")
+    if fault is None:
+        others = {"python": _short(told["python"]), "ray": told["ray"]}
+        if others == own:
+            return told["vllm"]
+        fault = f"Python {others['python']} with ray {others['ray']}"
+    raise InputError(
+        "the environment of vLLM cannot answer prompts",
+        seen=f"{fault}, by {python or 'the Python of Ray'}",
+        valid=f"Python {own['python']} with vllm and ray[data]=={own['ray']}",
+        hint="install them in one environment on every machine with a GPU, and set "
+        "MILLRACE_VLLM_PYTHON to its Python",
+    )
+
+
+def _short(version: str) -> str:
+    return version.rpartition(".")[0]

@@ -1,0 +1,1 @@
+"""A release: what the registry wants becomes what every replica serves."""

@@ -1,0 +1,129 @@
+"""The release table: a Delta table to which every release appends one row, and nothing else."""
+
+import json
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+
+from millrace.models.common.errors import TransientError
+from millrace.models.common.installation import Places
+from millrace.models.data.sources.delta_files import dataset_of
+from millrace.serving.release.release_state import Release
+
+TICK = timedelta(microseconds=1)
+TRIES = 5
+SCHEMA = pa.schema(
+    {
+        "id": pa.string(),
+        "at": pa.timestamp("us", "UTC"),
+        "model": pa.string(),
+        "kind": pa.string(),
+        "version": pa.int64(),
+        "previous": pa.int64(),
+        "digest": pa.string(),
+        "asked_by": pa.string(),
+        "reason": pa.string(),
+        "evidence": pa.string(),
+        "link": pa.string(),
+        "seconds": pa.float64(),
+    }
+)
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """The release table of an installation.
+
+    Attributes:
+        uri: the Delta table, a path or a URI.
+    """
+
+    uri: str
+
+    def append(self, release: Release) -> None:
+        """Add an event in a commit of its own.
+
+        Its time is after that of every event of the model, whatever the clock says: the order of
+        events is what a release goes by.
+
+        Raises:
+            TransientError: the table cannot be read or written.
+        """
+        earlier = self.releases(release.model)
+        newest = max((each.at for each in earlier), default=release.at - TICK)
+        release = replace(release, at=max(release.at, newest + TICK))
+        values = vars(release) | {"evidence": json.dumps(dict(release.evidence))}
+        row = pa.Table.from_pylist([{name: values[name] for name in SCHEMA.names}], SCHEMA)
+        try:
+            self._write(row)
+        except (DeltaError, OSError) as error:
+            raise TransientError(
+                "the release table cannot be written",
+                seen=str(error).splitlines()[0],
+                hint=f"check {self.uri}; release again, nothing that serves was changed by this",
+            ) from error
+
+    def _write(self, row: pa.Table) -> None:
+        """Append; again where others made the table at the same moment."""
+        for _ in range(TRIES - 1):
+            with suppress(CommitFailedError):
+                write_deltalake(self.uri, row, mode="append")
+                return
+        write_deltalake(self.uri, row, mode="append")
+
+    def releases(self, model: str | None = None) -> tuple[Release, ...]:
+        """Return the events of one model or of all, oldest first.
+
+        Raises:
+            TransientError: the table cannot be read.
+        """
+        try:
+            if not _is_there(self.uri):
+                return ()
+            rows = dataset_of(DeltaTable(self.uri)).to_table()
+        except (DeltaError, OSError) as error:
+            raise TransientError(
+                "the release table cannot be read",
+                seen=str(error).splitlines()[0],
+                hint=f"check {self.uri}",
+            ) from error
+        if model is not None:
+            rows = rows.filter(pc.equal(rows["model"], model))
+        return tuple(_release(row) for row in rows.sort_by("at").to_pylist())
+
+    def by_model(self, model: str | None = None) -> dict[str, tuple[Release, ...]]:
+        """Return the events of every model or of one, oldest first."""
+        return _grouped(self.releases(model))
+
+
+def ledger_of(places: Places) -> Ledger:
+    """Return the release table of an installation."""
+    return Ledger(places.table("releases"))
+
+
+def _grouped(releases: Iterable[Release]) -> dict[str, tuple[Release, ...]]:
+    found: dict[str, tuple[Release, ...]] = {}
+    for release in releases:
+        found[release.model] = (*found.get(release.model, ()), release)
+    return found
+
+
+def _is_there(uri: str) -> bool:
+    if "://" not in uri and not Path(uri).exists():
+        return False
+    try:
+        return bool(DeltaTable.is_deltatable(uri))
+    except TableNotFoundError:
+        return False
+
+
+def _release(row: dict[str, object]) -> Release:
+    values = {**row, "evidence": json.loads(str(row["evidence"]))}
+    return Release(**values)

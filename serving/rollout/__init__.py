@@ -1,0 +1,1 @@
+"""A rollout: traffic shared between two versions, and the tests that decide."""

@@ -1,0 +1,145 @@
+"""Putting the splitter before a model on a replica, and taking it away again.
+
+The order of loads in which no request fails, however many are in flight:
+
+1. `divert`: the arms are loaded while the model serves as before. Only then the model's
+   configuration becomes the splitter's and the model is loaded: Triton starts the splitter beside
+   what serves, and switches when it is ready. Requests that are in flight end where they began.
+2. `divert` again with another weight: Triton does the same with the next splitter.
+3. The model's plain configuration is written and loaded, as in any switch of versions.
+4. `dismantle`: the arms stay until the last splitter has answered its last request, which is when
+   Triton deletes its counters, and are unloaded then.
+
+A model that is unloaded, or whose arms are unloaded first, fails requests. Requests that ask for a
+version by its number get an answer for the champion's alone while the splitter serves.
+
+A splitter whose process is killed is not started again by Triton 2.51, and fails requests until its
+model is loaded once more; the same holds for every Python-based backend.
+"""
+
+import time
+from collections.abc import Callable
+
+from millrace.models.common.errors import MillraceError, TransientError, WorkError
+from millrace.serving.rollout import split_metrics
+from millrace.serving.rollout.rollout import Split, arms_config, split_of, splitter_config
+from millrace.serving.triton.client import TritonClient
+from millrace.serving.triton.model_config import from_text, loaded_anew
+from millrace.serving.triton.names import ARMS
+from millrace.serving.triton.onnx_graph import Signature
+from millrace.serving.triton.repository import Repository
+from millrace.serving.triton.server_index import ready_versions
+from millrace.serving.triton.signature import signature_of
+from millrace.serving.triton.version_config import one_config_for
+
+DRAIN_SECONDS = 60.0
+POLL_SECONDS = 0.05
+STILL_SECONDS = 5.0
+"""Ten times as long as a splitter that lives leaves its counters as they are."""
+
+
+def current(repository: Repository, model: str) -> Split | None:
+    """Return the step of the rollout that a model's configuration says is on, or None."""
+    config = repository.saved_config(model).config
+    return split_of(from_text(config.decode())) if config else None
+
+
+def divert(
+    split: Split,
+    repository: Repository,
+    client: TritonClient,
+    *,
+    anew: bool = False,
+) -> None:
+    """Serve a step of a rollout on a replica, whatever it serves now.
+
+    Both versions must be staged. The step is loaded anew even if it was loaded: what was counted of
+    it on this replica begins at zero (`split_metrics.Reading.serves` tells whether it is there).
+    Versions that are loaded stay as they are, or are loaded again `anew`.
+
+    Raises:
+        WorkError: the versions do not fit together, or Triton refused one of them; what served
+            before still does, and the model's configuration is the old one again.
+        TransientError: the replica went away.
+    """
+    signature = _common_signature(split, repository)
+    artifact = repository.artifact(split.model, split.candidate)
+    versions = (split.champion, split.candidate)
+    if anew or ready_versions(client.index(), split.arms) != tuple(sorted(versions)):
+        for version in versions:
+            repository.link(split.model, version, split.arms, version)
+        again = loaded_anew() if anew else None
+        repository.write_config(arms_config(split, signature, artifact.serving, again))
+        client.load(split.arms)
+    saved = repository.saved_config(split.model)
+    try:
+        config = splitter_config(split, signature, artifact.serving, artifact.labels)
+        repository.write_config(config, artifact.labels)
+        client.load(split.model)
+    except MillraceError:
+        repository.restore(split.model, saved)
+        raise
+
+
+def dismantle(model: str, client: TritonClient) -> None:
+    """Unload the arms of a model on a replica that serves it by its plain configuration again.
+
+    Their folder may be removed when no replica has them loaded.
+
+    Raises:
+        TransientError: the replica went away, or still has them after a minute.
+    """
+    _wait_for(_Drained(client, model).now)
+    client.unload(model + ARMS)
+    if not _wait_for(lambda: not ready_versions(client.index(), model + ARMS)):
+        raise TransientError(
+            f"Triton still serves {model + ARMS} {DRAIN_SECONDS:g} s after unload",
+            hint="requests in flight keep it; release again later",
+        )
+
+
+def _common_signature(split: Split, repository: Repository) -> Signature:
+    """Return what both versions take and give.
+
+    Raises:
+        WorkError: they differ in it, or in their labels; or they answer in streams.
+    """
+    champion = repository.artifact(split.model, split.champion)
+    candidate = repository.artifact(split.model, split.candidate)
+    both = f"versions {split.champion} and {split.candidate} of {split.model}"
+    hint = "set rollout.kind to direct for this version"
+    if candidate.kind == "language":
+        raise WorkError(f"{both} cannot share requests: they answer in streams", hint=hint)
+    if not one_config_for(champion, candidate) or champion.labels != candidate.labels:
+        raise WorkError(
+            f"{both} cannot share requests: their inputs, outputs or labels differ", hint=hint
+        )
+    return signature_of(candidate)
+
+
+class _Drained:
+    """Whether the splitters of a model have answered their last request.
+
+    Triton deletes the counters of one that ended, and keeps those of one whose process was killed:
+    they stand still, while one that lives moves its own twice a second.
+    """
+
+    def __init__(self, client: TritonClient, model: str) -> None:
+        self._client, self._model = client, model
+        self._seen: object = None
+        self._since = time.monotonic()
+
+    def now(self) -> bool:
+        """Look once more."""
+        flushes = split_metrics.read(self._client.endpoint).flushes(self._model)
+        if flushes != self._seen:
+            self._seen, self._since = flushes, time.monotonic()
+        return not flushes or time.monotonic() - self._since >= STILL_SECONDS
+
+
+def _wait_for(condition: Callable[[], bool]) -> bool:
+    """Wait until it holds, and tell whether it does."""
+    deadline = time.monotonic() + DRAIN_SECONDS
+    while not (holds := condition()) and time.monotonic() < deadline:
+        time.sleep(POLL_SECONDS)
+    return holds

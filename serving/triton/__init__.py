@@ -1,0 +1,1 @@
+"""Triton Inference Server: its process, its repository, its client."""

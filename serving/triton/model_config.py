@@ -1,0 +1,198 @@
+"""`config.pbtxt`, written with Triton's own protobuf classes.
+
+It is the same file for NVIDIA's container and for the embedded server: the backend is called
+`onnxruntime` in both, and its parameters have the C++ backend's names. The one for text is in
+Python in both.
+"""
+
+import time
+from collections.abc import Collection, Mapping, Sequence
+
+from google.protobuf import text_format
+from onnx import TensorProto
+from tritonclient.grpc import model_config_pb2 as pb
+
+from millrace.models.common.errors import InputError, WorkError
+from millrace.models.config.serving_spec import ServingSpec
+from millrace.serving.triton.accelerator import accelerators_of
+from millrace.serving.triton.onnx_graph import DYNAMIC, Signature, TensorSpec
+from millrace.serving.triton.text_signature import BACKEND as TEXT_BACKEND
+
+LABELS = "labels.txt"
+TYPES: Mapping[int, int] = {
+    TensorProto.BOOL: pb.TYPE_BOOL,
+    TensorProto.UINT8: pb.TYPE_UINT8,
+    TensorProto.UINT16: pb.TYPE_UINT16,
+    TensorProto.UINT32: pb.TYPE_UINT32,
+    TensorProto.UINT64: pb.TYPE_UINT64,
+    TensorProto.INT8: pb.TYPE_INT8,
+    TensorProto.INT16: pb.TYPE_INT16,
+    TensorProto.INT32: pb.TYPE_INT32,
+    TensorProto.INT64: pb.TYPE_INT64,
+    TensorProto.FLOAT16: pb.TYPE_FP16,
+    TensorProto.FLOAT: pb.TYPE_FP32,
+    TensorProto.DOUBLE: pb.TYPE_FP64,
+    TensorProto.STRING: pb.TYPE_STRING,
+}
+
+KINDS = {"cpu": pb.ModelInstanceGroup.KIND_CPU, "gpu": pb.ModelInstanceGroup.KIND_GPU}
+
+
+def latest(count: int = 1) -> pb.ModelVersionPolicy:
+    """Serve the `count` highest version numbers on disk."""
+    return pb.ModelVersionPolicy(latest=pb.ModelVersionPolicy.Latest(num_versions=count))
+
+
+def specific(versions: Collection[int]) -> pb.ModelVersionPolicy:
+    """Serve these versions; a request that names none gets the highest of them."""
+    return pb.ModelVersionPolicy(specific=pb.ModelVersionPolicy.Specific(versions=sorted(versions)))
+
+
+def model_config(
+    name: str,
+    signature: Signature,
+    serving: ServingSpec,
+    *,
+    version_policy: pb.ModelVersionPolicy,
+    labels: Sequence[str] = (),
+    dynamic_batching: bool = True,
+    parameters: Mapping[str, str] | None = None,
+) -> pb.ModelConfig:
+    """Return the configuration of a model.
+
+    A graph whose first dimensions are not one dynamic batch is served as it is, `max_batch_size` 0.
+
+    Args:
+        name: the model, which is also its folder.
+        signature: inputs and outputs as the graph declares them.
+        serving: batching, instances and threads, and where they run.
+        version_policy: `latest(n)` or `specific(versions)`.
+        labels: class names; set on the outputs that have as many elements.
+        dynamic_batching: merge requests that wait into one execution.
+        parameters: more parameters of the onnxruntime backend, by its own names.
+
+    Raises:
+        InputError: a tensor has a type that Triton cannot serve, or a dynamic dimension that the
+            accelerator cannot.
+    """
+    size = serving.max_batch_size if signature.batches else 0
+    config = pb.ModelConfig(
+        name=name,
+        backend=signature.backend,
+        max_batch_size=size,
+        version_policy=version_policy,
+        input=[_input(spec, size) for spec in signature.inputs],
+        output=[_output(spec, size, labels) for spec in signature.outputs],
+        instance_group=[
+            pb.ModelInstanceGroup(count=serving.instance_count, kind=KINDS[serving.device])
+        ],
+        model_warmup=_warmups(signature, size),
+    )
+    if size and dynamic_batching:
+        delay = serving.max_queue_delay_microseconds
+        config.dynamic_batching.CopyFrom(
+            pb.ModelDynamicBatching(max_queue_delay_microseconds=delay)
+        )
+    if serving.accelerator is not None:
+        _require_fixed_rows(signature, size)
+        config.optimization.CopyFrom(accelerators_of(serving.accelerator))
+    values = {"intra_op_thread_count": str(serving.intra_op_thread_count), **(parameters or {})}
+    for key, value in values.items():
+        config.parameters[key].string_value = value
+    return config
+
+
+def loaded_anew() -> dict[str, str]:
+    """Return a parameter that nothing reads: Triton loads nothing again that is as it was."""
+    return {"loaded_anew": f"{time.time():.3f}"}
+
+
+def to_text(config: pb.ModelConfig) -> str:
+    """Return the contents of `config.pbtxt`."""
+    return str(text_format.MessageToString(config))
+
+
+def from_text(text: str) -> pb.ModelConfig:
+    """Parse the contents of a `config.pbtxt`.
+
+    Raises:
+        WorkError: it is not a model configuration.
+    """
+    try:
+        return text_format.Parse(text, pb.ModelConfig())
+    except text_format.ParseError as error:
+        raise WorkError(
+            "a config.pbtxt cannot be read",
+            seen=error,
+            valid="a Triton model configuration",
+            hint="delete the file; the next release writes it again",
+        ) from error
+
+
+def _dims(spec: TensorSpec, size: int) -> tuple[int, ...]:
+    """Return the shape without the batch."""
+    return spec.shape[1:] if size else spec.shape
+
+
+def _type(spec: TensorSpec) -> int:
+    if spec.elem_type not in TYPES:
+        raise InputError(
+            f"the tensor {spec.name!r} cannot be served",
+            seen=TensorProto.DataType.Name(spec.elem_type),
+            valid=", ".join(TensorProto.DataType.Name(known) for known in TYPES),
+            hint="cast it inside the model",
+        )
+    return TYPES[spec.elem_type]
+
+
+def _input(spec: TensorSpec, size: int) -> pb.ModelInput:
+    dims = _dims(spec, size)
+    tensor = pb.ModelInput(name=spec.name, data_type=_type(spec), dims=dims or (1,))
+    if not dims:  # Triton has no empty dims: one element for the client, none for the backend
+        tensor.reshape.CopyFrom(pb.ModelTensorReshape())
+    return tensor
+
+
+def _output(spec: TensorSpec, size: int, labels: Sequence[str]) -> pb.ModelOutput:
+    dims = _dims(spec, size)
+    tensor = pb.ModelOutput(name=spec.name, data_type=_type(spec), dims=dims or (1,))
+    if not dims:
+        tensor.reshape.CopyFrom(pb.ModelTensorReshape())
+    if labels and dims == (len(labels),):
+        tensor.label_filename = LABELS
+    return tensor
+
+
+def _require_fixed_rows(signature: Signature, size: int) -> None:
+    """Raise if a dimension beside the batch is dynamic: no warm-up can build its engines.
+
+    They would be built in traffic, again at each size outside those that were seen.
+    """
+    for spec in signature.inputs:
+        if signature.backend == TEXT_BACKEND or DYNAMIC in _dims(spec, size):
+            raise InputError(
+                "serving.accelerator cannot serve this model",
+                seen=f"{spec.name} {list(spec.shape)}",
+                valid="a graph whose one dynamic dimension is the batch",
+                hint="serve it without serving.accelerator",
+            )
+
+
+def _warmups(signature: Signature, size: int) -> list[pb.ModelWarmup]:
+    """Warm up with zeros, one row and a full batch, where the graph fixes every other dimension.
+
+    A dynamic dimension has no safe value: a picture of one pixel may not pass the pooling, and the
+    version would be refused.
+    """
+    if any(DYNAMIC in _dims(spec, size) for spec in signature.inputs):
+        return []
+    inputs = {
+        spec.name: pb.ModelWarmup.Input(
+            data_type=_type(spec), dims=_dims(spec, size) or (1,), zero_data=True
+        )
+        for spec in signature.inputs
+    }
+    return [
+        pb.ModelWarmup(name=f"zeros_{rows}", batch_size=rows, inputs=inputs)
+        for rows in sorted({1, max(size, 1)})
+    ]

@@ -1,0 +1,291 @@
+"""Triton's model repository on disk.
+
+    MODEL/config.pbtxt
+    MODEL/labels.txt
+    MODEL/<version>/         see `serving/triton/version_folder.py`
+
+MLflow version N is Triton version N. A version folder appears by one rename and never changes: a
+folder that is touched while Triton loads it gives half a model.
+"""
+
+import fcntl
+import hashlib
+import os
+import re
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from tritonclient.grpc import model_config_pb2 as pb
+
+from millrace.models.common.errors import InputError, TransientError, WorkError
+from millrace.serving.triton.model_config import LABELS, to_text
+from millrace.serving.triton.names import owner_of
+from millrace.serving.triton.onnx_graph import Signature
+from millrace.serving.triton.signature import signature_of
+from millrace.serving.triton.version_config import files_of_the_backend, require_servable
+from millrace.serving.triton.version_folder import (
+    Artifact,
+    copy_version,
+    digest_in,
+    found_in,
+    is_whole,
+    read_version,
+    write_version,
+)
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+
+
+@dataclass(frozen=True)
+class SavedConfig:
+    """A model's configuration files as they were; None where there was none."""
+
+    config: bytes | None
+    labels: bytes | None
+
+
+@dataclass(frozen=True)
+class Repository:
+    """A model repository and the folder, on the same filesystem, where versions are staged."""
+
+    root: Path
+    staging: Path
+
+    def versions(self, model: str | None = None) -> dict[str, tuple[int, ...]]:
+        """Return the models on disk and their versions, ascending.
+
+        Args:
+            model: the model to look at, with what was made of it for a while; None for all.
+        """
+        found: dict[str, tuple[int, ...]] = {}
+        for folder in sorted(self.root.iterdir()):
+            ours = NAME.fullmatch(folder.name) and model in (None, owner_of(folder.name))
+            if ours and folder.is_dir():
+                with suppress(FileNotFoundError):  # another model's trial, over by now
+                    found[folder.name] = tuple(sorted(_versions_in(folder)))
+        return found
+
+    def digests(self, model: str | None = None) -> dict[str, dict[int, str]]:
+        """Return the models on disk, and the digest of each version whose folder is whole.
+
+        Args:
+            model: the model to look at, with what was made of it for a while; None for all.
+        """
+        found: dict[str, dict[int, str]] = {}
+        for name, versions in self.versions(model).items():
+            found[name] = {}
+            for version in versions:
+                with suppress(WorkError):
+                    found[name][version] = digest_in(self._version(name, version))
+        return found
+
+    def signature(self, model: str, version: int) -> Signature:
+        """Read what a client sees of a staged version: its inputs and outputs."""
+        return signature_of(self.artifact(model, version))
+
+    def artifact(self, model: str, version: int) -> Artifact:
+        """Return what was staged as a version.
+
+        Raises:
+            WorkError: the version is not staged, or its folder is damaged.
+        """
+        return read_version(self._version(model, version))
+
+    def stage(self, model: str, version: int, artifact: Artifact) -> bool:
+        """Publish a version folder by one rename; return False if it was there already.
+
+        Raises:
+            InputError, TransientError: the files cannot be served or copied.
+            WorkError: the digest is not the expected one, or the version exists with another.
+        """
+        target = self._version(model, version)
+        if target.exists() and not self.is_whole(model, version):
+            self.remove(model, version)
+        if target.exists():
+            self._must_equal(model, version, artifact)
+            return False
+        with self.workspace() as work:
+            folder = work / str(version)
+            folder.mkdir()
+            write_version(folder, artifact)
+            staged = read_version(folder)
+            require_servable(staged)
+            for name, text in files_of_the_backend(staged, target).items():
+                (folder / name).write_text(text)
+                (folder / name).chmod(0o440)
+            target.parent.mkdir(mode=0o750, exist_ok=True)
+            try:
+                folder.rename(target)
+            except OSError as error:
+                if not target.exists():
+                    raise _unmovable(folder, target, error) from error
+                self._must_equal(model, version, artifact)
+                return False
+        return True
+
+    def is_whole(self, model: str, version: int) -> bool:
+        """Return whether a version's files are those that were staged: reads all of them."""
+        folder = self._version(model, version)
+        if not is_whole(folder):
+            return False
+        beside = files_of_the_backend(read_version(folder), folder)
+        return all(_text_or_none(folder / name) == text for name, text in beside.items())
+
+    def remove(self, model: str, version: int) -> bool:
+        """Take a version folder away by one rename; return False if there was none.
+
+        Only for versions that no server has loaded.
+        """
+        target = self._version(model, version)
+        if not target.exists():
+            return False
+        with self.workspace() as work:
+            target.rename(work / str(version))
+        return True
+
+    def link(self, model: str, version: int, name: str, number: int) -> None:
+        """Publish a staged version as version `number` of another model too, by one rename."""
+        source, target = self._version(model, version), self._version(name, number)
+        if target.exists():
+            return
+        with self.workspace() as work:
+            folder = work / str(number)
+            copy_version(source, folder)
+            target.parent.mkdir(mode=0o750, exist_ok=True)
+            folder.rename(target)
+
+    def remove_model(self, model: str) -> bool:
+        """Take a model's whole folder away by one rename; return False if there was none."""
+        target = self._model(model)
+        if not target.exists():
+            return False
+        with self.workspace() as work:
+            target.rename(work / model)
+        return True
+
+    def write_config(self, config: pb.ModelConfig, labels: Sequence[str] = ()) -> None:
+        """Write a model's `config.pbtxt` and `labels.txt`, each replaced as a whole."""
+        text = "".join(f"{one_line(label)}\n" for label in labels)
+        self.restore(
+            config.name, SavedConfig(to_text(config).encode(), text.encode() if labels else None)
+        )
+
+    def saved_config(self, model: str) -> SavedConfig:
+        """Read a model's configuration files, to `restore` them later."""
+        folder = self._model(model)
+        return SavedConfig(*(_bytes_or_none(folder / name) for name in ("config.pbtxt", LABELS)))
+
+    def restore(self, model: str, saved: SavedConfig) -> None:
+        """Make a model's configuration files be `saved`."""
+        folder = self._model(model)
+        folder.mkdir(mode=0o750, exist_ok=True)
+        # labels first: a config that names a file needs it
+        for name, content in ((LABELS, saved.labels), ("config.pbtxt", saved.config)):
+            if content is None:
+                (folder / name).unlink(missing_ok=True)
+                continue
+            with self.workspace() as work:
+                (work / name).write_bytes(content)
+                (work / name).chmod(0o640)
+                (work / name).replace(folder / name)
+
+    @contextmanager
+    def workspace(self) -> Iterator[Path]:
+        """Give a private folder beside the repository, removed afterwards."""
+        with tempfile.TemporaryDirectory(prefix="stage-", dir=self.staging) as folder:
+            yield Path(folder)
+
+    @contextmanager
+    def exclusive(self, model: str, *, wait: bool = True) -> Iterator[bool]:
+        """Keep other releases of a model on this machine out, and tell whether the block does.
+
+        Args:
+            model: the model; a registry's name, whatever is in it.
+            wait: wait for a release that is under way; else the block is not kept free of it.
+        """
+        name = hashlib.sha256(model.encode()).hexdigest()[:32]
+        with self._locked(f"release-{name}.lock", wait=wait) as free:
+            yield free
+
+    @contextmanager
+    def probing(self) -> Iterator[None]:
+        """Keep other trials on this machine out while latency is measured."""
+        with self._locked("probing.lock"):
+            yield
+
+    @contextmanager
+    def _locked(self, file: str, *, wait: bool = True) -> Iterator[bool]:
+        with open(self.staging / file, "w", opener=_private) as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                yield False
+            else:
+                yield True
+
+    def _model(self, model: str) -> Path:
+        if not NAME.fullmatch(model):
+            raise InputError(
+                "the name of a model cannot be a folder's",
+                seen=repr(model),
+                valid="letters, digits, '.', '_' and '-', a letter or a digit first",
+                hint="register the model by another name",
+            )
+        return self.root / model
+
+    def _version(self, model: str, version: int) -> Path:
+        if version < 1:
+            raise InputError(
+                f"a version of {model} cannot be served", seen=version, valid="1, 2, 3, …"
+            )
+        return self._model(model) / str(version)
+
+    def _must_equal(self, model: str, version: int, artifact: Artifact) -> None:
+        folder = self._version(model, version)
+        if (found := found_in(folder)) != artifact.contents:
+            raise WorkError(
+                f"version {version} of {model} is in the model repository with other contents",
+                seen=found,
+                valid=artifact.contents,
+                hint="a version never changes: register the new file as a new version, or remove "
+                f"{folder} if it was put there by hand",
+            )
+
+
+def one_line(label: str) -> str:
+    """Return a label as Triton gives it to clients: a line of `labels.txt`."""
+    return " ".join(label.splitlines())
+
+
+def _versions_in(folder: Path) -> Iterator[int]:
+    for each in folder.iterdir():
+        if each.is_dir() and each.name.isascii() and each.name.isdigit() and each.name[0] != "0":
+            yield int(each.name)
+
+
+def _bytes_or_none(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+
+
+def _text_or_none(path: Path) -> str | None:
+    found = _bytes_or_none(path)
+    return None if found is None else found.decode(errors="replace")
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def _unmovable(folder: Path, target: Path, error: OSError) -> TransientError:
+    return TransientError(
+        f"{folder} cannot be moved to {target}",
+        seen=error.strerror,
+        valid="a staging folder on the filesystem of the model repository",
+        hint="put both below one MILLRACE_HOME, and check its permissions",
+    )

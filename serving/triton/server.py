@@ -1,0 +1,270 @@
+"""The embedded Triton server: its command line, and a block in which it runs.
+
+Its HTTP and its metrics are on Unix sockets in the home, which other users cannot enter; the guard
+listens on the public ports of both (`millrace.serving.guard`). Its gRPC is public and wants a token
+for all that changes the server.
+"""
+
+import hashlib
+import ipaddress
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+import psutil
+
+from millrace.models.common.errors import InputError, WorkError
+from millrace.models.common.installation import Endpoint, Places
+from millrace.serving import guard
+from millrace.serving.triton.backend_directory import (
+    find_server,
+    prepare_backends,
+    python_environment,
+)
+from millrace.serving.triton.client import TOKEN_HEADER, TritonClient
+
+__all__ = ["clean_up", "command", "find_server", "log_file", "prepare_backends", "running"]
+
+SHARED_MEMORY = Path("/dev/shm")
+START_SECONDS = 60.0
+STOP_SECONDS = 20.0
+POLL_SECONDS = 0.05
+LAUNCHER = Path(__file__).with_name("private_process.py")
+TOKEN_VARIABLE = "MILLRACE_TRITON_GRPC_RULE"
+OPEN_TOKEN_VARIABLE = "MILLRACE_TRITON_HTTP_RULE"
+RESTRICTED = "model-repository,shared-memory,trace,logging"
+"""What changes the server, as Triton calls it; loading a model may bring code of its own."""
+
+
+def command(
+    places: Places, endpoint: Endpoint, *, guarded: bool = True
+) -> tuple[list[str], dict[str, str]]:
+    """Return the arguments and the environment of a server, for any supervisor to start.
+
+    The models on disk are not loaded: a release loads the champions. The environment is complete
+    and holds none of the caller's variables, so no other secret of ours reaches the server. The
+    endpoint's token does: Triton takes it as an argument only, and `private_arguments` keeps that
+    from other users. Whoever has it may change what is served; requests, metadata, health and
+    statistics need none.
+
+    Args:
+        places: a prepared home.
+        endpoint: the public addresses.
+        guarded: whether a guard listens at the ports of HTTP and metrics; else Triton does.
+
+    Raises:
+        InputError: the endpoint is not on loopback; this binary is old and must not be public.
+        WorkError: there is no Triton on this machine.
+    """
+    _must_be_loopback(endpoint)
+    prefix = _shared_memory_prefix(places, endpoint)
+    options = {
+        "model-repository": places.model_repository,
+        "backend-directory": prepare_backends(places.home),
+        "model-control-mode": "explicit",
+        "strict-readiness": "false",
+        "exit-timeout-secs": 10,
+        "http-address": f"unix:{guard.http_socket(endpoint)}" if guarded else endpoint.host,
+        "http-port": endpoint.http_port,
+        "grpc-address": endpoint.host,
+        "grpc-port": endpoint.grpc_port,
+        "metrics-address": f"unix:{guard.metrics_socket(endpoint)}" if guarded else endpoint.host,
+        "metrics-port": endpoint.metrics_port,
+        "metrics-config": "summary_latencies=true",
+        "backend-config": f"python,shm-region-prefix-name={prefix}",
+        "log-file": log_file(places, endpoint),
+        "log-format": "ISO8601",
+    }
+    flags = (f"--{key}={value}" for key, value in options.items())
+    program = [str(find_server().binary), "--disable-auto-complete-config", *flags]
+    secrets = {} if not endpoint.token else _rules(endpoint.token, guarded=guarded)
+    launch = [sys.executable, "-I", "-S", str(LAUNCHER), str(places.home)]
+    argv = [*launch, *program, *(f"@{name}" for name in secrets)]
+    return argv, python_environment() | secrets
+
+
+def _rules(token: str, *, guarded: bool) -> dict[str, str]:
+    """Return the flags that ask for the token, by the variables that keep them private."""
+    rule = f"{RESTRICTED}:{TOKEN_HEADER}={token}"
+    rules = {TOKEN_VARIABLE: f"--grpc-restricted-protocol={rule}"}
+    return rules if guarded else rules | {OPEN_TOKEN_VARIABLE: f"--http-restricted-api={rule}"}
+
+
+def log_file(places: Places, endpoint: Endpoint) -> Path:
+    """Return the path of a server's log."""
+    return places.logs / f"triton-{endpoint.grpc_port}.log"
+
+
+@contextmanager
+def running(
+    places: Places,
+    endpoint: Endpoint,
+    *,
+    extra_environment: Mapping[str, str] | None = None,
+    deadline: float = START_SECONDS,
+    guarded: bool = True,
+) -> Iterator[TritonClient]:
+    """Run a server and its guard for the length of the block, and give a client of the server.
+
+    Afterwards both, the server's stub processes and its shared memory are gone.
+
+    Args:
+        places: a prepared home.
+        endpoint: where to listen.
+        extra_environment: variables to add, such as `CUDA_VISIBLE_DEVICES`.
+        deadline: seconds in which it must be ready.
+        guarded: whether a guard takes its HTTP; see `command`.
+
+    Raises:
+        InputError: the endpoint is not on loopback.
+        WorkError: no Triton here, a port is taken, or the server did not become ready.
+    """
+    argv, environment = command(places, endpoint, guarded=guarded)
+    _must_be_free(endpoint)
+    clean_up(places, endpoint)
+    log = log_file(places, endpoint)
+    with log.open("ab") as output:
+        log.chmod(0o600)
+        process = subprocess.Popen(
+            argv,
+            env=environment | dict(extra_environment or {}),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # Ctrl-C reaches us alone, and we stop the server in order
+        )
+    try:
+        with TritonClient(endpoint) as client, ExitStack() as stack:
+            own_http = places.home / guard.http_socket(endpoint) if guarded else None
+            _wait_until_ready(process, client, own_http, log, deadline)
+            if guarded:
+                stack.enter_context(guard.running(places, endpoint))
+            yield client
+    finally:
+        _stop(process)
+        clean_up(places, endpoint)
+
+
+def clean_up(places: Places, endpoint: Endpoint) -> None:
+    """Remove what a killed server left, memory and sockets; only while none runs at `endpoint`."""
+    for path in (guard.http_socket(endpoint), guard.metrics_socket(endpoint)):
+        (places.home / path).unlink(missing_ok=True)
+    if SHARED_MEMORY.is_dir():
+        for region in SHARED_MEMORY.glob(f"{_shared_memory_prefix(places, endpoint)}*"):
+            region.unlink(missing_ok=True)
+
+
+def _shared_memory_prefix(places: Places, endpoint: Endpoint) -> str:
+    """Return a name that no other server of this machine has, and the next one here has again."""
+    home = hashlib.sha256(str(places.home.resolve()).encode()).hexdigest()[:8]
+    return f"millrace_{home}_{endpoint.grpc_port}_"
+
+
+def _must_be_loopback(endpoint: Endpoint) -> None:
+    try:
+        loopback = ipaddress.ip_address(endpoint.host).is_loopback
+    except ValueError:
+        loopback = endpoint.host == "localhost"
+    if not loopback:
+        raise InputError(
+            "the embedded Triton serves this machine only",
+            seen=endpoint.host,
+            valid="127.0.0.1",
+            hint="run NVIDIA's container on the other host and name it in MILLRACE_TRITON",
+        )
+
+
+def _must_be_free(endpoint: Endpoint) -> None:
+    ports = {
+        "MILLRACE_TRITON_HTTP_PORT": endpoint.http_port,
+        "MILLRACE_TRITON_GRPC_PORT": endpoint.grpc_port,
+        "MILLRACE_TRITON_METRICS_PORT": endpoint.metrics_port,
+    }
+    for setting, port in ports.items():
+        family, kind, _, _, address = socket.getaddrinfo(
+            endpoint.host, port, type=socket.SOCK_STREAM
+        )[0]
+        with socket.socket(family, kind) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(address)
+            except OSError as error:
+                raise WorkError(
+                    f"Triton cannot listen on port {port} of {endpoint.host}",
+                    seen=error.strerror,
+                    valid="a free port",
+                    hint=f"stop what listens there, or set {setting} to another port",
+                ) from error
+
+
+def _wait_until_ready(
+    process: "subprocess.Popen[bytes]",
+    client: TritonClient,
+    http_socket: Path | None,
+    log: Path,
+    seconds: float,
+) -> None:
+    deadline = time.monotonic() + seconds
+    # gRPC waits a second after a refused connection, so ask the port first
+    while not (
+        _listens(client.endpoint, client.endpoint.grpc_port)
+        and client.is_ready()
+        and _takes_http(client.endpoint, http_socket)
+    ):
+        ended = process.poll() is not None
+        if ended or time.monotonic() > deadline:
+            raise WorkError(
+                f"Triton ended with status {process.returncode} while starting"
+                if ended
+                else f"Triton was not ready after {seconds:g} s",
+                seen=_tail(log),
+                hint=f"read the whole log, {log}",
+            )
+        time.sleep(POLL_SECONDS)
+
+
+def _takes_http(endpoint: Endpoint, http_socket: Path | None) -> bool:
+    """Return whether HTTP is there too, which Triton opens after gRPC."""
+    if http_socket is None:
+        return _listens(endpoint, endpoint.http_port)
+    return guard.socket_answers(http_socket, "/v2/health/live")
+
+
+def _listens(endpoint: Endpoint, port: int) -> bool:
+    try:
+        with socket.create_connection((endpoint.host, port), timeout=1):
+            return True
+    except OSError:
+        return False
+
+
+def _tail(log: Path, lines: int = 8) -> str:
+    return "\n".join(log.read_text(errors="replace").splitlines()[-lines:])
+
+
+def _stop(process: "subprocess.Popen[bytes]") -> None:
+    """End the server in order, and by force what is left of it and of its stubs."""
+    stubs = _children(process.pid)
+    process.terminate()
+    try:
+        process.wait(STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    _, left = psutil.wait_procs(stubs, timeout=2)
+    for stub in left:
+        with suppress(psutil.NoSuchProcess):
+            stub.kill()
+
+
+def _children(pid: int) -> list[psutil.Process]:
+    with suppress(psutil.NoSuchProcess):
+        return list(psutil.Process(pid).children(recursive=True))
+    return []

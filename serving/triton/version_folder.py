@@ -1,0 +1,300 @@
+"""A version's folder in Triton's model repository: what is in it, written once and read.
+
+model.onnx       of a model that is one graph; a language model has a form's files instead
+tokenizer.json   of a graph that reads text
+features.json    what a request to a graph may hold, of one that reads columns
+draft/           files of the smaller model that drafts tokens for a language model
+version.json     what this version is; Triton does not read it
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from millrace.models.common.digest import GRAPH, digest_of, digest_of_model
+from millrace.models.common.errors import InputError, TransientError, WorkError
+from millrace.models.config.serving_spec import ServingSpec
+from millrace.models.inference.language_engine import MODEL_JSON, EngineName, engine_of
+from millrace.models.registry.version_files import NAME, KindName
+from millrace.serving.triton.language.draft_files import DRAFT, Draft
+
+ONNX, TOKENIZER, RULES, CARD = GRAPH, "tokenizer.json", "features.json", "version.json"
+CHUNK = 1 << 20
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """What a version consists of.
+
+    Attributes:
+        files: the model's files by the names that they have in the version's folder, each anywhere
+            on this machine.
+        sha256: the digest that the registry holds for them, 64 hexadecimal digits; see
+            `digest_of_model`.
+        kind: what serves it.
+        labels: class names, in the order of the output.
+        serving: how Triton is to serve it.
+        tokenizer: contents of `tokenizer.json`, for a graph that reads text.
+        draft: what drafts tokens for a language model.
+        rules: contents of `features.json`, for a graph that reads columns.
+    """
+
+    files: Mapping[str, Path]
+    sha256: str
+    kind: KindName = "graph"
+    labels: tuple[str, ...] = ()
+    serving: ServingSpec = field(default_factory=ServingSpec)
+    tokenizer: str | None = None
+    draft: Draft | None = None
+    rules: str | None = None
+
+    @classmethod
+    def of_graph(
+        cls,
+        onnx: Path,
+        sha256: str,
+        labels: tuple[str, ...] = (),
+        serving: ServingSpec | None = None,
+        tokenizer: str | None = None,
+        rules: str | None = None,
+    ) -> "Artifact":
+        """Return the artifact that is one ONNX file."""
+        serving = serving or ServingSpec()
+        return cls({ONNX: onnx}, sha256, "graph", labels, serving, tokenizer, rules=rules)
+
+    @property
+    def engine(self) -> EngineName | None:
+        """What opens it, if it is a language model."""
+        return engine_of(self.files) if self.kind == "language" else None
+
+    @property
+    def size_bytes(self) -> int:
+        """How large its files are, and those of its draft."""
+        drafts = self.draft.files.values() if self.draft else ()
+        return sum(file.stat().st_size for file in (*self.files.values(), *drafts))
+
+    @property
+    def contents(self) -> str:
+        """What it consists of, in a word: two with the same are the same to every client."""
+        return self.sha256 if self.draft is None else f"{self.sha256} with {self.draft}"
+
+
+def write_version(folder: Path, artifact: Artifact) -> None:
+    """Fill an empty folder; only the group may read it afterwards, and nobody write it.
+
+    Raises:
+        InputError: a file's name is not one of a file in this folder.
+        TransientError: a file cannot be copied.
+        WorkError: its digest is not the expected one.
+    """
+    reserved = [CARD, DRAFT]
+    reserved += [TOKENIZER] if artifact.tokenizer else []
+    reserved += [RULES] if artifact.rules else []
+    reserved += [MODEL_JSON] if artifact.engine == "vllm" else []
+    digests = _filled(folder, artifact.files, artifact.sha256, reserved)
+    if (draft := artifact.draft) is not None:
+        (folder / DRAFT).mkdir()
+        _filled(folder / DRAFT, draft.files, draft.sha256, whose=f" as {draft.name}")
+        _close(folder / DRAFT)
+    (folder / CARD).write_text(_card(artifact, digests))
+    if artifact.tokenizer is not None:
+        (folder / TOKENIZER).write_text(artifact.tokenizer)
+    if artifact.rules is not None:
+        (folder / RULES).write_text(artifact.rules)
+    _close(folder)
+
+
+def read_version(folder: Path) -> Artifact:
+    """Return what was written into a folder, without reading the model.
+
+    Raises:
+        WorkError: the folder is not there, or is damaged.
+    """
+    card = _read_card(folder)
+    try:
+        tokenizer = (folder / TOKENIZER).read_text() if card.get("tokenizer") else None
+        rules = (folder / RULES).read_text() if card.get("rules") else None
+        serving = ServingSpec.model_validate(card["serving"])
+        names = list(card.get("files", {ONNX: ""}))
+        draft = _draft_in(folder, card.get("draft"))
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise _damaged(folder, error) from error
+    return Artifact(
+        {name: folder / name for name in names},
+        card["sha256"],
+        card.get("kind", "graph"),
+        labels=tuple(card["labels"]),
+        serving=serving,
+        tokenizer=tokenizer,
+        draft=draft,
+        rules=rules,
+    )
+
+
+def digest_in(folder: Path) -> str:
+    """Return the digest that a folder's card tells; WorkError if there is no such card."""
+    return str(_read_card(folder)["sha256"])
+
+
+def is_whole(folder: Path) -> bool:
+    """Return whether the files are those that were written: reads all of them."""
+    try:
+        artifact = read_version(folder)
+        card = _read_card(folder)
+        same = card.get("tokenizer") == _text_digest(artifact.tokenizer)
+        same = same and card.get("rules") == _text_digest(artifact.rules)
+        return same and _hashed(artifact) == artifact
+    except (WorkError, OSError):
+        return False
+
+
+def found_in(folder: Path) -> str:
+    """Return what the files in a folder consist of, see `contents`, or what is lacking."""
+    try:
+        artifact = read_version(folder)
+    except WorkError as error:
+        return str(error.seen)
+    drafts = artifact.draft.files.values() if artifact.draft else ()
+    files = (*artifact.files.values(), *drafts)
+    missing = [file.relative_to(folder) for file in files if not file.is_file()]
+    return f"no {missing[0]}" if missing else _hashed(artifact).contents
+
+
+def copy_version(source: Path, target: Path) -> None:
+    """Make `target` a folder with the same files, by hard links where the filesystem has them."""
+    shutil.copytree(source, target, copy_function=_link_or_copy)
+
+
+def _hashed(artifact: Artifact) -> Artifact:
+    """Return the same with the digests that its files have now."""
+    draft = artifact.draft
+    if draft is not None:
+        draft = replace(draft, sha256=_digest_of(draft.files))
+    return replace(artifact, sha256=_digest_of(artifact.files), draft=draft)
+
+
+def _digest_of(files: Mapping[str, Path]) -> str:
+    return digest_of_model({name: digest_of(file) for name, file in files.items()})
+
+
+def _filled(
+    folder: Path,
+    files: Mapping[str, Path],
+    sha256: str,
+    reserved: Collection[str] = (),
+    whose: str = "",
+) -> dict[str, str]:
+    """Copy a model's files into a folder and return their digests, by name."""
+    digests = {}
+    for name, file in files.items():
+        _require_name(name, reserved)
+        digests[name] = _copied(file, folder / name)
+    if (found := digest_of_model(digests)) != sha256:
+        raise WorkError(
+            f"{_in_words(files)} registered{whose}",
+            seen=found,
+            valid=sha256,
+            hint="download it again; if it stays so, the artifact store was changed",
+        )
+    return digests
+
+
+def _close(folder: Path) -> None:
+    """Let only the group read a folder, and nobody write its files."""
+    for entry in folder.iterdir():
+        if entry.is_file():
+            entry.chmod(0o440)
+    folder.chmod(0o750)
+
+
+def _draft_in(folder: Path, told: Mapping[str, Any] | None) -> Draft | None:
+    if told is None:
+        return None
+    files = {name: folder / DRAFT / name for name in told["files"]}
+    return Draft(told["name"], files, told["sha256"])
+
+
+def _read_card(folder: Path) -> dict[str, Any]:
+    try:
+        card = json.loads((folder / CARD).read_text())
+        missing = {"sha256", "labels", "serving"} - set(card)
+    except (OSError, ValueError, TypeError) as error:
+        raise _damaged(folder, error) from error
+    if missing:
+        raise _damaged(folder, f"no {min(missing)} in {CARD}")
+    return dict(card)
+
+
+def _damaged(folder: Path, seen: object) -> WorkError:
+    return WorkError(
+        f"version {folder.name} of {folder.parent.name} is not whole in the model repository",
+        seen=seen,
+        valid=f"the folder that staging made, {folder}",
+        hint="remove the folder; the next release stages the version again",
+    )
+
+
+def _require_name(name: str, reserved: Collection[str]) -> None:
+    if not NAME.fullmatch(name) or name in reserved:
+        raise InputError(
+            "a model's file cannot have this name",
+            seen=repr(name),
+            valid="letters, digits, '.', '_' and '-', a letter or a digit first",
+            hint="register the model again",
+        )
+
+
+def _card(artifact: Artifact, digests: Mapping[str, str]) -> str:
+    values = {
+        "sha256": artifact.sha256,
+        "kind": artifact.kind,
+        "files": dict(digests),
+        "labels": artifact.labels,
+        "serving": artifact.serving.model_dump(),
+        "tokenizer": _text_digest(artifact.tokenizer),
+        "rules": _text_digest(artifact.rules),
+    }
+    if (draft := artifact.draft) is not None:
+        values["draft"] = {"name": draft.name, "sha256": draft.sha256, "files": [*draft.files]}
+    return json.dumps(values, indent=1)
+
+
+def _text_digest(text: str | None) -> str | None:
+    return None if text is None else hashlib.sha256(text.encode()).hexdigest()
+
+
+def _copied(source: Path, target: Path) -> str:
+    """Copy and hash in one pass, so that the bytes that were checked are those that are served."""
+    found = hashlib.sha256()
+    try:
+        with source.open("rb") as opened, target.open("wb") as copy:
+            while chunk := opened.read(CHUNK):
+                found.update(chunk)
+                copy.write(chunk)
+            copy.flush()
+            os.fsync(copy.fileno())
+    except OSError as error:
+        raise TransientError(
+            f"{source} cannot be copied into the model repository",
+            seen=error.strerror or error,
+            hint="check the free space and the permissions of MILLRACE_HOME, and release again",
+        ) from error
+    return found.hexdigest()
+
+
+def _in_words(files: Mapping[str, Path]) -> str:
+    one = next(iter(files.values())).name
+    is_one = len(files) == 1
+    return f"{one} is not the file that was" if is_one else "the files are not those that were"
+
+
+def _link_or_copy(file: str, target: str) -> None:
+    try:
+        os.link(file, target)
+    except OSError:  # a filesystem without hard links
+        shutil.copy2(file, target)

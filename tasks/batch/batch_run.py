@@ -1,0 +1,236 @@
+"""A batch job as a run of its own in MLflow: live while it runs, with its plots when it is done."""
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from millrace.models.common.installation import Places
+from millrace.models.config.pipeline import Pipeline
+from millrace.models.registry.mlflow_pages import version_page
+from millrace.models.registry.tracking import TrackedRun, client
+from millrace.serving.batch.monitoring.agreement import Agreement
+from millrace.serving.batch.monitoring.batch_report import SECONDS_PER_DAY, BatchReport
+from millrace.serving.batch.monitoring.progress_counter import Told
+from millrace.serving.batch.monitoring.throughput import (
+    Sample,
+    Unit,
+    Work,
+    cost_per_million,
+    forecast,
+    is_short,
+    per_day,
+    throughput,
+)
+from millrace.serving.batch.monitoring.throughput_plot import runs_figure, throughput_figure
+from millrace.tasks.progress import log
+
+EXPERIMENT = ".batch"
+"""After the pipeline's name; no pipeline's name has a dot."""
+LAST_RUNS = 30
+LIVE_SECONDS = 10.0
+DESCRIPTION = "mlflow.note.content"
+FINGERPRINT, DATE = "millrace.fingerprint", "millrace.date"
+"""Tags that tell a job from every other."""
+APPROVED = "millrace.approved"
+"""Tag: whether the version was the one that online serves, or would."""
+PER_DAY, STEADY_PER_DAY = "per_day", "steady_per_day"
+
+
+@dataclass
+class BatchRun:
+    """What a job tells while it runs, on its way to MLflow.
+
+    Attributes:
+        run: the open run.
+        total: rows of the input; None where that is not known.
+        deadline: when it has to be done; None for no matter when.
+        samples: what was told so far.
+        told: what each actor has done.
+    """
+
+    run: TrackedRun
+    total: int | None
+    deadline: datetime | None = None
+    samples: list[Sample] = field(default_factory=list)
+    told: Mapping[str, Told] = field(default_factory=dict)
+    _logged: float = field(default_factory=time.monotonic)
+    _warned: bool = False
+
+    def take(self, sample: Sample, told: Mapping[str, Told], resumed: int) -> None:
+        """Take what is written so far, beside the rows that were there before."""
+        self.samples.append(sample)
+        self.told = told
+        if time.monotonic() - self._logged < LIVE_SECONDS:
+            return
+        self._logged = time.monotonic()
+        metrics = {f"live.{sample.work.unit}": float(sample.work.count(sample.work.unit))}
+        if self.total is not None:
+            left = self.total - resumed
+            found = forecast(self.samples, left, datetime.now().astimezone(), self.deadline, "rows")
+            if found is not None:
+                metrics["live.seconds_left"] = found.seconds_left
+                self._warn(found.ends_at, late=found.is_late)
+        self.run.log_metrics(metrics, step=int(sample.seconds))
+
+    def _warn(self, ends_at: datetime, *, late: bool) -> None:
+        if late and not self._warned and self.deadline is not None:
+            self._warned = True
+            log.warning(
+                "the job will miss its deadline of %s: at this rate it ends at %s",
+                f"{self.deadline:%H:%M}",
+                f"{ends_at:%H:%M}",
+            )
+
+    def compared(self, found: Agreement) -> None:
+        """Take how the job compares with the live model, whether it is committed or not."""
+        self.run.log_metrics(found.metrics())
+        self.run.set_tags({"millrace.agreement": found})
+
+    def finish(self, pipeline: Pipeline, report: BatchReport) -> None:
+        """Log what the job came to, with its plots."""
+        measured = metrics_of(report, self.samples, self.told, pipeline.batch.price_per_hour)
+        unit = throughput(self.samples).unit
+        self.run.log_metrics(measured)
+        self.run.set_tags(
+            {
+                FINGERPRINT: report.fingerprint,
+                "millrace.model_version": report.model_version,
+                "millrace.model_digest": report.model_digest,
+                "millrace.table": report.table,
+                "millrace.table_version": report.table_version,
+                "millrace.dead_letters": report.dead_letters,
+                DATE: report.date,
+                **({} if report.approved is None else {APPROVED: report.approved}),
+                DESCRIPTION: description_of(report, per_day=measured[PER_DAY], unit=unit),
+            }
+        )
+        self.run.log_figure(throughput_figure(self.samples), "plots/throughput.png")
+        self.run.log_figure(runs_figure(_last_runs(self.run), unit), "plots/last_runs.png")
+        _end_dead_runs(self.run, report)
+
+    def finish_late(self, pipeline: Pipeline, report: BatchReport) -> None:
+        """Log what a job came to that died after its commit: of its pace only the whole is known.
+
+        Args:
+            pipeline: of the job.
+            report: what was kept with the commit.
+        """
+        rows = max(report.scored - report.resumed, 0)
+        # Those of the rows of an earlier run are in the commit too.
+        share = rows / report.scored if report.scored else 0.0
+        tokens = (round(share * (count or 0)) for count in (report.tokens_in, report.tokens_out))
+        self.samples = [Sample(report.seconds, Work(rows, *tokens))]
+        self.finish(pipeline, report)
+
+
+def is_told(places: Places, experiment: str, report: BatchReport) -> bool:
+    """Return whether a run of MLflow that came to its end tells of a job.
+
+    Args:
+        places: where MLflow is.
+        experiment: its name.
+        report: what was kept with the job's commit.
+    """
+    store = client(places.tracking_uri)
+    known = store.get_experiment_by_name(experiment)
+    if known is None:
+        return False
+    return bool(store.search_runs([known.experiment_id], _that(report, "FINISHED"), max_results=1))
+
+
+def _that(report: BatchReport, status: str) -> str:
+    """Return MLflow's filter for a job's runs."""
+    return (
+        f"tags.`{FINGERPRINT}` = '{report.fingerprint}' and tags.`{DATE}` = '{report.date}' "
+        f"and attributes.status = '{status}'"
+    )
+
+
+def description_of(report: BatchReport, per_day: float, unit: Unit) -> str:
+    """Return what a job did, in Markdown, with a link to the version on MLflow's pages.
+
+    Args:
+        report: what it did.
+        per_day: how much of `unit` it did a day.
+        unit: what it is counted in.
+    """
+    version = version_page("", report.model, report.model_version).removeprefix("/")
+    daily = f"{per_day:,.0f} {unit} a day"
+    if is_short(report.seconds):
+        daily += f", extrapolated from {report.seconds:.0f} s"
+    return (
+        f"{report.scored:,} of {report.rows:,} rows were scored with "
+        f"[{report.model} version {report.model_version}]({version}) into the partition "
+        f"`{report.date}` of `{report.table}`, version {report.table_version}. {daily}."
+    )
+
+
+def metrics_of(
+    report: BatchReport,
+    samples: Sequence[Sample],
+    told: Mapping[str, Told],
+    price_per_hour: float | None = None,
+) -> dict[str, float]:
+    """Return the metrics of a job that is done.
+
+    Tokens and rows per day are those that were committed by this run, over its wall time.
+
+    Args:
+        report: what it did.
+        samples: what was written when, the last at the end.
+        told: what each actor has done.
+        price_per_hour: of the machines.
+    """
+    measured = throughput(samples)
+    done = samples[-1].work if samples else Work()
+    # What was written of rows that are there twice is not committed.
+    share = min(max(report.scored - report.resumed, 0) / done.rows, 1.0) if done.rows else 0.0
+    answered = sum((each.work for each in told.values()), Work())
+    found = {
+        "rows": float(report.rows),
+        "scored": float(report.scored),
+        "dead": float(report.dead),
+        "resumed": float(report.resumed),
+        "seconds": report.seconds,
+        PER_DAY: per_day(share * done.count(measured.unit), report.seconds),
+        "redone_rows": float(max(answered.rows - done.rows, 0)),
+    }
+    if measured.steady is not None:
+        found[STEADY_PER_DAY] = measured.steady * SECONDS_PER_DAY
+    if measured.peak is not None:
+        found["peak_per_second"] = measured.peak
+    units: Iterable[Unit] = ("tokens_in", "tokens_out") if report.tokens_in is not None else ()
+    for unit in units:
+        found[unit] = float(round(share * done.count(unit)))
+        found[f"{unit}_per_day"] = per_day(share * done.count(unit), report.seconds)
+    if price_per_hour is not None:
+        count = round(share * (done.tokens if units else done.rows))
+        cost = cost_per_million(price_per_hour, report.seconds, count)
+        name = f"cost_per_million_{'tokens' if units else 'rows'}"
+        found |= {name: cost} if cost is not None else {}
+    # Actors tell when they have opened their model; engines of vLLM do not tell when they are busy.
+    shares = [each.busy / report.seconds for each in told.values() if each.opened]
+    found |= {f"actor_{n}_utilisation": share for n, share in enumerate(sorted(shares))}
+    return found
+
+
+def _end_dead_runs(run: TrackedRun, report: BatchReport) -> None:
+    """End the runs of a job's processes that died: of one job no two run at a time."""
+    for each in run.client.search_runs([run.experiment_id], _that(report, "RUNNING")):
+        if each.info.run_id != run.run_id:
+            run.client.set_terminated(each.info.run_id, "KILLED")
+
+
+def _last_runs(run: TrackedRun) -> list[tuple[datetime, float, float | None]]:
+    """Return the last runs of the experiment that came to an end, and this one."""
+    runs = run.client.search_runs([run.experiment_id], max_results=LAST_RUNS)
+    return [
+        (
+            datetime.fromtimestamp(each.info.start_time / 1000).astimezone(),
+            each.data.metrics[PER_DAY],
+            each.data.metrics.get(STEADY_PER_DAY),
+        )
+        for each in runs
+        if PER_DAY in each.data.metrics
+    ]

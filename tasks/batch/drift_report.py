@@ -1,0 +1,86 @@
+"""How far the rows of a batch job are from those that its model learnt from, told in MLflow."""
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from millrace.models.registry.tracking import TrackedRun
+from millrace.serving.batch.input.row_lineage import seen_by
+from millrace.serving.batch.monitoring.batch_report import BatchReport
+from millrace.serving.batch.monitoring.drift import Bins, Drift, drift_of
+from millrace.serving.batch.monitoring.drift_plot import drift_figure, shares_figure
+from millrace.tasks.progress import log
+
+EVENT = "millrace.batch.drift"
+WORST = 6
+UNNAMEABLE = re.compile(r"[^\w\-. /:]")
+"""What MLflow does not take in the name of a metric."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """An event for Prefect, by the names of `prefect.events.emit_event`; ready for JSON.
+
+    Attributes:
+        event: what happened.
+        resource: to what.
+        payload: what there is to say of it.
+    """
+
+    event: str
+    resource: dict[str, str]
+    payload: dict[str, Any]
+
+
+Emit = Callable[[Event], None]
+
+
+def tell_drift(
+    run: TrackedRun, report: BatchReport, bins: tuple[Bins, ...], limit: float, emit: Emit
+) -> list[Drift]:
+    """Log every column's drift, and tell of those over the limit.
+
+    Args:
+        run: the open run.
+        report: what the job did.
+        bins: of the columns.
+        limit: of PSI, above what chance gives.
+        emit: takes the event of a drift over it.
+    """
+    seen = seen_by(report.table, report.job)
+    pairs = [(b, np.array(seen[b.column])) for b in bins if sum(seen.get(b.column, ()))]
+    drifts = [drift_of(*pair) for pair in pairs]
+    if not drifts:
+        return []
+    names = {drift.column: UNNAMEABLE.sub("_", drift.column) for drift in drifts}
+    run.log_metrics({f"drift.{names[drift.column]}": drift.psi for drift in drifts})
+    run.log_text(json.dumps([asdict(drift) for drift in drifts], indent=1), "drift.json")
+    run.log_figure(drift_figure(drifts, limit), "plots/drift.png")
+    ranked = sorted(zip(drifts, pairs, strict=True), key=lambda each: -each[0].excess)
+    run.log_figure(shares_figure([pair for _, pair in ranked[:WORST]]), "plots/drift_shares.png")
+    over = [drift for drift, _ in ranked if drift.exceeds(limit)]
+    if over:
+        emit(_warned(report, over, limit))
+    return over
+
+
+def _warned(report: BatchReport, over: list[Drift], limit: float) -> Event:
+    told = ", ".join(f"{drift.column} (PSI {drift.psi:.2f})" for drift in over[:WORST])
+    log.warning("drift over %g since training: %s", limit, told)
+    return Event(
+        EVENT,
+        resource={
+            "prefect.resource.id": f"millrace.model.{report.model}",
+            "prefect.resource.name": report.model,
+        },
+        payload={
+            "date": report.date,
+            "model_version": report.model_version,
+            "limit": limit,
+            "columns": {drift.column: drift.psi for drift in over},
+        },
+    )

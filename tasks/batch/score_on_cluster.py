@@ -1,0 +1,140 @@
+"""Step: rows through the approved version on a Ray cluster, as a job of the cluster's Jobs API."""
+
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from millrace.models.common.code_package import PIPELINE, fill
+from millrace.models.common.digest import digest_of
+from millrace.models.common.installation import Places
+from millrace.models.common.ray_jobs import RayJobs
+from millrace.models.config.pipeline import Pipeline
+from millrace.serving.batch.cluster.follow_job import follow, stop
+from millrace.serving.batch.cluster.job_log import Line, outcome_in
+from millrace.serving.batch.cluster.shared_storage import leave_proof, remove_proof, require_shared
+from millrace.serving.batch.cluster.submit_job import (
+    ORDER,
+    Errand,
+    Order,
+    error_of,
+    fault_of,
+    which,
+)
+from millrace.serving.batch.monitoring.batch_report import BatchReport
+from millrace.tasks.batch.drift_report import Event
+from millrace.tasks.progress import log
+from millrace.tasks.retry import step
+from millrace.tasks.score import emit, named_input
+from millrace.tasks.source_control import code_version
+
+
+@step(timeout_seconds=24 * 3600, retries=1)
+def score_elsewhere(
+    pipeline: Pipeline,
+    file: Path,
+    places: Places,
+    variables: Mapping[str, str],
+    source: str | None,
+    date: str,
+    version: int | None = None,
+) -> BatchReport:
+    """Do what `score_rows` does in a job of a cluster, and follow it to its end.
+
+    A job that does the same and runs already is followed. One that has ended needs no finding:
+    asked for again, it has nothing to do.
+
+    Args:
+        pipeline: names the model.
+        file: its file.
+        places: where tables, registry and cluster are.
+        variables: that tell the job the same.
+        source: the rows; the pipeline's `batch.input`, or its dataset's table, when None.
+        date: the partition, `YYYY-MM-DD`.
+        version: to score with, whether it is approved or not; None for the approved one, which
+            the job finds for itself.
+
+    Raises:
+        InputError: the cluster cannot see what it has to, or does not let us in; or as
+            `score_rows` does.
+        TransientError: the cluster does not answer, or is gone.
+        WorkError: the job failed, or was stopped.
+    """
+    named = named_input(pipeline, source, date)
+    require_shared(places, named)
+    order = Order(
+        pipeline.name, digest_of(file), date, named, places.tables_uri, places.tracking_uri, version
+    )
+    jobs = RayJobs(places.ray_address)
+    running = which(jobs.all(), order.digest)
+    id = running.id if running is not None else order.new_id()
+    with _ended_if_cancelled(jobs, id):
+        if running is None:
+            errand = Errand(id, PIPELINE, date, named, code_version(pipeline.folder), version)
+            with _proof(places.table("predictions", pipeline.name), id):
+                _submit(jobs, order, errand, file, variables)
+            log.info("submitted the job %s to %s", id, places.ray_address)
+        else:
+            log.info("the job %s does this already, and is followed", id)
+        job, text = follow(jobs, id, _tell)
+    outcome = outcome_in(text, id)
+    if outcome is None:
+        raise fault_of(job, text)
+    return _report(outcome)
+
+
+def _submit(
+    jobs: RayJobs, order: Order, errand: Errand, file: Path, variables: Mapping[str, str]
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        fill(Path(folder), file)
+        jobs.submit(
+            errand.submission,
+            errand.entrypoint,
+            {"working_dir": folder, "env_vars": dict(variables)},
+            {ORDER: order.digest, "millrace.pipeline": order.pipeline, "millrace.date": order.date},
+        )
+
+
+@contextmanager
+def _proof(table: str, id: str) -> Iterator[None]:
+    """Leave what a job has to find, and take it away if there will be no job."""
+    leave_proof(table, id)
+    try:
+        yield
+    except BaseException:
+        remove_proof(table, id)
+        raise
+
+
+@contextmanager
+def _ended_if_cancelled(jobs: RayJobs, id: str) -> Iterator[None]:
+    """End the job where the flow is ended: by Ctrl-C, a signal, Prefect, or the step's time.
+
+    Where the flow fails, the job goes on, and the next flow follows it.
+    """
+    try:
+        yield
+    except Exception:
+        raise
+    except BaseException:
+        log.warning("stopping the job %s", id)
+        if stop(jobs, id):
+            log.warning("the job %s is stopped; what it had done is kept", id)
+        else:
+            log.error("the job %s may still run; stop it with: ray job stop %s", id, id)
+        raise
+
+
+def _tell(line: Line) -> None:
+    log.log(line.level, "%s", line.text)
+
+
+def _report(outcome: Mapping[str, Any]) -> BatchReport:
+    """Return what a job did, or raise what it raised."""
+    if "error" in outcome:
+        raise error_of(outcome["error"])
+    for event in outcome["events"]:
+        emit(Event(**event))
+    return BatchReport.of_json(outcome["report"])

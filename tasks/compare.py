@@ -1,0 +1,74 @@
+"""Two versions on one test split."""
+
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+
+from millrace.models.common.arrays import Array
+from millrace.models.common.errors import InputError
+from millrace.models.common.hardware import this_machine
+from millrace.models.config.pipeline import Pipeline
+from millrace.models.data import snapshots
+from millrace.models.inference.answers import answers_of
+from millrace.models.inference.features import Encoding
+from millrace.models.inference.onnx_session import OnnxSession
+from millrace.models.inference.row_batches import answered
+from millrace.models.registry.version_files import GraphPackage
+
+
+def split_rows(
+    pipeline: Pipeline,
+    snapshot: snapshots.Snapshot,
+    encoding: Encoding,
+    split: Literal["validation", "test"] = "test",
+) -> tuple[Array, Array]:
+    """Return a split as `(features [rows, raw_width], target [rows])`.
+
+    Raises:
+        InputError: it has no rows.
+    """
+    features, targets = [], []
+    columns = (*snapshot.schema.features, snapshot.schema.target)
+    for batch in snapshots.scan(snapshot, split, pipeline.dataset.split, columns=columns):
+        features.append(encoding.encode(batch))
+        targets.append(encoding.encode_target(batch))
+    share = getattr(pipeline.dataset.split, split)
+    if not features or not sum(len(part) for part in targets):
+        raise InputError(
+            f"the {split} split has no rows",
+            seen=f"{snapshot.rows} rows in all, {share:.0%} of them for {split}",
+            valid="at least one row in each split",
+            hint=f"bring more rows, or raise dataset.split.{split}",
+        )
+    return np.concatenate(features), np.concatenate(targets)
+
+
+def metric_of(
+    package: GraphPackage, pipeline: Pipeline, snapshot: snapshots.Snapshot, metric_name: str
+) -> float | None:
+    """Return a registered version's metric on a test split; None if it has another metric.
+
+    Raises:
+        MillraceError: the rows cannot be read, or the model cannot answer them.
+        KeyError: the rows lack a column that the model needs.
+    """
+    meaning = answers_of(package.encoding)
+    if meaning.metric != metric_name:
+        return None
+    features, target = split_rows(pipeline, snapshot, package.encoding)
+    session = OnnxSession(package.model, threads=this_machine().cores)
+    answers = answered(session.answer, features, package.encoding.input)
+    return meaning.metric_of_answers(answers, target)
+
+
+def first_rows(pipeline: Pipeline, snapshot: snapshots.Snapshot, rows: int) -> pa.Table:
+    """Return the first rows of the test split as the snapshot has them, features only."""
+    batches, left = [], rows
+    columns, shares = snapshot.schema.features, pipeline.dataset.split
+    for batch in snapshots.scan(snapshot, "test", shares, columns=columns):
+        batches.append(batch.slice(0, left))
+        left -= batches[-1].num_rows
+        if left <= 0:
+            break
+    return pa.Table.from_batches(batches)

@@ -1,0 +1,1 @@
+"""What only one kind of model knows of the line."""

@@ -1,0 +1,1 @@
+"""Models that answer rows with one tensor."""

@@ -1,0 +1,73 @@
+"""The version that drafts for a language model: pinned by a run, brought by a release."""
+
+from hashlib import sha256
+
+from millrace.models.common.errors import InputError
+from millrace.models.config.language_spec import GenerationSpec
+from millrace.models.config.pipeline import Pipeline
+from millrace.models.registry.mlflow_registry import Registry
+from millrace.models.registry.named_version import in_words, version_named
+from millrace.models.registry.version_files import ModelVersion
+from millrace.serving.triton.language.draft_files import Draft, Tokens, require_fit
+
+
+def with_pinned_draft(pipeline: Pipeline, registry: Registry) -> Pipeline:
+    """Return the pipeline with its draft as NAME/VERSION, as it is kept with the version it makes.
+
+    Raises:
+        InputError: there is no such version, or it is no language model.
+        TransientError: MLflow cannot be reached.
+    """
+    generation = pipeline.serving.generation
+    if generation.draft is None:
+        return pipeline
+    found = _version(generation.draft, registry)
+    return pipeline.with_generation(
+        generation.model_copy(update={"draft": f"{found.model}/{found.version}"})
+    )
+
+
+def require_draft(pipeline: Pipeline, registry: Registry, tokenizer: bytes) -> None:
+    """Look whether the draft has these tokens, before time is spent on training.
+
+    Of a pretrained model the context is not known yet.
+
+    Args:
+        pipeline: whose model is to be trained.
+        registry: where the draft is.
+        tokenizer: the model's `tokenizer.json`.
+
+    Raises:
+        InputError: it is not there, has other files than were registered, or does not fit.
+        TransientError: MLflow cannot be reached.
+    """
+    draft = draft_of(pipeline.serving.generation, registry)
+    if draft is not None:
+        model = pipeline.model
+        context = None if model.pretrained else model.tokenizer.max_tokens
+        require_fit(Tokens(sha256(tokenizer).hexdigest(), context=context), draft)
+
+
+def draft_of(generation: GenerationSpec, registry: Registry) -> Draft | None:
+    """Bring the draft to this machine, its digests checked; None if there is none.
+
+    Raises:
+        InputError: it is not there, is no language model, or has other files than were registered.
+        TransientError: MLflow cannot be reached.
+    """
+    if generation.draft is None:
+        return None
+    found = _version(generation.draft, registry)
+    return Draft(f"{found.model}/{found.version}", registry.fetch(found).files, found.digest)
+
+
+def _version(name: str, registry: Registry) -> ModelVersion:
+    found = version_named(name, registry)
+    if found.kind != "language":
+        raise InputError(
+            f"{in_words(found)} is no language model",
+            seen=f"serving.generation.draft: {name}",
+            valid="a registered causal_lm",
+            hint="name another draft, or leave it out",
+        )
+    return found

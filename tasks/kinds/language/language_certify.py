@@ -1,0 +1,199 @@
+"""A language model's last stage: golden prompts through the live server, and its files again."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from millrace.export.language.text_loss import pieces_loss
+from millrace.export.language.token_pieces import TokenPieces
+from millrace.export.language.variant_folder import FormFolder
+from millrace.export.language_certificate import LanguageCertificate
+from millrace.export.live_stage import LiveStage
+from millrace.export.openvino.decoder_config import number_of
+from millrace.export.vllm.vllm_place import lacking_vllm
+from millrace.models.common.errors import InputError
+from millrace.models.common.installation import Places
+from millrace.models.common.subprocess_runner import Limits
+from millrace.models.language.corpus.token_table import open_token_table
+from millrace.models.language.held_out import HELD_OUT_TOKENS
+from millrace.models.registry.version_files import LanguagePackage, ModelVersion
+from millrace.serving.release.golden_prompts import INEXACT, GoldenPrompts, difference, same_words
+from millrace.serving.triton.client import TritonClient
+from millrace.tasks.kept import certified_snapshot, language_certificate_of, pipeline_of
+from millrace.tasks.kinds.language.held_out import pieces_of
+from millrace.tasks.kinds.language.language_evidence import LanguageDossier
+from millrace.tasks.kinds.language.language_train import sequences_of
+from millrace.tasks.progress import bar, log
+
+IN_FLIGHT = 32
+ROUNDING, OTHERWISE = 1e-4, 0.005
+"""By how much a perplexity may be another one, relatively: where answers are exact, and else."""
+
+
+@dataclass(frozen=True)
+class LiveLanguage:
+    """A language model's certificate with its last stage, and what does not hold of it.
+
+    Attributes:
+        certificate: with what the live Triton answers.
+        version: the version that answered.
+        endpoint: the server.
+        as_certified: how many golden prompts it answers as certified, alone and beside others.
+        as_transformers: the same as by transformers; None if that was not kept.
+        faults: what is otherwise than the certificate says; empty where all of it holds.
+    """
+
+    certificate: LanguageCertificate
+    version: ModelVersion
+    endpoint: str
+    as_certified: str
+    as_transformers: str | None
+    faults: tuple[str, ...]
+
+
+def certify_language(
+    places: Places, client: TritonClient, package: LanguagePackage
+) -> LiveLanguage:
+    """Let the live version continue its golden prompts, and measure its files on held-out text.
+
+    Raises:
+        InputError: the snapshot or its tokens are others now, or files cannot be read.
+        WorkError: it does not answer, or the files take more than the limits.
+        TransientError: Triton does not answer, or is too busy.
+    """
+    certificate, golden = (
+        language_certificate_of(package),
+        LanguageDossier(package, places).golden(),
+    )
+    version, limits = package.version, pipeline_of(package).export.limits.of_process
+    text = _held_out(places, package, certificate)
+    said = f"{len(golden.prompts)} prompts, {text.counted:,} tokens of held-out text"
+    log.info("certify: version %s of %s, %s", version.version, version.model, said)
+    perplexity = _perplexity(_form(package), text, limits, places)
+    live = asked(golden, client, version, at_once(package), perplexity)
+    return LiveLanguage(
+        certificate=certificate.with_live(live),
+        version=version,
+        endpoint=client.endpoint.grpc,
+        as_certified=live.as_certified,
+        as_transformers=live.as_transformers,
+        faults=tuple(faults_of(certificate, live, exact=golden.exact)),
+    )
+
+
+def at_once(package: LanguagePackage) -> int:
+    """Return how many prompts may be in flight: as many as it works on or lets wait, if fewer."""
+    generation = pipeline_of(package).serving.generation
+    return min(IN_FLIGHT, generation.max_num_seqs + generation.max_queue_size)
+
+
+def asked(
+    golden: GoldenPrompts,
+    client: TritonClient,
+    version: ModelVersion,
+    in_flight: int,
+    perplexity: float | None = None,
+) -> LiveStage:
+    """Ask a loaded version all golden prompts, one after the other and then so many at a time.
+
+    Raises:
+        WorkError: it does not answer.
+        TransientError: the server went away, or is too busy.
+    """
+    found: list[list[str]] = []
+    with bar("certify", 2 * len(golden.prompts), "prompts") as shown:
+        for number in (1, in_flight):
+            found.append([])
+            for answer in golden.answered(client, version.model, version.version, number):
+                found[-1].append(answer)
+                shown.update(sum(map(len, found)))
+    alone, beside = found
+    return LiveStage(
+        difference=max(difference(golden.answers, answers) for answers in found),
+        prompts=len(golden.prompts),
+        in_flight=in_flight,
+        certified_alone=_alike(golden.answers, alone),
+        certified_in_flight=_alike(golden.answers, beside),
+        transformers_alone=_as_transformers(golden, alone),
+        transformers_in_flight=_as_transformers(golden, beside),
+        perplexity=perplexity,
+    )
+
+
+def faults_of(certificate: LanguageCertificate, live: LiveStage, *, exact: bool) -> Iterator[str]:
+    """Say what is otherwise than the certificate says.
+
+    Args:
+        certificate: as it was registered.
+        live: what the live server answers, and the perplexity of the registered files.
+        exact: whether each answer is to be the certified one, and that of transformers.
+    """
+    name = certificate.candidate
+    form = certificate.form(name)
+    if form is None or form.stage is None:
+        yield f"the certificate has no stage {name}"
+        return
+    if exact:
+        yield from _inexact(name, live)
+    elif not live.difference <= INEXACT:
+        yield (
+            f"triton: {live.difference:.0%} of its answers are not those certified, of which "
+            f"{name} may give {INEXACT:.0%} otherwise"
+        )
+    known, now = form.stage.perplexity, live.perplexity
+    if now is not None and not abs(now - known) <= (ROUNDING if exact else OTHERWISE) * known:
+        yield f"file: perplexity {now} on the held-out text, and {name} was certified with {known}"
+    if not certificate.passed:
+        yield f"{name} did not hold the gate when it was made"
+
+
+def _inexact(name: str, live: LiveStage) -> Iterator[str]:
+    """Say which answers of an exact form are not what they must be."""
+    whole, rule = live.prompts, f"and {name} was certified for all of them"
+    if min(live.certified_alone, live.certified_in_flight) < whole:
+        yield f"triton: {live.as_certified} are answered as certified, {rule}"
+    told = (live.transformers_alone, live.transformers_in_flight)
+    if any(count is not None and count < whole for count in told):
+        yield f"triton: {live.as_transformers} are answered as by transformers, {rule}"
+
+
+def _alike(wanted: tuple[str, ...], found: list[str]) -> int:
+    return sum(one == other for one, other in zip(wanted, found, strict=True))
+
+
+def _as_transformers(golden: GoldenPrompts, found: list[str]) -> int | None:
+    if not golden.transformers:
+        return None
+    return sum(map(same_words, golden.transformers, found))
+
+
+def _held_out(
+    places: Places, package: LanguagePackage, certificate: LanguageCertificate
+) -> TokenPieces:
+    """Return the text that the version's perplexity was certified on.
+
+    Raises:
+        InputError: the snapshot is another one now, or its tokens are not there any more.
+    """
+    certified_snapshot(places, certificate)
+    if not certificate.tokens_fingerprint or not certificate.stages:
+        raise InputError(
+            "the certificate does not say which tokens it is of", hint="run the pipeline again"
+        )
+    table = open_token_table(places, certificate.dataset, certificate.tokens_fingerprint)
+    pieces = pieces_of(sequences_of(table, "test", places), HELD_OUT_TOKENS)
+    context = number_of(_form(package), "max_position_embeddings")
+    return pieces.first(certificate.stages[0].tokens, context)
+
+
+def _perplexity(form: Path, text: TokenPieces, limits: Limits, places: Places) -> float | None:
+    """Return what the registered files come to; None where this machine has not their engine."""
+    of_vllm = FormFolder.read(form).engine == "vllm"
+    if of_vllm and (reason := lacking_vllm(places.vllm_python)):
+        log.warning("the perplexity of the files is not measured: %s", reason)
+        return None
+    return pieces_loss(form, text, limits, places.vllm_python).perplexity
+
+
+def _form(package: LanguagePackage) -> Path:
+    return next(iter(package.files.values())).parent
