@@ -22,7 +22,7 @@ from bench.row import Row
 from millrace.serving.batch.input.find_input import open_input
 from millrace.serving.batch.monitoring.batch_report import BatchReport
 from millrace.serving.batch.prompts.openvino_job import PromptJob
-from millrace.serving.batch.prompts.sampling import Sampling
+from millrace.serving.batch.prompts.prompt_rows import Sampling
 from millrace.serving.batch.scoring import How, Target, score
 
 ROUNDS, ROUNDS_BESIDE = 3, 2
@@ -90,7 +90,7 @@ class _Alone:
     def __call__(self) -> float:
         import openvino_genai as genai
 
-        from millrace.models.inference.engine_properties import own_properties
+        from millrace.models.inference.language_engine import own_properties
 
         start = time.perf_counter()
         scheduler = genai.SchedulerConfig()

@@ -33,8 +33,7 @@ from millrace.models.inference.features import Encoding, Feature
 from millrace.models.inference.tokenizer import learnt
 from millrace.serving.triton.load_generator import measure
 from millrace.serving.triton.model_config import latest, model_config, to_text
-from millrace.serving.triton.onnx_graph import read_signature
-from millrace.serving.triton.text_signature import TEXT
+from millrace.serving.triton.onnx_graph import TEXT, read_signature
 from millrace.serving.triton.version_folder import Artifact
 
 ROUNDS = 9

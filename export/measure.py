@@ -1,4 +1,4 @@
-"""Measures a form of the model against PyTorch: difference, metric, speed and memory."""
+"""Measures a form against PyTorch: difference, metric and its error, speed and memory."""
 
 import json
 import tempfile
@@ -8,22 +8,65 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from scipy.stats import bootstrap
 from torch import nn
 
-from millrace.export.candidate import Candidate
+from millrace.export.candidate import Candidate, Speed
 from millrace.export.certificate import Stage, largest_difference, relative_loss
-from millrace.export.metric_error import interval, worst_class
 from millrace.export.onnx.conversions import batch_file
-from millrace.export.speed import Speed
 from millrace.export.tensorrt.engine_file import SUFFIX
 from millrace.models.common.arrays import Array
 from millrace.models.common.digest import digest_of
 from millrace.models.common.errors import TransientError, WorkError
-from millrace.models.common.gpu import these_ties
+from millrace.models.common.hardware import these_ties
 from millrace.models.common.subprocess_runner import Limits, run_apart
 from millrace.models.families.objective import Objective
+from millrace.models.inference.answers import ClassAnswers
 from millrace.models.inference.model_input import ModelInput
 from millrace.models.inference.row_batches import answered, golden_requests, pieces
+
+LEVEL = 0.95
+RESAMPLES = 300
+
+
+def interval(
+    objective: Objective, answers: Array, target: Array
+) -> tuple[float | None, float | None]:
+    """Return the 95% percentile bootstrap interval of the metric (Efron 1979); no ends for one row.
+
+    Args:
+        objective: gives the metric.
+        answers: `[rows, outputs]`.
+        target: `[rows]`.
+    """
+    if len(target) < 2:
+        return None, None
+
+    def metric(rows: Array) -> float:
+        return objective.metric_of_answers(answers[rows], target[rows])
+
+    found = bootstrap(
+        (np.arange(len(target)),),
+        metric,
+        n_resamples=RESAMPLES,
+        vectorized=False,
+        confidence_level=LEVEL,
+        method="percentile",
+        rng=np.random.default_rng(0),
+    ).confidence_interval
+    return float(found.low), float(found.high)
+
+
+def worst_class(objective: Objective, answers: Array, target: Array) -> tuple[str, float | None]:
+    """Return the class with the lowest metric on its own rows, and that; nothing for a number."""
+    if not isinstance(objective, ClassAnswers):
+        return "", None
+    by_class = {}
+    for position in np.unique(target):
+        own = target == position
+        by_class[position] = objective.metric_of_answers(answers[own], target[own])
+    worst = min(by_class, key=lambda position: by_class[position])
+    return str(objective.labels[int(worst)]), by_class[worst]
 
 
 @dataclass(frozen=True)

@@ -31,8 +31,7 @@ from millrace.tasks.promote import promote_version
 from millrace.tasks.reference_version import names_versions, pinned_versions
 from millrace.tasks.register import log_evidence, register_version
 from millrace.tasks.reports.run_report import publish_training
-from millrace.tasks.run_names import name_run
-from millrace.tasks.source_control import code_version
+from millrace.tasks.run_names import code_version, name_run
 from millrace.tasks.tracking_outage import await_mlflow, weights_named
 from millrace.tasks.train import train_workers
 

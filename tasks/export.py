@@ -22,8 +22,12 @@ from millrace.models.inference.row_batches import answered
 from millrace.models.registry.named_version import in_words
 from millrace.models.registry.version_files import GraphPackage
 from millrace.tasks.compare import first_rows, split_rows
-from millrace.tasks.kinds.graph.export_files import write_files, write_golden
-from millrace.tasks.kinds.graph.graph_export import evidence_of, exporter_of
+from millrace.tasks.kinds.graph.graph_export import (
+    evidence_of,
+    exporter_of,
+    write_files,
+    write_golden,
+)
 from millrace.tasks.progress import bar, log
 from millrace.tasks.retry import step
 from millrace.tasks.train import Trained

@@ -64,3 +64,15 @@ def bar(title: str, total: int | None, unit: str) -> Iterator[Bar]:
         with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
             yield Bar(title, total, unit, shown)
     log.info("%s: done in %.1f s", title, time.monotonic() - started)
+
+
+def recovery(done: int, unit: str) -> str:
+    """Say from where training went on after a failure.
+
+    Args:
+        done: how much was done by the checkpoint; 0 without one.
+        unit: what is counted: epoch or step.
+    """
+    if done == 0:
+        return "restarted from the beginning: there was no checkpoint yet"
+    return f"resumed from the checkpoint of {unit} {done}"

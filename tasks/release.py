@@ -11,8 +11,7 @@ from millrace.models.common.installation import Places
 from millrace.models.common.printable import one_line
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.config.rollout_spec import RolloutSpec
-from millrace.models.registry.gates import Comparison
-from millrace.models.registry.guard import Credentials, Incumbent, refusal
+from millrace.models.registry.gates import Comparison, Credentials, Incumbent, refusal
 from millrace.models.registry.mlflow_registry import Registry, registry_of
 from millrace.models.registry.tracking import TrackedRun
 from millrace.models.registry.version_files import ModelVersion, Package

@@ -1,6 +1,8 @@
-"""Names and tags of flow runs, by which a person finds them: what was done, of which model."""
+"""Names and tags by which a person finds a run: what was done, of which model, by which code."""
 
+import subprocess
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 MOST_NAMED = 3
 
@@ -37,3 +39,21 @@ def name_run(name: str, *models: str) -> None:
             client.update_flow_run(flow_run.id, name=name, tags=tags)
     except (PrefectException, httpx.HTTPError, OSError) as error:
         log.warning("the flow run is not named %s: %s", name, str(error).split("\n")[0])
+
+
+def code_version(folder: Path) -> dict[str, str]:
+    """Return MLflow's own tag for the git commit of a folder; empty where there is none."""
+
+    def git(*arguments: str) -> str | None:
+        command = ["git", "-C", str(folder), *arguments]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+        except (OSError, subprocess.SubprocessError):
+            return None
+        return done.stdout.strip()
+
+    commit = git("rev-parse", "HEAD")
+    if commit is None:
+        return {}
+    changed = git("status", "--porcelain")
+    return {"mlflow.source.git.commit": commit, "millrace.git.dirty": str(bool(changed)).lower()}

@@ -41,7 +41,7 @@ from millrace.tasks.batch.drift_report import Emit, Event, tell_drift
 from millrace.tasks.progress import log
 from millrace.tasks.release import RegistryDesk
 from millrace.tasks.retry import step
-from millrace.tasks.source_control import code_version
+from millrace.tasks.run_names import code_version
 
 
 @step(timeout_seconds=24 * 3600, retries=1)

@@ -15,8 +15,7 @@ from millrace.models.registry.version_files import GraphPackage
 from millrace.models.training.checkpoint import WEIGHTS
 from millrace.models.training.progress import Recovered, TrainEvent, WorkersFailed
 from millrace.tasks import progress
-from millrace.tasks.progress import log
-from millrace.tasks.recovery import recovery
+from millrace.tasks.progress import log, recovery
 from millrace.tasks.reference_version import reference_of, teacher_of
 from millrace.tasks.reports.metrics_log import MetricsLog
 from millrace.tasks.retry import step
@@ -51,8 +50,7 @@ def train_workers(
     from millrace.models.families.objective import objective_of
     from millrace.models.training.compression.compression import require_compressible
     from millrace.models.training.loop import TrainJob
-    from millrace.models.training.trainer import fit
-    from millrace.models.training.unused import leaves_parameters_unused
+    from millrace.models.training.trainer import fit, leaves_parameters_unused
 
     spec = pipeline.training
     shares = pipeline.dataset.split

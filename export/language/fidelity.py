@@ -2,9 +2,11 @@
 
 By OpenVINO's plain inference of the same graph with the same properties as the engine's: of the
 engine no probabilities of a given text are to be had. Only one piece is in memory at a time.
+
+The engine itself is compared token by token, by what it continues prompts with.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from millrace.export.language.token_pieces import TokenPieces
-from millrace.export.language.transformers_reference import LOG_PROBABILITIES
+from millrace.export.language.transformers_reference import LOG_PROBABILITIES, TIE, Answer
 from millrace.models.common.arrays import Array
 
 NUMBERS = 2**22
@@ -92,3 +94,43 @@ def plain_inference(compiled: Any) -> LogitsOf:
         return np.asarray(request.get_tensor("logits").data[0])
 
     return logits_of
+
+
+@dataclass(frozen=True)
+class Greedy:
+    """Prompts that were continued, and how.
+
+    Attributes:
+        prompts: all of them.
+        equal: those with the same tokens.
+        ties: those that part from transformers at a token whose logit is no more than `TIE` above
+            the next one, and are not compared from there on.
+    """
+
+    prompts: int
+    equal: int
+    ties: int
+
+    @property
+    def exact(self) -> bool:
+        """Whether nothing but a tie tells the form from transformers."""
+        return self.prompts > 0 and self.equal + self.ties == self.prompts
+
+
+def compared(answers: Sequence[Answer], tokens: Sequence[Sequence[int]]) -> Greedy:
+    """Compare what the engine continued with transformers' answers.
+
+    Args:
+        answers: of transformers.
+        tokens: of the engine, for the same prompts in their order.
+    """
+    equal, ties = 0, 0
+    for answer, told in zip(answers, tokens, strict=True):
+        wanted = answer.tokens.tolist()
+        if list(told) == wanted:
+            equal += 1
+            continue
+        parted = (n for n, pair in enumerate(zip(wanted, told, strict=False)) if len({*pair}) == 2)
+        step = next(parted, None)  # None where the engine stopped early
+        ties += step is not None and bool(answer.margins[step] <= TIE)
+    return Greedy(len(answers), equal, ties)

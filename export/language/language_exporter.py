@@ -12,7 +12,6 @@ from functools import cached_property
 from pathlib import Path
 
 from millrace.export.language import conversions
-from millrace.export.language.held import Held
 from millrace.export.language.language_variants import (
     CHECKPOINT,
     EXACT_FORM,
@@ -21,11 +20,11 @@ from millrace.export.language.language_variants import (
     LanguageForm,
 )
 from millrace.export.language.measure_language import exactness_of, measure, probed
-from millrace.export.language.token_pieces import TokenPieces
+from millrace.export.language.token_pieces import Held, TokenPieces
 from millrace.export.language.transformers_reference import Reference, answered_apart
 from millrace.export.language.variant_folder import FormFolder
 from millrace.export.language_candidate import LanguageCandidate, LanguageStage
-from millrace.export.openvino.decoder_config import number_of
+from millrace.export.openvino.decoder_attention import number_of
 from millrace.export.select import Gates, inexact, judged
 from millrace.models.common.errors import InputError, MillraceError, TransientError, WorkError
 from millrace.models.common.subprocess_runner import Limits, run_apart

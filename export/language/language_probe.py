@@ -12,14 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from millrace.export.language.engine_speed import STREAMS, Engine, Properties, speed_of
-from millrace.export.language.fidelity import Fidelity, fidelity, plain_inference
-from millrace.export.language.greedy import compared
+from millrace.export.language.fidelity import Fidelity, compared, fidelity, plain_inference
 from millrace.export.language.token_pieces import TokenPieces
 from millrace.export.language.transformers_reference import PIECES, TEXTS, read_answers
 from millrace.export.language.variant_folder import FormFolder
 from millrace.export.onnx.genai_engine import OnnxEngine
 from millrace.export.openvino.quiet_openvino import send_nothing
-from millrace.export.peak_memory import peak_memory
+from millrace.export.probe import peak_memory
 from millrace.export.vllm.vllm_engine import VllmEngine
 from millrace.models.common.errors import WorkError
 

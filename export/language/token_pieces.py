@@ -1,4 +1,4 @@
-"""Token sequences to measure and to calibrate with: pieces of documents, each seen by itself."""
+"""Token sequences to measure and to calibrate with, and how many of them."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -120,3 +120,34 @@ class TokenPieces:
         with np.load(path, allow_pickle=False) as file:
             answer = file["answer"] if "answer" in file.files else None
             return cls(file["input_ids"], file["lengths"], answer)
+
+
+FLOAT = 4
+
+
+@dataclass(frozen=True)
+class Held:
+    """How much held-out text forms are measured on.
+
+    Attributes:
+        tokens: that count, at most.
+        kept_bytes: of transformers' probabilities, which are kept on disk while forms are measured:
+            the tokens are as many as fit.
+        prompts: continued greedily.
+        new_tokens: of each answer.
+    """
+
+    tokens: int = 16_384
+    kept_bytes: int = 2 * 2**30
+    prompts: int = 64
+    new_tokens: int = 32
+
+    def of(self, pieces: TokenPieces, vocab_size: int, context: int) -> TokenPieces:
+        """Return the text that is measured, cut to a context.
+
+        Args:
+            pieces: held-out text.
+            vocab_size: tokens that a model chooses from.
+            context: tokens that it sees at a time.
+        """
+        return pieces.first(min(self.tokens, self.kept_bytes // (FLOAT * vocab_size)), context)

@@ -6,8 +6,7 @@ from pathlib import Path
 
 from millrace.models.common.digest import digest_of_all
 from millrace.models.common.errors import InputError
-from millrace.models.inference.engine_properties import own_properties
-from millrace.models.inference.language_engine import EngineName, engine_of
+from millrace.models.inference.language_engine import EngineName, engine_of, own_properties
 
 IR = "openvino_model"
 TOKENIZER, DETOKENIZER = "openvino_tokenizer", "openvino_detokenizer"

@@ -20,12 +20,12 @@ from millrace.export.needs import installed_packages, lacking
 from millrace.export.onnx import conversions
 from millrace.export.onnx.conversions import batch_file
 from millrace.export.onnx.from_torch import export_apart
-from millrace.export.onnx.search import mixed_form
+from millrace.export.onnx.mixed_precision import mixed_form
 from millrace.export.tensorrt.engine_file import Axes, file_of, options_of, timing_cache
 from millrace.export.variants import ENGINES, FORMS, FP32, MIXED, Form
 from millrace.models.common.arrays import Array
 from millrace.models.common.errors import MillraceError, TransientError, WorkError
-from millrace.models.common.gpu import these_ties, this_gpu
+from millrace.models.common.hardware import these_ties, this_gpu
 from millrace.models.common.subprocess_runner import Limits, run_apart
 from millrace.models.config.export_spec import ExportSpec
 from millrace.models.families.objective import Objective

@@ -22,7 +22,7 @@ from millrace.export.openvino.decoder_ir import to_ir
 from millrace.export.openvino.quiet_openvino import send_nothing
 from millrace.models.common.errors import InputError
 from millrace.models.common.quiet import quiet
-from millrace.models.inference.engine_properties import ENGINE
+from millrace.models.inference.language_engine import ENGINE
 
 
 def write_exact_form(checkpoint: Path, target: Path) -> FormFolder:

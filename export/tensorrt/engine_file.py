@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from millrace.models.common.gpu import Ties
+from millrace.models.common.hardware import Ties
 from millrace.models.inference.model_input import ModelInput
 
 SUFFIX = ".plan"

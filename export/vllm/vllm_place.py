@@ -7,7 +7,7 @@ environment of its own, and is run by the Python of that.
 from importlib.util import find_spec
 from pathlib import Path
 
-from millrace.models.common.gpu import this_gpu
+from millrace.models.common.hardware import this_gpu
 
 
 def lacking_vllm(python: Path | None) -> str | None:

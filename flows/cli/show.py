@@ -11,7 +11,7 @@ from millrace.flows.cli.show_language import (
 )
 from millrace.flows.console import print_hint, print_table
 from millrace.models.registry.mlflow_pages import version_page
-from millrace.tasks.recovery import recovery
+from millrace.tasks.progress import recovery
 
 if TYPE_CHECKING:
     from millrace.flows.cli.demo import DemoSummary

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from millrace.flows.console import print_hint, print_piece, print_table
-from millrace.tasks.recovery import recovery
+from millrace.tasks.progress import recovery
 
 if TYPE_CHECKING:
     from millrace.export.language_candidate import LanguageCandidate

@@ -17,7 +17,7 @@ from millrace.flows.deployments.schedule_state import Schedules
 from millrace.flows.environment import child_environment
 from millrace.flows.run_state import RunRecord
 from millrace.flows.services import processes
-from millrace.flows.services.prefect_login import login_file
+from millrace.flows.services.logins import login_file
 from millrace.flows.services.service_specs import Service, healthy, local
 from millrace.flows.settings import MARK, Settings
 from millrace.models.common.errors import WorkError

@@ -1,9 +1,11 @@
-"""Ray's Jobs API: jobs on a cluster that this process is no part of, over HTTP."""
+"""Ray's Jobs API: jobs on a cluster that this process is no part of, and the code they run."""
 
 import logging
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -234,3 +236,23 @@ def _quiet() -> None:
     """Leave out Ray's lines on what it packs and uploads."""
     for name in ("ray.dashboard.modules.dashboard_sdk", "ray._private.runtime_env.packaging"):
         logging.getLogger(name).setLevel(logging.WARNING)
+
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("export", "flows", "models", "serving", "tasks")
+PIPELINE = "pipeline.yaml"
+
+
+def fill(folder: Path, pipeline_file: Path) -> None:
+    """Copy the code, and a pipeline file as `PIPELINE`, into a folder.
+
+    The modules beside the file stay where they are: what they made is in the registered version.
+
+    Args:
+        folder: that exists.
+        pipeline_file: the YAML file.
+    """
+    for name in PACKAGES:
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / name, folder / "millrace" / name, ignore=ignored)
+    shutil.copyfile(pipeline_file, folder / PIPELINE)

@@ -1,6 +1,11 @@
-"""Which engine a form of a language model is for."""
+"""Which engine a form of a language model is for, and what `engine.json` may say of it.
 
+Nothing else is taken from a model's files: an engine has properties that are paths.
+"""
+
+import json
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Literal
 
 EngineName = Literal["openvino_genai", "vllm"]
@@ -25,3 +30,15 @@ def engine_of(files: Iterable[str]) -> EngineName:
     """
     is_vllm = any(name.endswith(WEIGHTS) and "/" not in name for name in files)
     return "vllm" if is_vllm else "openvino_genai"
+
+
+ENGINE = "engine.json"
+"""The file; OpenVINO chooses what it leaves out."""
+OWN = ("INFERENCE_PRECISION_HINT", "KV_CACHE_PRECISION")
+
+
+def own_properties(folder: Path) -> dict[str, str]:
+    """Return OpenVINO's properties that a form's folder sets."""
+    file = folder / ENGINE
+    values = json.loads(file.read_text()) if file.exists() else {}
+    return {name: str(values[name]) for name in OWN if name in values}

@@ -1,4 +1,8 @@
-"""One ONNX Runtime session, opened the same way wherever a model is measured or scored."""
+"""One ONNX Runtime session, opened the same way wherever a model is measured or scored.
+
+The TensorRT provider's options:
+https://onnxruntime.ai/docs/execution-providers/TensorRT-ExecutionProvider.html
+"""
 
 import re
 from collections.abc import Mapping
@@ -11,6 +15,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state
 
 from millrace.models.common.arrays import Array
 from millrace.models.common.errors import InputError, WorkError
+from millrace.models.config.serving_spec import AcceleratorSpec
 
 TENSORRT = "TensorrtExecutionProvider"
 RUNTIME_ERRORS: tuple[type[Exception], ...] = (
@@ -122,3 +127,17 @@ def execution_providers() -> list[str]:
     available = onnxruntime.get_available_providers()
     wanted = ("CUDAExecutionProvider", "CPUExecutionProvider")
     return [provider for provider in wanted if provider in available]
+
+
+FLAGS = {"FP16": "trt_fp16_enable", "BF16": "trt_bf16_enable", "INT8": "trt_int8_enable"}
+
+
+def provider_options(spec: AcceleratorSpec) -> dict[str, str]:
+    """Return the options by ONNX Runtime's names; Triton's backend makes the same of its own."""
+    options = {"trt_max_workspace_size": str(spec.max_workspace_size_bytes)}
+    if spec.precision_mode in FLAGS:
+        options[FLAGS[spec.precision_mode]] = "1"
+    if spec.trt_timing_cache_path is not None:
+        options["trt_timing_cache_enable"] = "1"
+        options["trt_timing_cache_path"] = spec.trt_timing_cache_path
+    return options

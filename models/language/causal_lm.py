@@ -11,7 +11,7 @@ import torch
 
 from millrace.models.common.errors import InputError, nearest
 from millrace.models.common.quiet import quiet_transformers
-from millrace.models.language.corpus.packing_check import require_pieces_apart
+from millrace.models.language.corpus.packing import require_pieces_apart
 from millrace.models.language.lora import with_adapters
 from millrace.models.language.recipe import DecoderSpec
 

@@ -15,10 +15,9 @@ from millrace.models.language.flops import flops_per_token
 from millrace.models.language.learner import Learner
 from millrace.models.language.memory import Load, memory_of
 from millrace.models.language.micro_batches import MicroBatch, micro_batch
-from millrace.models.language.optimizers import moments_of
+from millrace.models.language.optimizers import moments_of, rate_at
 from millrace.models.language.parallel import Strategy, workers
 from millrace.models.language.recipe import DecoderSpec, Recipe
-from millrace.models.language.schedule import rate_at
 from millrace.models.language.sequence_order import Course, Place, Step, share_of
 from millrace.models.language.token_meter import Meter, peak_memory, perplexity
 

@@ -8,7 +8,7 @@ import torch
 from millrace.models.common.arrays import Array, spread
 from millrace.models.language.causal_lm import build_decoder
 from millrace.models.language.corpus.sequences import Packed, Sequences
-from millrace.models.language.loss import summed_loss
+from millrace.models.language.learner import summed_loss
 from millrace.models.language.micro_batches import micro_batch
 from millrace.models.language.recipe import DecoderSpec
 from millrace.models.language.token_meter import perplexity

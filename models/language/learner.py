@@ -1,4 +1,4 @@
-"""Decoder, optimizer and strategy, as one thing to step, measure, save and load."""
+"""Decoder, loss, optimizer and strategy, as one thing to step, measure, save and load."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -11,11 +11,9 @@ from torch import Tensor, nn
 from millrace.models.language.causal_lm import build_decoder
 from millrace.models.language.decoder_files import save_decoder
 from millrace.models.language.flops import cost_of
-from millrace.models.language.gradients import clip, grad_norm
-from millrace.models.language.loss import summed_loss
 from millrace.models.language.memory import shape_of
 from millrace.models.language.micro_batches import MicroBatch
-from millrace.models.language.optimizers import optimizers_of
+from millrace.models.language.optimizers import clip, grad_norm, optimizers_of
 from millrace.models.language.parallel import Strategy
 from millrace.models.language.recipe import DecoderSpec, Recipe
 from millrace.models.language.sequence_order import Place
@@ -23,6 +21,27 @@ from millrace.models.language.sharded_checkpoint import load_resume, save_resume
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+from torch.nn import functional
+
+from millrace.models.language.micro_batches import IGNORED
+
+
+def summed_loss(decoder: nn.Module, batch: MicroBatch) -> Tensor:
+    """Return the sum of the losses of a batch's answers, float32 scalar.
+
+    Args:
+        decoder: of transformers, also wrapped.
+        batch: on the decoder's device.
+    """
+    logits: Tensor = decoder(
+        input_ids=batch.input_ids, position_ids=batch.position_ids, use_cache=False
+    ).logits
+    return functional.cross_entropy(
+        logits.float().flatten(0, 1),
+        batch.labels.flatten(),
+        ignore_index=IGNORED,
+        reduction="sum",
+    )
 
 
 @dataclass(frozen=True)

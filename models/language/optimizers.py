@@ -1,4 +1,4 @@
-"""The optimizers of a decoder: AdamW for all, or Muon for the matrices inside it."""
+"""The optimizers of a decoder, AdamW or Muon; the learning rate; clipping by the norm."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -7,11 +7,60 @@ from torch import nn
 from torch.optim import AdamW, Muon, Optimizer
 
 from millrace.models.common.errors import InputError
-from millrace.models.language.gradients import is_sharded
 from millrace.models.language.recipe import Recipe
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+import math
+from collections.abc import Iterable
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.tensor import DTensor, Shard
+
+
+def grad_norm(parameters: Iterable[nn.Parameter]) -> float:
+    """Return the Euclidean norm of all gradients, over all shards.
+
+    torch's own `clip_grad_norm_` takes no mixture of sharded and whole gradients, as tensor
+    parallelism has it. Whole ones are the same on every worker and are counted once.
+    """
+    grads = [each.grad for each in parameters if each.grad is not None]
+    whole = _squares(_local(each) for each in grads if not is_sharded(each))
+    shards = _squares(_local(each) for each in grads if is_sharded(each))
+    if any(is_sharded(each) for each in grads):
+        dist.all_reduce(shards)
+    return float((whole + shards).sqrt())
+
+
+def clip(parameters: Iterable[nn.Parameter], norm: float, most: float) -> None:
+    """Scale gradients down whose norm is `norm`, so that it is `most`; leave smaller ones."""
+    if norm <= most:
+        return
+    for each in parameters:
+        if each.grad is not None:
+            _local(each.grad).mul_(most / norm)
+
+
+def is_sharded(tensor: Tensor) -> bool:
+    """Return whether other workers hold other parts of it."""
+    return isinstance(tensor, DTensor) and any(
+        # a strided shard is one that several axes of a mesh, or a fused matrix, cut
+        isinstance(each, Shard) or type(each).__name__ == "_StridedShard"
+        for each in tensor.placements
+    )
+
+
+def _squares(tensors: Iterable[Tensor]) -> Tensor:
+    norms = [torch.linalg.vector_norm(each, dtype=torch.float32) for each in tensors]
+    # float64: a sum of squares of many parts
+    return torch.stack(norms).double().square().sum() if norms else torch.zeros(()).double()
+
+
+def _local(tensor: Tensor) -> Tensor:
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
 
 BETAS = (0.9, 0.95)
 """Of AdamW, as Brown et al. 2020 and Touvron et al. 2023 train."""
@@ -76,3 +125,19 @@ def moments_of(optimizers: Sequence[Optimizer]) -> float:
             weights += some
             moments += some * (1 if isinstance(optimizer, Muon) else 2)
     return moments / max(1, weights)
+
+
+def rate_at(progress: float, peak: float, warmup_ratio: float) -> float:
+    """Return the learning rate: a linear warm-up, then a cosine to zero.
+
+    After Loshchilov & Hutter 2017, "SGDR", without restarts.
+
+    Args:
+        progress: share of the run that is done, 0 to 1.
+        peak: the highest rate.
+        warmup_ratio: share of the run that warms up.
+    """
+    if progress < warmup_ratio:
+        return peak * progress / warmup_ratio
+    left = (progress - warmup_ratio) / max(1.0 - warmup_ratio, 1e-12)
+    return peak * 0.5 * (1.0 + math.cos(math.pi * left))

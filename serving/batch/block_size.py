@@ -1,6 +1,12 @@
-"""How the rows of a job go through Ray: in blocks of which size, and who reads them."""
+"""In blocks of which size the rows of a job go through Ray, and what reads and writes them.
+
+The embedded Ray has two logical CPUs more than actors hold. On a cluster actors may hold all there
+are, and after the death of a node more than are left. Then nothing may wait for a CPU that only an
+actor could give back, or the job stands still for ever: so the tasks that read and write hold none.
+"""
 
 from dataclasses import dataclass
+from typing import Any
 
 PIECES_PER_ACTOR = 4
 """From which actors read for themselves: what one has to do more than the others is little."""
@@ -83,3 +89,17 @@ def slow_blocks_of(load: Load, rows_per_call: int) -> Blocks:
     # A call takes whole blocks; one too many of small ones is little.
     part = load.bytes * rows // load.rows // BLOCKS_PER_CALL
     return Blocks(min(max(part, SLOW_SMALLEST), SLOW_LARGEST), rows, ahead=1)
+
+
+def reading(at_most: int) -> dict[str, Any]:
+    """Return options of the tasks that read.
+
+    Args:
+        at_most: at a time.
+    """
+    return {"num_cpus": 0, "concurrency": at_most}
+
+
+def writing(at_most: int) -> dict[str, Any]:
+    """Return options of the tasks that write; as for `reading`."""
+    return {"ray_remote_args": {"num_cpus": 0}, "concurrency": at_most}

@@ -3,6 +3,11 @@
 Workers write Parquet files into the table's folder, where no reader sees them; the commit makes
 them the partition and the files of the run before stop being it, at once. Of two jobs that ran
 for one partition at the same time the first to commit wins, and the second is told.
+
+The table of dead letters holds the rows that were not scored, with the reason; its columns are
+those of `DEAD` and the partition's. Its partition is replaced with that of the predictions,
+right after it: the commit of the predictions decides, and a run that dies between the two is
+finished by the next.
 """
 
 import json
@@ -23,6 +28,9 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from millrace.models.common.errors import InputError, TransientError, WorkError
 from millrace.models.data.sources.find_files import resolve
+from millrace.serving.batch.folder import Folder
+from millrace.serving.batch.job import DEAD
+from millrace.serving.batch.monitoring.batch_report import FINGERPRINT
 
 JOB = "millrace.job"
 PARTITION, FILES = "millrace.partition", "millrace.files"
@@ -275,3 +283,21 @@ def _types(schema: deltalake.Schema) -> dict[str, str]:
 
 def _told(types: Mapping[str, str]) -> str:
     return ", ".join(f"{name} {kind}" for name, kind in types.items())
+
+
+def publish(partition: Partition, fingerprint: str, dead: pa.Table) -> None:
+    """Make rows the partition of the dead letters; doing it again changes nothing.
+
+    Args:
+        partition: of the table of dead letters.
+        fingerprint: of the job whose rows they are.
+        dead: of `DEAD`.
+
+    Raises:
+        TransientError: the table cannot be written.
+    """
+    if not dead.num_rows and not partition.active():
+        return
+    if dead.num_rows:
+        Folder(partition.folder).write_table("dead.parquet", dead)
+    partition.commit(DEAD, {FINGERPRINT: fingerprint})

@@ -20,7 +20,7 @@ from millrace.models.inference.onnx_session import OnnxSession
 from millrace.models.inference.row_batches import PLACES, ROWS, answered
 from millrace.serving.batch.actor import Means, in_actors
 from millrace.serving.batch.block_size import Blocks, Load, blocks_of
-from millrace.serving.batch.input.row_keys import cells_of, declared_keys
+from millrace.serving.batch.input.input_pieces import cells_of, declared_keys
 from millrace.serving.batch.job import DEAD, ERROR, ROW, Answers
 from millrace.serving.batch.monitoring.drift import Bins
 

@@ -12,20 +12,18 @@ import numpy as np
 import ray.data
 from ray.data.checkpoint import CheckpointConfig
 
-from millrace.serving.batch import dead_letters, lease, spread
-from millrace.serving.batch.actor import Means, work_of
+from millrace.serving.batch import block_size, commit, lease
+from millrace.serving.batch.actor import Means, fault_of, work_of
 from millrace.serving.batch.block_size import Blocks
 from millrace.serving.batch.cluster.model_files import carried
 from millrace.serving.batch.commit import JOB, Partition
 from millrace.serving.batch.data_files import answers_seen, committable, prune, written
-from millrace.serving.batch.faults import fault_of
 from millrace.serving.batch.fingerprint import fingerprint_of
 from millrace.serving.batch.folder import Folder
 from millrace.serving.batch.input import row_lineage
 from millrace.serving.batch.input.find_input import Input
-from millrace.serving.batch.input.read_again import with_rows
 from millrace.serving.batch.input.reader import Rows
-from millrace.serving.batch.input.row_sample import Check, Scored
+from millrace.serving.batch.input.row_sample import Check, Scored, with_rows
 from millrace.serving.batch.job import DEAD, ROW, TOKENS_IN, Job
 from millrace.serving.batch.job_state import (
     SHORT,
@@ -61,7 +59,7 @@ class Target:
     """
 
     table: str
-    dead_letters: str
+    commit: str
     date: str
 
     @property
@@ -278,7 +276,7 @@ def _answer(
             job.answered(rows, means).write_parquet(
                 path,
                 filesystem=filesystem,
-                **(spread.writing(how.num_actors) if how.is_spread else {}),
+                **(block_size.writing(how.num_actors) if how.is_spread else {}),
             )
         except Exception as error:  # whatever Ray raises of its own or hands over from a task
             raise fault_of(error) from error
@@ -288,7 +286,7 @@ def _reading(how: How, blocks: Blocks) -> dict[str, Any]:
     """Return options of what reads; actors that read for themselves hold their CPUs for both."""
     if blocks.rows_per_call is None:
         return {"num_cpus": how.cpus}
-    return spread.reading(how.num_actors) if how.is_spread else {}
+    return block_size.reading(how.num_actors) if how.is_spread else {}
 
 
 @contextmanager
@@ -319,5 +317,5 @@ def _finish(workplace: Workplace, target: Target, fingerprint: str, job: str) ->
     settled = workplace.folder.within(SETTLED)
     if settled.exists():
         partition = Partition(target.dead_letters, "date", target.date, job)
-        dead_letters.publish(partition, fingerprint, settled.read_tables(DEAD))
+        commit.publish(partition, fingerprint, settled.read_tables(DEAD))
     workplace.folder.remove()

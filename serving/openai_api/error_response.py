@@ -16,8 +16,7 @@ import re
 from dataclasses import fields
 
 from millrace.models.common.errors import InputError, MillraceError, TransientError
-from millrace.serving.triton.language.stream_errors import HINTS
-from millrace.serving.triton.language.stream_request import Sampling
+from millrace.serving.triton.language.stream_request import HINTS, Sampling
 
 INVALID = "invalid_request_error"
 SERVER = "server_error"

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
@@ -9,7 +10,6 @@ from pydantic_core import from_json
 
 from millrace.models.common.errors import nearest
 from millrace.models.common.generation import MAX_TOKENS
-from millrace.serving.openai_api.ask import Ask
 from millrace.serving.openai_api.error_response import Refusal
 from millrace.serving.openai_api.request_fields import (
     IGNORED,
@@ -22,6 +22,43 @@ from millrace.serving.openai_api.request_fields import (
     Message,
 )
 from millrace.serving.triton.language.stream_request import Messages, Sampling
+
+
+@dataclass(frozen=True)
+class Ask:
+    """A request, checked.
+
+    Attributes:
+        model: its name.
+        prompts: the texts to go on with, or the messages of one chat.
+        sampling: how each answer is made; `n` answers to each prompt.
+        stream: whether the answers are sent as they come.
+        include_usage: whether the end of a stream says how many tokens there were.
+        is_chat: which of OpenAI's two forms the answer has.
+    """
+
+    model: str
+    prompts: tuple[str | Messages, ...]
+    sampling: Sampling
+    stream: bool
+    include_usage: bool
+    is_chat: bool
+
+    @property
+    def n(self) -> int:
+        """Answers to each prompt."""
+        return self.sampling.n or 1
+
+    @property
+    def output_tokens(self) -> int:
+        """Tokens that all answers together may have."""
+        return len(self.prompts) * self.n * (self.sampling.max_tokens or MAX_TOKENS)
+
+    @property
+    def prompt_field(self) -> str:
+        """The request's field that holds the prompt."""
+        return "messages" if self.is_chat else "prompt"
+
 
 Fields = TypeVar("Fields", bound=Common)
 SHOWN = 60

@@ -17,7 +17,6 @@ from millrace.models.common.errors import MillraceError, TransientError
 from millrace.models.common.installation import Endpoint
 from millrace.serving.openai_api.api_key import Key, owner
 from millrace.serving.openai_api.api_key_file import KeyFile
-from millrace.serving.openai_api.ask import Ask
 from millrace.serving.openai_api.connection import EventStream, body_of, while_connected
 from millrace.serving.openai_api.error_response import (
     Refusal,
@@ -26,10 +25,10 @@ from millrace.serving.openai_api.error_response import (
     no_model,
     refusal_of,
 )
-from millrace.serving.openai_api.merging import merged
 from millrace.serving.openai_api.model_catalog import Catalog, Served
 from millrace.serving.openai_api.rate_limit import Allowances
-from millrace.serving.openai_api.reply import Heard, Reply, Usage, fingerprint, is_cut_off
+from millrace.serving.openai_api.reply import Heard, Reply, Usage, fingerprint, is_cut_off, merged
+from millrace.serving.openai_api.request_body import Ask
 from millrace.serving.triton.language.stream_client import ANSWER_SECONDS, AsyncLanguageClient
 from millrace.serving.triton.language.stream_request import Piece
 

@@ -33,12 +33,12 @@ from millrace.serving.release.actions import (
     Verify,
     in_words,
 )
-from millrace.serving.release.backend_check import require_backend
 from millrace.serving.release.cluster_state import World
 from millrace.serving.release.observe import Observer
 from millrace.serving.release.outcome import Outcome, outcome_of, refusal, sentence
 from millrace.serving.release.plan import plan
 from millrace.serving.release.release_state import Kind, Release, Wish
+from millrace.serving.release.trial import require_backend
 from millrace.serving.rollout import splitting
 from millrace.serving.triton.client import TritonClient
 from millrace.serving.triton.server_index import live_version

@@ -11,7 +11,7 @@ from typing import Any
 
 from millrace.models.common.errors import MillraceError, TransientError, WorkError
 from millrace.models.common.subprocess_runner import run_apart
-from millrace.serving.release.trial_limits import alone_limits
+from millrace.serving.release.trial import alone_limits
 from millrace.serving.triton.client import TritonClient
 from millrace.serving.triton.language.stream_request import Sampling
 from millrace.serving.triton.version_folder import Artifact

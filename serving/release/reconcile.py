@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from threading import Event
 
-from millrace.models.common.errors import MillraceError
-from millrace.models.common.faults import unexpected
+from millrace.models.common.errors import MillraceError, unexpected
 from millrace.models.common.installation import Endpoint
 from millrace.models.common.printable import one_line
 from millrace.serving.release.apply import ModelRelease, Request

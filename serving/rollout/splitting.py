@@ -26,10 +26,9 @@ from millrace.serving.rollout.rollout import Split, arms_config, split_of, split
 from millrace.serving.triton.client import TritonClient
 from millrace.serving.triton.model_config import from_text, loaded_anew
 from millrace.serving.triton.names import ARMS
-from millrace.serving.triton.onnx_graph import Signature
+from millrace.serving.triton.onnx_graph import Signature, signature_of
 from millrace.serving.triton.repository import Repository
 from millrace.serving.triton.server_index import ready_versions
-from millrace.serving.triton.signature import signature_of
 from millrace.serving.triton.version_config import one_config_for
 
 DRAIN_SECONDS = 60.0

@@ -3,6 +3,9 @@
 It is the same file for NVIDIA's container and for the embedded server: the backend is called
 `onnxruntime` in both, and its parameters have the C++ backend's names. The one for text is in
 Python in both.
+
+The parameters of its TensorRT accelerator:
+https://github.com/triton-inference-server/onnxruntime_backend#onnx-runtime-with-tensorrt-optimization
 """
 
 import time
@@ -13,10 +16,30 @@ from onnx import TensorProto
 from tritonclient.grpc import model_config_pb2 as pb
 
 from millrace.models.common.errors import InputError, WorkError
-from millrace.models.config.serving_spec import ServingSpec
-from millrace.serving.triton.accelerator import accelerators_of
+from millrace.models.config.serving_spec import AcceleratorSpec, ServingSpec
+from millrace.serving.triton.onnx_graph import BACKEND as TEXT_BACKEND
 from millrace.serving.triton.onnx_graph import DYNAMIC, Signature, TensorSpec
-from millrace.serving.triton.text_signature import BACKEND as TEXT_BACKEND
+
+
+def accelerators_of(spec: AcceleratorSpec) -> pb.ModelOptimizationPolicy:
+    """Return the part of `config.pbtxt` that asks for the accelerator.
+
+    The cache of engines stays off: ONNX Runtime knows an engine by the names in its graph and not
+    by the weights, so one version would answer by the weights of another. That of timings is safe.
+    """
+    parameters = {
+        "precision_mode": spec.precision_mode,
+        "max_workspace_size_bytes": str(spec.max_workspace_size_bytes),
+    }
+    if spec.trt_timing_cache_path is not None:
+        parameters["trt_timing_cache_enable"] = "1"
+        parameters["trt_timing_cache_path"] = spec.trt_timing_cache_path
+    policy = pb.ModelOptimizationPolicy()
+    policy.execution_accelerators.gpu_execution_accelerator.add(
+        name=spec.name, parameters=parameters
+    )
+    return policy
+
 
 LABELS = "labels.txt"
 TYPES: Mapping[int, int] = {

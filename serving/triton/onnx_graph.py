@@ -1,10 +1,16 @@
 """What an ONNX file says about itself: its inputs and outputs, and whether it is one file.
 
 Only the graph is read. Nothing is run, and nothing outside the file is opened.
+
+A graph that reads tokens has the tokenizer before it: its client sends `text`, [rows, 1], and
+gets the graph's own output, its classes by name if it asks for the output's `classification`.
+
+An output of strings would be plainer for clients, but Triton 2.51 divides by the size of an element
+when somebody asks for its classification, and a string has none: the whole server ends.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import onnx
@@ -13,6 +19,7 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto,
 from onnx.external_data_helper import uses_external_data
 
 from millrace.models.common.errors import InputError
+from millrace.serving.triton.version_folder import ONNX, Artifact
 
 DYNAMIC = -1
 
@@ -147,3 +154,25 @@ def _spec(value: ValueInfoProto) -> TensorSpec:
     )
     symbol = tensor.shape.dim[0].dim_param if shape else ""
     return TensorSpec(value.name, tensor.elem_type, shape, symbol)
+
+
+BACKEND = "text_onnxruntime"
+TEXT = "text"
+
+
+def of_text(graph: Signature) -> Signature:
+    """Return the inputs and outputs of a graph of tokens with the tokenizer before it."""
+    text = TensorSpec(TEXT, TensorProto.STRING, (DYNAMIC, 1), graph.inputs[0].batch_symbol)
+    return replace(graph, inputs=(text,), backend=BACKEND)
+
+
+def signature_of(artifact: Artifact) -> Signature:
+    """Return inputs, outputs and backend of a version.
+
+    Raises:
+        InputError: its files are nothing that Triton can serve, or it is no graph.
+    """
+    if artifact.kind != "graph":
+        raise InputError(f"a {artifact.kind} model has no tensors of its own", valid="a graph")
+    found = read_signature(artifact.files[ONNX])
+    return found if artifact.tokenizer is None else of_text(found)

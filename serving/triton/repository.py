@@ -23,8 +23,7 @@ from tritonclient.grpc import model_config_pb2 as pb
 from millrace.models.common.errors import InputError, TransientError, WorkError
 from millrace.serving.triton.model_config import LABELS, to_text
 from millrace.serving.triton.names import owner_of
-from millrace.serving.triton.onnx_graph import Signature
-from millrace.serving.triton.signature import signature_of
+from millrace.serving.triton.onnx_graph import Signature, signature_of
 from millrace.serving.triton.version_config import files_of_the_backend, require_servable
 from millrace.serving.triton.version_folder import (
     Artifact,

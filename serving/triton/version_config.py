@@ -11,7 +11,7 @@ from millrace.serving.triton.language.draft_files import require_fit, tokens_of
 from millrace.serving.triton.language.openvino_config import language_config, require_one_device
 from millrace.serving.triton.language.vllm_config import model_json, vllm_config
 from millrace.serving.triton.model_config import model_config
-from millrace.serving.triton.signature import signature_of
+from millrace.serving.triton.onnx_graph import signature_of
 from millrace.serving.triton.version_folder import Artifact
 
 

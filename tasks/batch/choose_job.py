@@ -8,7 +8,7 @@ from millrace.models.inference.language_engine import engine_of
 from millrace.models.inference.row_batches import PLACES
 from millrace.models.registry.version_files import FORM, GraphPackage, Package
 from millrace.serving.batch.prompts.openvino_job import PromptJob
-from millrace.serving.batch.prompts.sampling import Sampling
+from millrace.serving.batch.prompts.prompt_rows import Sampling
 from millrace.serving.batch.prompts.vllm_job import VllmJob, engine_arguments_of
 from millrace.serving.batch.prompts.vllm_workers import engines_of, gpus_of_ray, vllm_version
 from millrace.serving.batch.row_job import RowJob

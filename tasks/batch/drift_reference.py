@@ -17,7 +17,7 @@ from millrace.models.common.installation import Places
 from millrace.models.data.snapshots import Snapshot, open_snapshot, sampled
 from millrace.models.language.corpus.documents import kind_of
 from millrace.models.registry.version_files import ModelVersion
-from millrace.serving.batch.input.row_keys import cells_of
+from millrace.serving.batch.input.input_pieces import cells_of
 from millrace.serving.batch.job import ERROR, ROW, TOKENS_IN, TOKENS_OUT
 from millrace.serving.batch.monitoring.drift import Bins, bins_of_values
 from millrace.serving.batch.prompts.prompt_rows import Prompts, context_of, is_readable

@@ -6,10 +6,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from millrace.models.common.code_package import PIPELINE, fill
 from millrace.models.common.digest import digest_of
 from millrace.models.common.installation import Places
-from millrace.models.common.ray_jobs import RayJobs
+from millrace.models.common.ray_jobs import PIPELINE, RayJobs, fill
 from millrace.models.config.pipeline import Pipeline
 from millrace.serving.batch.cluster.follow_job import follow, stop
 from millrace.serving.batch.cluster.job_log import Line, outcome_in
@@ -26,8 +25,8 @@ from millrace.serving.batch.monitoring.batch_report import BatchReport
 from millrace.tasks.batch.drift_report import Event
 from millrace.tasks.progress import log
 from millrace.tasks.retry import step
+from millrace.tasks.run_names import code_version
 from millrace.tasks.score import emit, named_input
-from millrace.tasks.source_control import code_version
 
 
 @step(timeout_seconds=24 * 3600, retries=1)

@@ -15,11 +15,9 @@ from millrace.export.needs import installed_packages, lacking
 from millrace.export.tensorrt.engine_session import EngineSession
 from millrace.export.variants import ENGINES, FORMS
 from millrace.models.common.errors import InputError, WorkError
-from millrace.models.common.gpu import these_ties, this_gpu
-from millrace.models.common.hardware import this_machine
+from millrace.models.common.hardware import these_ties, this_gpu, this_machine
 from millrace.models.config.serving_spec import AcceleratorSpec
-from millrace.models.inference.onnx_session import TENSORRT, OnnxSession
-from millrace.models.inference.tensorrt_options import provider_options
+from millrace.models.inference.onnx_session import TENSORRT, OnnxSession, provider_options
 
 pytestmark = pytest.mark.gpu
 NEAR = {"tensorrt-fp32": 1e-4, "tensorrt-fp16": 0.01, "tensorrt-bf16": 0.05}

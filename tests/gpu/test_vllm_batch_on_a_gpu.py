@@ -19,7 +19,7 @@ from millrace.export.vllm.vllm_place import lacking_vllm
 from millrace.models.common.ray_cluster import connected
 from millrace.models.config.language_spec import GenerationSpec
 from millrace.serving.batch.input.find_input import open_input
-from millrace.serving.batch.prompts.sampling import Sampling
+from millrace.serving.batch.prompts.prompt_rows import Sampling
 from millrace.serving.batch.prompts.vllm_job import VllmJob, engine_arguments_of
 from millrace.serving.batch.prompts.vllm_workers import engines_of, gpus_of_ray, vllm_version
 from millrace.serving.batch.scoring import How, Target, score

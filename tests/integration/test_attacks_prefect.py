@@ -24,7 +24,7 @@ from millrace.flows.deployments import schedule_state
 from millrace.flows.deployments.catch_up import home_id
 from millrace.flows.deployments.schedule_state import Schedules
 from millrace.flows.services import processes, service_specs
-from millrace.flows.services.prefect_login import prefect_login
+from millrace.flows.services.logins import prefect_login
 from millrace.flows.settings import MARK, Settings
 from tests.integration.foreign_page import (
     EVIL,

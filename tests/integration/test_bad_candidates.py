@@ -17,7 +17,7 @@ from millrace.models.common.installation import Places
 from millrace.models.inference.features import FEATURES
 from millrace.models.registry.tracking import client
 from millrace.models.registry.version_files import DIGEST_TAG
-from millrace.serving.release import trial_limits
+from millrace.serving.release import trial
 from millrace.serving.release.outcome import checked
 from tests.integration.asked import Asking, Line, nothing_of_a_trial_is_left
 from tests.integration.planted import (
@@ -263,7 +263,7 @@ BAD: dict[str, tuple[Callable[[], Version], Spoil, str]] = {
 def test_a_bad_version_is_refused_with_its_reason(
     line: Line, champion: Planted, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trial_limits, "ALONE", replace(trial_limits.ALONE, seconds=12.0))
+    monkeypatch.setattr(trial, "ALONE", replace(trial.ALONE, seconds=12.0))
     make, spoil, reason = BAD[kind]
     planted = plant(line.places, NAME, make(), signed=False)
     spoil(planted, line.places)

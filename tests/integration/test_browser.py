@@ -16,7 +16,7 @@ import pytest
 
 from millrace.flows import environment, settings
 from millrace.flows.services import control
-from millrace.flows.services.prefect_login import prefect_login
+from millrace.flows.services.logins import prefect_login
 from millrace.flows.settings import Settings
 from millrace.models.registry.mlflow_pages import (
     KIND,

@@ -21,7 +21,7 @@ from millrace.flows.deployments.catch_up import home_id, owned, put_right
 from millrace.flows.deployments.deployment_specs import DeploymentSpec
 from millrace.flows.deployments.schedule_loop import ScheduleLoop
 from millrace.flows.services import control, processes, service_specs
-from millrace.flows.services.prefect_login import prefect_login
+from millrace.flows.services.logins import prefect_login
 from millrace.flows.settings import MARK, Settings
 from millrace.models.common.errors import WorkError
 from tests.integration.ports import service_ports

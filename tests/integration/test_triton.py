@@ -29,17 +29,16 @@ from millrace.models.config.serving_spec import AcceleratorSpec
 from millrace.models.inference.features import Encoding, Feature
 from millrace.serving.release import apply, plan
 from millrace.serving.release.apply import Request
-from millrace.serving.release.backend_check import require_backend
 from millrace.serving.release.golden_prompts import GoldenPrompts
 from millrace.serving.release.ledger import Ledger
 from millrace.serving.release.observe import Observer
 from millrace.serving.release.outcome import Outcome, checked
 from millrace.serving.release.reconcile import reconcile
+from millrace.serving.release.trial import require_backend
 from millrace.serving.triton import server
-from millrace.serving.triton.accelerator import accelerators_of
 from millrace.serving.triton.client import TOKEN_METADATA, TritonClient
 from millrace.serving.triton.load_generator import measure
-from millrace.serving.triton.model_config import from_text
+from millrace.serving.triton.model_config import accelerators_of, from_text
 from millrace.serving.triton.repository import Repository
 from millrace.serving.triton.version_folder import Artifact
 from tests.integration.attacks import CODE, CODE_CONFIG

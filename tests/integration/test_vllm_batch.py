@@ -21,7 +21,7 @@ from millrace.serving.batch.monitoring.batch_report import BatchReport
 from millrace.serving.batch.monitoring.progress_counter import Told
 from millrace.serving.batch.monitoring.throughput import Work
 from millrace.serving.batch.prompts import vllm_job
-from millrace.serving.batch.prompts.sampling import Sampling
+from millrace.serving.batch.prompts.prompt_rows import Sampling
 from millrace.serving.batch.prompts.vllm_job import (
     STAGE,
     VllmJob,

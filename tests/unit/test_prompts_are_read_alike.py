@@ -17,7 +17,7 @@ from millrace.models.data.sources.source import Chunk
 from millrace.models.language.corpus.tokenizer_folder import LanguageTokenizer
 from millrace.serving.batch.input.reader import parted
 from millrace.serving.batch.prompts.openvino_job import Generator, PromptJob
-from millrace.serving.batch.prompts.sampling import Sampling
+from millrace.serving.batch.prompts.prompt_rows import Sampling
 from millrace.serving.triton.language import generation_check
 from tests.instruct_model import CHATML, CHATS, LLAMA, TURN_END, Instruct, opened, write_instruct
 from tests.unit.serving.test_language_backend import module

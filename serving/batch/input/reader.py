@@ -13,7 +13,7 @@ from ray.data.datasource import Datasource, ReadTask
 from millrace.models.data.row_checks import as_json, rows_of
 from millrace.models.data.schema import KEY
 from millrace.models.data.sources.source import Chunk, broken_off
-from millrace.serving.batch.input.row_keys import cells_of
+from millrace.serving.batch.input.input_pieces import cells_of
 from millrace.serving.batch.job import DEAD, ERROR, ROW, Job
 from millrace.serving.batch.job_state import Workplace
 from millrace.serving.batch.reconcile_rows import without_rows

@@ -10,7 +10,7 @@ import numpy as np
 
 from millrace.models.common.errors import WorkError
 from millrace.models.common.generation import ends_of, greedy_config, prompt_ids, shown_ids
-from millrace.serving.batch.prompts.sampling import Sampling
+from millrace.serving.batch.prompts.prompt_rows import Sampling
 
 NO_ROOM = "the engine's cache has no room for the answer"
 

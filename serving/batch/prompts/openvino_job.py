@@ -8,7 +8,7 @@ import pyarrow as pa
 from ray.data import Dataset
 
 from millrace.models.data.schema import KEY
-from millrace.models.inference.engine_properties import own_properties
+from millrace.models.inference.language_engine import own_properties
 from millrace.serving.batch.actor import Means, in_actors
 from millrace.serving.batch.block_size import Blocks, Load, slow_blocks_of
 from millrace.serving.batch.job import ROW, Answers

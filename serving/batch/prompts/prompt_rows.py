@@ -1,4 +1,4 @@
-"""What every job on prompts shares: how they are read and refused, and what is written."""
+"""What every job on prompts shares: how they are read, sampled and refused, and what is written."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -10,18 +10,46 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millrace.models.common.errors import WorkError
-from millrace.models.common.generation import ChatTemplate, TemplateRefusal
+from millrace.models.common.generation import MAX_TOKENS, ChatTemplate, TemplateRefusal
 from millrace.models.data.coerce import Cast, cast
 from millrace.models.data.messages import Message, is_list_of_structs, parsed
 from millrace.models.data.row_checks import as_json
 from millrace.models.data.schema import KEY, Column
 from millrace.models.data.split import hash_keys, hash_rows
 from millrace.models.inference.features import TEXT
-from millrace.serving.batch.input.row_keys import cells_of, declared_keys
+from millrace.serving.batch.input.input_pieces import cells_of, declared_keys
 from millrace.serving.batch.job import DEAD, ERROR, ROW, TOKENS_IN, TOKENS_OUT
 from millrace.serving.batch.monitoring.drift import Bins
-from millrace.serving.batch.prompts.sampling import Sampling
 from millrace.serving.triton.language.draft_files import CONTEXT
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How tokens are chosen, and when to end; the words are vLLM's.
+
+    Attributes:
+        max_tokens: of one answer; fewer where the context has no room for them.
+        temperature: 0 always takes the likeliest token.
+        top_p: keep the likeliest tokens whose probabilities sum up to this.
+        top_k: keep so many of the likeliest tokens; None keeps all.
+        repetition_penalty: above 1 makes tokens of prompt and answer less likely.
+        seed: with it, and a row's place in the input, the row's answer is drawn.
+        stop: texts that end an answer; they are not part of it.
+    """
+
+    max_tokens: int = MAX_TOKENS
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int | None = None
+    repetition_penalty: float = 1.0
+    seed: int = 0
+    stop: tuple[str, ...] = ()
+
+    def ended(self, text: str) -> str | None:
+        """Return an answer up to the first stop in it; None where there is no stop."""
+        ends = [at for stop in self.stop if (at := text.find(stop)) >= 0]
+        return text[: min(ends)] if ends else None
+
 
 PROMPT = "prompt"
 """Column of the encoded rows, whatever it is called in the input; of a chat, what its template

@@ -24,7 +24,7 @@ from millrace.serving.batch.job_state import Workplace
 from millrace.serving.batch.monitoring.progress_counter import Meter
 from millrace.serving.batch.prompts import vllm_rows
 from millrace.serving.batch.prompts.prompt_rows import Prompts
-from millrace.serving.batch.prompts.vllm_tokens import Tokens, ends_of
+from millrace.serving.batch.prompts.vllm_rows import Tokens, ends_of
 from millrace.serving.batch.prompts.vllm_workers import runtime_env_of
 from millrace.serving.triton.language.vllm_config import engine_arguments
 

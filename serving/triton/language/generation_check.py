@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from millrace.models.common.generation import ends_of, greedy_config, prompt_ids, shown_ids
-from millrace.models.inference.engine_properties import own_properties
+from millrace.models.inference.language_engine import own_properties
 from millrace.serving.triton.language.draft_files import DRAFT
 
 DRAFTED = 2

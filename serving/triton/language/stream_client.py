@@ -16,18 +16,16 @@ from tritonclient.grpc import service_pb2_grpc
 from millrace.models.common.errors import InputError, MillraceError, TransientError, WorkError
 from millrace.models.common.installation import Endpoint
 from millrace.serving.triton.language.silent_calls import SILENCE_SECONDS, Pulse, Silence, Target
-from millrace.serving.triton.language.stream_errors import (
-    NO_SUCH,
-    died,
-    error_of,
-    is_death,
-    is_ours,
-)
 from millrace.serving.triton.language.stream_request import (
+    NO_SUCH,
     Messages,
     Piece,
     Sampling,
+    died,
+    error_of,
+    is_death,
     is_last,
+    is_ours,
     joined,
     piece_of,
     request_of,

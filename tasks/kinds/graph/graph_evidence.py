@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 
 from millrace.export.certificate import Certificate, Stage
-from millrace.models.common.gpu import these_ties
-from millrace.models.common.hardware import this_machine
+from millrace.models.common.hardware import these_ties, this_machine
 from millrace.models.common.installation import Places
 from millrace.models.data.snapshots import open_snapshot
 from millrace.models.inference.answers import answers_of

@@ -1,4 +1,4 @@
-"""What exports a pipeline's model: its network, and the rows to calibrate and measure with."""
+"""What exports a graph: its network, rows to calibrate and measure with, the files beside it."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from millrace.models.common.arrays import Array
-from millrace.models.common.gpu import this_gpu
+from millrace.models.common.hardware import this_gpu
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.data import snapshots
 from millrace.models.inference.features import Encoding
-from millrace.models.inference.tensorrt_options import provider_options
+from millrace.models.inference.onnx_session import provider_options
 from millrace.tasks.compare import split_rows
 from millrace.tasks.progress import log
 from millrace.tasks.train import Trained
@@ -18,6 +18,18 @@ from millrace.tasks.train import Trained
 if TYPE_CHECKING:
     from millrace.export.measure import Evidence
     from millrace.export.onnx.onnx_exporter import Exporter
+import json
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from millrace.export.certificate import Certificate
+from millrace.models.config.pipeline_file import resolved_yaml
+from millrace.models.inference.features import TEXT
+
+if TYPE_CHECKING:
+    from millrace.export.measure import Evidence
 
 
 def exporter_of(
@@ -107,3 +119,29 @@ def _tensorrt(pipeline: Pipeline) -> dict[str, str] | None:
         )
         return None
     return provider_options(accelerator)
+
+
+def write_files(
+    folder: Path, pipeline: Pipeline, encoding: Encoding, certificate: Certificate
+) -> dict[str, Path]:
+    """Write what goes beside the model; return the files by name."""
+    texts = {
+        "encoding.json": encoding.to_json(),
+        "certificate.json": certificate.to_json(),
+        "pipeline.yaml": resolved_yaml(pipeline),
+    }
+    for name, text in texts.items():
+        (folder / name).write_text(text)
+    return {name: folder / name for name in texts}
+
+
+def write_golden(folder: Path, encoding: Encoding, evidence: "Evidence", first: pa.Table) -> Path:
+    """Write the golden batch as the graph reads it, of a text also as a client sends it."""
+    arrays = {evidence.read.name: evidence.golden, "answers": evidence.golden_answers}
+    if encoding.tokenizer is not None:
+        sent = encoding.request(first)[TEXT].ravel().tolist()
+        # as JSON: NumPy's own text loses a NUL at the end
+        arrays[TEXT] = np.array(json.dumps(sent))
+    path = folder / "golden.npz"
+    np.savez(path, **arrays)
+    return path

@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from millrace.export.language.held import Held
-from millrace.export.language.token_pieces import TokenPieces
+from millrace.export.language.token_pieces import Held, TokenPieces
 from millrace.models.language.corpus.sequences import Packed
 from millrace.models.language.held_out import HELD_OUT_TOKENS, spread_over
 

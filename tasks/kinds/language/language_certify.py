@@ -9,7 +9,7 @@ from millrace.export.language.token_pieces import TokenPieces
 from millrace.export.language.variant_folder import FormFolder
 from millrace.export.language_certificate import LanguageCertificate
 from millrace.export.live_stage import LiveStage
-from millrace.export.openvino.decoder_config import number_of
+from millrace.export.openvino.decoder_attention import number_of
 from millrace.export.vllm.vllm_place import lacking_vllm
 from millrace.models.common.errors import InputError
 from millrace.models.common.installation import Places
@@ -20,8 +20,8 @@ from millrace.models.registry.version_files import LanguagePackage, ModelVersion
 from millrace.serving.release.golden_prompts import INEXACT, GoldenPrompts, difference, same_words
 from millrace.serving.triton.client import TritonClient
 from millrace.tasks.kept import certified_snapshot, language_certificate_of, pipeline_of
-from millrace.tasks.kinds.language.held_out import pieces_of
 from millrace.tasks.kinds.language.language_evidence import LanguageDossier
+from millrace.tasks.kinds.language.language_export import pieces_of
 from millrace.tasks.kinds.language.language_train import sequences_of
 from millrace.tasks.progress import bar, log
 

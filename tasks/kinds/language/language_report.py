@@ -1,4 +1,4 @@
-"""What a language model's run came to, for MLflow and Prefect: tables, and the picture of forms."""
+"""What a language model's run came to, for MLflow and Prefect: tables, pictures, one page."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -8,7 +8,6 @@ from prefect.artifacts import create_markdown_artifact
 from millrace.export.select import pareto
 from millrace.tasks.kinds.language.base_model import BASE_TAG
 from millrace.tasks.progress import log
-from millrace.tasks.reports.run_page import html_page
 from millrace.tasks.reports.run_report import key_of, table
 
 if TYPE_CHECKING:
@@ -24,6 +23,49 @@ if TYPE_CHECKING:
     from millrace.models.registry.version_files import ModelVersion
     from millrace.tasks.kinds.language.language_export import ExportedForms
     from millrace.tasks.kinds.language.language_train import TrainedDecoder
+import base64
+from collections.abc import Mapping
+from html import escape
+from io import BytesIO
+from typing import TYPE_CHECKING
+
+from markdown_it import MarkdownIt
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+STYLE = """
+body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 72rem; padding: 0 1rem; }
+table { border-collapse: collapse; margin: 1rem 0; }
+th, td { border: 1px solid #ccc; padding: .3rem .6rem; text-align: left; vertical-align: top; }
+th { background: #f4f4f4; }
+pre { background: #f8f8f8; margin: 0; padding: .5rem; white-space: pre-wrap; }
+img { max-width: 100%; }
+"""
+
+
+def html_page(title: str, markdown: str, pictures: Mapping[str, "Figure"]) -> str:
+    """Return a page that needs no other file.
+
+    Args:
+        title: of the page.
+        markdown: its text; HTML in it is shown and not obeyed.
+        pictures: by their captions, in order, after the text.
+    """
+    body = MarkdownIt("commonmark", {"html": False}).enable("table").render(markdown)
+    shown = "".join(
+        f'<h2>{escape(caption)}</h2><img alt="{escape(caption)}" src="{_inline(figure)}">'
+        for caption, figure in pictures.items()
+    )
+    head = f'<meta charset="utf-8"><title>{escape(title)}</title><style>{STYLE}</style>'
+    return f"<!doctype html><html><head>{head}</head><body>{body}{shown}</body></html>"
+
+
+def _inline(figure: "Figure") -> str:
+    png = BytesIO()
+    figure.savefig(png, format="png", dpi=110)
+    return f"data:image/png;base64,{base64.b64encode(png.getvalue()).decode()}"
+
 
 HEAD = (
     *("form", "size", "perplexity", "increase", "mean KL", "top-1 agreement"),

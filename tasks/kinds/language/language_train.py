@@ -13,8 +13,7 @@ from millrace.models.registry.tracking import TrackedRun
 from millrace.models.training.progress import WorkersFailed
 from millrace.tasks import progress
 from millrace.tasks.kinds.language.decoder import decoder_of, recipe_of
-from millrace.tasks.progress import log
-from millrace.tasks.recovery import recovery
+from millrace.tasks.progress import log, recovery
 from millrace.tasks.reports.metrics_log import MetricsLog
 from millrace.tasks.retry import step
 from millrace.tasks.tracking_outage import await_mlflow

@@ -2,9 +2,8 @@ from typing import Literal
 
 import pytest
 
-from millrace.export.candidate import Candidate, choose, fallback, judged, pareto
+from millrace.export.candidate import Candidate, Speed, choose, fallback, judged, pareto
 from millrace.export.certificate import Stage
-from millrace.export.speed import Speed
 from millrace.models.config.export_spec import ExportSpec
 
 NAN, INF = float("nan"), float("inf")

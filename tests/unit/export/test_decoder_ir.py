@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from millrace.export.language.engine_speed import EXACT, Engine
-from millrace.export.language.greedy import compared
+from millrace.export.language.fidelity import compared
 from millrace.export.language.transformers_reference import continued
 from millrace.export.openvino.decoder_ir import causal_mask, to_ir
 from millrace.export.openvino.from_checkpoint import tokenizer_graphs

@@ -10,8 +10,7 @@ import torch
 
 from millrace.export.language import fidelity
 from millrace.export.language.engine_speed import Continuation, LanguageSpeed, speed_of
-from millrace.export.language.fidelity import log_softmax
-from millrace.export.language.greedy import Greedy, compared
+from millrace.export.language.fidelity import Greedy, compared, log_softmax
 from millrace.export.language.language_probe import speed_lengths
 from millrace.export.language.language_variants import EXACT_FORM, LANGUAGE_FORMS
 from millrace.export.language.token_pieces import TokenPieces, prompt_lengths
@@ -26,9 +25,14 @@ from millrace.export.language.variant_folder import NEEDED, FormFolder
 from millrace.export.language_candidate import LanguageCandidate, LanguageStage
 from millrace.export.language_certificate import LanguageCertificate, certified
 from millrace.export.live_stage import LiveStage
-from millrace.export.openvino.decoder_attention import Attended, Attention
+from millrace.export.openvino.decoder_attention import (
+    Attended,
+    Attention,
+    other_kind,
+    refusal,
+    unlike,
+)
 from millrace.export.openvino.decoder_ir import causal_mask
-from millrace.export.openvino.refusal import other_kind, refusal, unlike
 from millrace.export.select import Gates, choose, judged, pareto
 from millrace.models.common.arrays import Array
 from millrace.models.common.errors import InputError, WorkError

@@ -2,10 +2,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from millrace.export.candidate import Candidate
+from millrace.export.candidate import Candidate, Speed
 from millrace.export.certificate import Stage
 from millrace.export.onnx.mixed_precision import Step, best, fewest_in_float
-from millrace.export.speed import Speed
 
 NAN = float("nan")
 LAYERS = tuple(f"layer{number}" for number in range(20))

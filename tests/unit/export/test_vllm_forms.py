@@ -16,7 +16,7 @@ from millrace.export.language.variant_folder import FormFolder
 from millrace.export.vllm import vllm_place
 from millrace.export.vllm.vllm_engine import by_token
 from millrace.models.common.errors import InputError, WorkError
-from millrace.models.common.gpu import Gpu
+from millrace.models.common.hardware import Gpu
 from millrace.models.common.subprocess_runner import Limits, run_apart
 from millrace.models.inference.language_engine import engine_of
 from tests.unit.export import language_models

@@ -6,7 +6,7 @@ import pytest
 
 from millrace.flows import environment
 from millrace.flows.services import service_specs
-from millrace.flows.services.prefect_login import CLIENT, SERVER, login_file, prefect_login
+from millrace.flows.services.logins import CLIENT, SERVER, login_file, prefect_login
 from millrace.flows.settings import Settings, load
 
 ELSEWHERE = "http://prefect.example/api"

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from millrace.models.families.augment import Augment
+from millrace.models.families.cnn import Augment
 
 
 def test_an_image_is_moved_by_no_more_than_it_may_be_and_zeros_come_in() -> None:

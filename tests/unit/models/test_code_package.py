@@ -1,6 +1,6 @@
 from pathlib import Path
 
-from millrace.models.common.code_package import PACKAGES, PIPELINE, ROOT, fill
+from millrace.models.common.ray_jobs import PACKAGES, PIPELINE, ROOT, fill
 
 
 def test_the_code_and_the_file_travel_and_nothing_else(tmp_path: Path) -> None:

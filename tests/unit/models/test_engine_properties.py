@@ -1,7 +1,7 @@
 import json
 from pathlib import Path
 
-from millrace.models.inference.engine_properties import ENGINE, own_properties
+from millrace.models.inference.language_engine import ENGINE, own_properties
 
 
 def test_a_form_says_numbers_and_no_paths(tmp_path: Path) -> None:

@@ -3,8 +3,8 @@ from dataclasses import replace
 
 import pytest
 
-from millrace.models.common import gpu as module
-from millrace.models.common.gpu import Gpu, Ties, gpu_of, tensorrt_of, these_ties, this_gpu
+from millrace.models.common import hardware as module
+from millrace.models.common.hardware import Gpu, Ties, gpu_of, tensorrt_of, these_ties, this_gpu
 
 H200 = Gpu("NVIDIA H200", "9.0", "570.86.10")
 TIES = Ties(H200, "11.4.0.106", "13")

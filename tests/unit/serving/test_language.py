@@ -9,8 +9,13 @@ from millrace.models.config.language_spec import GenerationSpec
 from millrace.serving.triton.language.openvino_config import language_config
 from millrace.serving.triton.language.silent_calls import Pulse, Silence
 from millrace.serving.triton.language.stream_client import pulse_of
-from millrace.serving.triton.language.stream_errors import error_of
-from millrace.serving.triton.language.stream_request import Piece, Sampling, joined, request_of
+from millrace.serving.triton.language.stream_request import (
+    Piece,
+    Sampling,
+    error_of,
+    joined,
+    request_of,
+)
 from millrace.serving.triton.model_config import from_text, specific, to_text
 
 

@@ -8,8 +8,8 @@ from starlette.types import Message
 
 from millrace.serving.openai_api.connection import ClientGone, EventStream, while_connected
 from millrace.serving.openai_api.error_response import Refusal
-from millrace.serving.openai_api.merging import merged
 from millrace.serving.openai_api.middleware import AtMost, RequestIds
+from millrace.serving.openai_api.reply import merged
 
 
 class Source:

@@ -8,10 +8,10 @@ import pytest
 from millrace.flows.cli import predict_text
 from millrace.models.common.generation import MAX_TOKENS
 from millrace.models.config.batch_spec import SamplingSpec
-from millrace.serving.batch.prompts.sampling import Sampling as OfBatch
+from millrace.serving.batch.prompts.prompt_rows import Sampling as OfBatch
 from millrace.serving.openai_api import request_body
-from millrace.serving.openai_api.ask import Ask
 from millrace.serving.openai_api.error_response import Refusal
+from millrace.serving.openai_api.request_body import Ask
 from millrace.serving.triton.language.stream_request import Sampling
 
 USER = {"role": "user", "content": "hi"}

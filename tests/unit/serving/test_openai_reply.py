@@ -3,11 +3,10 @@
 import pytest
 
 from millrace.models.common.errors import InputError, TransientError, WorkError
-from millrace.serving.openai_api.ask import Ask
 from millrace.serving.openai_api.error_response import is_no_model, refusal_of
 from millrace.serving.openai_api.reply import Heard, Reply, Usage, is_cut_off
-from millrace.serving.triton.language.stream_errors import error_of
-from millrace.serving.triton.language.stream_request import Piece, Sampling
+from millrace.serving.openai_api.request_body import Ask
+from millrace.serving.triton.language.stream_request import Piece, Sampling, error_of
 
 
 def reply(*, is_chat: bool, n: int = 1, prompts: int = 1, include_usage: bool = False) -> Reply:

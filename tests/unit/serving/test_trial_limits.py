@@ -1,8 +1,8 @@
 import pytest
 
 from millrace.models.config.serving_spec import ServingSpec
-from millrace.serving.release import trial_limits
-from millrace.serving.release.trial_limits import (
+from millrace.serving.release import trial
+from millrace.serving.release.trial import (
     ALONE,
     LEAST,
     alone_limits,
@@ -16,7 +16,7 @@ GIB = 1 << 30
 def test_a_large_model_has_more_time_and_memory_than_a_small_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(trial_limits, "memory_bytes", lambda: 256 * GIB)
+    monkeypatch.setattr(trial, "memory_bytes", lambda: 256 * GIB)
     small, large = alone_limits(1000), alone_limits(2 * GIB)
     assert small.seconds - ALONE.seconds < 0.01
     assert large.seconds == ALONE.seconds + 128

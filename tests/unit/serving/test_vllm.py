@@ -15,10 +15,8 @@ from millrace.models.common.errors import InputError, WorkError
 from millrace.models.common.installation import Endpoint
 from millrace.models.config.language_spec import GenerationSpec
 from millrace.models.config.serving_spec import ServingSpec
-from millrace.serving.release.backend_check import ABSENT, require_backend
-from millrace.serving.release.trial_limits import load_seconds
-from millrace.serving.triton.language.stream_errors import error_of, is_death
-from millrace.serving.triton.language.stream_request import piece_of
+from millrace.serving.release.trial import ABSENT, load_seconds, require_backend
+from millrace.serving.triton.language.stream_request import error_of, is_death, piece_of
 from millrace.serving.triton.language.vllm_config import engine_arguments
 from millrace.serving.triton.model_config import from_text, loaded_anew, specific, to_text
 from millrace.serving.triton.repository import Repository

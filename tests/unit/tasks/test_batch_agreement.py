@@ -15,7 +15,7 @@ from millrace.serving.batch.commit import Partition
 from millrace.serving.batch.input.row_sample import Scored
 from millrace.serving.batch.monitoring.agreement import Agreement
 from millrace.serving.batch.prompts.openvino_job import PromptJob
-from millrace.serving.batch.prompts.sampling import Sampling
+from millrace.serving.batch.prompts.prompt_rows import Sampling
 from millrace.serving.batch.row_job import RowJob
 from millrace.tasks.batch.agreement_sample import LiveCheck
 

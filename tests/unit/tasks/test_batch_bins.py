@@ -21,7 +21,7 @@ from millrace.models.inference.features import Encoding, Feature
 from millrace.models.inference.tokenizer import learnt
 from millrace.serving.batch.monitoring.drift import drift_of
 from millrace.serving.batch.prompts.openvino_job import PromptJob
-from millrace.serving.batch.prompts.sampling import Sampling
+from millrace.serving.batch.prompts.prompt_rows import Sampling
 from millrace.serving.batch.row_job import RowJob
 from millrace.tasks.batch.drift_reference import PREDICTION, bins_of, watched
 from tests.stand_ins.vllm_form import write_form

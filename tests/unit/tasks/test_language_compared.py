@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from millrace.export.language.text_loss import TextLoss, summed
-from millrace.tasks.kinds.language.language_compare import beside
+from millrace.tasks.kinds.language.language_evidence import beside
 
 
 def test_a_model_beside_itself_has_its_own_perplexity() -> None:

@@ -9,8 +9,7 @@ from matplotlib.figure import Figure
 from millrace.export.language.golden_texts import Golden
 from millrace.export.language_candidate import LanguageStage
 from millrace.models.language.corpus.ngram import Baselines
-from millrace.tasks.kinds.language.language_report import baselines_table, code, samples
-from millrace.tasks.reports.run_page import html_page
+from millrace.tasks.kinds.language.language_report import baselines_table, code, html_page, samples
 
 ODD = ("a|b", "one\ntwo", "``tick``", "", "<script>alert(1)</script>", "né 😀")
 

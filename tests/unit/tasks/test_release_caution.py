@@ -3,8 +3,7 @@
 import pytest
 
 from millrace.export.certificate import Certificate, Stage
-from millrace.models.common.gpu import Gpu, Ties
-from millrace.models.common.hardware import this_machine
+from millrace.models.common.hardware import Gpu, Ties, this_machine
 from millrace.tasks.kinds.graph import graph_evidence
 from millrace.tasks.kinds.graph.graph_evidence import _caution
 

@@ -2,9 +2,8 @@ from dataclasses import replace
 
 import pytest
 
-from millrace.export.candidate import Candidate
+from millrace.export.candidate import Candidate, Speed
 from millrace.export.certificate import Certificate, Stage
-from millrace.export.speed import Speed
 from millrace.tasks.reports.run_report import (
     candidate_row,
     candidates_table,

@@ -12,7 +12,7 @@ import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
-from millrace.export.language.held import Held
+from millrace.export.language.token_pieces import Held
 from millrace.export.language.transformers_reference import scored
 from millrace.models.common.installation import Places
 from millrace.models.config.dataset_spec import SplitSpec

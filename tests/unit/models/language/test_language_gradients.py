@@ -3,7 +3,7 @@ import copy
 import pytest
 import torch
 
-from millrace.models.language.gradients import clip, grad_norm
+from millrace.models.language.optimizers import clip, grad_norm
 
 
 @pytest.mark.parametrize("most", [0.5, 1e6])

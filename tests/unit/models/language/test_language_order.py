@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from millrace.models.language.schedule import rate_at
+from millrace.models.language.optimizers import rate_at
 from millrace.models.language.sequence_order import Course, Place, epoch_order, share_of
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from millrace.models.common.errors import InputError, MillraceError, WorkError
-from millrace.serving.batch.faults import fault_of
+from millrace.serving.batch.actor import fault_of
 
 
 class FromTask(Exception):

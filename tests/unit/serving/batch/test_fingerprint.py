@@ -8,7 +8,7 @@ from millrace.models.inference.features import Encoding, Feature
 from millrace.serving.batch import fingerprint as module
 from millrace.serving.batch.fingerprint import fingerprint_of
 from millrace.serving.batch.prompts.openvino_job import PromptJob
-from millrace.serving.batch.prompts.sampling import Sampling
+from millrace.serving.batch.prompts.prompt_rows import Sampling
 from millrace.serving.batch.row_job import RowJob
 
 ROWS = RowJob("m", 1, "d", Path("m.onnx"), Encoding((Feature("a", "number"),), "t"), ("id",))

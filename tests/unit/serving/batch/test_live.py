@@ -24,7 +24,7 @@ from millrace.serving.batch.monitoring.live_model import (
     not_live,
 )
 from millrace.serving.batch.prompts.openvino_job import PromptJob
-from millrace.serving.batch.prompts.sampling import Sampling
+from millrace.serving.batch.prompts.prompt_rows import Sampling
 from millrace.serving.batch.row_job import RowJob
 from millrace.serving.release.release_state import Release, Standing, Wish
 from millrace.serving.triton.language.stream_request import Piece

@@ -478,7 +478,7 @@ def test_dead_letters_of_a_job_that_died_before_it_told_them_outlive_another_job
 
     good = open_input(str(numbers(tmp_path / "r.parquet", 40, bad=2)), job)
     with monkeypatch.context() as patched:
-        patched.setattr("millrace.serving.batch.dead_letters.publish", dying)
+        patched.setattr("millrace.serving.batch.commit.publish", dying)
         with pytest.raises(KeyboardInterrupt):
             score(good, job, target_in(tmp_path), How())
     assert len(held(tmp_path / "table")) == 38

@@ -14,7 +14,7 @@ from millrace.models.data.schema import Column
 from millrace.models.data.sources.source import Chunk
 from millrace.serving.batch.input.reader import parted
 from millrace.serving.batch.prompts.openvino_job import Generator, PromptJob
-from millrace.serving.batch.prompts.sampling import Sampling
+from millrace.serving.batch.prompts.prompt_rows import Sampling
 from tests.language_model import CONTEXT, Made, make
 
 TEXT = "the old mill by the river turned its wheel all day and all night long. " * 40

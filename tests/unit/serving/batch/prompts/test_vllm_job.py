@@ -13,7 +13,7 @@ from millrace.serving.batch.folder import Folder
 from millrace.serving.batch.input.reader import parted
 from millrace.serving.batch.job_state import Workplace
 from millrace.serving.batch.prompts.vllm_job import VllmJob, engine_arguments_of, processor_config
-from millrace.serving.batch.prompts.vllm_tokens import Tokens, ends_of
+from millrace.serving.batch.prompts.vllm_rows import Tokens, ends_of
 from millrace.serving.triton.language.vllm_config import engine_arguments
 from tests.stand_ins.vllm_form import write_form
 

@@ -7,8 +7,7 @@ import pyarrow as pa
 import pytest
 
 from millrace.models.common.errors import WorkError
-from millrace.serving.batch.prompts.prompt_rows import OUTPUT, Prompts
-from millrace.serving.batch.prompts.sampling import Sampling
+from millrace.serving.batch.prompts.prompt_rows import OUTPUT, Prompts, Sampling
 from millrace.serving.batch.prompts.vllm_rows import answered, asked, parted
 
 ROW = {"_row": 3, "_key": "k", "text": "the mill", "tokenized_prompt": [5, 6]}
