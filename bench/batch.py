@@ -29,7 +29,7 @@ from millrace.models.inference.features import Encoding, Feature
 from millrace.models.inference.onnx_session import OnnxSession
 from millrace.serving.batch.input.find_input import open_input
 from millrace.serving.batch.row_job import RowJob
-from millrace.serving.batch.scoring import How, Target, score
+from millrace.serving.batch.scoring import RunOptions, Target, score
 from tests.integration.batch_kills import asked, content, prepare, run
 from tests.integration.graphs import proto
 
@@ -88,7 +88,7 @@ class Stand:
         """Score by a batch job, and return its seconds."""
         table, start = self._table(), time.perf_counter()
         job = RowJob("m", 1, "d", self.onnx, self.encoding, ("id",), batch_size=BATCH)
-        how = How(num_actors=self.actors, resume=resume)
+        how = RunOptions(num_actors=self.actors, resume=resume)
         score(open_input(str(self.rows), job), job, Target(table, f"{table}-dead", DATE), how)
         return time.perf_counter() - start
 

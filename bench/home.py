@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from millrace.models.common.installation import Places
+from millrace.models.common.installation import Installation
 
 
 @contextmanager
-def own_home() -> Iterator[Places]:
+def own_home() -> Iterator[Installation]:
     """Give a fresh `MILLRACE_HOME`, whatever services the environment names.
 
     To be entered before Ray, MLflow or Prefect is imported; the process keeps the settings.

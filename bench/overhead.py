@@ -20,7 +20,7 @@ from bench.catalog import attempt
 from bench.home import own_home
 from bench.rounds import ratio
 from bench.row import Row
-from millrace.models.common.installation import Places
+from millrace.models.common.installation import Installation
 
 ROUNDS = 3
 ROWS = 20_000
@@ -47,7 +47,7 @@ def rows(wanted: Collection[str]) -> Iterator[Row]:
             yield attempt("P10", partial(share_beyond_work, places))
 
 
-def share_beyond_work(places: Places, rounds: int = ROUNDS) -> Row:
+def share_beyond_work(places: Installation, rounds: int = ROUNDS) -> Row:
     """P10: wall time of the flow beyond its work, as a share of the whole."""
     start_up = started(places)
 
@@ -93,7 +93,7 @@ def seconds_beyond(by_step: Mapping[str, float]) -> float:
     return sum(seconds for name, seconds in by_step.items() if name not in WORK)
 
 
-def started(places: Places) -> dict[str, float]:
+def started(places: Installation) -> dict[str, float]:
     """Bring up what the flow needs and the work does not, and return the seconds of each part."""
     # Before the clock starts: the work needs them too.
     for module in (

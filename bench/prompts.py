@@ -23,7 +23,7 @@ from millrace.serving.batch.input.find_input import open_input
 from millrace.serving.batch.monitoring.batch_report import BatchReport
 from millrace.serving.batch.prompts.openvino_job import PromptJob
 from millrace.serving.batch.prompts.prompt_rows import Sampling
-from millrace.serving.batch.scoring import How, Target, score
+from millrace.serving.batch.scoring import RunOptions, Target, score
 
 ROUNDS, ROUNDS_BESIDE = 3, 2
 PROMPTS, NEW_TOKENS = 512, 64
@@ -76,7 +76,7 @@ class _Job:
             threads=1,
         )
         found, target = open_input(str(self.rows), work), Target(table, f"{table}-dead", DATE)
-        done = score(found, work, target, How(num_actors=self.actors))
+        done = score(found, work, target, RunOptions(num_actors=self.actors))
         self.reports.append(done)
         return ((done.tokens_in or 0) + (done.tokens_out or 0)) / done.seconds
 

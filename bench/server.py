@@ -12,7 +12,7 @@ import onnxruntime as ort
 from onnx import TensorProto, helper, numpy_helper
 
 from millrace.models.common.digest import digest_of
-from millrace.models.common.installation import Places
+from millrace.models.common.installation import Installation
 from millrace.models.config.serving_spec import ServingSpec
 from millrace.serving.triton import server
 from millrace.serving.triton.client import TritonClient
@@ -47,7 +47,7 @@ class Bench:
 def own_server(*, guarded: bool = True) -> Iterator[Bench]:
     """Start a Triton of the benchmark's own, on free ports, and stop it."""
     with tempfile.TemporaryDirectory(prefix="millrace-bench-") as home:
-        places = Places(Path(home), "", "").prepared()
+        places = Installation(Path(home), "", "").prepared()
         with server.running(places, free_endpoint(), guarded=guarded) as client:
             yield Bench(client, Repository(places.model_repository, places.staging))
 

@@ -14,7 +14,7 @@ from bench.server import Bench, batch_of, mlp, own_server
 from millrace.models.common.digest import digest_of
 from millrace.models.config.serving_spec import ServingSpec
 from millrace.serving.rollout.rollout import Split
-from millrace.serving.rollout.splitting import divert
+from millrace.serving.rollout.splitting import start_split
 from millrace.serving.triton.load_generator import measure
 from millrace.serving.triton.version_folder import Artifact
 
@@ -35,7 +35,7 @@ def rows(wanted: Collection[str]) -> Iterator[Row]:
             for version in (1, 2):
                 artifact = Artifact.of_graph(onnx, digest_of(onnx))
                 bench.repository.stage(split.model, version, artifact)
-            divert(split, bench.repository, bench.client)
+            start_split(split, bench.repository, bench.client)
         for name, measure_row in measures.items():
             if name in wanted:
                 yield attempt(name, partial(measure_row, bench))

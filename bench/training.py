@@ -19,7 +19,7 @@ from bench.catalog import attempt
 from bench.home import own_home
 from bench.rounds import ratio
 from bench.row import Row
-from millrace.models.common.installation import Places
+from millrace.models.common.installation import Installation
 from millrace.models.config.dataset_spec import DatasetSpec
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.config.training_spec import ModelSpec, TrainingSpec
@@ -44,7 +44,7 @@ def rows(wanted: Collection[str]) -> Iterator[Row]:
             yield attempt("P5", partial(steady_epoch_time, places))
 
 
-def steady_epoch_time(places: Places, turns: int = TURNS) -> Row:
+def steady_epoch_time(places: Installation, turns: int = TURNS) -> Row:
     """P5: steady epochs of Ray Train against those of plain DistributedDataParallel."""
     from bench import ddp
     from millrace.models.common.ray_cluster import connected

@@ -13,7 +13,7 @@ from millrace.flows import environment, settings
 from millrace.flows.deployments.left_flow_runs import noted_flow_run
 from millrace.flows.services.starting import once_started
 from millrace.models.common.errors import InputError, MillraceError
-from millrace.models.common.installation import Places, has_jobs_api
+from millrace.models.common.installation import Installation, has_jobs_api
 from millrace.models.common.ray_cluster import connected
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.config.pipeline_file import load_pipeline
@@ -94,7 +94,7 @@ def _score(pipeline: Pipeline, file: Path, chosen: settings.Settings) -> Score:
     return partial(score_rows, pipeline, places)
 
 
-def _ray(places: Places, actors: int) -> AbstractContextManager[None]:
+def _ray(places: Installation, actors: int) -> AbstractContextManager[None]:
     """Connect to Ray, unless a job does it."""
     if has_jobs_api(places.ray_address):
         return nullcontext()

@@ -1,4 +1,4 @@
-"""The program of a batch job on a Ray cluster: python -m millrace.flows.score_job ERRAND.
+"""The program of a batch job on a Ray cluster: `python -m millrace.flows.score_job REQUEST`.
 
 It does what the step `score_rows` does, on the head of the cluster and without Prefect; the flow
 that submitted it follows its log, and is told the outcome there
@@ -15,17 +15,17 @@ from typing import Any
 from millrace.flows import environment, settings
 from millrace.models.common.errors import MillraceError
 from millrace.serving.batch.cluster.job_log import outcome_line, tell_on_stdout
-from millrace.serving.batch.cluster.submit_job import Errand
+from millrace.serving.batch.cluster.submit_job import JobRequest
 
 TERMINATED = 128 + signal.SIGTERM
 
 
 def main() -> None:
-    """Run the errand of the command line, and end with the exit code of `millrace score`."""
+    """Run the job of the command line, and end with the exit code of `millrace score`."""
     # Ray ends a job so, and kills it 3 s later: time to say in MLflow that the run was ended.
     signal.signal(signal.SIGTERM, _end)
     tell_on_stdout()
-    errand, code = Errand.read(sys.argv[1]), 0
+    errand, code = JobRequest.read(sys.argv[1]), 0
     try:
         outcome = _done(errand)
     except MillraceError as error:
@@ -34,7 +34,7 @@ def main() -> None:
     sys.exit(code)
 
 
-def _done(errand: Errand) -> dict[str, Any]:
+def _done(errand: JobRequest) -> dict[str, Any]:
     """Score, and return the report and what Prefect is to hear of."""
     from millrace.models.config.pipeline_file import load_pipeline
     from millrace.serving.batch.cluster.shared_storage import take_proof
@@ -46,10 +46,10 @@ def _done(errand: Errand) -> dict[str, Any]:
     # After the environment was set, which these read.
     from millrace.models.common.ray_cluster import connected
     from millrace.tasks.batch.drift_report import Event
-    from millrace.tasks.score import Telling, scored
+    from millrace.tasks.score import RunReporter, scored
 
     events: list[Event] = []
-    telling = Telling(errand.tags, events.append)
+    telling = RunReporter(errand.tags, events.append)
     with connected(places.ray_address, pipeline.batch.num_actors or 1):
         report = scored(pipeline, places, errand.source, errand.date, telling, errand.version)
     return {"report": asdict(report), "events": [asdict(event) for event in events]}

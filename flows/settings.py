@@ -16,7 +16,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from millrace.flows import run_state
 from millrace.models.common.errors import InputError, WorkError
-from millrace.models.common.installation import EMBEDDED, Endpoint, Places
+from millrace.models.common.installation import EMBEDDED, Endpoint, Installation
 from millrace.models.common.private_files import kept_secret
 
 LOOPBACK = "127.0.0.1"
@@ -237,9 +237,9 @@ class Settings(BaseSettings):
         server = _served(self.run, "prefect")
         return self.prefect_api_url or (f"{server}/api" if server else None)
 
-    def places(self) -> Places:
+    def places(self) -> Installation:
         """Return where everything is now."""
-        return Places(
+        return Installation(
             home=self.home,
             tracking_uri=self.mlflow_uri(),
             tables_uri=self.tables or str(self.home / "tables"),

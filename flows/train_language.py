@@ -7,7 +7,7 @@ from typing import Any
 
 from millrace.export.language_candidate import LanguageCandidate
 from millrace.export.language_certificate import LanguageCertificate
-from millrace.models.common.installation import Places
+from millrace.models.common.installation import Installation
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.data.snapshots import Snapshot
 from millrace.models.language.corpus.ngram import Baselines
@@ -72,7 +72,7 @@ class LanguageOutcome:
 
 
 def train_language(
-    pipeline: Pipeline, places: Places, snapshot: Snapshot, run: TrackedRun
+    pipeline: Pipeline, places: Installation, snapshot: Snapshot, run: TrackedRun
 ) -> LanguageOutcome:
     """Tokenize, train, export, certify, register and decide on the aliases.
 

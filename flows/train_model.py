@@ -14,7 +14,7 @@ from millrace.flows import environment, settings
 from millrace.flows.deployments.left_flow_runs import noted_flow_run
 from millrace.flows.services.starting import once_started
 from millrace.flows.train_language import LanguageOutcome, train_language
-from millrace.models.common.installation import Places
+from millrace.models.common.installation import Installation
 from millrace.models.common.ray_cluster import connected
 from millrace.models.config.family_keys import CAUSAL_LM
 from millrace.models.config.pipeline import Pipeline
@@ -118,7 +118,7 @@ def train_model(
 
 
 def _train_and_register(
-    pipeline: Pipeline, places: Places, snapshot: Snapshot, run: TrackedRun
+    pipeline: Pipeline, places: Installation, snapshot: Snapshot, run: TrackedRun
 ) -> TrainOutcome:
     trained = train_workers(pipeline, places, snapshot, run)
     with tempfile.TemporaryDirectory(dir=places.staging) as folder:

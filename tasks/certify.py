@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from millrace.models.common.errors import InputError
-from millrace.models.common.installation import Places
+from millrace.models.common.installation import Installation
 from millrace.models.registry.mlflow_registry import registry_of
 from millrace.models.registry.tracking import TrackedRun
 from millrace.models.registry.version_files import LanguagePackage, Package
@@ -17,7 +17,7 @@ LIVE_FILE = "certificate-live.json"
 """Beside the certificate, which the next release writes again."""
 
 
-def certify_live(places: Places, model: str) -> "LiveGraph | LiveLanguage":
+def certify_live(places: Installation, model: str) -> "LiveGraph | LiveLanguage":
     """Ask the live version what it was certified to answer, and measure its files again.
 
     The certificate with what was found is logged to the run that made the version.
@@ -36,7 +36,7 @@ def certify_live(places: Places, model: str) -> "LiveGraph | LiveLanguage":
     return found
 
 
-def _live_package(places: Places, client: TritonClient, model: str) -> Package:
+def _live_package(places: Installation, client: TritonClient, model: str) -> Package:
     """Return the registered files of the version that is live."""
     number = client.live_version(model)
     if number is None:
@@ -48,7 +48,9 @@ def _live_package(places: Places, client: TritonClient, model: str) -> Package:
     return registry.fetch(registry.version(model, number))
 
 
-def _asked(places: Places, client: TritonClient, package: Package) -> "LiveGraph | LiveLanguage":
+def _asked(
+    places: Installation, client: TritonClient, package: Package
+) -> "LiveGraph | LiveLanguage":
     from millrace.tasks.kinds.graph.graph_certify import certify_graph
     from millrace.tasks.kinds.language.language_certify import certify_language
 

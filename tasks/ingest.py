@@ -1,6 +1,6 @@
 """Step: from the source to a snapshot."""
 
-from millrace.models.common.installation import Places
+from millrace.models.common.installation import Installation
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.data import ingest
 from millrace.models.data.infer_schema import describe
@@ -12,7 +12,7 @@ from millrace.tasks.retry import step
 
 
 @step(timeout_seconds=6 * 3600)
-def ingest_dataset(pipeline: Pipeline, places: Places) -> Snapshot:
+def ingest_dataset(pipeline: Pipeline, places: Installation) -> Snapshot:
     """Bring the source into the dataset's table and return the snapshot."""
     with progress.bar("ingest", None, "rows") as bar:
         snapshot = ingest.ingest(pipeline, places, on_progress=bar.update)

@@ -6,7 +6,7 @@ from millrace.export.certificate import Certificate
 from millrace.export.language_certificate import LanguageCertificate
 from millrace.models.common.bounded_files import bounded_yaml
 from millrace.models.common.errors import InputError
-from millrace.models.common.installation import Places
+from millrace.models.common.installation import Installation
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.data.snapshots import Snapshot, open_snapshot
 from millrace.models.registry.version_files import Package, unreadable
@@ -48,7 +48,9 @@ def pipeline_of(package: Package) -> Pipeline:
         raise unreadable(package.version, "pipeline file", error) from error
 
 
-def certified_snapshot(places: Places, certificate: Certificate | LanguageCertificate) -> Snapshot:
+def certified_snapshot(
+    places: Installation, certificate: Certificate | LanguageCertificate
+) -> Snapshot:
     """Return the snapshot that a version was certified on.
 
     Raises:

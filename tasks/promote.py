@@ -4,7 +4,7 @@ import math
 import time
 from dataclasses import replace
 
-from millrace.models.common.installation import Places
+from millrace.models.common.installation import Installation
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.registry.gates import Promotion, decide
 from millrace.models.registry.mlflow_registry import CHALLENGER, CHAMPION, registry_of
@@ -14,13 +14,13 @@ from millrace.serving.release.plan import target
 from millrace.serving.release.release_state import standing_of
 from millrace.tasks.export import Exported
 from millrace.tasks.progress import log
-from millrace.tasks.release import RegistryDesk
+from millrace.tasks.release import MlflowRegistry
 from millrace.tasks.retry import step
 
 
 @step(timeout_seconds=4 * 3600)
 def promote_version(
-    pipeline: Pipeline, places: Places, exported: Exported, version: ModelVersion
+    pipeline: Pipeline, places: Installation, exported: Exported, version: ModelVersion
 ) -> Promotion:
     """Set the aliases that the gates and `promotion` allow, and say why on the version."""
     stage = exported.chosen.stage
@@ -30,7 +30,7 @@ def promote_version(
 
 def promote(
     pipeline: Pipeline,
-    places: Places,
+    places: Installation,
     version: ModelVersion,
     refusal: str | None,
     metric: float,
@@ -52,7 +52,7 @@ def promote(
     """
     registry, model = registry_of(places), pipeline.name
     decided = _decided(
-        pipeline, RegistryDesk(places), places, version, refusal, metric, smaller_is_better
+        pipeline, MlflowRegistry(places), places, version, refusal, metric, smaller_is_better
     )
     registry.set_tags(version, {"millrace.promotion": decided.reason})
     if decided.challenger:
@@ -67,8 +67,8 @@ def promote(
 
 def _decided(
     pipeline: Pipeline,
-    desk: RegistryDesk,
-    places: Places,
+    desk: MlflowRegistry,
+    places: Installation,
     version: ModelVersion,
     refusal: str | None,
     metric: float,

@@ -1,7 +1,7 @@
 """Step: from a certified candidate to a version in the registry."""
 
 from millrace.models.common.errors import WorkError
-from millrace.models.common.installation import Places
+from millrace.models.common.installation import Installation
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.data.snapshots import Snapshot
 from millrace.models.registry.mlflow_registry import registry_of
@@ -17,7 +17,7 @@ from millrace.tasks.train import Trained
 @step(timeout_seconds=900)
 def register_version(
     pipeline: Pipeline,
-    places: Places,
+    places: Installation,
     snapshot: Snapshot,
     exported: Exported,
     run: TrackedRun,

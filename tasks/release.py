@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from millrace.models.common.errors import InputError, MillraceError, WorkError
-from millrace.models.common.installation import Places
+from millrace.models.common.installation import Installation
 from millrace.models.common.printable import one_line
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.config.rollout_spec import RolloutSpec
@@ -22,7 +22,7 @@ from millrace.serving.release.observe import Observer
 from millrace.serving.release.outcome import Outcome
 from millrace.serving.release.plan import plan
 from millrace.serving.release.reconcile import reconcile
-from millrace.serving.release.release_state import Release, Wish
+from millrace.serving.release.release_state import DesiredVersion, Release
 from millrace.serving.release.version_check import Expected
 from millrace.serving.release.version_tags import Tags
 from millrace.serving.triton.repository import Repository
@@ -31,12 +31,12 @@ from millrace.tasks.kept import pipeline_of
 from millrace.tasks.progress import log
 from millrace.tasks.reports.run_report import release_table
 from millrace.tasks.retry import step
-from millrace.tasks.version_evidence import Dossier, dossier_of
+from millrace.tasks.version_evidence import VersionEvidence, dossier_of
 
 
 @step(timeout_seconds=900)
 def reconcile_triton(
-    places: Places,
+    places: Installation,
     asked_by: str,
     link: str = "",
     again: bool = False,
@@ -57,20 +57,20 @@ def reconcile_triton(
 
     request = Request(asked_by, link, datetime.now(UTC) if again else None)
     repository = Repository(places.model_repository, places.staging)
-    desk, ledger = RegistryDesk(places), ledger_of(places)
+    desk, ledger = MlflowRegistry(places), ledger_of(places)
     return reconcile(desk, ledger, repository, places.triton, request, models, places.logs)
 
 
 @dataclass
-class Lookout:
+class ReleaseCheck:
     """Tells whether a release would do anything now; what it read of versions it keeps.
 
     Attributes:
         places: returns where everything is now.
     """
 
-    places: Callable[[], Places]
-    _desk: "RegistryDesk | None" = field(default=None, init=False)
+    places: Callable[[], Installation]
+    _desk: "MlflowRegistry | None" = field(default=None, init=False)
     _faults: dict[str, str] = field(default_factory=dict, init=False)
 
     def due(self) -> Mapping[str, str]:
@@ -81,7 +81,7 @@ class Lookout:
         """Return what a release would begin with, by model, where none is under way."""
         places = self.places()
         if self._desk is None or self._desk.places != places:
-            self._desk = RegistryDesk(places)
+            self._desk = MlflowRegistry(places)
         repository = Repository(places.model_repository, places.staging)
         observer = Observer(self._desk, ledger_of(places), repository, places.triton)
         world = observer.world()
@@ -102,7 +102,7 @@ class Lookout:
 
 
 @dataclass
-class RegistryDesk:
+class MlflowRegistry:
     """MLflow's side of a release.
 
     Attributes:
@@ -110,7 +110,7 @@ class RegistryDesk:
         given: the pipeline that a command was given; its owner wrote it.
     """
 
-    places: Places
+    places: Installation
     given: Pipeline | None = None
     _versions: dict[tuple[str, int], ModelVersion] = field(default_factory=dict, init=False)
     _packages: dict[tuple[str, int, str], Package] = field(default_factory=dict, init=False)
@@ -121,7 +121,7 @@ class RegistryDesk:
         """The registry."""
         return registry_of(self.places, self.given)
 
-    def wishes(self, model: str | None = None) -> Mapping[str, Wish]:
+    def wishes(self, model: str | None = None) -> Mapping[str, DesiredVersion]:
         """Return the champion of each model or of one; without a digest if we did not register it.
 
         Raises:
@@ -129,7 +129,9 @@ class RegistryDesk:
         """
         champions = self.registry.champions(model)
         self._versions |= {(each.model, each.version): each for each in champions.values()}
-        return {name: Wish(found.version, found.digest) for name, found in champions.items()}
+        return {
+            name: DesiredVersion(found.version, found.digest) for name, found in champions.items()
+        }
 
     def tags(self, model: str, version: int) -> Mapping[str, str] | None:
         """Return the tags of a version; None if it was deleted."""
@@ -259,7 +261,7 @@ class RegistryDesk:
             log.warning("version %s cannot be compared: %s", live, error)
             return None
 
-    def _dossier(self, model: str, version: int) -> Dossier:
+    def _dossier(self, model: str, version: int) -> VersionEvidence:
         return dossier_of(self._package(model, version), self.places)
 
     def _package(self, model: str, version: int) -> Package:

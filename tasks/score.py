@@ -14,7 +14,7 @@ import ray
 from prefect.events import emit_event
 
 from millrace.models.common.errors import InputError
-from millrace.models.common.installation import EMBEDDED, Places
+from millrace.models.common.installation import EMBEDDED, Installation
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.data.schema import Column
 from millrace.models.data.snapshots import open_snapshot
@@ -27,10 +27,10 @@ from millrace.serving.batch.input.find_input import Input, open_input
 from millrace.serving.batch.monitoring.batch_report import BatchReport
 from millrace.serving.batch.monitoring.progress_counter import Told
 from millrace.serving.batch.monitoring.throughput import Sample
-from millrace.serving.batch.scoring import How, Target, done_before, score
+from millrace.serving.batch.scoring import RunOptions, Target, done_before, score
 from millrace.serving.release.approval import Approver, Choice
 from millrace.serving.release.ledger import ledger_of
-from millrace.serving.release.release_state import Wish
+from millrace.serving.release.release_state import DesiredVersion
 from millrace.serving.triton.repository import Repository
 from millrace.tasks import progress
 from millrace.tasks.batch.agreement_sample import LiveCheck
@@ -39,14 +39,18 @@ from millrace.tasks.batch.choose_job import AnyJob, job_of
 from millrace.tasks.batch.drift_reference import learnt_from, watched
 from millrace.tasks.batch.drift_report import Emit, Event, tell_drift
 from millrace.tasks.progress import log
-from millrace.tasks.release import RegistryDesk
+from millrace.tasks.release import MlflowRegistry
 from millrace.tasks.retry import step
 from millrace.tasks.run_names import code_version
 
 
 @step(timeout_seconds=24 * 3600, retries=1)
 def score_rows(
-    pipeline: Pipeline, places: Places, source: str | None, date: str, version: int | None = None
+    pipeline: Pipeline,
+    places: Installation,
+    source: str | None,
+    date: str,
+    version: int | None = None,
 ) -> BatchReport:
     """Score a source with the approved version, pinned at the start, and commit one partition.
 
@@ -60,7 +64,7 @@ def score_rows(
     Raises:
         InputError: there is no approved version, or nothing to score.
     """
-    telling = Telling(code_version(pipeline.folder), emit)
+    telling = RunReporter(code_version(pipeline.folder), emit)
     return scored(pipeline, places, source, date, telling, version)
 
 
@@ -70,7 +74,7 @@ def emit(event: Event) -> None:
 
 
 @dataclass(frozen=True)
-class Telling:
+class RunReporter:
     """How a run is told of.
 
     Attributes:
@@ -84,10 +88,10 @@ class Telling:
 
 def scored(
     pipeline: Pipeline,
-    places: Places,
+    places: Installation,
     source: str | None,
     date: str,
-    telling: Telling,
+    telling: RunReporter,
     version: int | None = None,
 ) -> BatchReport:
     """Do what `score_rows` does, without Prefect; arguments and errors as there."""
@@ -122,7 +126,7 @@ def scored(
 
 
 def chosen_version(
-    pipeline: Pipeline, places: Places, version: int | None = None
+    pipeline: Pipeline, places: Installation, version: int | None = None
 ) -> tuple[ModelVersion, Choice]:
     """Return the version to score with: the approved one, or the one that is asked for.
 
@@ -134,13 +138,13 @@ def chosen_version(
     Raises:
         InputError: there is none, or the registry no longer has what is live.
     """
-    model, desk = pipeline.name, RegistryDesk(places, pipeline)
+    model, desk = pipeline.name, MlflowRegistry(places, pipeline)
     registry = desk.registry
     repository = Repository(places.model_repository, places.staging)
     approver = Approver(desk, ledger_of(places), repository)
     if version is not None:
         named = registry.version(model, version)
-        return named, approver.named(model, Wish(version, named.digest))
+        return named, approver.named(model, DesiredVersion(version, named.digest))
     choice = approver.choose(model)
     number = choice.wish.version
     hint = f"move the alias to a version that is there, or score with `--version` of {model}"
@@ -161,12 +165,12 @@ def chosen_version(
 
 def _tracked(
     pipeline: Pipeline,
-    places: Places,
+    places: Installation,
     package: Package,
     found: Input,
     job: AnyJob,
     target: Target,
-    telling: Telling,
+    telling: RunReporter,
     choice: Choice,
 ) -> BatchReport:
     """Score in a run of MLflow's."""
@@ -192,7 +196,7 @@ def _tracked(
 
 
 def _tell_late(
-    pipeline: Pipeline, places: Places, job: AnyJob, report: BatchReport, telling: Telling
+    pipeline: Pipeline, places: Installation, job: AnyJob, report: BatchReport, telling: RunReporter
 ) -> None:
     """Tell of a job whose process died after its commit, and before it had told."""
     with _run_of(pipeline, places, report.date, report.fingerprint, telling) as run:
@@ -202,7 +206,7 @@ def _tell_late(
 
 @contextmanager
 def _run_of(
-    pipeline: Pipeline, places: Places, date: str, fingerprint: str, telling: Telling
+    pipeline: Pipeline, places: Installation, date: str, fingerprint: str, telling: RunReporter
 ) -> Iterator[TrackedRun]:
     """Open the run of a job in MLflow."""
     own = {"millrace.model": pipeline.name, FINGERPRINT: fingerprint, DATE: date}
@@ -214,19 +218,19 @@ def _run_of(
 
 
 def _tell_drift(
-    run: TrackedRun, pipeline: Pipeline, job: AnyJob, report: BatchReport, telling: Telling
+    run: TrackedRun, pipeline: Pipeline, job: AnyJob, report: BatchReport, telling: RunReporter
 ) -> None:
     every = (*job.bins, *job.output_bins)
     tell_drift(run, report, every, pipeline.batch.max_drift, telling.emit)
 
 
-def _how(pipeline: Pipeline, places: Places) -> How:
+def _how(pipeline: Pipeline, places: Installation) -> RunOptions:
     """Return how a job runs on the Ray that this process is connected to."""
     wanted, most = pipeline.batch.num_actors, pipeline.batch.max_dead_letters
     if places.ray_address == EMBEDDED:
-        return How(wanted or os.cpu_count() or 1, max_dead_letters=most)
+        return RunOptions(wanted or os.cpu_count() or 1, max_dead_letters=most)
     held: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
-    return How(wanted or int(held.get("CPU", 0)) or 1, max_dead_letters=most, is_spread=True)
+    return RunOptions(wanted or int(held.get("CPU", 0)) or 1, max_dead_letters=most, is_spread=True)
 
 
 def _deadline(pipeline: Pipeline) -> datetime | None:
@@ -239,7 +243,7 @@ def _deadline(pipeline: Pipeline) -> datetime | None:
     return at if at > now else at + timedelta(days=1)
 
 
-def _held(pipeline: Pipeline, places: Places) -> tuple[Column, ...]:
+def _held(pipeline: Pipeline, places: Installation) -> tuple[Column, ...]:
     """Return the columns as the dataset holds them; none where there is no dataset."""
     try:
         return open_snapshot(places, pipeline.name).schema.columns
@@ -261,7 +265,7 @@ def named_input(pipeline: Pipeline, source: str | None, date: str) -> str | None
     return named if named is None or "://" in named else str(folder / named)
 
 
-def _dataset_table(pipeline: Pipeline, places: Places) -> str:
+def _dataset_table(pipeline: Pipeline, places: Installation) -> str:
     table = places.table("datasets", pipeline.name)
     if not deltalake.DeltaTable.is_deltatable(table):
         raise InputError(

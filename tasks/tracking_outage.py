@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from millrace.models.common.errors import InputError, TransientError
-from millrace.models.common.installation import Places
+from millrace.models.common.installation import Installation
 from millrace.models.common.outside_faults import outside_fault
 from millrace.models.registry.tracking import TrackedRun, check_reachable
 from millrace.tasks.progress import log
@@ -39,7 +39,7 @@ def await_mlflow(tracking_uri: str, wait_s: float = WAIT_S) -> None:
 
 
 @contextmanager
-def weights_named(places: Places, run: TrackedRun) -> Iterator[None]:
+def weights_named(places: Installation, run: TrackedRun) -> Iterator[None]:
     """Say in what ends the block where the weights are, if any were trained, and how to go on."""
     try:
         yield

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from millrace.models.common.errors import InputError
-from millrace.models.common.installation import Places
+from millrace.models.common.installation import Installation
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.data import snapshots
 from millrace.models.inference.features import Encoding, fit_encoding, text_column
@@ -43,7 +43,7 @@ class Trained:
 
 @step(timeout_seconds=7 * 24 * 3600, retries=0)
 def train_workers(
-    pipeline: Pipeline, places: Places, snapshot: snapshots.Snapshot, run: TrackedRun
+    pipeline: Pipeline, places: Installation, snapshot: snapshots.Snapshot, run: TrackedRun
 ) -> Trained:
     """Train on Ray and log every epoch to the run while it happens."""
     from millrace.models.families.family import build_network

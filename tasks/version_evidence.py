@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Protocol
 
-from millrace.models.common.installation import Places
+from millrace.models.common.installation import Installation
 from millrace.models.registry.version_files import LanguagePackage, Package
 from millrace.serving.release.version_check import Expected
 from millrace.serving.triton.version_folder import Artifact
@@ -26,7 +26,7 @@ class Measured:
     smaller_is_better: bool = False
 
 
-class Dossier(Protocol):
+class VersionEvidence(Protocol):
     """One version's files, read as what they are."""
 
     def artifact(self) -> Artifact:
@@ -74,11 +74,11 @@ class Dossier(Protocol):
         ...
 
 
-def dossier_of(package: Package, places: Places) -> Dossier:
+def dossier_of(package: Package, places: Installation) -> VersionEvidence:
     """Return a version's files as what they are."""
-    from millrace.tasks.kinds.graph.graph_evidence import GraphDossier
-    from millrace.tasks.kinds.language.language_evidence import LanguageDossier
+    from millrace.tasks.kinds.graph.graph_evidence import GraphEvidence
+    from millrace.tasks.kinds.language.language_evidence import LanguageEvidence
 
     if isinstance(package, LanguagePackage):
-        return LanguageDossier(package, places)
-    return GraphDossier(package.graph, places)
+        return LanguageEvidence(package, places)
+    return GraphEvidence(package.graph, places)

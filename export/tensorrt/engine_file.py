@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from millrace.models.common.hardware import Ties
+from millrace.models.common.hardware import EngineFingerprint
 from millrace.models.inference.model_input import ModelInput
 
 SUFFIX = ".plan"
@@ -42,7 +42,7 @@ def axes_of(read: ModelInput, largest_batch: int, golden_rows: int) -> Axes:
     return axes
 
 
-def file_of(folder: Path, name: str, ties: Ties) -> Path:
+def file_of(folder: Path, name: str, ties: EngineFingerprint) -> Path:
     """Return where the engine of a form goes: its name says what it runs with."""
     return folder / f"{name}.{ties.slug}{SUFFIX}"
 
@@ -53,6 +53,6 @@ def options_of(axes: Axes) -> tuple[str, ...]:
     return tuple(word for axis in words for word in ("--axis", axis))
 
 
-def timing_cache(folder: Path, ties: Ties) -> Path:
+def timing_cache(folder: Path, ties: EngineFingerprint) -> Path:
     """Return the file that makes the next build in the same place quicker."""
     return folder / f"{ties.slug}.timing"

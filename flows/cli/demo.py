@@ -11,7 +11,7 @@ from millrace.flows.release_model import release_model
 from millrace.flows.score_batch import score_batch
 from millrace.flows.train_model import TrainOutcome, train_model
 from millrace.models.common.arrays import Array
-from millrace.models.common.installation import Places
+from millrace.models.common.installation import Installation
 from millrace.models.common.ray_cluster import connected
 from millrace.models.config.pipeline_file import load_pipeline
 from millrace.models.registry.mlflow_registry import registry_of
@@ -65,7 +65,7 @@ def run_demo(file: Path) -> DemoSummary:
 
 
 @contextmanager
-def triton_for(places: Places) -> Iterator[None]:
+def triton_for(places: Installation) -> Iterator[None]:
     """Use the Triton that runs, or run one for the length of the block."""
     with TritonClient(places.triton[0]) as client:
         ready = client.is_ready()
@@ -77,6 +77,6 @@ def triton_for(places: Places) -> Iterator[None]:
         yield
 
 
-def _golden_row(places: Places, training: TrainOutcome) -> dict[str, Array]:
+def _golden_row(places: Installation, training: TrainOutcome) -> dict[str, Array]:
     golden = registry_of(places).fetch(training.version).graph.golden_request()
     return {name: rows[:1] for name, rows in golden.items()}

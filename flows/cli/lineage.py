@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from millrace.models.common.errors import MillraceError
-from millrace.models.common.installation import Places
+from millrace.models.common.installation import Installation
 from millrace.models.data.snapshots import open_snapshot
 from millrace.models.registry.mlflow_registry import registry_of
 from millrace.models.registry.tracking import check_reachable
@@ -33,7 +33,7 @@ class Lineage:
     releases: Sequence[Mapping[str, Any]]
 
 
-def lineage(places: Places, table: str, key: str, date: str | None = None) -> list[Lineage]:
+def lineage(places: Installation, table: str, key: str, date: str | None = None) -> list[Lineage]:
     """Trace the rows of a key.
 
     Args:
@@ -50,7 +50,7 @@ def lineage(places: Places, table: str, key: str, date: str | None = None) -> li
     return [_traced(places, origin) for origin in origins(uri, key, date)]
 
 
-def _traced(places: Places, origin: Origin) -> Lineage:
+def _traced(places: Installation, origin: Origin) -> Lineage:
     model, number = origin.committed.get("model"), origin.committed.get("model_version")
     if model is None or number is None:
         return Lineage(origin, {}, {}, [])
@@ -64,7 +64,7 @@ def _traced(places: Places, origin: Origin) -> Lineage:
     return Lineage(origin, version, _data(places, version.get("dataset", "")), released)
 
 
-def _version(places: Places, model: str, number: int) -> dict[str, Any]:
+def _version(places: Installation, model: str, number: int) -> dict[str, Any]:
     try:
         check_reachable(places.tracking_uri)
         found = registry_of(places).version(model, number)
@@ -75,7 +75,7 @@ def _version(places: Places, model: str, number: int) -> dict[str, Any]:
     return {"model": model, "version": number, "run_id": found.run_id, **known}
 
 
-def _data(places: Places, dataset: str) -> Mapping[str, Any]:
+def _data(places: Installation, dataset: str) -> Mapping[str, Any]:
     """Return the manifest of a snapshot by its words in the registry, `NAME version N`."""
     name, _, number = dataset.partition(" version ")
     if not number.isdigit():

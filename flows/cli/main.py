@@ -107,10 +107,10 @@ def release(
     from millrace.flows.cli.show import show_release
 
     if watch:
-        from millrace.tasks.release import Lookout
+        from millrace.tasks.release import ReleaseCheck
 
         show = console.print_json if as_json else show_release
-        watch_releases(interval, show, Lookout(settings.load().places).due)
+        watch_releases(interval, show, ReleaseCheck(settings.load().places).due)
         return
     with console.stdout_for_results():
         outcomes = release_once()

@@ -12,12 +12,12 @@ import pyarrow as pa
 from millrace.flows.cli.predict_text import LiveText, predict_text
 from millrace.models.common.arrays import Array
 from millrace.models.common.errors import InputError, TransientError, closest, nearest
-from millrace.models.common.installation import Places
+from millrace.models.common.installation import Installation
 from millrace.models.inference.answers import answers_of
 from millrace.models.inference.features import Encoding, Feature
 from millrace.models.registry.version_files import LanguagePackage
 from millrace.serving.release.ledger import ledger_of
-from millrace.serving.release.release_state import Wish, standing_of
+from millrace.serving.release.release_state import DesiredVersion, standing_of
 from millrace.serving.triton.client import TritonClient
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class LiveAnswer:
 
 
 def predict_live(
-    places: Places,
+    places: Installation,
     model: str,
     rows: str | None = None,
     text: str | None = None,
@@ -110,11 +110,11 @@ def _refuse(given: str | None, model: str, what: str, valid: str) -> None:
 
 
 def _not_served(
-    places: Places, client: TritonClient, model: str, champion: "ModelVersion | None"
+    places: Installation, client: TritonClient, model: str, champion: "ModelVersion | None"
 ) -> InputError | TransientError:
     """Return the error of a model that is not loaded: for now, refused, or wanted by nobody."""
     standing = standing_of(ledger_of(places).releases(model))
-    if champion is not None and standing.refuses(Wish(champion.version, champion.digest)):
+    if champion is not None and standing.refuses(DesiredVersion(champion.version, champion.digest)):
         return InputError(
             f"version {champion.version} of {model} is the champion, and was refused",
             seen=standing.refused.reason if standing.refused else None,

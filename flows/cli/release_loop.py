@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from millrace.flows.release_model import release_model
-from millrace.flows.triggers.watch import Wishes
+from millrace.flows.triggers.watch import DueReleases
 from millrace.models.common.errors import MillraceError
 from millrace.serving.release.outcome import Outcome
 from millrace.tasks.progress import log
@@ -30,7 +30,7 @@ def watch_releases(
         show: takes what a release changed.
         due: returns what a release would begin with, by model.
     """
-    wishes = Wishes()
+    wishes = DueReleases()
     while True:
         try:
             wanted = wishes.of(due(), time.monotonic())

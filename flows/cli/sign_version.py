@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from millrace.models.common.digest import digest_of_all
-from millrace.models.common.installation import Places
+from millrace.models.common.installation import Installation
 from millrace.models.registry.mlflow_registry import registry_of
 from millrace.models.registry.signing import COVERED_TAGS
 from millrace.models.registry.version_files import EVIDENCE, EVIDENCE_TAG, ModelVersion
@@ -30,7 +30,7 @@ class Signed:
     key: str
 
 
-def sign_version(places: Places, model: str, number: int) -> Signed:
+def sign_version(places: Installation, model: str, number: int) -> Signed:
     """Fetch a version, check that its files are those of its digests, and sign it.
 
     A version that an earlier Millrace registered gets the digest of its evidence too.

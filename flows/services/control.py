@@ -21,7 +21,7 @@ from millrace.flows.services.logins import login_file
 from millrace.flows.services.service_specs import Service, healthy, local
 from millrace.flows.settings import MARK, Settings
 from millrace.models.common.errors import WorkError
-from millrace.models.common.installation import Places
+from millrace.models.common.installation import Installation
 
 HEALTHY_SECONDS = 120.0
 HANDED_SECONDS = 60.0
@@ -36,7 +36,7 @@ NO_GUARD = (
 TOLD_TO_END = (0, -signal.SIGTERM)
 
 Say = Callable[[str], None]
-LiveVersions = Callable[[Places], Mapping[str, object]]
+LiveVersions = Callable[[Installation], Mapping[str, object]]
 
 
 @dataclass(frozen=True)

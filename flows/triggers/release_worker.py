@@ -1,4 +1,4 @@
-"""Any number of wishes for releases, and never two releases of a model at a time.
+"""Any number of requests for releases, and never two releases of a model at a time.
 
 A release makes everything right, so the wishes for a model that come while one is under way need
 only one more, which sees the last of them. A model whose release takes long holds no other up.
@@ -16,7 +16,7 @@ RETRY_SECONDS = (2.0, 5.0, 10.0, 20.0)
 MOST = 4
 """Releases at a time; what is wanted beyond goes into the next one together."""
 
-Wishes = Mapping[str | None, str]
+DueReleases = Mapping[str | None, str]
 """Why a release of each model is wanted, and under None why one of all models is."""
 
 
@@ -35,12 +35,12 @@ class ReleaseWorker:
     ) -> None:
         self._release, self._retry_seconds = release, retry_seconds
         self._wanted: dict[str | None, str] = {}
-        self._at_work: dict[threading.Thread, Wishes] = {}
+        self._at_work: dict[threading.Thread, DueReleases] = {}
         self._changed = threading.Condition()
         self._ending = False
 
     def want(self, model: str | None, why: str) -> None:
-        """Ask for a release of a model, or of all; a newer wish replaces one that still waits."""
+        """Ask for a release of a model, or of all; a newer request replaces one that waits."""
         with self._changed:
             self._wanted[model] = why
             self._changed.notify_all()
@@ -67,7 +67,7 @@ class ReleaseWorker:
         self._at_work[thread] = free
         thread.start()
 
-    def _work(self, wishes: Wishes) -> None:
+    def _work(self, wishes: DueReleases) -> None:
         pauses = iter(self._retry_seconds)
         while self._fails_for_now(wishes) and (pause := next(pauses, None)) is not None:
             newer = self._newer(wishes, pause)
@@ -78,8 +78,8 @@ class ReleaseWorker:
             del self._at_work[threading.current_thread()]
             self._begin()
 
-    def _newer(self, wishes: Wishes, seconds: float) -> Wishes | None:
-        """Wait before another try, until there are newer wishes for the same; None tells to end."""
+    def _newer(self, wishes: DueReleases, seconds: float) -> DueReleases | None:
+        """Wait before another try, until there are newer requests for the same; None ends it."""
         with self._changed:
             self._changed.wait_for(
                 lambda: self._wanted.keys() & wishes.keys() or self._ending, seconds
@@ -89,7 +89,7 @@ class ReleaseWorker:
             }
             return None if self._ending else newer
 
-    def _fails_for_now(self, wishes: Wishes) -> bool:
+    def _fails_for_now(self, wishes: DueReleases) -> bool:
         asked_by = ", ".join(wishes.values())
         models = None if None in wishes else [model for model in wishes if model is not None]
         try:

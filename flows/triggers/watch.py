@@ -49,7 +49,7 @@ class Asked:
         return now - self.at >= pause
 
 
-class Wishes:
+class DueReleases:
     """Decides what to ask for: what is due, at once; the same thing once more, after a while."""
 
     def __init__(self) -> None:
@@ -104,7 +104,7 @@ class Watch:
     ) -> None:
         self._due, self._want, self._look_seconds = due, want, look_seconds
         self._clock = clock
-        self._wishes = Wishes()
+        self._wishes = DueReleases()
         self._told = ""
         self._due_at = clock() + look_seconds
         self._ended = threading.Event()

@@ -123,7 +123,7 @@ def serve(settings: Settings) -> None:
     import mlflow  # noqa: F401
 
     from millrace.flows.triggers.webhook_release import Releaser
-    from millrace.tasks.release import Lookout
+    from millrace.tasks.release import ReleaseCheck
 
     secret = kept_secret(settings.run / "webhook.secret", lambda: secrets.token_hex(32))
 
@@ -134,7 +134,7 @@ def serve(settings: Settings) -> None:
         watch.released(models)
 
     releases = ReleaseWorker(release)
-    watch = Watch(Lookout(settings.places).due, releases.want)
+    watch = Watch(ReleaseCheck(settings.places).due, releases.want)
     wanted = Subscription(f"millrace-{home_id(settings)}", webhook_url(settings), secret)
     registrar = Registrar(
         mlflow_address(settings), wanted, lambda why: releases.want(None, f"webhook: {why}")

@@ -31,7 +31,7 @@ from millrace.models.common.reachable import require_http
 from millrace.serving.release.actions import Action, in_words
 from millrace.serving.release.outcome import checked
 from millrace.tasks.progress import log
-from millrace.tasks.release import Lookout, reconcile_triton
+from millrace.tasks.release import ReleaseCheck, reconcile_triton
 from millrace.tasks.run_names import release_name
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class Releaser:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._settings, self._clock = settings, clock
-        self._due = due or Lookout(settings.places).actions
+        self._due = due or ReleaseCheck(settings.places).actions
         self._lost_are_told = False
         self._making = threading.Lock()
         self._failed: dict[str, Failed] = {}

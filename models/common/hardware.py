@@ -167,7 +167,7 @@ class Gpu:
 
 
 @dataclass(frozen=True)
-class Ties:
+class EngineFingerprint:
     """What a TensorRT engine runs with, and with nothing else; what it measures holds there too.
 
     Attributes:
@@ -229,10 +229,10 @@ def tensorrt_of(installed: Mapping[str, str]) -> tuple[str, str] | None:
     return next(found, None)
 
 
-def these_ties() -> Ties | None:
+def these_ties() -> EngineFingerprint | None:
     """Return what an engine that is built here is tied to; None without a GPU or TensorRT."""
     gpu, tensorrt = this_gpu(), tensorrt_of(_installed())
-    return Ties(gpu, *tensorrt) if gpu and tensorrt else None
+    return EngineFingerprint(gpu, *tensorrt) if gpu and tensorrt else None
 
 
 def _installed() -> dict[str, str]:

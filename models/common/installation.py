@@ -54,7 +54,7 @@ class Endpoint:
 
 
 @dataclass(frozen=True)
-class Places:
+class Installation:
     """Folders, URIs and endpoints of one installation.
 
     Attributes:
@@ -116,7 +116,7 @@ class Places:
         """Return the URI of a table, `tables_uri/part/part`."""
         return "/".join([self.tables_uri.rstrip("/"), *parts])
 
-    def prepared(self) -> "Places":
+    def prepared(self) -> "Installation":
         """Create the home folder (mode 0700) and its parts, and return self.
 
         Raises:

@@ -19,7 +19,7 @@ from deltalake import (
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
 from millrace.models.common.errors import InputError, TransientError, WorkError
-from millrace.models.common.installation import Places
+from millrace.models.common.installation import Installation
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.data.publish_decision import Tally, decide
 from millrace.models.data.read_source import Progress, read_source
@@ -45,7 +45,9 @@ FOR_EVER = {
 }
 
 
-def ingest(pipeline: Pipeline, places: Places, on_progress: Progress | None = None) -> Snapshot:
+def ingest(
+    pipeline: Pipeline, places: Installation, on_progress: Progress | None = None
+) -> Snapshot:
     """Read a pipeline's source into its table and return the snapshot.
 
     The same rows under the same schema make no new version: the newest snapshot comes back with

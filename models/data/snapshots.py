@@ -17,7 +17,7 @@ from deltalake.exceptions import TableNotFoundError
 
 from millrace.models.common.arrays import spread
 from millrace.models.common.errors import InputError
-from millrace.models.common.installation import Places
+from millrace.models.common.installation import Installation
 from millrace.models.config.dataset_spec import Split, SplitSpec
 from millrace.models.data.column_statistics import ColumnStatistics
 from millrace.models.data.schema import BUCKET, TableSchema
@@ -75,7 +75,7 @@ class Snapshot:
         }
 
 
-def open_snapshot(places: Places, name: str, version: int | None = None) -> Snapshot:
+def open_snapshot(places: Installation, name: str, version: int | None = None) -> Snapshot:
     """Open a version of a dataset, the newest unless told otherwise.
 
     Raises:

@@ -11,10 +11,10 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from millrace.models.common.errors import InputError
-from millrace.models.common.installation import Places
+from millrace.models.common.installation import Installation
 
 
-def require_own(location: str, places: Places) -> None:
+def require_own(location: str, places: Installation) -> None:
     """Refuse a local folder that another user of the machine may change.
 
     Args:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from millrace.models.common.digest import GRAPH, digest_of, digest_of_all, digest_of_model
 from millrace.models.common.errors import InputError, TransientError, WorkError
-from millrace.models.common.installation import Places
+from millrace.models.common.installation import Installation
 from millrace.models.common.printable import one_line
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.registry.logged_model import log_form, log_graph
@@ -292,7 +292,7 @@ class Registry:
             )
 
 
-def registry_of(places: Places, given: Pipeline | None = None) -> Registry:
+def registry_of(places: Installation, given: Pipeline | None = None) -> Registry:
     """Return the registry of an installation.
 
     Args:

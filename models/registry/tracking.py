@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from millrace.models.common.errors import WorkError
-from millrace.models.common.installation import Places
+from millrace.models.common.installation import Installation
 from millrace.models.common.printable import one_line, redacted
 from millrace.models.common.reachable import require_database, require_http, require_tcp
 from millrace.models.registry.artifact_location import require_own
@@ -160,7 +160,7 @@ def database_server(uri: str) -> str | None:
 
 @contextmanager
 def tracked_run(
-    places: Places, experiment: str, tags: Mapping[str, str], system_metrics: bool = True
+    places: Installation, experiment: str, tags: Mapping[str, str], system_metrics: bool = True
 ) -> Iterator[TrackedRun]:
     """Open a run and close it as FINISHED, FAILED or KILLED, whatever happens inside.
 
@@ -238,7 +238,7 @@ def _hurried() -> Iterator[None]:
             os.environ.pop(name, None) if value is None else os.environ.update({name: value})
 
 
-def _experiment(places: Places, name: str) -> str:
+def _experiment(places: Installation, name: str) -> str:
     """Return the id of an experiment, made with its artifacts under the home when embedded."""
     from mlflow.exceptions import MlflowException
     from sqlalchemy.exc import SQLAlchemyError

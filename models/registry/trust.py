@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from millrace.models.common.errors import InputError
-from millrace.models.common.installation import Places
+from millrace.models.common.installation import Installation
 from millrace.models.config.serving_spec import RequireSpec
 from millrace.models.registry.model_names import require_model_name
 from millrace.models.registry.signing import SigningKeys, fault_of_signature
@@ -78,7 +78,7 @@ class Trust:
                 yield load_pipeline(file)
 
 
-def trust_of(places: Places, given: "Pipeline | None" = None) -> Trust:
+def trust_of(places: Installation, given: "Pipeline | None" = None) -> Trust:
     """Return what an installation trusts.
 
     Args:

@@ -13,13 +13,13 @@ from millrace.models.common.ray_folder import ray_logs
 from millrace.serving.batch.block_size import Blocks
 from millrace.serving.batch.cluster.model_files import Carried, at_hand
 from millrace.serving.batch.job import ROW, TOKENS_IN, TOKENS_OUT, ActorJob
-from millrace.serving.batch.job_state import Workplace
+from millrace.serving.batch.job_state import JobState
 from millrace.serving.batch.monitoring.progress_counter import Meter
 from millrace.serving.batch.monitoring.throughput import Work
 
 
 @dataclass(frozen=True)
-class Means:
+class ActorContext:
     """With what the rows of a job are answered.
 
     Attributes:
@@ -31,7 +31,7 @@ class Means:
         model: its files, where there are other nodes than the driver's.
     """
 
-    workplace: Workplace
+    workplace: JobState
     meter: Meter
     blocks: Blocks
     num_actors: int = 1
@@ -43,7 +43,7 @@ class Actor:
     """Answers rows, and puts those aside that the model refuses."""
 
     def __init__(
-        self, job: ActorJob, workplace: Workplace, meter: Meter, model: Carried | None = None
+        self, job: ActorJob, workplace: JobState, meter: Meter, model: Carried | None = None
     ) -> None:
         began = time.perf_counter()
         self.workplace, self.meter, self.name = workplace, meter, uuid4().hex[:8]
@@ -61,7 +61,7 @@ class Actor:
         return answers.rows
 
 
-def in_actors(rows: ray.data.Dataset, job: ActorJob, means: Means) -> ray.data.Dataset:
+def in_actors(rows: ray.data.Dataset, job: ActorJob, means: ActorContext) -> ray.data.Dataset:
     """Answer rows in a pool of actors.
 
     Args:

@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 from millrace.models.data.schema import KEY
 from millrace.serving.batch.commit import Partition
 from millrace.serving.batch.folder import Folder
-from millrace.serving.batch.job import ROW, TOKENS_IN, TOKENS_OUT, Places
-from millrace.serving.batch.job_state import Workplace
+from millrace.serving.batch.job import ROW, TOKENS_IN, TOKENS_OUT, RowNumbers
+from millrace.serving.batch.job_state import JobState
 from millrace.serving.batch.monitoring.drift import Bins
 from millrace.serving.batch.reconcile_rows import without_rows
 
@@ -20,7 +20,7 @@ READ = (ROW, KEY, TOKENS_IN, TOKENS_OUT)
 """Columns that are looked at before the commit."""
 
 
-def prune(partition: Partition, workplace: Workplace) -> Places:
+def prune(partition: Partition, workplace: JobState) -> RowNumbers:
     """Remove what a dead run was writing.
 
     Returns:
@@ -32,12 +32,12 @@ def prune(partition: Partition, workplace: Workplace) -> Places:
         if file.path not in whole:
             filesystem.delete_file(file.path)
     places = [pq.read_table(f, columns=[ROW], filesystem=filesystem)[ROW] for f in whole]
-    found: Places = np.concatenate([np.empty(0, np.int64), *(p.to_numpy() for p in places)])
+    found: RowNumbers = np.concatenate([np.empty(0, np.int64), *(p.to_numpy() for p in places)])
     return np.unique(found)
 
 
 def written(
-    partition: Partition, resumable: Workplace | None, output: pa.Schema
+    partition: Partition, resumable: JobState | None, output: pa.Schema
 ) -> dict[str, pa.Table]:
     """Return places, keys and tokens of each data file that is whole.
 
@@ -57,7 +57,7 @@ def written(
 
 
 def committable(
-    partition: Partition, files: Mapping[str, pa.Table], without: Mapping[str, Places]
+    partition: Partition, files: Mapping[str, pa.Table], without: Mapping[str, RowNumbers]
 ) -> list[pa.fs.FileInfo]:
     """Return the files to commit: those that were written, or a copy without some rows.
 
@@ -103,7 +103,7 @@ def answers_seen(
     return {name: seen.tolist() for name, seen in zip(names, counts, strict=True)}
 
 
-def _whole(partition: Partition, workplace: Workplace) -> list[str]:
+def _whole(partition: Partition, workplace: JobState) -> list[str]:
     """Return the files whose checkpoint is there, which Ray writes after them, by their name."""
     whole = workplace.checkpointed()
     files = (file.path for file in partition.files())

@@ -16,12 +16,12 @@ from millrace.serving.batch.monitoring.drift import Bins
 if TYPE_CHECKING:
     from ray.data import Dataset
 
-    from millrace.serving.batch.actor import Means
+    from millrace.serving.batch.actor import ActorContext
 
 ROW = "_row"
 """Place of a row in the input: the file's number times `FILE_ROWS`, and the row's in the file."""
 FILE_ROWS = 2**40
-Places = npt.NDArray[np.int64]
+RowNumbers = npt.NDArray[np.int64]
 """`ROW`s."""
 ERROR = "error"
 TOKENS_IN, TOKENS_OUT = "prompt_tokens", "completion_tokens"
@@ -151,8 +151,8 @@ class Job(Protocol):
         """Return how rows go through Ray."""
         ...
 
-    def answered(self, rows: "Dataset", means: "Means") -> "Dataset":
-        """Answer rows; those that are refused go to the workplace.
+    def answered(self, rows: "Dataset", means: "ActorContext") -> "Dataset":
+        """Answer rows; those that are refused are put aside.
 
         Args:
             rows: `ROW`, and what `encoded` returned without `ERROR`.

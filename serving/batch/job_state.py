@@ -26,7 +26,7 @@ SHORT = 16
 
 
 @dataclass(frozen=True)
-class Workplace:
+class JobState:
     """The folder of one job.
 
     Attributes:
@@ -109,10 +109,10 @@ class Workplace:
         return rows.take(pa.array(first, pa.int64()))
 
 
-def workplace_of(partition: Partition, fingerprint: str) -> Workplace:
+def workplace_of(partition: Partition, fingerprint: str) -> JobState:
     """Return where the job with a fingerprint works on a partition."""
     name = f"{partition.column}={partition.value}/{fingerprint[:SHORT]}"
-    return Workplace(Folder(f"{partition.table}/{JOBS}/{name}"))
+    return JobState(Folder(f"{partition.table}/{JOBS}/{name}"))
 
 
 def leases_of(partition: Partition) -> Folder:
@@ -122,7 +122,7 @@ def leases_of(partition: Partition) -> Folder:
 
 def begun(
     partition: Partition, fingerprint: str, *, fresh: bool = False
-) -> tuple[Workplace, Partition]:
+) -> tuple[JobState, Partition]:
     """Return where a job works and writes, as an earlier run left it if there was one.
 
     Args:
@@ -150,7 +150,7 @@ def remove_leftovers(partition: Partition, fingerprint: str) -> None:
     leases = leases_of(partition)
     for name in leases.folders():
         if name != fingerprint[:SHORT] and not is_held(leases, name):
-            _remove(Workplace(leases.within(name)), partition)
+            _remove(JobState(leases.within(name)), partition)
 
 
 def abandoned(partition: Partition, before: datetime) -> list[str]:
@@ -172,7 +172,7 @@ def abandoned(partition: Partition, before: datetime) -> list[str]:
     return found
 
 
-def _remove(workplace: Workplace, partition: Partition) -> None:
+def _remove(workplace: JobState, partition: Partition) -> None:
     """Remove what a job did, the data first: without its record nobody would find them."""
     kept = workplace.folder.read_json(RECORD)
     if kept is not None:

@@ -11,12 +11,12 @@ from millrace.models.common.errors import InputError, WorkError
 from millrace.models.data.row_checks import as_json
 from millrace.models.data.schema import KEY
 from millrace.serving.batch.input.input_pieces import Piece
-from millrace.serving.batch.job import DEAD, ROW, Places
+from millrace.serving.batch.job import DEAD, ROW, RowNumbers
 
 TWICE = "the key is that of an earlier row"
 SHOWN = 3
 
-NONE: Places = np.empty(0, np.int64)
+NONE: RowNumbers = np.empty(0, np.int64)
 _NO_KEYS = pa.schema([(ROW, pa.int64()), (KEY, pa.string())]).empty_table()
 
 
@@ -34,7 +34,7 @@ class Settled:
     rows: int
     scored: int
     dead: pa.Table
-    without: Mapping[str, Places]
+    without: Mapping[str, RowNumbers]
 
 
 def settle(
@@ -119,20 +119,20 @@ def _total(pieces: Sequence[Piece], counted: Mapping[str, int]) -> int:
     return total
 
 
-def _taken(places: Mapping[str, Places]) -> tuple[Places, dict[str, Places]]:
+def _taken(places: Mapping[str, RowNumbers]) -> tuple[RowNumbers, dict[str, RowNumbers]]:
     """Return the rows of all files, sorted, and by file those that an earlier file has as well."""
     rows = _sorted(places.values())
     if (np.diff(rows) != 0).all():  # as it should be
         return rows, {}
     seen = NONE
-    found: dict[str, Places] = {}
+    found: dict[str, RowNumbers] = {}
     for path, each in places.items():
         found[path] = np.intersect1d(each, seen)
         seen = np.union1d(seen, each)
     return seen, found
 
 
-def _sorted(parts: Iterable[Places]) -> Places:
+def _sorted(parts: Iterable[RowNumbers]) -> RowNumbers:
     """Return rows in order; what is sorted in runs, as rows of files are, is quickly merged."""
     return np.sort(np.concatenate([NONE, *parts]), kind="stable")
 
@@ -153,7 +153,9 @@ def _twins(keys: pa.Table) -> pa.Table:
     return pa.table([rest[ROW], rest[KEY], pa.repeat(TWICE, count), row], schema=DEAD)
 
 
-def _check(pieces: Sequence[Piece], counted: Mapping[str, int], found: Places, total: int) -> None:
+def _check(
+    pieces: Sequence[Piece], counted: Mapping[str, int], found: RowNumbers, total: int
+) -> None:
     """Raise unless the sorted rows are exactly those of the pieces."""
     wrong = len(found) != total
     for piece in pieces:
@@ -168,7 +170,7 @@ def _check(pieces: Sequence[Piece], counted: Mapping[str, int], found: Places, t
         )
 
 
-def without_rows(table: pa.Table, rows: Places) -> pa.Table:
+def without_rows(table: pa.Table, rows: RowNumbers) -> pa.Table:
     """Return a table without rows.
 
     Args:

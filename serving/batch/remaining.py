@@ -7,7 +7,7 @@ import numpy as np
 
 from millrace.serving.batch.block_size import Load
 from millrace.serving.batch.input.input_pieces import Piece
-from millrace.serving.batch.job import Places
+from millrace.serving.batch.job import RowNumbers
 
 
 @dataclass(frozen=True)
@@ -20,11 +20,11 @@ class Todo:
     """
 
     piece: Piece
-    done: Places
+    done: RowNumbers
 
 
 def remaining(
-    pieces: Sequence[Piece], counted: Mapping[str, int], done: Places
+    pieces: Sequence[Piece], counted: Mapping[str, int], done: RowNumbers
 ) -> tuple[Todo, ...]:
     """Return the pieces that are not done, in order.
 

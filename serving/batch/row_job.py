@@ -18,7 +18,7 @@ from millrace.models.inference.features import TEXT, Encoding, Feature
 from millrace.models.inference.model_input import FEATURES
 from millrace.models.inference.onnx_session import OnnxSession
 from millrace.models.inference.row_batches import PLACES, ROWS, answered
-from millrace.serving.batch.actor import Means, in_actors
+from millrace.serving.batch.actor import ActorContext, in_actors
 from millrace.serving.batch.block_size import Blocks, Load, blocks_of
 from millrace.serving.batch.input.input_pieces import cells_of, declared_keys
 from millrace.serving.batch.job import DEAD, ERROR, ROW, Answers
@@ -157,7 +157,7 @@ class RowJob:
         """Return what a client sends of rows that can be encoded, to the live model."""
         return self.encoding.request(self._read(rows))
 
-    def answered(self, rows: Dataset, means: Means) -> Dataset:
+    def answered(self, rows: Dataset, means: ActorContext) -> Dataset:
         """Answer rows in a pool of actors."""
         return in_actors(rows, self, means)
 

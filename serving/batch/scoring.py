@@ -13,7 +13,7 @@ import ray.data
 from ray.data.checkpoint import CheckpointConfig
 
 from millrace.serving.batch import block_size, commit, lease
-from millrace.serving.batch.actor import Means, fault_of, work_of
+from millrace.serving.batch.actor import ActorContext, fault_of, work_of
 from millrace.serving.batch.block_size import Blocks
 from millrace.serving.batch.cluster.model_files import carried
 from millrace.serving.batch.commit import JOB, Partition
@@ -27,7 +27,7 @@ from millrace.serving.batch.input.row_sample import Check, Scored, with_rows
 from millrace.serving.batch.job import DEAD, ROW, TOKENS_IN, Job
 from millrace.serving.batch.job_state import (
     SHORT,
-    Workplace,
+    JobState,
     abandoned,
     begun,
     leases_of,
@@ -69,7 +69,7 @@ class Target:
 
 
 @dataclass(frozen=True)
-class How:
+class RunOptions:
     """How a job runs; nothing of it changes an answer.
 
     Attributes:
@@ -95,7 +95,7 @@ def score(
     found: Input,
     job: Job,
     target: Target,
-    how: How,
+    how: RunOptions,
     on_work: OnWork = lambda *_: None,
     check: Check | None = None,
 ) -> BatchReport:
@@ -170,7 +170,7 @@ def _run(
     found: Input,
     job: Job,
     target: Target,
-    how: How,
+    how: RunOptions,
     fingerprint: str,
     on_work: OnWork,
     check: Check | None,
@@ -232,8 +232,8 @@ def _replaced(kept: Mapping[str, str]) -> str:
 def _work(
     found: Input,
     job: Job,
-    how: How,
-    workplace: Workplace,
+    how: RunOptions,
+    workplace: JobState,
     partition: Partition,
     on_work: OnWork,
 ) -> int:
@@ -251,16 +251,16 @@ def _answer(
     source: str,
     todo: Sequence[Todo],
     job: Job,
-    workplace: Workplace,
+    workplace: JobState,
     partition: Partition,
-    how: How,
+    how: RunOptions,
     watch: Watch,
 ) -> None:
     """Let Ray read, answer and write the rows that are not written yet."""
     filesystem, path = partition.place
     blocks = job.blocks(load_of(todo, how.num_actors))
     model = carried(job) if how.is_spread else None
-    means = Means(workplace, watch.meter, blocks, how.num_actors, how.cpus, model)
+    means = ActorContext(workplace, watch.meter, blocks, how.num_actors, how.cpus, model)
     with (
         _context(workplace.checkpoint() if how.resume else None, blocks.bytes),
         warnings.catch_warnings(),
@@ -282,7 +282,7 @@ def _answer(
             raise fault_of(error) from error
 
 
-def _reading(how: How, blocks: Blocks) -> dict[str, Any]:
+def _reading(how: RunOptions, blocks: Blocks) -> dict[str, Any]:
     """Return options of what reads; actors that read for themselves hold their CPUs for both."""
     if blocks.rows_per_call is None:
         return {"num_cpus": how.cpus}
@@ -312,7 +312,7 @@ def _context(checkpoint: Folder | None, block_bytes: int) -> Iterator[None]:
         context.checkpoint_config, context.target_max_block_size = before
 
 
-def _finish(workplace: Workplace, target: Target, fingerprint: str, job: str) -> None:
+def _finish(workplace: JobState, target: Target, fingerprint: str, job: str) -> None:
     """Publish the dead letters of a committed job, and remove what it kept to go on from."""
     settled = workplace.folder.within(SETTLED)
     if settled.exists():

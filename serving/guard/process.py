@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from millrace.models.common.errors import WorkError
-from millrace.models.common.installation import Endpoint, Places
+from millrace.models.common.installation import Endpoint, Installation
 from millrace.serving.guard.envoy_config import HEALTH, GuardSpec, guard_config, guard_threads
 from millrace.serving.guard.sockets import http_socket, metrics_socket
 
@@ -20,7 +20,7 @@ STOP_SECONDS = 10.0
 POLL_SECONDS = 0.02
 
 
-def command(places: Places, endpoint: Endpoint) -> list[str]:
+def command(places: Installation, endpoint: Endpoint) -> list[str]:
     """Write the guard's configuration and return its arguments; it runs in the home.
 
     Raises:
@@ -50,7 +50,7 @@ def find_envoy() -> Path:
     return binary
 
 
-def log_file(places: Places, endpoint: Endpoint) -> Path:
+def log_file(places: Installation, endpoint: Endpoint) -> Path:
     """Return the path of a guard's log."""
     return places.logs / f"guard-{endpoint.http_port}.log"
 
@@ -61,7 +61,9 @@ def health_url(endpoint: Endpoint) -> str:
 
 
 @contextmanager
-def running(places: Places, endpoint: Endpoint, deadline: float = START_SECONDS) -> Iterator[None]:
+def running(
+    places: Installation, endpoint: Endpoint, deadline: float = START_SECONDS
+) -> Iterator[None]:
     """Run a guard for the length of the block.
 
     Raises:

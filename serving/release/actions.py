@@ -4,12 +4,13 @@
 them out.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from millrace.models.common.installation import Endpoint
 from millrace.models.common.printable import one_line
-from millrace.serving.release.release_state import Kind, Wish
+from millrace.serving.release.release_state import DesiredVersion, Kind
 from millrace.serving.release.version_tags import Tags
 from millrace.serving.rollout.rollout import Split
 
@@ -32,7 +33,7 @@ class Verify:
 
 
 @dataclass(frozen=True)
-class Prove:
+class Validate:
     """Load a version where no client reaches it, and compare its answers with its certificate."""
 
     model: str
@@ -62,7 +63,7 @@ class Switch:
 
 
 @dataclass(frozen=True)
-class Divert:
+class StartSplit:
     """Let the splitter share requests out between the live version and another.
 
     Attributes:
@@ -81,7 +82,7 @@ class Divert:
 
 
 @dataclass(frozen=True)
-class Dismantle:
+class StopSplit:
     """Unload what the splitter called, on a replica that serves a version directly again."""
 
     model: str
@@ -98,7 +99,7 @@ class Unload:
 
 
 @dataclass(frozen=True)
-class Sweep:
+class CleanUp:
     """Remove what an interrupted trial or a rollout left: on replicas, and its folder on disk.
 
     Attributes:
@@ -118,7 +119,7 @@ class Record:
 
     model: str
     kind: Kind
-    wish: Wish
+    wish: DesiredVersion
     previous: int | None = None
     reason: str = ""
 
@@ -141,7 +142,17 @@ class Tag:
 
 
 Action = (
-    Stage | Verify | Prove | Switch | Divert | Dismantle | Unload | Sweep | Record | Retire | Tag
+    Stage
+    | Verify
+    | Validate
+    | Switch
+    | StartSplit
+    | StopSplit
+    | Unload
+    | CleanUp
+    | Record
+    | Retire
+    | Tag
 )
 
 
@@ -153,6 +164,7 @@ def of_model(actions: Sequence[Action], model: str) -> tuple[Action, ...]:
 def in_words(action: Action) -> str:
     """Return an action in a few words, the same for the same thing to do."""
     version = getattr(action, "version", None)
-    step = f"{action.split.weight_percent:g}%" if isinstance(action, Divert) else None
-    words = (type(action).__name__.lower(), action.model, version and f"version {version}", step)
+    step = f"{action.split.weight_percent:g}%" if isinstance(action, StartSplit) else None
+    verb = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", type(action).__name__).lower()
+    words = (verb, action.model, version and f"version {version}", step)
     return one_line(" ".join(word for word in words if word))

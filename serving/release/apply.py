@@ -20,24 +20,24 @@ from millrace.models.common.outside_faults import is_of_the_disk
 from millrace.serving.release import load_version, trial
 from millrace.serving.release.actions import (
     Action,
-    Dismantle,
-    Divert,
-    Prove,
+    CleanUp,
     Record,
     Retire,
     Stage,
-    Sweep,
+    StartSplit,
+    StopSplit,
     Switch,
     Tag,
     Unload,
+    Validate,
     Verify,
     in_words,
 )
-from millrace.serving.release.cluster_state import World
+from millrace.serving.release.cluster_state import ClusterState
 from millrace.serving.release.observe import Observer
 from millrace.serving.release.outcome import Outcome, outcome_of, refusal, sentence
 from millrace.serving.release.plan import plan
-from millrace.serving.release.release_state import Kind, Release, Wish
+from millrace.serving.release.release_state import DesiredVersion, Kind, Release
 from millrace.serving.release.trial import require_backend
 from millrace.serving.rollout import splitting
 from millrace.serving.triton.client import TritonClient
@@ -133,7 +133,7 @@ class ModelRelease:
         return [
             action
             for action in plan(self.world)
-            if not (isinstance(action, Sweep) and action.name in self._unswept)
+            if not (isinstance(action, CleanUp) and action.name in self._unswept)
         ]
 
     def _do_all(self, actions: Sequence[Action]) -> None:
@@ -143,11 +143,11 @@ class ModelRelease:
                 return
             try:
                 self._do(action)
-                if isinstance(action, Prove) and not self._is_still_wanted():
+                if isinstance(action, Validate) and not self._is_still_wanted():
                     return  # that took a while
             except (MillraceError, OSError) as raised:
                 error = raised if isinstance(raised, MillraceError) else _local(action, raised)
-                if not isinstance(action, Sweep):
+                if not isinstance(action, CleanUp):
                     self._take(action, error)
                     return
                 self._unswept.add(action.name)  # the next release sweeps again
@@ -157,7 +157,7 @@ class ModelRelease:
         """Remember a refusal in the table; anything else is told, and tried again next time."""
         standing = self.world.standing(self.model)
         wish = action.wish if isinstance(action, Record) else self.world.wishes.get(self.model)
-        judged = isinstance(action, Stage | Verify | Prove | Divert | Switch | Record)
+        judged = isinstance(action, Stage | Verify | Validate | StartSplit | Switch | Record)
         passing = error.transient or is_of_the_disk(error)
         if passing or not judged or not wish or standing.is_live(wish):
             self._failure = error
@@ -183,15 +183,15 @@ class ModelRelease:
         self._desk.verify(action.model, action.version, action.previous)
 
     @_do.register
-    def _(self, action: Divert) -> None:
+    def _(self, action: StartSplit) -> None:
         with TritonClient(action.endpoint) as client:
             self._make_whole(action.model, action.split.champion, action.split.candidate)
-            splitting.divert(action.split, self._repository, client, anew=action.anew)
+            splitting.start_split(action.split, self._repository, client, anew=action.anew)
 
     @_do.register
-    def _(self, action: Dismantle) -> None:
+    def _(self, action: StopSplit) -> None:
         with TritonClient(action.endpoint) as client:
-            splitting.dismantle(action.model, client)
+            splitting.stop_split(action.model, client)
 
     @_do.register
     def _(self, action: Retire) -> None:
@@ -202,7 +202,7 @@ class ModelRelease:
         self._desk.write(action.model, action.version, action.tags)
 
     @_do.register
-    def _(self, action: Prove) -> None:
+    def _(self, action: Validate) -> None:
         expected = self._desk.expected(action.model, action.version)
         artifact = self._repository.artifact(action.model, action.version)
         expected.try_alone(artifact)
@@ -246,7 +246,7 @@ class ModelRelease:
         )
 
     @_do.register
-    def _(self, action: Sweep) -> None:
+    def _(self, action: CleanUp) -> None:
         for endpoint in action.endpoints:
             with TritonClient(endpoint) as client:
                 client.unload(action.name)
@@ -270,7 +270,9 @@ class ModelRelease:
                 with TritonClient(replica.endpoint) as client:
                     expected.compare(client, model, artifact, version)
 
-    def _append(self, kind: Kind, wish: Wish, reason: str, previous: int | None = None) -> None:
+    def _append(
+        self, kind: Kind, wish: DesiredVersion, reason: str, previous: int | None = None
+    ) -> None:
         live = self.world.standing(self.model).live
         if previous is None and live is not None:
             previous = live.version
@@ -296,7 +298,7 @@ class ModelRelease:
         moved = self.world.wishes.get(self.model) != self._asked_for
         return f"the alias, which moved during a release ({asked_by})" if moved else asked_by
 
-    def _evidence(self, wish: Wish) -> Mapping[str, object]:
+    def _evidence(self, wish: DesiredVersion) -> Mapping[str, object]:
         """Return what was measured of a version: now, or when it was proved or live before."""
         measured = self._measured.get(wish.version)
         if measured is not None:
@@ -317,7 +319,7 @@ class ModelRelease:
                 self._repository.stage(model, version, self._desk.fetch(model, version))
 
 
-def _seen(observer: Observer, model: str) -> World:
+def _seen(observer: Observer, model: str) -> ClusterState:
     """Look at a model, or raise why it cannot be looked at."""
     world = observer.world(model)
     if model in world.faults:

@@ -22,9 +22,15 @@ from millrace.serving.release.approved import (
     approved,
 )
 from millrace.serving.release.ledger import Ledger
-from millrace.serving.release.model_registry import Desk
+from millrace.serving.release.model_registry import ModelRegistry
 from millrace.serving.release.outcome import sentence
-from millrace.serving.release.release_state import Kind, Release, Standing, Wish, standing_of
+from millrace.serving.release.release_state import (
+    DesiredVersion,
+    Kind,
+    Release,
+    ReleaseState,
+    standing_of,
+)
 from millrace.serving.release.version_tags import REASON, STATUS
 from millrace.serving.triton.repository import Repository
 
@@ -41,7 +47,7 @@ class Choice:
         reason: why it is this one, in a sentence.
     """
 
-    wish: Wish
+    wish: DesiredVersion
     is_approved: bool
     reason: str
 
@@ -57,7 +63,7 @@ class Approver:
         clock: seconds since 1970.
     """
 
-    desk: Desk
+    desk: ModelRegistry
     ledger: Ledger
     repository: Repository
     clock: Callable[[], float] = field(default=time.time)
@@ -79,7 +85,7 @@ class Approver:
             raise unapproved(model, found)
         return Choice(found.wish, True, found.reason)
 
-    def named(self, model: str, wish: Wish) -> Choice:
+    def named(self, model: str, wish: DesiredVersion) -> Choice:
         """Return a version that somebody asked for, and whether it is the approved one."""
         standing, found = self._look(model)
         told = f"asked for by its number, {wish.version}"
@@ -91,12 +97,12 @@ class Approver:
         accepted = standing.is_accepted(wish) and found.wish == wish
         return Choice(wish, accepted, f"{told}; {'accepted' if accepted else 'nothing is live'}")
 
-    def _look(self, model: str) -> tuple[Standing, Verdict]:
+    def _look(self, model: str) -> tuple[ReleaseState, Verdict]:
         wish = self.desk.wishes(model).get(model)
         standing = standing_of(self.ledger.releases(model))
         return standing, approved(model, standing, wish, self.clock())
 
-    def _judged(self, model: str, standing: Standing, found: Undecided) -> Choice:
+    def _judged(self, model: str, standing: ReleaseState, found: Undecided) -> Choice:
         """Judge a version as a release does, as far as that needs no server."""
         wish, began = found.wish, time.perf_counter()
         try:
@@ -128,13 +134,13 @@ class Approver:
         if not found.needs_trial:
             return {}
         log.info("%s version %s: nothing is live, so its answers are tried here", model, version)
-        return {"difference": self.desk.expected(model, version).prove_alone(artifact)}
+        return {"difference": self.desk.expected(model, version).validate_alone(artifact)}
 
     def _append(
         self,
         model: str,
         kind: Kind,
-        wish: Wish,
+        wish: DesiredVersion,
         reason: str,
         began: float,
         evidence: Mapping[str, Any] | None = None,

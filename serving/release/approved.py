@@ -8,7 +8,7 @@ version with the alias is what a release would try: a batch job then decides as 
 from dataclasses import dataclass
 
 from millrace.serving.release.plan import target
-from millrace.serving.release.release_state import Standing, Wish
+from millrace.serving.release.release_state import DesiredVersion, ReleaseState
 
 SCORE = "millrace score"
 """Who asked, where a batch job decided."""
@@ -23,7 +23,7 @@ class Approved:
         reason: why it is this one, in a sentence.
     """
 
-    wish: Wish
+    wish: DesiredVersion
     reason: str
 
 
@@ -37,7 +37,7 @@ class Undecided:
             at, which may have changed.
     """
 
-    wish: Wish
+    wish: DesiredVersion
     needs_trial: bool
 
 
@@ -59,7 +59,9 @@ class Unapproved:
 Verdict = Approved | Undecided | Unapproved
 
 
-def approved(model: str, standing: Standing, wish: Wish | None, now: float) -> Verdict:
+def approved(
+    model: str, standing: ReleaseState, wish: DesiredVersion | None, now: float
+) -> Verdict:
     """Return the approved version of a model, or why there is none.
 
     Args:
@@ -86,7 +88,7 @@ def approved(model: str, standing: Standing, wish: Wish | None, now: float) -> V
     return Unapproved(f"{model} has no champion to score with")
 
 
-def _reason(standing: Standing, wish: Wish | None, live: int) -> str:
+def _reason(standing: ReleaseState, wish: DesiredVersion | None, live: int) -> str:
     """Return why the live version is the approved one."""
     is_live = f"version {live} is live"
     if wish is None:

@@ -7,7 +7,7 @@ from datetime import datetime
 from millrace.models.common.errors import MillraceError
 from millrace.models.common.installation import Endpoint
 from millrace.models.config.rollout_spec import RolloutSpec
-from millrace.serving.release.release_state import Standing, Wish
+from millrace.serving.release.release_state import DesiredVersion, ReleaseState
 from millrace.serving.rollout.rollout import Move, Split
 from millrace.serving.triton.server_index import LoadedModel
 
@@ -42,7 +42,7 @@ class Policy:
 
 
 @dataclass(frozen=True)
-class World:
+class ClusterState:
     """All that the plan is made from.
 
     Attributes:
@@ -64,8 +64,8 @@ class World:
             what is wanted, and what was live is what is to serve.
     """
 
-    wishes: Mapping[str, Wish]
-    standings: Mapping[str, Standing]
+    wishes: Mapping[str, DesiredVersion]
+    standings: Mapping[str, ReleaseState]
     replicas: tuple[Replica, ...]
     staged: Mapping[str, Mapping[int, str]]
     left_alone: Collection[str] = ()
@@ -79,9 +79,9 @@ class World:
     faults: Mapping[str, MillraceError] = field(default_factory=dict)
     registry_away: MillraceError | None = None
 
-    def standing(self, model: str) -> Standing:
+    def standing(self, model: str) -> ReleaseState:
         """Return where a model stands."""
-        return self.standings.get(model, Standing())
+        return self.standings.get(model, ReleaseState())
 
     def policy(self, model: str) -> Policy:
         """Return how a model is released."""

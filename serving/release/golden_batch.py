@@ -64,7 +64,7 @@ class GoldenBatch:
             stdin=_npz(self.graph_inputs),
         )
 
-    def prove_alone(self, artifact: Artifact) -> float:
+    def validate_alone(self, artifact: Artifact) -> float:
         """Do the same and compare the answers, in one batch.
 
         Raises:

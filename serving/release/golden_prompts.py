@@ -85,7 +85,7 @@ class GoldenPrompts:
         if artifact.engine != "vllm":
             self._alone(artifact, self.prompts[:1], 2)
 
-    def prove_alone(self, artifact: Artifact) -> float:
+    def validate_alone(self, artifact: Artifact) -> float:
         """Continue all prompts in a process of its own, and compare.
 
         Not with vLLM: its forms run on GPUs, and the batch job's own engine is a process by itself.

@@ -13,7 +13,7 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
 from millrace.models.common.errors import TransientError
-from millrace.models.common.installation import Places
+from millrace.models.common.installation import Installation
 from millrace.models.data.sources.delta_files import dataset_of
 from millrace.serving.release.release_state import Release
 
@@ -103,7 +103,7 @@ class Ledger:
         return _grouped(self.releases(model))
 
 
-def ledger_of(places: Places) -> Ledger:
+def ledger_of(places: Installation) -> Ledger:
     """Return the release table of an installation."""
     return Ledger(places.table("releases"))
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from millrace.models.common.errors import InputError, MillraceError, nearest
-from millrace.models.common.installation import Places
+from millrace.models.common.installation import Installation
 from millrace.serving.release.ledger import ledger_of
 from millrace.serving.release.release_state import Release, standing_of
 from millrace.serving.triton.client import TritonClient
@@ -44,7 +44,7 @@ class Served:
         return self.rollout or ""
 
 
-def live_versions(places: Places) -> Mapping[str, object]:
+def live_versions(places: Installation) -> Mapping[str, object]:
     """Return the live version of every model, by endpoint; or why there is none to tell."""
     found: dict[str, object] = {}
     for endpoint in places.triton:
@@ -58,7 +58,7 @@ def live_versions(places: Places) -> Mapping[str, object]:
     return found
 
 
-def served_models(places: Places, live: Mapping[str, object] | None) -> tuple[Served, ...]:
+def served_models(places: Installation, live: Mapping[str, object] | None) -> tuple[Served, ...]:
     """Return where every model stands that was ever released, by its name.
 
     Args:
@@ -69,7 +69,7 @@ def served_models(places: Places, live: Mapping[str, object] | None) -> tuple[Se
     return tuple(_served(places, model, by_model[model], live or {}) for model in sorted(by_model))
 
 
-def history(places: Places, model: str, limit: int | None = None) -> tuple[Release, ...]:
+def history(places: Installation, model: str, limit: int | None = None) -> tuple[Release, ...]:
     """Return the releases of a model, the newest first.
 
     Raises:
@@ -86,7 +86,7 @@ def history(places: Places, model: str, limit: int | None = None) -> tuple[Relea
 
 
 def _served(
-    places: Places, model: str, releases: tuple[Release, ...], live: Mapping[str, object]
+    places: Installation, model: str, releases: tuple[Release, ...], live: Mapping[str, object]
 ) -> Served:
     standing = standing_of(releases)
     version = standing.live.version if standing.live else None

@@ -4,16 +4,16 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from millrace.models.config.rollout_spec import RolloutSpec
-from millrace.serving.release.release_state import Release, Wish
+from millrace.serving.release.release_state import DesiredVersion, Release
 from millrace.serving.release.version_check import Expected
 from millrace.serving.release.version_tags import Tags
 from millrace.serving.triton.version_folder import Artifact
 
 
-class Desk(Protocol):
+class ModelRegistry(Protocol):
     """The registry's side of a release."""
 
-    def wishes(self, model: str | None = None) -> Mapping[str, Wish]:
+    def wishes(self, model: str | None = None) -> Mapping[str, DesiredVersion]:
         """Return the champion of each model or of one; without a digest if we did not register it.
 
         Raises:

@@ -12,10 +12,10 @@ from millrace.models.common.errors import MillraceError, TransientError, WorkErr
 from millrace.models.common.installation import Endpoint
 from millrace.models.common.printable import one_line
 from millrace.models.config.rollout_spec import RolloutSpec
-from millrace.serving.release.cluster_state import Policy, Replica, World
+from millrace.serving.release.cluster_state import ClusterState, Policy, Replica
 from millrace.serving.release.ledger import Ledger
-from millrace.serving.release.model_registry import Desk
-from millrace.serving.release.release_state import Standing, Wish, standing_of
+from millrace.serving.release.model_registry import ModelRegistry
+from millrace.serving.release.release_state import DesiredVersion, ReleaseState, standing_of
 from millrace.serving.rollout import splitting
 from millrace.serving.rollout.judge import Counts
 from millrace.serving.rollout.rollout import Split, move
@@ -45,14 +45,14 @@ class Observer:
         traces: folder for the traces of faults that nobody expected; None keeps none.
     """
 
-    desk: Desk
+    desk: ModelRegistry
     ledger: Ledger
     repository: Repository
     endpoints: tuple[Endpoint, ...]
     again_from: datetime | None = None
     traces: Path | None = None
 
-    def world(self, model: str | None = None) -> World:
+    def world(self, model: str | None = None) -> ClusterState:
         """Look at the registry, the table, the disk and every replica.
 
         What cannot be read of one model is that model's fault, and nobody else's.
@@ -96,7 +96,7 @@ class Observer:
             for model, split in splits.items()
             if model in rollouts
         }
-        return World(
+        return ClusterState(
             wishes=wishes,
             standings=standings,
             replicas=replicas,
@@ -116,7 +116,7 @@ class Observer:
     def _seen(
         self,
         endpoint: Endpoint,
-        standings: Mapping[str, Standing],
+        standings: Mapping[str, ReleaseState],
         model: str | None,
         faults: dict[str, MillraceError],
     ) -> Replica:
@@ -152,7 +152,7 @@ class Observer:
             return False
         return True
 
-    def _policy(self, model: str, wish: Wish) -> Policy:
+    def _policy(self, model: str, wish: DesiredVersion) -> Policy:
         serving = self.repository.artifact(model, wish.version).serving
         quorum = None if serving.quorum == "all" else serving.quorum
         return Policy(quorum, serving.keep_versions)
@@ -164,10 +164,13 @@ class Observer:
                     yield model, split
 
     def _tags(
-        self, model: str, wishes: Mapping[str, Wish], standings: Mapping[str, Standing]
+        self,
+        model: str,
+        wishes: Mapping[str, DesiredVersion],
+        standings: Mapping[str, ReleaseState],
     ) -> Mapping[tuple[str, int], Mapping[str, str] | None]:
         """Return the tags of each version of a model that is concerned."""
-        standing = standings.get(model, Standing())
+        standing = standings.get(model, ReleaseState())
         versions = {wishes[model].version} if model in wishes else set()
         if standing.live is not None:
             versions.add(standing.live.version)

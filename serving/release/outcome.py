@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from millrace.models.common.errors import MillraceError, TransientError, WorkError
 from millrace.models.common.installation import Endpoint
 from millrace.models.common.printable import one_line
-from millrace.serving.release.cluster_state import Replica, World
+from millrace.serving.release.cluster_state import ClusterState, Replica
 from millrace.serving.triton.server_index import live_version
 
 
@@ -44,7 +44,7 @@ def checked(outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
 
 
 def outcome_of(
-    world: World,
+    world: ClusterState,
     model: str,
     replica: Replica,
     error: MillraceError | None = None,

@@ -11,20 +11,20 @@ from dataclasses import dataclass, replace
 from millrace.models.common.installation import Endpoint
 from millrace.serving.release.actions import (
     Action,
-    Dismantle,
-    Divert,
-    Prove,
+    CleanUp,
     Record,
     Retire,
     Stage,
-    Sweep,
+    StartSplit,
+    StopSplit,
     Switch,
     Tag,
     Unload,
+    Validate,
     Verify,
 )
-from millrace.serving.release.cluster_state import Replica, World
-from millrace.serving.release.release_state import Standing, Wish
+from millrace.serving.release.cluster_state import ClusterState, Replica
+from millrace.serving.release.release_state import DesiredVersion, ReleaseState
 from millrace.serving.release.version_tags import Trial, statuses
 from millrace.serving.rollout.rollout import Move, Split, first_split, next_split
 from millrace.serving.triton.names import ARMS, TRIAL, is_made_here, owner_of
@@ -34,7 +34,7 @@ GRACE_SECONDS = 60.0
 """How long a version stays live whose alias was removed: it may be set again on another one."""
 
 
-def plan(world: World) -> tuple[Action, ...]:
+def plan(world: ClusterState) -> tuple[Action, ...]:
     """Decide what to do now; nothing when everything is as it should be.
 
     Returns:
@@ -53,14 +53,16 @@ def plan(world: World) -> tuple[Action, ...]:
     )
 
 
-def _remembered(world: World) -> set[str]:
+def _remembered(world: ClusterState) -> set[str]:
     """Return models of which only their events tell: refused before anything of them was staged."""
     found = world.standings.items()
     return {model for model, known in found if not known.live and (known.tried or known.withdrawn)}
 
 
-def target(standing: Standing, wish: Wish | None, now: float) -> Wish | None:
-    """Return what should be served: the wish, or what is live if that was refused or is new.
+def target(
+    standing: ReleaseState, wish: DesiredVersion | None, now: float
+) -> DesiredVersion | None:
+    """Return what should be served: what is desired, or what is live if that was refused or is new.
 
     An alias that is removed may be on its way to another version, so what is live stays a while.
 
@@ -77,7 +79,7 @@ def target(standing: Standing, wish: Wish | None, now: float) -> Wish | None:
     return standing.live.wish if standing.live else None
 
 
-def _actions(world: World, model: str) -> Iterator[Action]:
+def _actions(world: ClusterState, model: str) -> Iterator[Action]:
     wish, standing = world.wishes.get(model), world.standing(model)
     untold = _untold(world, model) or _given_up(world, model)
     if untold is not None:
@@ -95,7 +97,7 @@ def _actions(world: World, model: str) -> Iterator[Action]:
     yield from _settled(world, model, wanted, rollout)
 
 
-def _kept(world: World, model: str) -> Iterator[Action]:
+def _kept(world: ClusterState, model: str) -> Iterator[Action]:
     """Yield what makes every replica serve what was live; a rollout waits for the registry."""
     live, staged = world.standing(model).live, world.staged.get(model, {})
     if live is None or live.version not in staged or model in world.splits:
@@ -104,7 +106,7 @@ def _kept(world: World, model: str) -> Iterator[Action]:
     yield from _switches(model, live.wish, behind, staged)
 
 
-def _untold(world: World, model: str) -> Record | None:
+def _untold(world: ClusterState, model: str) -> Record | None:
     """Return that a version is live which every replica answers with, whatever is wanted now."""
     standing = world.standing(model)
     answering = {live_version(replica.index or (), model) for replica in world.replicas}
@@ -112,11 +114,11 @@ def _untold(world: World, model: str) -> Record | None:
     digest = world.staged.get(model, {}).get(version or 0)
     if version is None or digest is None or version == _live(standing):
         return None
-    found = Wish(version, digest)
+    found = DesiredVersion(version, digest)
     return None if standing.refuses(found) else Record(model, "live", found, _live(standing))
 
 
-def _given_up(world: World, model: str) -> Record | None:
+def _given_up(world: ClusterState, model: str) -> Record | None:
     """Return that a version is no longer tried, which was refused or is rolled out."""
     standing, wish = world.standing(model), world.wishes.get(model)
     tried, live = standing.tried, _live(standing)
@@ -151,7 +153,7 @@ class _Rollout:
     reason: str = ""
 
 
-def _rollout(world: World, model: str, wanted: Wish | None) -> _Rollout | None:
+def _rollout(world: ClusterState, model: str, wanted: DesiredVersion | None) -> _Rollout | None:
     """Return the rollout of the wanted version; None where it is served directly."""
     standing, spec = world.standing(model), world.rollouts.get(model)
     if wanted is None or standing.live is None or wanted in standing.served or spec is None:
@@ -173,7 +175,7 @@ def _rollout(world: World, model: str, wanted: Wish | None) -> _Rollout | None:
 
 
 def _changes(
-    world: World, model: str, wanted: Wish | None, rollout: _Rollout | None
+    world: ClusterState, model: str, wanted: DesiredVersion | None, rollout: _Rollout | None
 ) -> Iterator[Action]:
     """Yield what changes what clients get."""
     if wanted is None:
@@ -196,34 +198,38 @@ def _changes(
         diverted = behind if begun else world.reachable
         for replica in diverted:
             anew = model in replica.unwell
-            yield Divert(model, wanted.version, split, replica.endpoint, anew)
+            yield StartSplit(model, wanted.version, split, replica.endpoint, anew)
     else:
         yield from _switches(model, wanted, behind, staged)
 
 
-def _proofs(world: World, model: str, wanted: Wish, rollout: _Rollout | None) -> Iterator[Action]:
+def _proofs(
+    world: ClusterState, model: str, wanted: DesiredVersion, rollout: _Rollout | None
+) -> Iterator[Action]:
     """Yield what a version must pass before it takes traffic, and what it passed so far."""
     standing = world.standing(model)
     live = _live(standing)
     if wanted not in standing.served and not _is_split_for(world, model, wanted):
         yield Verify(model, wanted.version, live)  # what is required may have changed since a proof
         if not standing.has_proved(wanted):
-            yield Prove(model, wanted.version, world.reachable[0].endpoint)
+            yield Validate(model, wanted.version, world.reachable[0].endpoint)
             yield Record(model, "proved", wanted, live)
     if rollout is not None and rollout.split is None and not standing.has_passed(wanted):
         yield Record(model, "proved", wanted, live, rollout.reason)
 
 
 def _switches(
-    model: str, wanted: Wish, behind: Sequence[Replica], staged: Collection[int]
+    model: str, wanted: DesiredVersion, behind: Sequence[Replica], staged: Collection[int]
 ) -> Iterator[Action]:
     for replica in behind:
         yield _switch(replica, model, wanted, staged)
         if ready_versions(replica.index or (), model + ARMS):
-            yield Dismantle(model, replica.endpoint)
+            yield StopSplit(model, replica.endpoint)
 
 
-def _serves(world: World, replica: Replica, model: str, wanted: Wish, split: Split | None) -> bool:
+def _serves(
+    world: ClusterState, replica: Replica, model: str, wanted: DesiredVersion, split: Split | None
+) -> bool:
     """Whether a replica serves the step, or the wanted version where there is none."""
     if model in replica.unwell:
         return False
@@ -236,32 +242,34 @@ def _serves(world: World, replica: Replica, model: str, wanted: Wish, split: Spl
     return plain and live_version(index, model) == wanted.version
 
 
-def _is_split_for(world: World, model: str, wanted: Wish) -> bool:
+def _is_split_for(world: ClusterState, model: str, wanted: DesiredVersion) -> bool:
     split = world.splits.get(model)
     return split is not None and split.candidate == wanted.version
 
 
-def _unloads(world: World, model: str) -> Iterator[Action]:
+def _unloads(world: ClusterState, model: str) -> Iterator[Action]:
     for replica in world.reachable:
         live = live_version(replica.index or (), model)
         if live is not None and model in world.staged:
             yield Unload(model, replica.endpoint, live)
         if ready_versions(replica.index or (), model + ARMS):
-            yield Dismantle(model, replica.endpoint)
+            yield StopSplit(model, replica.endpoint)
 
 
-def _live(standing: Standing) -> int | None:
+def _live(standing: ReleaseState) -> int | None:
     return standing.live.version if standing.live else None
 
 
-def waits(world: World, model: str, wanted: Wish) -> bool:
+def waits(world: ClusterState, model: str, wanted: DesiredVersion) -> bool:
     """Whether too few replicas are there to switch to a version that is not live yet."""
     quorum = world.policy(model).quorum
     needed = len(world.replicas) if quorum is None else min(quorum, len(world.replicas))
     return len(world.reachable) < needed and not world.standing(model).is_live(wanted)
 
 
-def _switch(replica: Replica, model: str, wanted: Wish, staged: Collection[int]) -> Switch:
+def _switch(
+    replica: Replica, model: str, wanted: DesiredVersion, staged: Collection[int]
+) -> Switch:
     index = replica.index or ()
     return Switch(
         model,
@@ -274,7 +282,7 @@ def _switch(replica: Replica, model: str, wanted: Wish, staged: Collection[int])
 
 
 def _settled(
-    world: World, model: str, wanted: Wish | None, rollout: _Rollout | None
+    world: ClusterState, model: str, wanted: DesiredVersion | None, rollout: _Rollout | None
 ) -> Iterator[Action]:
     """Yield what follows from what is served now: an event, or else tags and what may go."""
     trial = Trial(rollout.split, rollout.reason) if rollout and rollout.split else None
@@ -295,7 +303,9 @@ def _settled(
     yield from _retired(world, model, wanted)
 
 
-def _event(world: World, model: str, wanted: Wish | None, trial: Trial | None) -> Record | None:
+def _event(
+    world: ClusterState, model: str, wanted: DesiredVersion | None, trial: Trial | None
+) -> Record | None:
     """Return what happened and is not written down yet."""
     standing, wish = world.standing(model), world.wishes.get(model)
     live = standing.live.wish if standing.live else None
@@ -314,7 +324,7 @@ def _event(world: World, model: str, wanted: Wish | None, trial: Trial | None) -
     return None
 
 
-def _answering(world: World, model: str, version: int) -> list[Endpoint]:
+def _answering(world: ClusterState, model: str, version: int) -> list[Endpoint]:
     return [
         replica.endpoint
         for replica in world.reachable
@@ -322,7 +332,7 @@ def _answering(world: World, model: str, version: int) -> list[Endpoint]:
     ]
 
 
-def _retired(world: World, model: str, wanted: Wish | None) -> Iterator[Retire]:
+def _retired(world: ClusterState, model: str, wanted: DesiredVersion | None) -> Iterator[Retire]:
     """Yield the versions beyond the keep count that no replica may still read."""
     if wanted is None or len(world.reachable) < len(world.replicas):
         return
@@ -335,18 +345,18 @@ def _retired(world: World, model: str, wanted: Wish | None) -> Iterator[Retire]:
     yield from (Retire(model, version) for version in sorted(others[room:]))
 
 
-def _left_behind(world: World) -> dict[str, list[Sweep]]:
+def _left_behind(world: ClusterState) -> dict[str, list[CleanUp]]:
     """Return what trials and rollouts left, by model; arms only where nothing may call them."""
     loaded: dict[str, list[Endpoint]] = {}
     for replica in world.reachable:
         for entry in replica.index or ():
             if is_made_here(entry.name) and entry.is_loaded:
                 loaded.setdefault(entry.name, []).append(replica.endpoint)
-    left: dict[str, list[Sweep]] = {}
+    left: dict[str, list[CleanUp]] = {}
     for name in sorted({name for name in world.staged if is_made_here(name)} | loaded.keys()):
         model = owner_of(name)
         if TRIAL in name or (model not in world.splits and name not in loaded):
-            left.setdefault(model, []).append(Sweep(model, name, tuple(loaded.get(name, ()))))
+            left.setdefault(model, []).append(CleanUp(model, name, tuple(loaded.get(name, ()))))
     return left
 
 

@@ -13,7 +13,7 @@ from millrace.models.common.installation import Endpoint
 from millrace.models.common.printable import one_line
 from millrace.serving.release.apply import ModelRelease, Request
 from millrace.serving.release.ledger import Ledger
-from millrace.serving.release.model_registry import Desk
+from millrace.serving.release.model_registry import ModelRegistry
 from millrace.serving.release.observe import Observer
 from millrace.serving.release.outcome import Outcome, outcome_of
 from millrace.serving.release.plan import plan
@@ -22,7 +22,7 @@ from millrace.serving.triton.repository import Repository
 
 
 def reconcile(
-    desk: Desk,
+    desk: ModelRegistry,
     ledger: Ledger,
     repository: Repository,
     endpoints: Sequence[Endpoint],

@@ -27,7 +27,7 @@ live was removed, and may come back. unloaded: it did not, and nothing is served
 
 
 @dataclass(frozen=True)
-class Wish:
+class DesiredVersion:
     """The version that an alias asks for, by its number and what it must consist of."""
 
     version: int
@@ -67,13 +67,13 @@ class Release:
     id: str = field(default_factory=lambda: uuid4().hex)
 
     @property
-    def wish(self) -> Wish:
+    def wish(self) -> DesiredVersion:
         """The version that it happened to, as an alias would ask for it."""
-        return Wish(self.version, self.digest)
+        return DesiredVersion(self.version, self.digest)
 
 
 @dataclass(frozen=True)
-class Standing:
+class ReleaseState:
     """Where a model stands.
 
     Attributes:
@@ -95,7 +95,7 @@ class Standing:
     live: Release | None = None
     superseded: int | None = None
     refused: Release | None = None
-    served: frozenset[Wish] = frozenset()
+    served: frozenset[DesiredVersion] = frozenset()
     proved: Release | None = None
     step: Release | None = None
     withdrawn: Release | None = None
@@ -108,48 +108,48 @@ class Standing:
         """The event of the version that has the alias and is not live: refused, or rolled out."""
         return self.refused or self.step
 
-    def refuses(self, wish: Wish) -> bool:
+    def refuses(self, wish: DesiredVersion) -> bool:
         """Whether this very version was refused, and nothing happened since to try it again."""
         return self.refused is not None and wish == self.refused.wish
 
-    def has_proved(self, wish: Wish) -> bool:
+    def has_proved(self, wish: DesiredVersion) -> bool:
         """Whether the version needs no proof: it was live once, or it passed a moment ago."""
         return wish in self.served or (self.proved is not None and wish == self.proved.wish)
 
-    def is_accepted(self, wish: Wish) -> bool:
+    def is_accepted(self, wish: DesiredVersion) -> bool:
         """Whether a batch job accepted this very version, and nothing happened since."""
         return self.accepted is not None and wish == self.accepted.wish
 
-    def has_passed(self, wish: Wish) -> bool:
+    def has_passed(self, wish: DesiredVersion) -> bool:
         """Whether its rollout ended well a moment ago: then its proof says so."""
         return self.proved is not None and wish == self.proved.wish and bool(self.proved.reason)
 
-    def is_at(self, wish: Wish, step: str) -> bool:
+    def is_at(self, wish: DesiredVersion, step: str) -> bool:
         """Whether the last step of a rollout was this one of this version."""
         last = self.step
         return last is not None and (last.version, last.reason) == (wish.version, step)
 
-    def is_live(self, wish: Wish) -> bool:
+    def is_live(self, wish: DesiredVersion) -> bool:
         """Whether the version was the last one to go live."""
         return self.live is not None and wish == self.live.wish
 
 
-def standing_of(releases: Iterable[Release]) -> Standing:
+def standing_of(releases: Iterable[Release]) -> ReleaseState:
     """Return where a model stands after its events, oldest first."""
-    standing = Standing()
+    standing = ReleaseState()
     for event in releases:
         standing = _after(standing, event)
     return standing
 
 
-def _after(standing: Standing, event: Release) -> Standing:
+def _after(standing: ReleaseState, event: Release) -> ReleaseState:
     match event.kind:
         case "proved":
             return replace(standing, proved=event)
         case "accepted":
             return replace(standing, accepted=event)
         case "refused":
-            return Standing(standing.live, standing.superseded, event, standing.served)
+            return ReleaseState(standing.live, standing.superseded, event, standing.served)
         case "step":
             return replace(standing, step=event, withdrawn=None, stays=False)
         case "withdrawn" | "left":
@@ -166,7 +166,7 @@ def _after(standing: Standing, event: Release) -> Standing:
         case "unwanted":
             return replace(standing, unwanted=event)
         case "unloaded":
-            return Standing(None, event.version, None, standing.served)
+            return ReleaseState(None, event.version, None, standing.served)
     before = standing.live.version if standing.live else standing.superseded
     superseded = standing.superseded if before == event.version else before
-    return Standing(event, superseded, None, standing.served | {event.wish})
+    return ReleaseState(event, superseded, None, standing.served | {event.wish})

@@ -28,7 +28,7 @@ class Expected(Protocol):
         """
         ...
 
-    def prove_alone(self, artifact: Artifact) -> float:
+    def validate_alone(self, artifact: Artifact) -> float:
         """Do the same with all that is certified, and return the largest difference.
 
         It is for a process that has no server. What it needs a server for is left out: answers in

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from millrace.models.common.installation import Endpoint
-from millrace.serving.release.release_state import Release, Standing, Wish
+from millrace.serving.release.release_state import DesiredVersion, Release, ReleaseState
 from millrace.serving.rollout.rollout import Split
 
 Tags = Mapping[str, str | None]
@@ -36,8 +36,8 @@ class Trial:
 
 
 def statuses(
-    standing: Standing,
-    wish: Wish | None,
+    standing: ReleaseState,
+    wish: DesiredVersion | None,
     serving: Sequence[Endpoint],
     replicas: int,
     trial: Trial | None = None,
@@ -81,7 +81,9 @@ def statuses(
     return found
 
 
-def _difference(standing: Standing, wish: Wish | None, refused: Release | None) -> str | None:
+def _difference(
+    standing: ReleaseState, wish: DesiredVersion | None, refused: Release | None
+) -> str | None:
     """Return why what is live is not what the alias says."""
     if refused is not None:
         return f"version {refused.version} has the alias, but was refused"

@@ -2,12 +2,12 @@
 
 The order of loads in which no request fails, however many are in flight:
 
-1. `divert`: the arms are loaded while the model serves as before. Only then the model's
+1. `start_split`: the arms are loaded while the model serves as before. Only then the model's
    configuration becomes the splitter's and the model is loaded: Triton starts the splitter beside
    what serves, and switches when it is ready. Requests that are in flight end where they began.
-2. `divert` again with another weight: Triton does the same with the next splitter.
+2. `start_split` again with another weight: Triton does the same with the next splitter.
 3. The model's plain configuration is written and loaded, as in any switch of versions.
-4. `dismantle`: the arms stay until the last splitter has answered its last request, which is when
+4. `stop_split`: the arms stay until the last splitter has answered its last request, which is when
    Triton deletes its counters, and are unloaded then.
 
 A model that is unloaded, or whose arms are unloaded first, fails requests. Requests that ask for a
@@ -43,7 +43,7 @@ def current(repository: Repository, model: str) -> Split | None:
     return split_of(from_text(config.decode())) if config else None
 
 
-def divert(
+def start_split(
     split: Split,
     repository: Repository,
     client: TritonClient,
@@ -80,7 +80,7 @@ def divert(
         raise
 
 
-def dismantle(model: str, client: TritonClient) -> None:
+def stop_split(model: str, client: TritonClient) -> None:
     """Unload the arms of a model on a replica that serves it by its plain configuration again.
 
     Their folder may be removed when no replica has them loaded.

@@ -20,7 +20,7 @@ from pathlib import Path
 import psutil
 
 from millrace.models.common.errors import InputError, WorkError
-from millrace.models.common.installation import Endpoint, Places
+from millrace.models.common.installation import Endpoint, Installation
 from millrace.serving import guard
 from millrace.serving.triton.backend_directory import (
     find_server,
@@ -43,7 +43,7 @@ RESTRICTED = "model-repository,shared-memory,trace,logging"
 
 
 def command(
-    places: Places, endpoint: Endpoint, *, guarded: bool = True
+    places: Installation, endpoint: Endpoint, *, guarded: bool = True
 ) -> tuple[list[str], dict[str, str]]:
     """Return the arguments and the environment of a server, for any supervisor to start.
 
@@ -96,14 +96,14 @@ def _rules(token: str, *, guarded: bool) -> dict[str, str]:
     return rules if guarded else rules | {OPEN_TOKEN_VARIABLE: f"--http-restricted-api={rule}"}
 
 
-def log_file(places: Places, endpoint: Endpoint) -> Path:
+def log_file(places: Installation, endpoint: Endpoint) -> Path:
     """Return the path of a server's log."""
     return places.logs / f"triton-{endpoint.grpc_port}.log"
 
 
 @contextmanager
 def running(
-    places: Places,
+    places: Installation,
     endpoint: Endpoint,
     *,
     extra_environment: Mapping[str, str] | None = None,
@@ -151,7 +151,7 @@ def running(
         clean_up(places, endpoint)
 
 
-def clean_up(places: Places, endpoint: Endpoint) -> None:
+def clean_up(places: Installation, endpoint: Endpoint) -> None:
     """Remove what a killed server left, memory and sockets; only while none runs at `endpoint`."""
     for path in (guard.http_socket(endpoint), guard.metrics_socket(endpoint)):
         (places.home / path).unlink(missing_ok=True)
@@ -160,7 +160,7 @@ def clean_up(places: Places, endpoint: Endpoint) -> None:
             region.unlink(missing_ok=True)
 
 
-def _shared_memory_prefix(places: Places, endpoint: Endpoint) -> str:
+def _shared_memory_prefix(places: Installation, endpoint: Endpoint) -> str:
     """Return a name that no other server of this machine has, and the next one here has again."""
     home = hashlib.sha256(str(places.home.resolve()).encode()).hexdigest()[:8]
     return f"millrace_{home}_{endpoint.grpc_port}_"

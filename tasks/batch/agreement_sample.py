@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from millrace.models.common.arrays import Array
 from millrace.models.common.errors import InputError, MillraceError
-from millrace.models.common.installation import Places
+from millrace.models.common.installation import Installation
 from millrace.models.registry.version_files import LanguagePackage, Package
 from millrace.serving.batch.input.row_sample import Example, Scored, examples
 from millrace.serving.batch.monitoring.agreement import Agreement, require_agreement
@@ -21,11 +21,11 @@ from millrace.serving.batch.prompts.prompt_rows import Prompts
 from millrace.serving.batch.row_job import RowJob
 from millrace.serving.release.golden_prompts import INEXACT
 from millrace.serving.release.ledger import ledger_of
-from millrace.serving.release.release_state import Wish, standing_of
+from millrace.serving.release.release_state import DesiredVersion, standing_of
 from millrace.serving.triton.client import TritonClient
 from millrace.serving.triton.language.stream_request import Messages, Piece, Sampling
-from millrace.tasks.kinds.graph.graph_evidence import GraphDossier
-from millrace.tasks.kinds.language.language_evidence import LanguageDossier
+from millrace.tasks.kinds.graph.graph_evidence import GraphEvidence
+from millrace.tasks.kinds.language.language_evidence import LanguageEvidence
 from millrace.tasks.progress import log
 
 INDEX_SECONDS = 2.0
@@ -64,7 +64,7 @@ class LiveCheck:
 
     job: RowJob | Prompts
     package: Package
-    places: Places
+    places: Installation
     most: float | None
     tell: Callable[[Agreement], None]
 
@@ -112,7 +112,7 @@ class LiveCheck:
         if isinstance(job, Prompts) and job.sampling.temperature > 0:
             return "its answers are drawn by chance"
         standing = standing_of(ledger_of(self.places).releases(job.model))
-        wish = Wish(job.version, job.digest)
+        wish = DesiredVersion(job.version, job.digest)
         return not_live(client.index(INDEX_SECONDS), standing, job.model, wish)
 
     def _sample(self, scored: Scored, live: Live) -> list[Example]:
@@ -133,7 +133,7 @@ class LiveCheck:
             def predict(request: Mapping[str, Array], seconds: float) -> Mapping[str, Array]:
                 return client.predict(job.model, request, version=job.version, timeout=seconds)
 
-            difference = GraphDossier(package.graph, self.places).expected().difference
+            difference = GraphEvidence(package.graph, self.places).expected().difference
             # The job's answers and the live ones may both be so far from PyTorch's.
             return LiveRows(job, predict, 2 * difference), 0.0
 
@@ -144,6 +144,6 @@ class LiveCheck:
 
         exact = (
             isinstance(package, LanguagePackage)
-            and LanguageDossier(package, self.places).golden().exact
+            and LanguageEvidence(package, self.places).golden().exact
         )
         return LivePrompts(job, complete, exact), 0.0 if exact else INEXACT

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from millrace.models.common.installation import Places
+from millrace.models.common.installation import Installation
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.registry.mlflow_pages import version_page
 from millrace.models.registry.tracking import TrackedRun, client
@@ -124,7 +124,7 @@ class BatchRun:
         self.finish(pipeline, report)
 
 
-def is_told(places: Places, experiment: str, report: BatchReport) -> bool:
+def is_told(places: Installation, experiment: str, report: BatchReport) -> bool:
     """Return whether a run of MLflow that came to its end tells of a job.
 
     Args:

@@ -1,7 +1,7 @@
 """Which job scores with a version, by the kind of model that it is."""
 
 from millrace.models.common.generation import chat_template_of
-from millrace.models.common.installation import Places
+from millrace.models.common.installation import Installation
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.data.schema import Column
 from millrace.models.inference.language_engine import engine_of
@@ -21,7 +21,7 @@ AnyJob = RowJob | PromptJob | VllmJob
 
 
 def job_of(
-    pipeline: Pipeline, package: Package, places: Places, held: tuple[Column, ...]
+    pipeline: Pipeline, package: Package, places: Installation, held: tuple[Column, ...]
 ) -> AnyJob:
     """Return what scores with a version.
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millrace.models.common.errors import InputError
-from millrace.models.common.installation import Places
+from millrace.models.common.installation import Installation
 from millrace.models.data.snapshots import Snapshot, open_snapshot, sampled
 from millrace.models.language.corpus.documents import kind_of
 from millrace.models.registry.version_files import ModelVersion
@@ -30,7 +30,7 @@ ROWS = 1024
 """Of a snapshot whose texts are counted, or whose rows are answered."""
 
 
-def learnt_from(version: ModelVersion, places: Places) -> Snapshot | None:
+def learnt_from(version: ModelVersion, places: Installation) -> Snapshot | None:
     """Return the snapshot that a version was trained on; None where it is not there any more."""
     name, _, number = version.tags.get("millrace.dataset", "").partition(" version ")
     if not number.isdigit():

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from millrace.models.common.digest import digest_of
-from millrace.models.common.installation import Places
+from millrace.models.common.installation import Installation
 from millrace.models.common.ray_jobs import PIPELINE, RayJobs, fill
 from millrace.models.config.pipeline import Pipeline
 from millrace.serving.batch.cluster.follow_job import follow, stop
@@ -15,7 +15,7 @@ from millrace.serving.batch.cluster.job_log import Line, outcome_in
 from millrace.serving.batch.cluster.shared_storage import leave_proof, remove_proof, require_shared
 from millrace.serving.batch.cluster.submit_job import (
     ORDER,
-    Errand,
+    JobRequest,
     Order,
     error_of,
     fault_of,
@@ -33,7 +33,7 @@ from millrace.tasks.score import emit, named_input
 def score_elsewhere(
     pipeline: Pipeline,
     file: Path,
-    places: Places,
+    places: Installation,
     variables: Mapping[str, str],
     source: str | None,
     date: str,
@@ -70,7 +70,7 @@ def score_elsewhere(
     id = running.id if running is not None else order.new_id()
     with _ended_if_cancelled(jobs, id):
         if running is None:
-            errand = Errand(id, PIPELINE, date, named, code_version(pipeline.folder), version)
+            errand = JobRequest(id, PIPELINE, date, named, code_version(pipeline.folder), version)
             with _proof(places.table("predictions", pipeline.name), id):
                 _submit(jobs, order, errand, file, variables)
             log.info("submitted the job %s to %s", id, places.ray_address)
@@ -84,7 +84,7 @@ def score_elsewhere(
 
 
 def _submit(
-    jobs: RayJobs, order: Order, errand: Errand, file: Path, variables: Mapping[str, str]
+    jobs: RayJobs, order: Order, errand: JobRequest, file: Path, variables: Mapping[str, str]
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
         fill(Path(folder), file)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from prefect.artifacts import create_link_artifact, create_markdown_artifact
 
-from millrace.models.common.installation import Places
+from millrace.models.common.installation import Installation
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.registry.mlflow_pages import page, version_page
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 def publish_training(
     pipeline: Pipeline,
-    places: Places,
+    places: Installation,
     *,
     snapshot: "Snapshot",
     candidates: "Sequence[Candidate]",

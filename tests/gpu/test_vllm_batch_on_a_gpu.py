@@ -22,7 +22,7 @@ from millrace.serving.batch.input.find_input import open_input
 from millrace.serving.batch.prompts.prompt_rows import Sampling
 from millrace.serving.batch.prompts.vllm_job import VllmJob, engine_arguments_of
 from millrace.serving.batch.prompts.vllm_workers import engines_of, gpus_of_ray, vllm_version
-from millrace.serving.batch.scoring import How, Target, score
+from millrace.serving.batch.scoring import RunOptions, Target, score
 from tests.language_model import byte_tokenizer
 
 PYTHON = Path(os.environ["MILLRACE_VLLM_PYTHON"]) if "MILLRACE_VLLM_PYTHON" in os.environ else None
@@ -69,7 +69,7 @@ def scored(form: Path, folder: Path, prompts: list[str], **sampling: Any) -> lis
         engines=engines_of(None, gpus_of_ray(), 1),
     )
     target = Target(str(folder / "table"), str(folder / "dead"), "2026-01-05")
-    report = score(open_input(str(folder / "prompts.jsonl"), job), job, target, How())
+    report = score(open_input(str(folder / "prompts.jsonl"), job), job, target, RunOptions())
     rows = deltalake.DeltaTable(folder / "table").to_pyarrow_table().sort_by("_row").to_pylist()
     assert report.scored == len(rows)
     assert report.tokens_out == sum(row["completion_tokens"] for row in rows)

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import numpy as np
 
-from millrace.models.common.installation import Places
+from millrace.models.common.installation import Installation
 from millrace.models.inference.features import FEATURES
 from millrace.models.registry.mlflow_registry import CHAMPION
 from millrace.models.registry.tracking import client
@@ -17,7 +17,7 @@ from millrace.serving.release.reconcile import reconcile
 from millrace.serving.release.release_state import Release
 from millrace.serving.triton.client import TritonClient
 from millrace.serving.triton.repository import Repository
-from millrace.tasks.release import RegistryDesk
+from millrace.tasks.release import MlflowRegistry
 from tests.integration.planted import GOLDEN, Planted, softmax, weights_of
 
 
@@ -25,7 +25,7 @@ from tests.integration.planted import GOLDEN, Planted, softmax, weights_of
 class Line:
     """A registry, a server, and the champion that serves."""
 
-    places: Places
+    places: Installation
     client: TritonClient
 
     def release(self, *models: str) -> tuple[Outcome, ...]:
@@ -39,7 +39,7 @@ class Line:
     def _released(self, models: tuple[str, ...], request: Request) -> tuple[Outcome, ...]:
         repository = Repository(self.places.model_repository, self.places.staging)
         return reconcile(
-            RegistryDesk(self.places),
+            MlflowRegistry(self.places),
             ledger_of(self.places),
             repository,
             [self.client.endpoint],

@@ -34,7 +34,7 @@ from millrace.serving.batch.commit import Partition
 from millrace.serving.batch.input.find_input import open_input
 from millrace.serving.batch.monitoring.batch_report import BatchReport
 from millrace.serving.batch.row_job import RowJob, Scorer
-from millrace.serving.batch.scoring import How, Target, score
+from millrace.serving.batch.scoring import RunOptions, Target, score
 from tests.integration.graphs import proto
 
 DATE = "2026-01-05"
@@ -243,7 +243,9 @@ def answer(folder: Path, version: int, on_work: Any = None, actors: int = 1) -> 
     target = Target(str(folder / "out"), str(folder / "dead"), DATE)
     with connected("local", actors):
         found = open_input(str(folder / "in"), job)
-        return score(found, job, target, How(num_actors=actors), on_work or (lambda *_: None))
+        return score(
+            found, job, target, RunOptions(num_actors=actors), on_work or (lambda *_: None)
+        )
 
 
 def _tell(sample: Any, *_: Any) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from millrace.models.common.installation import Places
+from millrace.models.common.installation import Installation
 from millrace.serving.triton import server
 from tests.integration.asked import Line
 from tests.integration.ports import free_endpoint, service_ports
@@ -142,7 +142,7 @@ def line(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Line]:
     """A registry and a Triton server."""
     home, endpoint = tmp_path_factory.mktemp("home"), free_endpoint()
     uri = f"sqlite:///{home}/mlflow.db"
-    places = Places(home, uri, str(home / "tables"), triton=(endpoint,)).prepared()
+    places = Installation(home, uri, str(home / "tables"), triton=(endpoint,)).prepared()
     with server.running(places, endpoint) as client:
         yield Line(places, client)
 

@@ -12,7 +12,7 @@ from millrace.models.common.errors import WorkError
 from millrace.models.config.rollout_spec import RolloutSpec
 from millrace.models.config.serving_spec import ServingSpec
 from millrace.serving.release.golden_batch import GoldenBatch
-from millrace.serving.release.release_state import Release, Wish
+from millrace.serving.release.release_state import DesiredVersion, Release
 from millrace.serving.release.version_check import Expected
 from millrace.serving.release.version_tags import Tags
 from millrace.serving.triton.language.draft_files import Draft
@@ -82,9 +82,9 @@ class FileDesk:
         )
         self.golden[model, version] = expected
 
-    def wishes(self, model: str | None = None) -> Mapping[str, Wish]:
+    def wishes(self, model: str | None = None) -> Mapping[str, DesiredVersion]:
         return {
-            name: Wish(version, self.artifacts[name, version].sha256)
+            name: DesiredVersion(version, self.artifacts[name, version].sha256)
             for name, version in self.champions.items()
             if model in (None, name)
         }

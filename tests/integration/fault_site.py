@@ -12,7 +12,7 @@ from typing import Any
 
 import deltalake
 
-from millrace.models.common.installation import Endpoint, Places
+from millrace.models.common.installation import Endpoint, Installation
 from millrace.models.registry.mlflow_registry import CHAMPION, registry_of
 from millrace.serving.release.ledger import ledger_of
 from millrace.serving.triton import server
@@ -71,10 +71,10 @@ class Site:
         return self.root / "pristine"
 
     @property
-    def places(self) -> Places:
+    def places(self) -> Installation:
         """The installation."""
         uri = f"sqlite:///{self.home}/mlflow.db"
-        return Places(self.home, uri, str(self.home / "tables"), triton=(self.endpoint,))
+        return Installation(self.home, uri, str(self.home / "tables"), triton=(self.endpoint,))
 
     def run(self, command: str, env: Mapping[str, str], timeout: float) -> tuple[Done, float]:
         """Run a command of `COMMANDS`; return what it said, and its seconds."""

@@ -12,7 +12,7 @@ import numpy as np
 from onnx import TensorProto, helper
 
 from millrace.models.common.digest import digest_of
-from millrace.models.common.installation import Endpoint, Places
+from millrace.models.common.installation import Endpoint, Installation
 from millrace.models.config.serving_spec import ServingSpec
 from millrace.serving.triton import server
 from millrace.serving.triton.client import TritonClient
@@ -41,7 +41,7 @@ class Answer:
 class Stand:
     """The server, and how it is reached."""
 
-    places: Places
+    places: Installation
     endpoint: Endpoint
     client: TritonClient
 
@@ -87,7 +87,7 @@ def tensor(rows: np.ndarray, **changed: Any) -> dict[str, Any]:
 @contextmanager
 def stand(home: Path) -> Iterator[Stand]:
     """Start a Triton and its guard, with the models `sums` and `words`."""
-    places, endpoint = Places(home, "", "").prepared(), free_endpoint()
+    places, endpoint = Installation(home, "", "").prepared(), free_endpoint()
     with server.running(places, endpoint) as client:
         repository = Repository(places.model_repository, places.staging)
         for name, graph in (("sums", _sums()), ("words", _words())):

@@ -11,17 +11,17 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from millrace.models.common.installation import Endpoint, Places
+from millrace.models.common.installation import Endpoint, Installation
 from millrace.serving.release import apply as module
 from millrace.serving.release import trial
 from millrace.serving.triton.client import TritonClient
-from millrace.tasks.release import RegistryDesk
+from millrace.tasks.release import MlflowRegistry
 from tests.integration.asked import Line
 
 MOMENTS = {
     "in the trial": (trial, "_probe"),
     "before the load": (TritonClient, "load"),
-    "before it is told": (RegistryDesk, "tell"),
+    "before it is told": (MlflowRegistry, "tell"),
 }
 
 
@@ -44,7 +44,9 @@ def dying_after(actions: int) -> Any:
 def main() -> None:
     home, http, grpc, metrics, token, moment = sys.argv[1:]
     endpoint = Endpoint("127.0.0.1", int(http), int(grpc), int(metrics), token=token)
-    places = Places(Path(home), f"sqlite:///{home}/mlflow.db", f"{home}/tables", triton=(endpoint,))
+    places = Installation(
+        Path(home), f"sqlite:///{home}/mlflow.db", f"{home}/tables", triton=(endpoint,)
+    )
     if moment in MOMENTS:
         owner, name = MOMENTS[moment]
         setattr(owner, name, die)

@@ -18,7 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from millrace.export.certificate import Certificate, Stage
 from millrace.models.common.digest import digest_of_all
-from millrace.models.common.installation import Places
+from millrace.models.common.installation import Installation
 from millrace.models.config.dataset_spec import DatasetSpec
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.data.ingest import ingest
@@ -82,7 +82,7 @@ class Version:
         )
 
 
-def ingest_rows(places: Places, name: str, rows: int = 200) -> None:
+def ingest_rows(places: Installation, name: str, rows: int = 200) -> None:
     """Make the data set, whose true classes are what the version of seed 0 answers."""
     features = np.random.default_rng(7).normal(size=(rows, WIDTH)).astype(np.float32)
     target = [LABELS[best] for best in softmax(features @ weights_of(0)).argmax(axis=1)]
@@ -185,7 +185,7 @@ class Planted:
     folder: Path
 
 
-def plant(places: Places, name: str, version: Version, *, signed: bool = True) -> Planted:
+def plant(places: Installation, name: str, version: Version, *, signed: bool = True) -> Planted:
     """Write a version's files into a run's artifacts, register them, and sign what is there."""
     store = client(places.tracking_uri)
     experiment = store.get_experiment_by_name(name)
@@ -218,7 +218,7 @@ def plant(places: Places, name: str, version: Version, *, signed: bool = True) -
     return planted
 
 
-def seal(places: Places, planted: Planted) -> None:
+def seal(places: Installation, planted: Planted) -> None:
     """Sign a version as it lies there, whatever is wrong with it: its evidence is as it is now."""
     registry, extra = registry_of(places), planted.folder / "extra_files"
     version = registry.version(planted.name, planted.number)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from millrace.models.common.installation import Places
+from millrace.models.common.installation import Installation
 from millrace.serving.triton import server
 from tests.integration.asked import Line
 from tests.integration.planted import good, plant
@@ -72,7 +72,7 @@ def soak(home: Path, swaps: int, requests: int, rate: float) -> Report:
     """
     endpoint = free_endpoint()
     uri = f"sqlite:///{home}/mlflow.db"
-    places = Places(home, uri, str(home / "tables"), triton=(endpoint,)).prepared()
+    places = Installation(home, uri, str(home / "tables"), triton=(endpoint,)).prepared()
     with server.running(places, endpoint) as client:
         line = Line(places, client)
         versions = [plant(places, NAME, good(seed, pipeline=FREE)) for seed in (0, 1)]

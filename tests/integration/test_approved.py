@@ -11,7 +11,7 @@ from millrace.models.common.ray_cluster import connected
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.registry.tracking import client
 from millrace.serving.batch.monitoring.batch_report import BatchReport
-from millrace.tasks.score import Telling, scored
+from millrace.tasks.score import RunReporter, scored
 from tests.integration.asked import Line
 from tests.integration.planted import DATASET, Planted, good, ingest_rows, plant
 
@@ -28,7 +28,7 @@ def ray_of(line: Line) -> Iterator[Line]:
 
 def score(line: Line, name: str, date: str, version: int | None = None) -> BatchReport:
     pipeline = Pipeline(name=name, dataset=DATASET).located(line.places.home)
-    telling = Telling({}, lambda event: None)
+    telling = RunReporter({}, lambda event: None)
     return scored(pipeline, line.places, None, date, telling, version)
 
 

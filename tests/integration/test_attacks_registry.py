@@ -16,7 +16,7 @@ from millrace.models.registry.tracking import client
 from millrace.models.registry.version_files import DIGEST_TAG, EVIDENCE_TAG, EXTRA_FILES
 from millrace.serving.release.outcome import Outcome
 from millrace.serving.triton.names import is_made_here
-from millrace.tasks.release import Lookout
+from millrace.tasks.release import ReleaseCheck
 from tests.integration.asked import Asking, Line
 from tests.integration.planted import Planted, good, ingest_rows, plant, seal
 
@@ -195,7 +195,7 @@ def test_names_that_cannot_be_used_stop_no_other_model(
         made = store.create_model_version(name, "file:///tmp/x", tags={DIGEST_TAG: "0" * 64})
         store.set_registered_model_alias(name, "champion", made.version)
     try:
-        Lookout(lambda: line.places).due()
+        ReleaseCheck(lambda: line.places).due()
         second = plant(line.places, NAME, good(1, pipeline=FREE))
         line.promote(second)
         with caplog.at_level("INFO", logger="millrace"):

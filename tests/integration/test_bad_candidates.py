@@ -13,7 +13,7 @@ import pytest
 from onnx import helper
 
 from millrace.models.common.digest import digest_of
-from millrace.models.common.installation import Places
+from millrace.models.common.installation import Installation
 from millrace.models.inference.features import FEATURES
 from millrace.models.registry.tracking import client
 from millrace.models.registry.version_files import DIGEST_TAG
@@ -118,28 +118,28 @@ def requiring(**require: Any) -> dict[str, Any]:
     return {"promotion": {"require": require}}
 
 
-Spoil = Callable[[Planted, Places], None]
+Spoil = Callable[[Planted, Installation], None]
 
 
-def nothing(planted: Planted, places: Places) -> None:
+def nothing(planted: Planted, places: Installation) -> None:
     """Leave the files as they were planted."""
 
 
-def overwritten(planted: Planted, places: Places) -> None:
+def overwritten(planted: Planted, places: Installation) -> None:
     (planted.folder / "model.onnx").write_bytes(b"not a model")
 
 
-def truncated(planted: Planted, places: Places) -> None:
+def truncated(planted: Planted, places: Installation) -> None:
     file = planted.folder / "model.onnx"
     file.write_bytes(file.read_bytes()[:100])
 
 
-def other_digest(planted: Planted, places: Places) -> None:
+def other_digest(planted: Planted, places: Installation) -> None:
     store = client(places.tracking_uri)
     store.set_model_version_tag(planted.name, str(planted.number), DIGEST_TAG, "0" * 64)
 
 
-def registered_as_corrupt(planted: Planted, places: Places) -> None:
+def registered_as_corrupt(planted: Planted, places: Installation) -> None:
     overwritten(planted, places)
     digest = digest_of(planted.folder / "model.onnx")
     store = client(places.tracking_uri)
@@ -150,14 +150,14 @@ def without(name: str) -> Spoil:
     return lambda planted, _: (planted.folder / name).unlink()
 
 
-def linked(planted: Planted, places: Places) -> None:
+def linked(planted: Planted, places: Installation) -> None:
     file = planted.folder / "extra_files" / "encoding.json"
     file.unlink()
     file.symlink_to("/etc/passwd")
 
 
 def unreadable(name: str) -> Spoil:
-    def spoil(planted: Planted, places: Places) -> None:
+    def spoil(planted: Planted, places: Installation) -> None:
         (planted.folder / "extra_files" / name).write_text("{")
 
     return spoil

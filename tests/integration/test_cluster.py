@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from millrace.models.common.errors import InputError
-from millrace.models.common.installation import Places
+from millrace.models.common.installation import Installation
 from millrace.models.registry.mlflow_registry import CHAMPION
 from millrace.models.registry.tracking import client
 from millrace.serving.batch.input.find_input import open_input
@@ -107,7 +107,7 @@ def stage(
 ) -> Iterator[Stage]:
     home = make(tmp_path_factory.mktemp("cluster") / "home")
     uri = f"sqlite:///{home.path}/mlflow.db"
-    places = Places(home.path, uri, str(home.path / "tables")).prepared()
+    places = Installation(home.path, uri, str(home.path / "tables")).prepared()
     ingest_rows(places, NAME)
     planted = plant(places, NAME, busy(512, 30, depends=True))
     client(uri).set_registered_model_alias(NAME, CHAMPION, str(planted.number))

@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from millrace.models.common.installation import Places
+from millrace.models.common.installation import Installation
 from millrace.models.common.ray_cluster import connected
 from millrace.models.config.pipeline_file import load_pipeline
 from millrace.models.data import ingest, snapshots
@@ -63,7 +63,7 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TrainResult]:
     (folder / "dying.yaml").write_text(FILE.format(folder=folder))
     pipeline = load_pipeline(folder / "dying.yaml")
     home = folder / "home"
-    places = Places(home, f"sqlite:///{home}/mlflow.db", str(home / "tables")).prepared()
+    places = Installation(home, f"sqlite:///{home}/mlflow.db", str(home / "tables")).prepared()
     snapshot = ingest.ingest(pipeline, places)
     shares = pipeline.dataset.split
     encoding = fit_encoding(snapshot.schema, snapshots.scan(snapshot, "train", shares))

@@ -17,7 +17,7 @@ from tritonclient import grpc as triton_grpc
 from tritonclient import http as triton_http
 from tritonclient.utils import InferenceServerException
 
-from millrace.models.common.installation import Endpoint, Places
+from millrace.models.common.installation import Endpoint, Installation
 from millrace.serving import guard
 from millrace.serving.guard.envoy_config import MAX_BODY_BYTES, MAX_PATH_BYTES
 from millrace.serving.triton import server as triton
@@ -462,7 +462,7 @@ def test_its_configuration_and_its_log_are_private(served) -> None:
 
 
 def test_without_a_triton_it_says_so_in_json(tmp_path: Path) -> None:
-    places, endpoint = Places(tmp_path, "", "").prepared(), free_endpoint()
+    places, endpoint = Installation(tmp_path, "", "").prepared(), free_endpoint()
     with guard.running(places, endpoint):
         answer = Stand(places, endpoint, None).ask(GOOD)  # type: ignore[arg-type]
         assert answer.status == 503
@@ -470,7 +470,7 @@ def test_without_a_triton_it_says_so_in_json(tmp_path: Path) -> None:
 
 
 def test_without_a_guard_triton_takes_http_itself(tmp_path: Path) -> None:
-    places, endpoint = Places(tmp_path, "", "").prepared(), free_endpoint()
+    places, endpoint = Installation(tmp_path, "", "").prepared(), free_endpoint()
     with triton.running(places, endpoint, guarded=False) as client:
         bare = Stand(places, endpoint, client)
         assert bare.ask(path="/v2/health/ready", method="GET").status == 200

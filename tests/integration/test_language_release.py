@@ -14,7 +14,7 @@ import pytest
 from millrace.export.language_candidate import LanguageStage
 from millrace.export.language_certificate import CertifiedForm, LanguageCertificate
 from millrace.models.common.errors import WorkError
-from millrace.models.common.installation import Places
+from millrace.models.common.installation import Installation
 from millrace.models.config.rollout_spec import RolloutSpec
 from millrace.models.registry.version_files import ModelVersion
 from millrace.serving.release.apply import Request
@@ -47,7 +47,9 @@ LONG = Sampling(temperature=0, max_tokens=160, ignore_eos=True)
 class Line:
     """A server, a registry of files beside it, and two models of random weights."""
 
-    def __init__(self, client: TritonClient, places: Places, models: tuple[Made, Made]) -> None:
+    def __init__(
+        self, client: TritonClient, places: Installation, models: tuple[Made, Made]
+    ) -> None:
         self.client, self.places, self.models = client, places, models
         self.desk, self.ledger = FileDesk(places.home), Ledger(str(places.home / "releases"))
 
@@ -83,7 +85,7 @@ class Line:
 def line(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Line]:
     made = tmp_path_factory.mktemp("made")
     models = (make(made / "0", TEXT), make(made / "1", TEXT, seed=1))
-    places = Places(tmp_path_factory.mktemp("home"), "", "").prepared()
+    places = Installation(tmp_path_factory.mktemp("home"), "", "").prepared()
     with server.running(places, free_endpoint()) as client:
         yield Line(client, places, models)
 
@@ -91,9 +93,9 @@ def line(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Line]:
 def test_golden_prompts_are_answered_without_a_server(line: Line) -> None:
     line.register("apart", 1, 0)
     artifact = line.desk.fetch("apart", 1)
-    assert line.golden(0).prove_alone(artifact) == 0.0
+    assert line.golden(0).validate_alone(artifact) == 0.0
     with pytest.raises(WorkError, match="differ from those of its certificate"):
-        line.golden(1).prove_alone(artifact)
+        line.golden(1).validate_alone(artifact)
 
 
 def test_a_champion_is_proved_and_answers_as_certified(line: Line) -> None:

@@ -24,7 +24,7 @@ from openvino import opset13 as ops
 
 from millrace.models.common.errors import InputError, TransientError
 from millrace.models.common.generation import MAX_TOKENS
-from millrace.models.common.installation import Endpoint, Places
+from millrace.models.common.installation import Endpoint, Installation
 from millrace.models.config.language_spec import GenerationSpec
 from millrace.serving.triton import server as triton
 from millrace.serving.triton.client import TritonClient
@@ -56,7 +56,7 @@ GREEDY = Sampling(temperature=0, max_tokens=TOKENS)
 class Served:
     """A Triton for language models."""
 
-    places: Places
+    places: Installation
     endpoint: Endpoint
     triton: TritonClient
     client: LanguageClient
@@ -102,7 +102,7 @@ class Served:
 
 @contextmanager
 def serving(home: Path, made: Made) -> Iterator[Served]:
-    places, endpoint = Places(home, "", "").prepared(), free_endpoint()
+    places, endpoint = Installation(home, "", "").prepared(), free_endpoint()
     with triton.running(places, endpoint) as server, LanguageClient(endpoint, 3) as client:
         yield Served(places, endpoint, server, client, made)
 

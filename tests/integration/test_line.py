@@ -17,7 +17,7 @@ import psutil
 import pytest
 from tritonclient import grpc, http
 
-from millrace.models.common.installation import Endpoint, Places
+from millrace.models.common.installation import Endpoint, Installation
 from millrace.models.registry.mlflow_registry import registry_of
 from millrace.models.registry.tracking import client
 from millrace.serving.batch.missed_dates import committed_dates
@@ -34,7 +34,7 @@ class Line:
     """A trained, promoted and served digits model."""
 
     home: Any
-    places: Places
+    places: Installation
     outcome: dict[str, Any]
     released: list[dict[str, Any]]
 
@@ -51,11 +51,11 @@ def line(tmp_path_factory, make, examples) -> Iterator[Line]:
     ports = [
         int(home.environment[f"MILLRACE_TRITON_{n}_PORT"]) for n in ("HTTP", "GRPC", "METRICS")
     ]
-    places = Places(home.path, f"sqlite:///{home.path}/mlflow.db", str(home.path / "tables"))
+    places = Installation(home.path, f"sqlite:///{home.path}/mlflow.db", str(home.path / "tables"))
     done = home.run("run", str(examples / "digits.yaml"), "--json")
     assert done.code == 0, done.err
     endpoint = Endpoint("127.0.0.1", *ports)
-    places = Places(places.home, places.tracking_uri, places.tables_uri, triton=(endpoint,))
+    places = Installation(places.home, places.tracking_uri, places.tables_uri, triton=(endpoint,))
     with running(places.prepared(), endpoint):
         released = home.run("release", "--json")
         assert released.code == 0, released.err

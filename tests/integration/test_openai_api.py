@@ -24,7 +24,7 @@ import openai
 import pytest
 from openai import OpenAI
 
-from millrace.models.common.installation import Endpoint, Places
+from millrace.models.common.installation import Endpoint, Installation
 from millrace.models.config.language_spec import GenerationSpec
 from millrace.serving.openai_api.api_key import added, new_secret, revoked
 from millrace.serving.openai_api.api_key_file import FILE, change
@@ -50,7 +50,7 @@ TOKENS = 24
 class Door:
     """A door with its Triton."""
 
-    places: Places
+    places: Installation
     endpoint: Endpoint
     triton: TritonClient
     made: Made
@@ -131,7 +131,7 @@ def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
     folder = tmp_path_factory.mktemp("made") / "model"
     made = make(folder, TEXT, max_position_embeddings=CONTEXT)
     endpoint = free_endpoint()
-    places = Places(tmp_path_factory.mktemp("home"), "", "").prepared()
+    places = Installation(tmp_path_factory.mktemp("home"), "", "").prepared()
     keys = {name: new_secret() for name in ("anna", "bob", "small")}
     for name, secret in keys.items():
         limit = SMALL if name == "small" else MUCH

@@ -10,7 +10,7 @@ import pytest
 
 from millrace.models.common import subprocess_runner
 from millrace.models.common.errors import TransientError
-from millrace.models.common.installation import Places
+from millrace.models.common.installation import Installation
 from millrace.models.inference.features import FEATURES
 from millrace.serving.release import apply
 from millrace.serving.release.apply import Request
@@ -34,7 +34,7 @@ NAMES = (f"m{number}" for number in count())
 class Served:
     """A server, and one model of its own: versions 1, 2, … have the weights of that seed."""
 
-    def __init__(self, client: TritonClient, places: Places, folder: Path) -> None:
+    def __init__(self, client: TritonClient, places: Installation, folder: Path) -> None:
         self.client, self.name = client, next(NAMES)
         self.desk, self.ledger = FileDesk(folder), Ledger(str(folder / "releases"))
         self.repository = Repository(places.model_repository, places.staging)
@@ -72,14 +72,16 @@ class Served:
 
 
 @pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[TritonClient, Places]]:
-    places = Places(tmp_path_factory.mktemp("home"), "", "").prepared()
+def running(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[tuple[TritonClient, Installation]]:
+    places = Installation(tmp_path_factory.mktemp("home"), "", "").prepared()
     with server.running(places, free_endpoint()) as client:
         yield client, places
 
 
 @pytest.fixture
-def served(running: tuple[TritonClient, Places], tmp_path: Path) -> Iterator[Served]:
+def served(running: tuple[TritonClient, Installation], tmp_path: Path) -> Iterator[Served]:
     """Version 1 is live, version 2 is registered."""
     found = Served(*running, tmp_path)
     found.register(1)
@@ -152,7 +154,7 @@ def test_a_file_that_was_replaced_on_disk_is_staged_again_before_it_is_loaded(
 
 
 def test_a_damaged_folder_is_staged_again_and_stops_no_other_model(
-    served: Served, running: tuple[TritonClient, Places], tmp_path: Path
+    served: Served, running: tuple[TritonClient, Installation], tmp_path: Path
 ) -> None:
     (served.repository.root / served.name / "1" / "version.json").chmod(0o640)
     (served.repository.root / served.name / "1" / "version.json").write_text("{")

@@ -13,7 +13,7 @@ from tests.integration.planted import Planted, good, ingest_rows, plant
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the wheel is for Linux")
 
 NAMES = (f"killed{number}" for number in count())
-FORWARD = ("stage", "verify", "prove", "proved", "switch", "live", "tag", "tag")
+FORWARD = ("stage", "verify", "validate", "proved", "switch", "live", "tag", "tag")
 BACK = ("switch", "live", "tag", "tag")
 
 

@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from millrace.models.common.errors import TransientError
-from millrace.models.common.installation import Endpoint, Places
+from millrace.models.common.installation import Endpoint, Installation
 from millrace.serving.release.apply import Request
 from millrace.serving.release.ledger import Ledger
 from millrace.serving.release.outcome import Outcome
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the wheel is fo
 class Pair:
     """Two replicas, and what they are told from."""
 
-    places: Places
+    places: Installation
     desk: FileDesk
     first: Endpoint
     second: Endpoint
@@ -55,7 +55,7 @@ class Pair:
 
 @pytest.fixture
 def pair(tmp_path: Path) -> Pair:
-    places = Places(tmp_path, "", "").prepared()
+    places = Installation(tmp_path, "", "").prepared()
     return Pair(places, FileDesk(tmp_path), free_endpoint(), free_endpoint())
 
 

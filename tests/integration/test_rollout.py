@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from millrace.models.common.installation import Places
+from millrace.models.common.installation import Installation
 from millrace.models.config.rollout_spec import JudgeSpec, RolloutSpec
 from millrace.models.inference.features import FEATURES
 from millrace.serving.release.apply import Request
@@ -42,7 +42,7 @@ SHADOW = CANARY.model_copy(update={"kind": "shadow"})
 class Served:
     """A server, and a registry of files beside it."""
 
-    def __init__(self, client: TritonClient, places: Places) -> None:
+    def __init__(self, client: TritonClient, places: Installation) -> None:
         self.client, self.places, self.desk = client, places, FileDesk(places.home)
         self.ledger = Ledger(str(places.home / "releases"))
 
@@ -84,7 +84,7 @@ class Served:
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    places = Places(tmp_path_factory.mktemp("home"), "", "").prepared()
+    places = Installation(tmp_path_factory.mktemp("home"), "", "").prepared()
     with server.running(places, free_endpoint()) as client:
         yield Served(client, places)
 

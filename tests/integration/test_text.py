@@ -17,7 +17,7 @@ import pytest
 from tritonclient import grpc, http
 from tritonclient.utils import InferenceServerException
 
-from millrace.models.common.installation import Endpoint, Places
+from millrace.models.common.installation import Endpoint, Installation
 from millrace.models.registry.tracking import client
 from millrace.serving.triton.client import TritonClient
 from millrace.serving.triton.server import running
@@ -47,7 +47,7 @@ class Texts:
 
     home: Any
     file: Path
-    places: Places
+    places: Installation
     outcome: dict[str, Any]
 
     def ask(self, texts: list[str | bytes]) -> Any:
@@ -117,7 +117,7 @@ def texts(tmp_path_factory: pytest.TempPathFactory, make: Any) -> Iterator[Texts
     numbers = (home.environment[f"MILLRACE_TRITON_{n}_PORT"] for n in ("HTTP", "GRPC", "METRICS"))
     endpoint = Endpoint("127.0.0.1", *map(int, numbers))
     uri, tables = f"sqlite:///{home.path}/mlflow.db", str(home.path / "tables")
-    places = Places(home.path, uri, tables, triton=(endpoint,))
+    places = Installation(home.path, uri, tables, triton=(endpoint,))
     with running(places.prepared(), endpoint):
         released = home.run("release", "--json")
         assert released.code == 0, released.err

@@ -17,12 +17,12 @@ from tritonclient.utils import InferenceServerException
 
 from millrace.models.common.digest import digest_of
 from millrace.models.common.errors import InputError, WorkError
-from millrace.models.common.installation import Places
+from millrace.models.common.installation import Installation
 from millrace.models.config.rollout_spec import JudgeSpec, RolloutSpec
 from millrace.serving.rollout import split_metrics
 from millrace.serving.rollout.judge import Counts
 from millrace.serving.rollout.rollout import Move, Split, first_split, move, next_split
-from millrace.serving.rollout.splitting import current, dismantle, divert
+from millrace.serving.rollout.splitting import current, start_split, stop_split
 from millrace.serving.triton import server
 from millrace.serving.triton.backends.traffic_split.split_block import BLOCK
 from millrace.serving.triton.client import TritonClient, to_input
@@ -45,7 +45,7 @@ class Served:
 
     client: TritonClient
     repository: Repository
-    places: Places
+    places: Installation
 
     def plain(self, model: str, *protos: bytes, labels: tuple[str, ...] = ()) -> None:
         """Stage a file as version 1, 2, … each, and serve version 1."""
@@ -66,12 +66,12 @@ class Served:
         self.repository.write_config(config, artifact.labels)
         self.client.load(model)
 
-    def divert(self, model: str, weight: float = 100.0, **values: object) -> Split:
+    def start_split(self, model: str, weight: float = 100.0, **values: object) -> Split:
         """Share requests between versions 1 and 2."""
         kind = "shadow" if weight == 0 else "canary"
         split = Split(model, 1, 2, kind, weight, 100.0, "sticky_key", 0.01, began=time.time())
         split = replace(split, **values)  # type: ignore[arg-type]
-        divert(split, self.repository, self.client)
+        start_split(split, self.repository, self.client)
         return split
 
     def ask(self, model: str, rows: np.ndarray = ROWS, **options: object) -> dict[str, np.ndarray]:
@@ -103,7 +103,7 @@ class Served:
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     home = tmp_path_factory.mktemp("home")
-    places = Places(home, "", "").prepared()
+    places = Installation(home, "", "").prepared()
     with server.running(places, free_endpoint()) as client:
         yield Served(client, Repository(places.model_repository, places.staging), places)
 
@@ -210,7 +210,7 @@ def load(served: Served, model: str, clients: int = 4, rows: int = 8) -> Iterato
 def test_the_candidate_gets_its_share(served, weight) -> None:
     model = f"share{weight:g}"
     served.plain(model, constant(1), constant(2))
-    split = served.divert(model, weight)
+    split = served.start_split(model, weight)
     answers = served.answers(model, range(1500))
     expected, spread = weight / 100, (weight / 100 * (1 - weight / 100) / 1500) ** 0.5
     assert set(answers) == {1.0, 2.0}
@@ -224,10 +224,10 @@ def test_the_candidate_gets_its_share(served, weight) -> None:
 def test_a_key_stays_with_its_version_and_with_the_candidate_in_later_steps(served) -> None:
     served.plain("sticky", constant(1), constant(2))
     users = [f"user-{number}" for number in range(60)]
-    served.divert("sticky", 20)
+    served.start_split("sticky", 20)
     before = served.answers("sticky", users)
     assert [served.answers("sticky", users) for _ in range(3)] == [before] * 3
-    served.divert("sticky", 60)
+    served.start_split("sticky", 60)
     after = served.answers("sticky", users)
     assert after.count(2.0) > before.count(2.0) > 0
     assert all(b == 2.0 for a, b in zip(before, after, strict=True) if a == 2.0)
@@ -235,7 +235,7 @@ def test_a_key_stays_with_its_version_and_with_the_candidate_in_later_steps(serv
 
 def test_ids_and_inputs_stand_in_for_the_key(served) -> None:
     served.plain("keys", constant(1), constant(2))
-    served.divert("keys", 50)
+    served.start_split("keys", 50)
     ways: tuple[Callable[[int], dict[str, np.ndarray]], ...] = (
         lambda n: served.ask("keys", request_id=f"r{n}"),
         lambda n: served.ask("keys", sequence_id=n + 1),
@@ -249,7 +249,7 @@ def test_ids_and_inputs_stand_in_for_the_key(served) -> None:
 
 def test_a_shadow_answers_nobody_and_is_compared(served) -> None:
     served.plain("shadow", classifier(), classifier(above=0.5))
-    split = served.divert("shadow", 0)
+    split = served.start_split("shadow", 0)
     rows = np.random.default_rng(2).normal(size=(100, 4)).astype(np.float32)
     right = np.argmax(
         rows @ np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32), axis=1
@@ -265,7 +265,7 @@ def test_a_shadow_answers_nobody_and_is_compared(served) -> None:
 
 def test_of_each_request_one_row_is_compared(served) -> None:
     served.plain("rows", classifier(), classifier(above=0.5))
-    split = served.divert("rows", 100)
+    split = served.start_split("rows", 100)
     differing = np.ones((32, 4), np.float32)
     for rows in (differing, -differing):  # the versions agree about none, and about all
         served.ask("rows", rows)
@@ -274,7 +274,7 @@ def test_of_each_request_one_row_is_compared(served) -> None:
 
 def test_a_canary_is_compared_with_the_champion(served) -> None:
     served.plain("compared", classifier(), classifier(above=0.5))
-    split = served.divert("compared", 100)
+    split = served.start_split("compared", 100)
     rows = np.random.default_rng(2).normal(size=(64, 4)).astype(np.float32)
     for start in range(64):
         served.ask("compared", rows[start : start + 1])
@@ -284,7 +284,7 @@ def test_a_canary_is_compared_with_the_champion(served) -> None:
 
 def test_the_champion_answers_what_the_candidate_cannot(served) -> None:
     served.plain("fallback", lookup(10, 20, 30), lookup(10))
-    split = served.divert("fallback", 100)
+    split = served.start_split("fallback", 100)
     asked = [served.ask("fallback", np.array([[index]]))["y"][0, 0] for index in (0, 1, 2)]
     assert asked == [10, 20, 30]
     told = settled(served, split, lambda c: c.candidate.requests == 3)
@@ -297,7 +297,7 @@ def test_a_request_that_both_versions_refuse_is_the_clients_fault(served) -> Non
     with pytest.raises(InferenceServerException) as before:
         served.ask("refused", np.array([[99]]))
     for weight in (100.0, 1e-9, 0.0):
-        split = served.divert("refused", weight)
+        split = served.start_split("refused", weight)
         with pytest.raises(InferenceServerException) as after:
             served.ask("refused", np.array([[99]]))
         assert (after.value.status(), after.value.message()) == (
@@ -334,7 +334,7 @@ def test_clients_see_the_same_model(served) -> None:
     endpoint = served.client.endpoint
     places = ((http, endpoint.http), (grpc, endpoint.grpc))
     before, too_large = [seen(*place) for place in places], refused()
-    served.divert("same", 50)
+    served.start_split("same", 50)
     assert [seen(*place) for place in places] == before
     assert refused() == too_large
     assert served.client.predict("same", {"x": ROWS}, version=1).keys() == {"scores", "label"}
@@ -349,7 +349,7 @@ def test_texts_pass(served) -> None:
         [("y", TensorProto.STRING, ["batch", 1])],
     )
     served.plain("text", same, same)
-    split = served.divert("text", 100)
+    split = served.start_split("text", 100)
     words = np.array([["grüße"], [""], ["日本"]], dtype=object)
     answer = served.ask("text", words)["y"]
     assert [item.decode() for item in answer[:, 0]] == ["grüße", "", "日本"]
@@ -362,10 +362,10 @@ def test_a_rollout_begins_and_ends_under_load_without_an_error(served, weight) -
     served.plain(model, constant(1), constant(2))
     with load(served, model) as seen:
         for to in (weight, weight and 90.0, 0.0):
-            split = served.divert(model, to)
+            split = served.start_split(model, to)
             settled(served, split, lambda c: c.champion.requests + c.candidate.requests > 200)
         served.serve(model, 1)
-        dismantle(model, served.client)
+        stop_split(model, served.client)
         settled_at = len(seen.answers)
         wait_for(lambda: len(seen.answers) > settled_at + 200)
     assert seen.errors == []
@@ -377,9 +377,9 @@ def test_a_rollout_begins_and_ends_under_load_without_an_error(served, weight) -
 def test_the_candidate_is_promoted_under_load_without_an_error(served) -> None:
     served.plain("promoted", constant(1), constant(2))
     with load(served, "promoted") as seen:
-        served.divert("promoted", 50)
+        served.start_split("promoted", 50)
         served.serve("promoted", 1, 2)
-        dismantle("promoted", served.client)
+        stop_split("promoted", served.client)
         settled_at = len(seen.answers)
         wait_for(lambda: len(seen.answers) > settled_at + 200)
     assert seen.errors == []
@@ -388,7 +388,7 @@ def test_the_candidate_is_promoted_under_load_without_an_error(served) -> None:
 
 def test_a_candidate_that_is_slow_delays_nobody_in_a_shadow(served) -> None:
     served.plain("slow", slow(1), slow(600))
-    split = served.divert("slow", 0)
+    split = served.start_split("slow", 0)
 
     def seconds(model: str, version: str = "") -> float:
         start = time.perf_counter()
@@ -402,7 +402,7 @@ def test_a_candidate_that_is_slow_delays_nobody_in_a_shadow(served) -> None:
 
 def test_a_candidate_that_hangs_is_given_up_in_a_canary(served) -> None:
     served.plain("late", slow(1), slow(600))
-    split = served.divert("late", 100, timeout_s=0.02)
+    split = served.start_split("late", 100, timeout_s=0.02)
     with ThreadPoolExecutor(32) as pool:
         start = time.perf_counter()
         list(pool.map(lambda _: served.ask("late"), range(32)))
@@ -414,7 +414,7 @@ def test_a_candidate_that_hangs_is_given_up_in_a_canary(served) -> None:
 
 def test_a_probe_is_answered_by_the_champion_and_not_counted(served) -> None:
     served.plain("probed", constant(1), constant(2))
-    split = served.divert("probed", 100)
+    split = served.start_split("probed", 100)
     for _ in range(5):
         assert served.client.predict("probed", {"x": ROWS}, probe=True)["y"][0, 0] == 1
     served.ask("probed")
@@ -424,7 +424,7 @@ def test_a_probe_is_answered_by_the_champion_and_not_counted(served) -> None:
 
 def test_a_candidate_whose_process_dies_fails_no_request(served) -> None:
     served.plain("killed", constant(1), constant(2))
-    split = served.divert("killed", 50)
+    split = served.start_split("killed", 50)
     with load(served, "killed") as seen:
         settled(served, split, lambda c: c.candidate.requests > 20)
         assert kill_backends(f"{split.arms}/2") > 0
@@ -435,7 +435,7 @@ def test_a_candidate_whose_process_dies_fails_no_request(served) -> None:
 def test_versions_that_differ_in_their_outputs_share_nothing(served) -> None:
     served.plain("unlike", constant(1), classifier())
     with pytest.raises(WorkError, match="cannot share requests"):
-        served.divert("unlike")
+        served.start_split("unlike")
     assert current(served.repository, "unlike") is None
     assert served.client.predict("unlike", {"x": ROWS})["y"][0, 0] == 1
 
@@ -445,14 +445,14 @@ def test_a_candidate_that_does_not_load_changes_nothing(served) -> None:
     broken = proto([unknown], [("x", FLOAT, ["batch", 4])], [("y", FLOAT, ["batch", 1])])
     served.plain("broken", constant(1), broken)
     with load(served, "broken") as seen, pytest.raises(WorkError, match="NoSuchOperator"):
-        served.divert("broken")
+        served.start_split("broken")
     assert (seen.errors, set(seen.answers)) == ([], {1.0})
     assert current(served.repository, "broken") is None
 
 
 def test_a_rollout_is_found_on_disk(served) -> None:
     served.plain("found", constant(1), constant(2))
-    split = served.divert("found", 12.5)
+    split = served.start_split("found", 12.5)
     assert current(served.repository, "found") == split
     assert split_metrics.read(served.client.endpoint).serves(split)
     served.serve("found", 1)
@@ -463,7 +463,7 @@ def rolled_out(served: Served, model: str, spec: RolloutSpec, clients: int) -> t
     """Do what the release flow does, until the end."""
     with load(served, model, clients) as seen:
         split = first_split(model, 1, 2, spec, time.time())
-        divert(split, served.repository, served.client)
+        start_split(split, served.repository, served.client)
         while True:
             time.sleep(0.5)
             counts = served.counts(split)
@@ -472,9 +472,9 @@ def rolled_out(served: Served, model: str, spec: RolloutSpec, clients: int) -> t
                 break
             if to.weight_percent is not None:
                 split = next_split(split, spec, to.weight_percent, time.time())
-                divert(split, served.repository, served.client)
+                start_split(split, served.repository, served.client)
         served.serve(model, *((1, 2) if to.kind == "promote" else (1,)))
-        dismantle(model, served.client)
+        stop_split(model, served.client)
     return to, seen
 
 

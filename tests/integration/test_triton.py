@@ -24,7 +24,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import InferenceServerException
 
 from millrace.models.common.errors import InputError, MillraceError, TransientError, WorkError
-from millrace.models.common.installation import Endpoint, Places
+from millrace.models.common.installation import Endpoint, Installation
 from millrace.models.config.serving_spec import AcceleratorSpec
 from millrace.models.inference.features import Encoding, Feature
 from millrace.serving.release import apply, plan
@@ -60,7 +60,7 @@ class Served:
 
     client: TritonClient
     repository: Repository
-    places: Places
+    places: Installation
     desk: FileDesk
     ledger: Ledger
 
@@ -82,7 +82,7 @@ class Served:
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     home = tmp_path_factory.mktemp("home")
-    places = Places(home, "", "").prepared()
+    places = Installation(home, "", "").prepared()
     with server.running(places, free_endpoint()) as client:
         yield Served(
             client,

@@ -10,15 +10,15 @@ import psutil
 import pytest
 
 from millrace.models.common.errors import WorkError
-from millrace.models.common.installation import Endpoint, Places
+from millrace.models.common.installation import Endpoint, Installation
 from millrace.serving.triton import server
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the wheel is for Linux")
 
 
 @pytest.fixture
-def places(tmp_path: Path) -> Places:
-    return Places(tmp_path, "", "").prepared()
+def places(tmp_path: Path) -> Installation:
+    return Installation(tmp_path, "", "").prepared()
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ from millrace.serving.batch.prompts.vllm_job import (
     processor_of,
 )
 from millrace.serving.batch.prompts.vllm_workers import vllm_version
-from millrace.serving.batch.scoring import How, Target, score
+from millrace.serving.batch.scoring import RunOptions, Target, score
 from tests.stand_ins.vllm_form import write_form
 
 STAND_INS = Path(__file__).parents[1] / "stand_ins"
@@ -45,13 +45,17 @@ class Night:
     job: VllmJob
     tokenizer: Any
 
-    def answer(self, prompts: list[str], how: How | None = None, **changes: Any) -> BatchReport:
+    def answer(
+        self, prompts: list[str], how: RunOptions | None = None, **changes: Any
+    ) -> BatchReport:
         source = self.folder / "prompts.jsonl"
         source.write_text("\n".join(json.dumps({"prompt": prompt}) for prompt in prompts))
         job, told = replace(self.job, **changes), dict[str, Told]()
         target = Target(str(self.folder / "table"), str(self.folder / "dead"), "2026-01-05")
         found = open_input(str(source), job)
-        report = score(found, job, target, how or How(), lambda _, each, __: told.update(each))
+        report = score(
+            found, job, target, how or RunOptions(), lambda _, each, __: told.update(each)
+        )
         if not report.resumed:
             work = Work(report.scored, report.tokens_in or 0, report.tokens_out or 0)
             assert {name: each.work for name, each in told.items()} == {"engines": work}
@@ -98,7 +102,9 @@ def wait_for_the_gpu() -> None:
 @pytest.mark.parametrize("is_spread", [False, True])
 def test_every_prompt_is_answered_or_dead_with_its_reason(night: Night, is_spread: bool) -> None:
     prompts = [TEXT[n : n + 9] for n in range(40)]
-    report = night.answer([*prompts, "", TEXT * 4, "REFUSED", TEXT * 400], How(is_spread=is_spread))
+    report = night.answer(
+        [*prompts, "", TEXT * 4, "REFUSED", TEXT * 400], RunOptions(is_spread=is_spread)
+    )
     assert (report.rows, report.scored, report.dead) == (44, 40, 4)
     rows = night.rows()
     assert [row["completion"] for row in rows] == [night.backwards(each) for each in prompts]

@@ -13,14 +13,14 @@ import numpy as np
 from millrace.flows.services import control
 from millrace.flows.settings import Settings
 from millrace.models.common.errors import MillraceError
-from millrace.models.common.installation import Places
+from millrace.models.common.installation import Installation
 from millrace.models.inference.model_input import FEATURES
 from millrace.models.registry.mlflow_registry import CHAMPION
 from millrace.models.registry.tracking import client
 from millrace.serving.release.ledger import ledger_of
 from millrace.serving.triton.client import TritonClient
 from millrace.serving.triton.repository import Repository
-from millrace.tasks.release import Lookout
+from millrace.tasks.release import ReleaseCheck
 from tests.integration.backends import kill_backends
 from tests.integration.planted import GOLDEN, good, plant, softmax, weights_of
 from tests.integration.ports import service_ports
@@ -38,7 +38,7 @@ class Up:
     settings: Settings
 
     @property
-    def places(self) -> Places:
+    def places(self) -> Installation:
         return self.settings.places()
 
     def move(self, version: int, model: str = NAME) -> None:
@@ -86,7 +86,7 @@ class Up:
 
     def until_settled(self, version: int, at_most: float) -> dict[str, object]:
         """Wait until nothing is due and a version is said to be live; return the end state."""
-        deadline, lookout = time.monotonic() + at_most, Lookout(lambda: self.places)
+        deadline, lookout = time.monotonic() + at_most, ReleaseCheck(lambda: self.places)
         while True:
             with suppress(Exception):  # MLflow may be away
                 free = not self.is_in_a_release()

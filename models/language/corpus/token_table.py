@@ -18,7 +18,7 @@ from deltalake import write_deltalake as write_delta
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
 from millrace.models.common.errors import InputError, TransientError, WorkError
-from millrace.models.common.installation import Places
+from millrace.models.common.installation import Installation
 from millrace.models.config.dataset_spec import Split, SplitSpec
 from millrace.models.config.training_spec import ModelSpec
 from millrace.models.data.ingest import FOR_EVER, row_group_rows
@@ -104,7 +104,7 @@ def make_token_table(
     shares: SplitSpec,
     model: ModelSpec,
     folder: Path,
-    places: Places,
+    places: Installation,
     on_progress: Progress | None = None,
 ) -> TokenTable:
     """Make a snapshot's token table, or find it.
@@ -159,7 +159,7 @@ def make_token_table(
         return _publish(delta, made, spool)
 
 
-def open_token_table(places: Places, name: str, fingerprint: str | None = None) -> TokenTable:
+def open_token_table(places: Installation, name: str, fingerprint: str | None = None) -> TokenTable:
     """Return the newest token table of a dataset, or the one of a fingerprint.
 
     Raises:
@@ -350,7 +350,7 @@ def _metadata(table: TokenTable) -> dict[str, str]:
 
 
 def _known(
-    name: str, uri: str, delta: DeltaTable, places: Places, fingerprint: str | None
+    name: str, uri: str, delta: DeltaTable, places: Installation, fingerprint: str | None
 ) -> TokenTable | None:
     """Return the newest version, or the newest of a fingerprint; None where there is none."""
     for entry in sorted(delta.history(), key=lambda entry: -entry["version"]):

@@ -9,7 +9,7 @@ from contextlib import suppress
 from urllib.parse import urlsplit
 
 from millrace.models.common.errors import InputError, WorkError
-from millrace.models.common.installation import Places, is_this_machine
+from millrace.models.common.installation import Installation, is_this_machine
 from millrace.serving.batch.folder import Folder
 from millrace.serving.batch.job_state import JOBS
 
@@ -17,7 +17,7 @@ LOCAL = ("", "file")
 """Schemes of folders; what has another one is the same everywhere."""
 
 
-def require_shared(places: Places, source: str | None) -> None:
+def require_shared(places: Installation, source: str | None) -> None:
     """Return if a cluster at another machine can see what a job needs.
 
     Args:

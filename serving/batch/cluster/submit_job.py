@@ -66,7 +66,7 @@ class Order:
 
 
 @dataclass(frozen=True)
-class Errand:
+class JobRequest:
     """What a job is told, as the one argument of its program.
 
     Attributes:

@@ -15,7 +15,7 @@ from millrace.models.data.schema import KEY
 from millrace.models.data.sources.source import Chunk, broken_off
 from millrace.serving.batch.input.input_pieces import cells_of
 from millrace.serving.batch.job import DEAD, ERROR, ROW, Job
-from millrace.serving.batch.job_state import Workplace
+from millrace.serving.batch.job_state import JobState
 from millrace.serving.batch.reconcile_rows import without_rows
 from millrace.serving.batch.remaining import Todo
 
@@ -25,7 +25,7 @@ NO_KEY = "the key is missing, or not text"
 class Rows(Datasource):
     """The good rows of an input, encoded: `ROW` and what the job's `encoded` returned."""
 
-    def __init__(self, source: str, todo: Sequence[Todo], job: Job, workplace: Workplace) -> None:
+    def __init__(self, source: str, todo: Sequence[Todo], job: Job, workplace: JobState) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.source, self.todo, self.job, self.workplace = source, todo, job, workplace
 
@@ -55,7 +55,7 @@ class Rows(Datasource):
         )
 
 
-def _read(source: str, todo: Sequence[Todo], job: Job, workplace: Workplace) -> Iterator[pa.Table]:
+def _read(source: str, todo: Sequence[Todo], job: Job, workplace: JobState) -> Iterator[pa.Table]:
     """Read, encode and part whole pieces; runs in a task of Ray."""
     try:
         for each in todo:

@@ -15,14 +15,14 @@ from millrace.models.data.schema import KEY
 from millrace.models.data.sources.source import CHUNK_ROWS
 from millrace.serving.batch.commit import Partition
 from millrace.serving.batch.input.input_pieces import Piece
-from millrace.serving.batch.job import ROW, Places
+from millrace.serving.batch.job import ROW, RowNumbers
 from millrace.serving.batch.monitoring.agreement import Agreement
 from millrace.serving.batch.reconcile_rows import TWICE
 
 
 def read_again(
-    pieces: Sequence[Piece], columns: Sequence[str], wanted: Places
-) -> Iterator[tuple[Places, pa.RecordBatch]]:
+    pieces: Sequence[Piece], columns: Sequence[str], wanted: RowNumbers
+) -> Iterator[tuple[RowNumbers, pa.RecordBatch]]:
     """Yield rows of the input, each batch with their `ROW`s.
 
     Of a piece no more is read than it takes.
@@ -63,8 +63,8 @@ def with_rows(dead: pa.Table, pieces: Sequence[Piece], columns: Sequence[str]) -
 
 
 def _rows_of(
-    piece: Piece, columns: Sequence[str], wanted: Places
-) -> Iterator[tuple[Places, pa.RecordBatch]]:
+    piece: Piece, columns: Sequence[str], wanted: RowNumbers
+) -> Iterator[tuple[RowNumbers, pa.RecordBatch]]:
     first = piece.row
     for chunk in piece.chunks(columns):
         places = first + chunk.places()
@@ -136,7 +136,7 @@ def examples(
             yield Example(written[place][KEY], rows.slice(number, 1), written[place])
 
 
-def chosen(pieces: Sequence[Piece], scored: Sequence[Places], count: int) -> Places:
+def chosen(pieces: Sequence[Piece], scored: Sequence[RowNumbers], count: int) -> RowNumbers:
     """Choose rows, evenly over the beginnings of a few pieces that lie evenly over the input.
 
     Args:
@@ -156,7 +156,7 @@ def chosen(pieces: Sequence[Piece], scored: Sequence[Places], count: int) -> Pla
     return found[spread(len(found), count)]
 
 
-def _begun(pieces: Sequence[Piece], rows: Places) -> Places:
+def _begun(pieces: Sequence[Piece], rows: RowNumbers) -> RowNumbers:
     """Return those of the rows that lie at the beginning of one of the pieces."""
     firsts = np.array([piece.row for piece in pieces], np.int64)
     reach = [CHUNK_ROWS if p.rows is None else min(CHUNK_ROWS, p.rows) for p in pieces]
@@ -165,7 +165,9 @@ def _begun(pieces: Sequence[Piece], rows: Places) -> Places:
     return np.asarray(rows[near], np.int64)
 
 
-def _written(scored: Scored, wanted: Places, answers: Sequence[str]) -> dict[int, dict[str, Any]]:
+def _written(
+    scored: Scored, wanted: RowNumbers, answers: Sequence[str]
+) -> dict[int, dict[str, Any]]:
     """Return what was written of rows, by `ROW`."""
     filesystem, _ = scored.partition.place
     found: dict[int, dict[str, Any]] = {}

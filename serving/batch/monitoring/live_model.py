@@ -17,7 +17,7 @@ from millrace.serving.batch.monitoring.agreement import (
 )
 from millrace.serving.batch.prompts.prompt_rows import Prompts
 from millrace.serving.batch.row_job import RowJob
-from millrace.serving.release.release_state import Standing, Wish
+from millrace.serving.release.release_state import DesiredVersion, ReleaseState
 from millrace.serving.triton.language.stream_request import Messages, Piece, Sampling
 from millrace.serving.triton.names import ARMS
 from millrace.serving.triton.server_index import LoadedModel, live_version, ready_versions
@@ -117,7 +117,9 @@ class LivePrompts:
         )
 
 
-def not_live(index: Iterable[LoadedModel], standing: Standing, model: str, wish: Wish) -> str:
+def not_live(
+    index: Iterable[LoadedModel], standing: ReleaseState, model: str, wish: DesiredVersion
+) -> str:
     """Return why what a server has loaded is not a version; empty where it is.
 
     Args:

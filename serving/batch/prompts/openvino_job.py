@@ -9,7 +9,7 @@ from ray.data import Dataset
 
 from millrace.models.data.schema import KEY
 from millrace.models.inference.language_engine import own_properties
-from millrace.serving.batch.actor import Means, in_actors
+from millrace.serving.batch.actor import ActorContext, in_actors
 from millrace.serving.batch.block_size import Blocks, Load, slow_blocks_of
 from millrace.serving.batch.job import ROW, Answers
 from millrace.serving.batch.prompts.openvino_engine import Asked, Engine, Finished
@@ -47,7 +47,7 @@ class PromptJob(Prompts):
         """Return how prompts go through Ray, to actors that only answer."""
         return slow_blocks_of(load, self.batch_size)
 
-    def answered(self, rows: Dataset, means: Means) -> Dataset:
+    def answered(self, rows: Dataset, means: ActorContext) -> Dataset:
         """Answer rows in a pool of actors."""
         return in_actors(rows, self, means)
 

@@ -16,11 +16,11 @@ from ray.data import ActorPoolStrategy, Dataset
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from millrace.models.config.language_spec import GenerationSpec
-from millrace.serving.batch.actor import Means, work_of
+from millrace.serving.batch.actor import ActorContext, work_of
 from millrace.serving.batch.block_size import Blocks, Load
 from millrace.serving.batch.cluster.model_files import everywhere
 from millrace.serving.batch.job import ROW
-from millrace.serving.batch.job_state import Workplace
+from millrace.serving.batch.job_state import JobState
 from millrace.serving.batch.monitoring.progress_counter import Meter
 from millrace.serving.batch.prompts import vllm_rows
 from millrace.serving.batch.prompts.prompt_rows import Prompts
@@ -73,7 +73,7 @@ class VllmJob(Prompts):
         del load
         return Blocks(BLOCK_BYTES, self.batch_size)
 
-    def answered(self, rows: Dataset, means: Means) -> Dataset:
+    def answered(self, rows: Dataset, means: ActorContext) -> Dataset:
         """Answer rows by engines of vLLM, tokens first."""
         here, task = _spread() if means.model is not None else ({}, {})
         form = self.form
@@ -180,8 +180,8 @@ def _spread() -> tuple[dict[str, Any], dict[str, Any]]:
     return {**task, "scheduling_strategy": NodeAffinitySchedulingStrategy(node, soft=False)}, task
 
 
-def _put_aside(rows: pa.Table, workplace: Workplace, meter: Meter) -> pa.Table:
-    """Return the answers among rows of the processor; the others go to the workplace."""
+def _put_aside(rows: pa.Table, workplace: JobState, meter: Meter) -> pa.Table:
+    """Return the answers among rows of the processor; the others are put aside."""
     answers = vllm_rows.parted(rows)
     if answers.refused.num_rows:
         # The same rows come under the same name again.

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from millrace.models.common.errors import WorkError
 from millrace.models.data.schema import KEY
 from millrace.serving.batch.job import DEAD, ROW, TOKENS_IN, TOKENS_OUT, Answers
-from millrace.serving.batch.job_state import Workplace
+from millrace.serving.batch.job_state import JobState
 from millrace.serving.batch.prompts.prompt_rows import (
     OUTPUT,
     PROMPT,
@@ -133,7 +133,7 @@ class Tokens:
         workplace: where prompts are put aside that leave no room for an answer.
     """
 
-    def __init__(self, form: Path, workplace: Workplace) -> None:
+    def __init__(self, form: Path, workplace: JobState) -> None:
         self.tokenizer, self.context = tokenizer_of(form), context_of(form)
         self.workplace, self.name = workplace, uuid4().hex[:8]
 

@@ -9,7 +9,7 @@ import numpy as np
 from millrace.export.certificate import Certificate, Stage, largest_difference, relative_loss
 from millrace.models.common.arrays import Array
 from millrace.models.common.hardware import this_machine
-from millrace.models.common.installation import Places
+from millrace.models.common.installation import Installation
 from millrace.models.inference.answers import answers_of
 from millrace.models.inference.onnx_session import OnnxSession
 from millrace.models.inference.row_batches import answered, golden_requests
@@ -47,7 +47,7 @@ class LiveGraph:
     faults: tuple[str, ...]
 
 
-def certify_graph(places: Places, client: TritonClient, package: GraphPackage) -> LiveGraph:
+def certify_graph(places: Installation, client: TritonClient, package: GraphPackage) -> LiveGraph:
     """Let the live version, and its file alone, answer the golden batch and the test split.
 
     Raises:
@@ -81,7 +81,7 @@ def certify_graph(places: Places, client: TritonClient, package: GraphPackage) -
 class _Work:
     """What a version is measured on, and how."""
 
-    def __init__(self, places: Places, package: GraphPackage) -> None:
+    def __init__(self, places: Installation, package: GraphPackage) -> None:
         self.package, self.encoding = package, package.encoding
         self.certificate, pipeline = certificate_of(package), pipeline_of(package)
         self.meaning = answers_of(self.encoding)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from millrace.export.certificate import Certificate, Stage
 from millrace.models.common.hardware import these_ties, this_machine
-from millrace.models.common.installation import Places
+from millrace.models.common.installation import Installation
 from millrace.models.data.snapshots import open_snapshot
 from millrace.models.inference.answers import answers_of
 from millrace.models.registry.version_files import GraphPackage, Package
@@ -17,8 +17,8 @@ from millrace.tasks.version_evidence import Measured
 
 
 @dataclass(frozen=True)
-class GraphDossier:
-    """A version that is one ONNX file; a `Dossier`.
+class GraphEvidence:
+    """A version that is one ONNX file; a `VersionEvidence`.
 
     Attributes:
         package: its files.
@@ -26,7 +26,7 @@ class GraphDossier:
     """
 
     package: GraphPackage
-    places: Places
+    places: Installation
 
     def artifact(self) -> Artifact:
         """Return what is staged."""

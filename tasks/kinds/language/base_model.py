@@ -1,6 +1,6 @@
 """Step: what a language model's training starts from."""
 
-from millrace.models.common.installation import Places
+from millrace.models.common.installation import Installation
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.config.training_spec import ModelSpec
 from millrace.models.language.base import fetched_base
@@ -13,7 +13,7 @@ BASE_REVISION_TAG = "millrace.base_revision"
 
 
 @step(timeout_seconds=3600)
-def fetch_base(pipeline: Pipeline, places: Places) -> Pipeline:
+def fetch_base(pipeline: Pipeline, places: Installation) -> Pipeline:
     """Return the pipeline with its base as a folder, where that is a registered version.
 
     Args:

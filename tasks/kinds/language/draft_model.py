@@ -4,7 +4,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from millrace.models.common.errors import InputError
-from millrace.models.common.installation import Places
+from millrace.models.common.installation import Installation
 from millrace.models.config.language_spec import GenerationSpec
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.registry.mlflow_registry import Registry, registry_of
@@ -80,7 +80,7 @@ def _version(name: str, registry: Registry) -> ModelVersion:
 
 
 @step(timeout_seconds=3600)
-def check_draft(pipeline: Pipeline, places: Places, tokens: "TokenTable") -> None:
+def check_draft(pipeline: Pipeline, places: Installation, tokens: "TokenTable") -> None:
     """See whether the draft, where a pipeline names one, has the model's own tokens.
 
     Raises:

@@ -12,7 +12,7 @@ from millrace.export.live_stage import LiveStage
 from millrace.export.openvino.decoder_attention import number_of
 from millrace.export.vllm.vllm_place import lacking_vllm
 from millrace.models.common.errors import InputError
-from millrace.models.common.installation import Places
+from millrace.models.common.installation import Installation
 from millrace.models.common.subprocess_runner import Limits
 from millrace.models.language.corpus.token_table import open_token_table
 from millrace.models.language.held_out import HELD_OUT_TOKENS
@@ -20,7 +20,7 @@ from millrace.models.registry.version_files import LanguagePackage, ModelVersion
 from millrace.serving.release.golden_prompts import INEXACT, GoldenPrompts, difference, same_words
 from millrace.serving.triton.client import TritonClient
 from millrace.tasks.kept import certified_snapshot, language_certificate_of, pipeline_of
-from millrace.tasks.kinds.language.language_evidence import LanguageDossier
+from millrace.tasks.kinds.language.language_evidence import LanguageEvidence
 from millrace.tasks.kinds.language.language_export import pieces_of
 from millrace.tasks.kinds.language.language_train import sequences_of
 from millrace.tasks.progress import bar, log
@@ -52,7 +52,7 @@ class LiveLanguage:
 
 
 def certify_language(
-    places: Places, client: TritonClient, package: LanguagePackage
+    places: Installation, client: TritonClient, package: LanguagePackage
 ) -> LiveLanguage:
     """Let the live version continue its golden prompts, and measure its files on held-out text.
 
@@ -63,7 +63,7 @@ def certify_language(
     """
     certificate, golden = (
         language_certificate_of(package),
-        LanguageDossier(package, places).golden(),
+        LanguageEvidence(package, places).golden(),
     )
     version, limits = package.version, pipeline_of(package).export.limits.of_process
     text = _held_out(places, package, certificate)
@@ -168,7 +168,7 @@ def _as_transformers(golden: GoldenPrompts, found: list[str]) -> int | None:
 
 
 def _held_out(
-    places: Places, package: LanguagePackage, certificate: LanguageCertificate
+    places: Installation, package: LanguagePackage, certificate: LanguageCertificate
 ) -> TokenPieces:
     """Return the text that the version's perplexity was certified on.
 
@@ -186,7 +186,9 @@ def _held_out(
     return pieces.first(certificate.stages[0].tokens, context)
 
 
-def _perplexity(form: Path, text: TokenPieces, limits: Limits, places: Places) -> float | None:
+def _perplexity(
+    form: Path, text: TokenPieces, limits: Limits, places: Installation
+) -> float | None:
     """Return what the registered files come to; None where this machine has not their engine."""
     of_vllm = FormFolder.read(form).engine == "vllm"
     if of_vllm and (reason := lacking_vllm(places.vllm_python)):

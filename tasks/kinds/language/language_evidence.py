@@ -10,7 +10,7 @@ from millrace.export.live_stage import LiveStage
 from millrace.export.openvino.decoder_attention import number_of
 from millrace.models.common.errors import InputError
 from millrace.models.common.hardware import this_machine
-from millrace.models.common.installation import Places
+from millrace.models.common.installation import Installation
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.data.messages import parsed
 from millrace.models.data.snapshots import Snapshot, open_snapshot, scan
@@ -35,7 +35,9 @@ def certified_perplexity(package: LanguagePackage) -> float | None:
     return form.stage.perplexity if form and form.stage else None
 
 
-def perplexity_beside(one: LanguagePackage, other: LanguagePackage, places: Places) -> float | None:
+def perplexity_beside(
+    one: LanguagePackage, other: LanguagePackage, places: Installation
+) -> float | None:
     """Return the other's perplexity on the test split of the one, by token of the one.
 
     The same text and the same tokens: as it was certified. Else both are asked for the likelihood
@@ -60,7 +62,7 @@ def beside(perplexity: float, mine: TextLoss, other: TextLoss) -> float:
     return perplexity * math.exp((other.loss - mine.loss) / mine.tokens)
 
 
-def _asked(package: LanguagePackage, texts: list[str], places: Places) -> TextLoss:
+def _asked(package: LanguagePackage, texts: list[str], places: Installation) -> TextLoss:
     folder = next(iter(package.files.values())).parent
     context = number_of(folder, "max_position_embeddings")
     limits = pipeline_of(package).export.limits.of_process
@@ -85,8 +87,8 @@ PROMPTS = 8
 
 
 @dataclass(frozen=True)
-class LanguageDossier:
-    """A version of a language model; a `Dossier`.
+class LanguageEvidence:
+    """A version of a language model; a `VersionEvidence`.
 
     Attributes:
         package: its files.
@@ -94,7 +96,7 @@ class LanguageDossier:
     """
 
     package: LanguagePackage
-    places: Places
+    places: Installation
 
     def artifact(self) -> Artifact:
         """Return what is staged: the form, and the version that drafts for it."""

@@ -16,7 +16,7 @@ from millrace.export.language_certificate import LanguageCertificate, certified
 from millrace.export.select import Gates, beside_unigram, choose
 from millrace.models.common.errors import InputError, WorkError
 from millrace.models.common.hardware import this_machine
-from millrace.models.common.installation import Places
+from millrace.models.common.installation import Installation
 from millrace.models.common.subprocess_runner import Limits
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.config.pipeline_file import resolved_yaml
@@ -60,7 +60,11 @@ class ExportedForms:
 
 @step(timeout_seconds=24 * 3600, retries=0)
 def export_forms(
-    pipeline: Pipeline, places: Places, snapshot: Snapshot, trained: TrainedDecoder, folder: Path
+    pipeline: Pipeline,
+    places: Installation,
+    snapshot: Snapshot,
+    trained: TrainedDecoder,
+    folder: Path,
 ) -> ExportedForms:
     """Export, measure, choose and certify.
 
@@ -125,7 +129,7 @@ def export_forms(
 
 
 def _exporter(
-    pipeline: Pipeline, places: Places, trained: TrainedDecoder, folder: Path
+    pipeline: Pipeline, places: Installation, trained: TrainedDecoder, folder: Path
 ) -> "LanguageExporter":
     """Return what makes and measures the forms that a pipeline asks for."""
     from millrace.export.language.language_exporter import LanguageExporter
@@ -176,7 +180,7 @@ def _written_by(
     candidates: tuple[LanguageCandidate, ...],
     reference: Reference,
     limits: Limits,
-    places: Places,
+    places: Installation,
 ) -> "Iterator[tuple[str, Golden]]":
     """Yield how each form goes on with the prompts; one that fails at it has told nothing."""
     for each in candidates:

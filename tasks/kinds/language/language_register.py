@@ -4,7 +4,7 @@ import math
 from typing import TYPE_CHECKING
 
 from millrace.models.common.errors import WorkError
-from millrace.models.common.installation import Places
+from millrace.models.common.installation import Installation
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.data.snapshots import Snapshot
 from millrace.models.language.base_checkpoint import CHECKPOINT_TAG, checkpoint_digest
@@ -63,7 +63,7 @@ def log_forms(trained: "TrainedDecoder", exported: "ExportedForms", run: Tracked
 @step(timeout_seconds=900)
 def register_form(
     pipeline: Pipeline,
-    places: Places,
+    places: Installation,
     snapshot: Snapshot,
     trained: "TrainedDecoder",
     exported: "ExportedForms",
@@ -102,7 +102,7 @@ def register_form(
 
 @step(timeout_seconds=3600)
 def promote_form(
-    pipeline: Pipeline, places: Places, exported: "ExportedForms", version: ModelVersion
+    pipeline: Pipeline, places: Installation, exported: "ExportedForms", version: ModelVersion
 ) -> Promotion:
     """Set the aliases that the gates and `promotion.mode` allow, and say why on the version.
 

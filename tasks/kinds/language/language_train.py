@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from millrace.models.common.installation import Places
+from millrace.models.common.installation import Installation
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.data.snapshots import Snapshot
 from millrace.models.language.base_checkpoint import ARTIFACT
@@ -48,7 +48,9 @@ class TrainedDecoder:
 
 
 @step(timeout_seconds=24 * 3600)
-def tokenize_documents(pipeline: Pipeline, places: Places, snapshot: Snapshot) -> "TokenTable":
+def tokenize_documents(
+    pipeline: Pipeline, places: Installation, snapshot: Snapshot
+) -> "TokenTable":
     """Make the token table of a snapshot, or find the one there is."""
     from millrace.models.language.corpus.token_table import make_token_table
 
@@ -63,7 +65,7 @@ def tokenize_documents(pipeline: Pipeline, places: Places, snapshot: Snapshot) -
 
 @step(timeout_seconds=7 * 24 * 3600, retries=0)
 def train_decoder(
-    pipeline: Pipeline, places: Places, tokens: "TokenTable", run: TrackedRun
+    pipeline: Pipeline, places: Installation, tokens: "TokenTable", run: TrackedRun
 ) -> TrainedDecoder:
     """Train on Ray and log every report to the run while it happens."""
     from millrace.models.language.decoder_loop import LanguageJob
@@ -112,7 +114,7 @@ def _to_beat(job: "LanguageJob", test: "StoredSequences") -> "Baselines":
     return found
 
 
-def sequences_of(tokens: "TokenTable", split: "Split", places: Places) -> "StoredSequences":
+def sequences_of(tokens: "TokenTable", split: "Split", places: Installation) -> "StoredSequences":
     """Return the sequences of a split, from a copy on this machine."""
     from millrace.models.language.corpus.stored_sequences import StoredSequences
 

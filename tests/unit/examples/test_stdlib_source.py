@@ -3,7 +3,7 @@ from pathlib import Path
 import pyarrow as pa
 import yaml
 
-from millrace.models.common.installation import Places
+from millrace.models.common.installation import Installation
 from millrace.models.common.user_code import load
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.data import ingest
@@ -45,7 +45,7 @@ def test_the_example_ingests_them_without_a_bad_row(tmp_path: Path) -> None:
         "dataset": example["dataset"],
         "model": {"family": example["model"]["family"]},
     }
-    places = Places(tmp_path, "", str(tmp_path / "tables"))
+    places = Installation(tmp_path, "", str(tmp_path / "tables"))
     made = ingest.ingest(Pipeline.model_validate(values).located(EXAMPLES), places)
     assert made.quarantined == 0
     assert made.rows > 300

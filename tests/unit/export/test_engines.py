@@ -22,7 +22,7 @@ from millrace.export.onnx.onnx_exporter import COMMANDS, Exporter
 from millrace.export.tensorrt.engine_file import Sizes, axes_of, file_of, options_of, timing_cache
 from millrace.export.variants import ENGINES, FORMS, FP32, TENSORRT, Form
 from millrace.models.common.errors import WorkError
-from millrace.models.common.hardware import Gpu, Ties
+from millrace.models.common.hardware import EngineFingerprint, Gpu
 from millrace.models.common.subprocess_runner import Limits, run_apart
 from millrace.models.config.export_spec import ExportSpec
 from millrace.models.inference.model_input import FEATURES, INPUT_IDS, ModelInput
@@ -30,7 +30,7 @@ from millrace.models.inference.onnx_session import TENSORRT as ONNX_TENSORRT
 from millrace.models.inference.onnx_session import OnnxSession
 
 H200 = Gpu("NVIDIA H200", "9.0", "570.86.10")
-TIES = Ties(H200, "11.4.0.106", "13")
+TIES = EngineFingerprint(H200, "11.4.0.106", "13")
 LIMITS = Limits(60.0, 8 << 30)
 BOTH = frozenset({"tensorrt", "modelopt"})
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from millrace.models.common.installation import Places
+from millrace.models.common.installation import Installation
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.data import ingest
 from millrace.models.data.snapshots import Snapshot
@@ -19,10 +19,10 @@ TEXTS = [
 
 
 @pytest.fixture(scope="session")
-def mlflow_places(tmp_path_factory: pytest.TempPathFactory) -> Places:
+def mlflow_places(tmp_path_factory: pytest.TempPathFactory) -> Installation:
     """An embedded MLflow of its own; its database takes seconds to make, so all tests share it."""
     home = tmp_path_factory.mktemp("mlflow")
-    return Places(home, f"sqlite:///{home}/mlflow.db", str(home / "tables")).prepared()
+    return Installation(home, f"sqlite:///{home}/mlflow.db", str(home / "tables")).prepared()
 
 
 @pytest.fixture(scope="session")
@@ -41,13 +41,13 @@ def chat_bpe() -> LanguageTokenizer:
 
 
 @pytest.fixture
-def embedded(tmp_path: Path) -> Places:
+def embedded(tmp_path: Path) -> Installation:
     """Places of their own, without services."""
-    return Places(tmp_path / "home", "", str(tmp_path / "home" / "tables")).prepared()
+    return Installation(tmp_path / "home", "", str(tmp_path / "home" / "tables")).prepared()
 
 
 @pytest.fixture
-def ingest_text(tmp_path: Path, embedded: Places) -> Callable[..., Snapshot]:
+def ingest_text(tmp_path: Path, embedded: Installation) -> Callable[..., Snapshot]:
     """Write rows as JSON lines and ingest them for a language model."""
 
     def ingested(rows: Sequence[Mapping[str, Any]], **dataset: Any) -> Snapshot:

@@ -4,10 +4,17 @@ from dataclasses import replace
 import pytest
 
 from millrace.models.common import hardware as module
-from millrace.models.common.hardware import Gpu, Ties, gpu_of, tensorrt_of, these_ties, this_gpu
+from millrace.models.common.hardware import (
+    EngineFingerprint,
+    Gpu,
+    gpu_of,
+    tensorrt_of,
+    these_ties,
+    this_gpu,
+)
 
 H200 = Gpu("NVIDIA H200", "9.0", "570.86.10")
-TIES = Ties(H200, "11.4.0.106", "13")
+TIES = EngineFingerprint(H200, "11.4.0.106", "13")
 
 
 def test_the_first_gpu_that_is_listed_is_read() -> None:
@@ -71,7 +78,7 @@ def test_a_slug_is_a_part_of_a_files_name_whatever_the_gpu_is_called() -> None:
         replace(TIES, cuda="12"),
     ],
 )
-def test_whatever_differs_is_another_place_in_words_and_in_names(other: Ties) -> None:
+def test_whatever_differs_is_another_place_in_words_and_in_names(other: EngineFingerprint) -> None:
     assert str(other) != str(TIES)
     assert other.slug != TIES.slug
 

@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from millrace.models.common.installation import Places
+from millrace.models.common.installation import Installation
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.data import ingest as tables
 from millrace.models.data.coerce import cast
@@ -32,7 +32,7 @@ def ingest(folder: Path, source: str, **dataset: Any) -> Snapshot:
         "dataset": {"source": source, "target": "m", "features": [], **dataset},
         "model": {"family": "causal_lm"},
     }
-    places = Places(folder / "home", "", str(folder / "home" / "tables"))
+    places = Installation(folder / "home", "", str(folder / "home" / "tables"))
     return tables.ingest(Pipeline.model_validate(values).located(folder), places)
 
 

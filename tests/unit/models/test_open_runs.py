@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from millrace.models.common.errors import TransientError
-from millrace.models.common.installation import Places
+from millrace.models.common.installation import Installation
 from millrace.models.registry import tracking
 from millrace.models.registry.left_runs import end_left
 from millrace.models.registry.open_runs import FOLDER, Note, OpenRun
@@ -16,7 +16,7 @@ from millrace.models.registry.tracking import TrackedRun, client, tracked_run
 
 
 @pytest.fixture
-def run(mlflow_places: Places) -> TrackedRun:
+def run(mlflow_places: Installation) -> TrackedRun:
     """A run that is open, by nobody."""
     with tracked_run(mlflow_places, "left", {}, system_metrics=False) as ended:
         pass
@@ -90,7 +90,7 @@ def test_a_disk_that_takes_no_file_stops_no_run(run: TrackedRun, tmp_path: Path)
 
 
 def test_a_run_whose_end_mlflow_does_not_take_is_ended_later(
-    mlflow_places: Places, monkeypatch: pytest.MonkeyPatch
+    mlflow_places: Installation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def away(*_: object) -> None:
         raise TransientError("MLflow cannot be reached")

@@ -3,11 +3,11 @@
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from millrace.models.common.installation import Places
+from millrace.models.common.installation import Installation
 
 
 def test_many_may_prepare_a_home_at_once(tmp_path: Path) -> None:
-    places = Places(tmp_path / "home", "", "")
+    places = Installation(tmp_path / "home", "", "")
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(lambda _: places.prepared(), range(400))) == [places] * 400
     assert list(places.run.iterdir()) == []

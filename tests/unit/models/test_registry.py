@@ -13,7 +13,7 @@ from onnx import TensorProto, helper
 
 from millrace.models.common.digest import digest_of
 from millrace.models.common.errors import InputError, MillraceError, TransientError, WorkError
-from millrace.models.common.installation import Places
+from millrace.models.common.installation import Installation
 from millrace.models.common.outside_faults import is_of_the_disk
 from millrace.models.inference.features import Encoding, Feature
 from millrace.models.registry.artifact_store import StoredFolder
@@ -53,18 +53,18 @@ def evidence(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.fixture(scope="module")
-def run(mlflow_places: Places) -> Iterator[TrackedRun]:
+def run(mlflow_places: Installation) -> Iterator[TrackedRun]:
     with tracked_run(mlflow_places, "squares", {}, system_metrics=False) as opened:
         yield opened
 
 
 @pytest.fixture
-def registry(mlflow_places: Places, tmp_path: Path) -> Registry:
+def registry(mlflow_places: Installation, tmp_path: Path) -> Registry:
     return Registry(mlflow_places.tracking_uri, tmp_path / "cache", trust_of(mlflow_places))
 
 
 def register(
-    mlflow_places: Places, run: TrackedRun, evidence: dict[str, Path], model: str
+    mlflow_places: Installation, run: TrackedRun, evidence: dict[str, Path], model: str
 ) -> ModelVersion:
     extra = {name: evidence[name] for name in EXTRA_FILES}
     registry = Registry(mlflow_places.tracking_uri, Path(), trust_of(mlflow_places))
@@ -72,12 +72,16 @@ def register(
 
 
 @pytest.fixture(scope="module")
-def squares(mlflow_places: Places, run: TrackedRun, evidence: dict[str, Path]) -> ModelVersion:
+def squares(
+    mlflow_places: Installation, run: TrackedRun, evidence: dict[str, Path]
+) -> ModelVersion:
     return register(mlflow_places, run, evidence, "squares")
 
 
 @pytest.fixture
-def stored(squares: ModelVersion, registry: Registry, mlflow_places: Places) -> Iterator[Path]:
+def stored(
+    squares: ModelVersion, registry: Registry, mlflow_places: Installation
+) -> Iterator[Path]:
     """The folder of the registered model in the artifact store, as it was again afterwards."""
     found = client(registry.tracking_uri).get_model_version(squares.model, str(squares.version))
     model_id = found.source.rpartition("/")[2]
@@ -108,7 +112,7 @@ def test_a_version_names_the_run_that_made_it(squares: ModelVersion, run: Tracke
 
 
 def test_a_model_belongs_to_the_run_it_is_given_whichever_is_active(
-    mlflow_places: Places, run: TrackedRun, evidence: dict[str, Path]
+    mlflow_places: Installation, run: TrackedRun, evidence: dict[str, Path]
 ) -> None:
     made = run.client.create_run(run.experiment_id)
     other = TrackedRun(run.tracking_uri, run.experiment_id, made.info.run_id)
@@ -118,7 +122,7 @@ def test_a_model_belongs_to_the_run_it_is_given_whichever_is_active(
 
 
 def test_registering_again_makes_the_next_version(
-    mlflow_places: Places, run: TrackedRun, evidence: dict[str, Path]
+    mlflow_places: Installation, run: TrackedRun, evidence: dict[str, Path]
 ) -> None:
     numbers = [register(mlflow_places, run, evidence, "twice").version for _ in range(2)]
     assert numbers == [1, 2]
@@ -140,7 +144,7 @@ def test_an_alias_or_a_model_that_is_not_there_is_none(
 
 
 def test_an_alias_moves(
-    mlflow_places: Places, run: TrackedRun, evidence: dict[str, Path], registry: Registry
+    mlflow_places: Installation, run: TrackedRun, evidence: dict[str, Path], registry: Registry
 ) -> None:
     first, second = (register(mlflow_places, run, evidence, "moves") for _ in range(2))
     for version in (first, second, first):
@@ -151,7 +155,7 @@ def test_an_alias_moves(
 
 
 def test_champions_are_the_models_with_that_alias(
-    mlflow_places: Places,
+    mlflow_places: Installation,
     run: TrackedRun,
     evidence: dict[str, Path],
     squares: ModelVersion,
@@ -201,7 +205,7 @@ def test_champions_that_may_not_be_listed_are_told_with_a_way_on(
 
 
 def test_a_version_that_was_made_twice_is_there_once(
-    mlflow_places: Places,
+    mlflow_places: Installation,
     run: TrackedRun,
     evidence: dict[str, Path],
     monkeypatch: pytest.MonkeyPatch,
@@ -377,7 +381,7 @@ def test_files_that_no_version_of_ours_has_are_left_where_they_are(
 
 @pytest.mark.usefixtures("nothing_is_copied")
 def test_the_number_of_a_version_that_was_made_again_elsewhere_is_refused_before_it_is_fetched(
-    mlflow_places: Places,
+    mlflow_places: Installation,
     run: TrackedRun,
     evidence: dict[str, Path],
     registry: Registry,

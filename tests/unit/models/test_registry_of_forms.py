@@ -12,7 +12,7 @@ from mlflow.artifacts import download_artifacts
 
 from millrace.models.common.digest import digest_of, digest_of_model
 from millrace.models.common.errors import InputError, MillraceError
-from millrace.models.common.installation import Places
+from millrace.models.common.installation import Installation
 from millrace.models.registry.mlflow_registry import Registry
 from millrace.models.registry.tracking import TrackedRun, tracked_run
 from millrace.models.registry.trust import trust_of
@@ -33,13 +33,13 @@ def written(folder: Path, contents: Mapping[str, str]) -> dict[str, Path]:
 
 
 @pytest.fixture(scope="module")
-def run(mlflow_places: Places) -> Iterator[TrackedRun]:
+def run(mlflow_places: Installation) -> Iterator[TrackedRun]:
     with tracked_run(mlflow_places, "writes", {}, system_metrics=False) as opened:
         yield opened
 
 
 @pytest.fixture
-def registry(mlflow_places: Places, tmp_path: Path) -> Registry:
+def registry(mlflow_places: Installation, tmp_path: Path) -> Registry:
     return Registry(mlflow_places.tracking_uri, tmp_path / "cache", trust_of(mlflow_places))
 
 
@@ -52,7 +52,7 @@ def writes(registry: Registry, run: TrackedRun, tmp_path: Path) -> ModelVersion:
 
 
 @pytest.fixture
-def stored(writes: ModelVersion, registry: Registry, mlflow_places: Places) -> Path:
+def stored(writes: ModelVersion, registry: Registry, mlflow_places: Installation) -> Path:
     uri = f"models:/{writes.model}/{writes.version}"
     return Path(download_artifacts(uri, tracking_uri=mlflow_places.tracking_uri))
 

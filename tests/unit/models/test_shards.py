@@ -4,7 +4,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from millrace.models.common.installation import Places
+from millrace.models.common.installation import Installation
 from millrace.models.config.dataset_spec import Split, SplitSpec
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.data import ingest, snapshots
@@ -22,7 +22,7 @@ def snapshot(tmp_path_factory: pytest.TempPathFactory) -> snapshots.Snapshot:
     lines = (f"{number},{number / 2},{'ab'[number % 2]}\n" for number in range(ROWS))
     (folder / "r.csv").write_text("id,x,y\n" + "".join(lines))
     values = {"name": "t", "dataset": {"source": "r.csv", "target": "y", "key": ["id"]}}
-    places = Places(folder / "home", "", str(folder / "home" / "tables"))
+    places = Installation(folder / "home", "", str(folder / "home" / "tables"))
     return ingest.ingest(Pipeline.model_validate(values).located(folder), places)
 
 

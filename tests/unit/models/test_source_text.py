@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from millrace.models.common.errors import InputError
-from millrace.models.common.installation import Places
+from millrace.models.common.installation import Installation
 from millrace.models.config.dataset_spec import DatasetSpec
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.data import ingest as tables
@@ -36,7 +36,7 @@ def ingest(folder: Path, source: str, **dataset: Any) -> Snapshot:
         "dataset": {"source": source, "target": "text", **dataset},
         "model": {"family": "causal_lm"},
     }
-    places = Places(folder / "home", "", str(folder / "home" / "tables"))
+    places = Installation(folder / "home", "", str(folder / "home" / "tables"))
     return tables.ingest(Pipeline.model_validate(values).located(folder), places)
 
 

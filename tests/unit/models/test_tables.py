@@ -9,7 +9,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from millrace.models.common.errors import InputError, TransientError, WorkError
-from millrace.models.common.installation import Places
+from millrace.models.common.installation import Installation
 from millrace.models.config.dataset_spec import SplitSpec
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.data import ingest as tables
@@ -20,12 +20,12 @@ Ingest = Callable[..., snapshots.Snapshot]
 
 
 @pytest.fixture
-def places(tmp_path: Path) -> Places:
-    return Places(tmp_path / "home", "", str(tmp_path / "home" / "tables"))
+def places(tmp_path: Path) -> Installation:
+    return Installation(tmp_path / "home", "", str(tmp_path / "home" / "tables"))
 
 
 @pytest.fixture
-def run(tmp_path: Path, places: Places) -> Ingest:
+def run(tmp_path: Path, places: Installation) -> Ingest:
     """Ingest with the given `dataset` keys; the source's paths start from `tmp_path`."""
 
     def ingest(source: str = "r.csv", **dataset: Any) -> snapshots.Snapshot:
@@ -40,18 +40,18 @@ def write_csv(path: Path, rows: int, extra: str = "") -> None:
     path.write_text("id,x,y\n" + "\n".join(lines) + "\n" + extra)
 
 
-def quarantined(places: Places) -> list[dict[str, Any]]:
+def quarantined(places: Installation) -> list[dict[str, Any]]:
     uri = places.table("quarantine", "t")
     return DeltaTable(uri).to_pyarrow_table().to_pylist() if Path(uri).exists() else []
 
 
-def versions(places: Places) -> int:
+def versions(places: Installation) -> int:
     uri = places.table("datasets", "t")
     return DeltaTable(uri).version() + 1 if Path(uri, "_delta_log").exists() else 0
 
 
 def test_a_snapshot_holds_the_rows_and_what_is_known_of_them(
-    tmp_path: Path, run: Ingest, places: Places
+    tmp_path: Path, run: Ingest, places: Installation
 ) -> None:
     write_csv(tmp_path / "r.csv", 100)
     made = run(key=["id"])
@@ -78,7 +78,9 @@ def test_rows_come_back_in_the_order_of_the_source(tmp_path: Path, run: Ingest) 
     assert found == list(range(2000))
 
 
-def test_the_same_input_twice_makes_no_version(tmp_path: Path, run: Ingest, places: Places) -> None:
+def test_the_same_input_twice_makes_no_version(
+    tmp_path: Path, run: Ingest, places: Installation
+) -> None:
     write_csv(tmp_path / "r.csv", 100, "bad,1,a\n")
     assert run().created
     again = run()
@@ -97,7 +99,7 @@ def test_the_same_rows_from_another_format_and_order_are_the_same(
     assert not run("r.parquet").created
 
 
-def test_old_versions_stay_readable(tmp_path: Path, run: Ingest, places: Places) -> None:
+def test_old_versions_stay_readable(tmp_path: Path, run: Ingest, places: Installation) -> None:
     for version, rows in enumerate((100, 200)):
         write_csv(tmp_path / "r.csv", rows)
         assert run().version == version
@@ -133,7 +135,7 @@ def test_growth_moves_no_row_between_splits(tmp_path: Path, run: Ingest) -> None
 
 
 def test_bad_rows_go_to_quarantine_with_the_reason(
-    tmp_path: Path, run: Ingest, places: Places
+    tmp_path: Path, run: Ingest, places: Installation
 ) -> None:
     bad = "300,abc,a\n301,1.5,\n302,-9,b\n303,1\n304,1.5,c\n"
     write_csv(tmp_path / "r.csv", 200, bad)
@@ -167,7 +169,7 @@ def test_a_file_that_cannot_be_read_is_told(
 
 
 def test_quarantine_keeps_so_many_rows_and_counts_all(
-    tmp_path: Path, run: Ingest, places: Places, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, run: Ingest, places: Installation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(quarantine, "MAX_ROWS", 3)
     write_csv(tmp_path / "r.csv", 100, "1,x,a\n" * 5)
@@ -176,7 +178,7 @@ def test_quarantine_keeps_so_many_rows_and_counts_all(
 
 
 def test_too_many_bad_rows_fail_and_can_be_read_in_quarantine(
-    tmp_path: Path, run: Ingest, places: Places
+    tmp_path: Path, run: Ingest, places: Installation
 ) -> None:
     write_csv(tmp_path / "r.csv", 10, "x,x,a\n" * 3)
     for _ in range(2):
@@ -186,7 +188,7 @@ def test_too_many_bad_rows_fail_and_can_be_read_in_quarantine(
     assert len(quarantined(places)) == 3
 
 
-def test_types_are_held_across_versions(tmp_path: Path, run: Ingest, places: Places) -> None:
+def test_types_are_held_across_versions(tmp_path: Path, run: Ingest, places: Installation) -> None:
     write_csv(tmp_path / "r.csv", 50)
     run()
     (tmp_path / "r.csv").write_text("id,x,y\n" + "1,high,a\n2,low,b\n" * 20)
@@ -215,7 +217,7 @@ def test_categories_are_collected_from_all_rows(
 
 
 def test_a_source_that_fails_midway_leaves_nothing(
-    tmp_path: Path, run: Ingest, places: Places
+    tmp_path: Path, run: Ingest, places: Installation
 ) -> None:
     write_csv(tmp_path / "r.csv", 100)
     run()
@@ -234,7 +236,7 @@ def test_a_source_that_fails_midway_leaves_nothing(
 
 
 def test_a_publication_that_fails_leaves_the_table_as_it_was(
-    tmp_path: Path, run: Ingest, places: Places, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, run: Ingest, places: Installation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_csv(tmp_path / "r.csv", 100)
     run()
@@ -255,7 +257,7 @@ def test_a_publication_that_fails_leaves_the_table_as_it_was(
 
 
 def test_no_more_than_a_few_batches_are_alive(
-    tmp_path: Path, places: Places, run: Ingest, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, places: Installation, run: Ingest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alive: list[int] = []
     seen: list[weakref.ref[pa.RecordBatch]] = []
@@ -280,7 +282,7 @@ def test_no_more_than_a_few_batches_are_alive(
 
 
 def test_two_ingestions_at_once_do_not_overwrite_each_other(
-    tmp_path: Path, run: Ingest, places: Places, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, run: Ingest, places: Installation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_csv(tmp_path / "r.csv", 100)
     run()
@@ -301,7 +303,7 @@ def test_two_ingestions_at_once_do_not_overwrite_each_other(
 
 
 def test_two_first_ingestions_at_once_do_not_overwrite_each_other(
-    tmp_path: Path, run: Ingest, places: Places, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, run: Ingest, places: Installation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read = tables.read_source
 
@@ -319,7 +321,9 @@ def test_two_first_ingestions_at_once_do_not_overwrite_each_other(
     assert snapshots.open_snapshot(places, "t").rows == 300
 
 
-def test_commits_of_others_are_no_snapshots(tmp_path: Path, run: Ingest, places: Places) -> None:
+def test_commits_of_others_are_no_snapshots(
+    tmp_path: Path, run: Ingest, places: Installation
+) -> None:
     write_csv(tmp_path / "r.csv", 100)
     made = run()
     table = DeltaTable(made.uri)
@@ -345,7 +349,7 @@ def test_bundled_digits_become_plain_lists(run: Ingest) -> None:
     assert parquet.field("image").type.value_type == pa.float32()
 
 
-def test_progress_is_told_in_rows(tmp_path: Path, places: Places) -> None:
+def test_progress_is_told_in_rows(tmp_path: Path, places: Installation) -> None:
     write_csv(tmp_path / "r.csv", 100)
     values = {"name": "t", "dataset": {"source": "r.csv", "target": "y"}}
     told: list[int] = []
@@ -371,6 +375,6 @@ def test_rows_that_cannot_be_learnt_from_are_refused(
         run(**more)
 
 
-def test_a_dataset_that_is_not_there_is_told(places: Places) -> None:
+def test_a_dataset_that_is_not_there_is_told(places: Installation) -> None:
     with pytest.raises(InputError, match="no dataset 'nothing'"):
         snapshots.open_snapshot(places, "nothing")

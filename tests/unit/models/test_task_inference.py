@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from millrace.models.common.errors import InputError
-from millrace.models.common.installation import Places
+from millrace.models.common.installation import Installation
 from millrace.models.config.dataset_spec import DatasetSpec
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.data.infer_schema import is_measured
@@ -26,7 +26,7 @@ HUNDRED = [n % 100 for n in range(60_000)]
 
 @pytest.fixture
 def made(tmp_path: Path):  # type: ignore[no-untyped-def]
-    places = Places(tmp_path, "", str(tmp_path / "tables")).prepared()
+    places = Installation(tmp_path, "", str(tmp_path / "tables")).prepared()
 
     def make(values: Sequence[object], **dataset: object) -> Snapshot:
         rows = "\n".join(f"{CHANCE.gauss(0, 1):.3f},{value}" for value in values)

@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 
 from millrace.models.common.errors import InputError
-from millrace.models.common.installation import Places
+from millrace.models.common.installation import Installation
 from millrace.models.config.dataset_spec import DatasetSpec
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.data import ingest
@@ -77,7 +77,7 @@ def pipeline(folder: Path, family: str, **dataset: Any) -> Pipeline:
 def test_check_and_ingestion_tell_it_alike(tmp_path: Path) -> None:
     (tmp_path / "r.jsonl").write_text('{"t": "text"}\n')
     wrong = pipeline(tmp_path, "mlp", features=[])
-    places = Places(tmp_path / "home", "", str(tmp_path / "home" / "tables"))
+    places = Installation(tmp_path / "home", "", str(tmp_path / "home" / "tables"))
     for attempt in (lambda: preflight(wrong), lambda: ingest.ingest(wrong, places)):
         with pytest.raises(InputError, match="the family 'mlp' does not continue a text"):
             attempt()
@@ -86,7 +86,7 @@ def test_check_and_ingestion_tell_it_alike(tmp_path: Path) -> None:
 def test_instructions_are_a_prompt_and_its_answer_both_text(tmp_path: Path) -> None:
     lines = [f'{{"prompt": "2024-01-{n:02}", "t": "{n}"}}' for n in range(1, 29)]
     (tmp_path / "r.jsonl").write_text("\n".join(lines))
-    places = Places(tmp_path / "home", "", str(tmp_path / "home" / "tables"))
+    places = Installation(tmp_path / "home", "", str(tmp_path / "home" / "tables"))
     columns = {"t": TEXT, "prompt": TEXT}
     made = ingest.ingest(
         pipeline(tmp_path, "causal_lm", features=["prompt"], columns=columns), places
@@ -96,14 +96,14 @@ def test_instructions_are_a_prompt_and_its_answer_both_text(tmp_path: Path) -> N
 
 def test_a_prompt_need_not_be_declared(tmp_path: Path) -> None:
     (tmp_path / "r.jsonl").write_text('{"prompt": "what?", "t": "that"}\n' * 3)
-    places = Places(tmp_path / "home", "", str(tmp_path / "home" / "tables"))
+    places = Installation(tmp_path / "home", "", str(tmp_path / "home" / "tables"))
     asked = pipeline(tmp_path, "causal_lm", features=["prompt"], columns={"t": TEXT})
     assert ingest.ingest(asked, places).schema.column("prompt").type == "text"
 
 
 def test_a_target_of_numbers_is_not_continued(tmp_path: Path) -> None:
     (tmp_path / "r.jsonl").write_text('{"t": 1.5}\n{"t": 2.5}\n')
-    places = Places(tmp_path / "home", "", str(tmp_path / "home" / "tables"))
+    places = Installation(tmp_path / "home", "", str(tmp_path / "home" / "tables"))
     with pytest.raises(InputError, match="'t' cannot be continued: it holds a float"):
         ingest.ingest(pipeline(tmp_path, "causal_lm", features=[]), places)
 

@@ -11,11 +11,11 @@ import pytest
 from mlflow.exceptions import MlflowException
 
 from millrace.models.common.errors import TransientError, WorkError
-from millrace.models.common.installation import Places
+from millrace.models.common.installation import Installation
 from millrace.models.registry.tracking import TrackedRun, check_reachable, client, tracked_run
 
 
-def open_run(places: Places, error: BaseException | None = None) -> Any:
+def open_run(places: Installation, error: BaseException | None = None) -> Any:
     """Open a run, end it by `error`, and return what MLflow keeps of it."""
     with (
         suppress(ValueError, KeyboardInterrupt, SystemExit),
@@ -27,7 +27,7 @@ def open_run(places: Places, error: BaseException | None = None) -> Any:
 
 
 @pytest.fixture
-def run(mlflow_places: Places) -> Iterator[TrackedRun]:
+def run(mlflow_places: Installation) -> Iterator[TrackedRun]:
     with tracked_run(mlflow_places, "tracking", {}, system_metrics=False) as opened:
         yield opened
 
@@ -36,21 +36,23 @@ def kept(run: TrackedRun) -> Any:
     return run.client.get_run(run.run_id)
 
 
-def test_a_run_that_ends_well_is_finished_with_its_tags(mlflow_places: Places) -> None:
+def test_a_run_that_ends_well_is_finished_with_its_tags(mlflow_places: Installation) -> None:
     ended = open_run(mlflow_places)
     assert (ended.info.status, ended.data.tags["who"]) == ("FINISHED", "me")
 
 
-def test_a_run_that_fails_is_failed(mlflow_places: Places) -> None:
+def test_a_run_that_fails_is_failed(mlflow_places: Installation) -> None:
     assert open_run(mlflow_places, ValueError("no")).info.status == "FAILED"
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(1)])
-def test_a_run_that_is_interrupted_is_killed(mlflow_places: Places, error: BaseException) -> None:
+def test_a_run_that_is_interrupted_is_killed(
+    mlflow_places: Installation, error: BaseException
+) -> None:
     assert open_run(mlflow_places, error).info.status == "KILLED"
 
 
-def test_an_interruption_is_passed_on(mlflow_places: Places) -> None:
+def test_an_interruption_is_passed_on(mlflow_places: Installation) -> None:
     with (
         pytest.raises(KeyboardInterrupt),
         tracked_run(mlflow_places, "tracking", {}, system_metrics=False),
@@ -58,7 +60,7 @@ def test_an_interruption_is_passed_on(mlflow_places: Places) -> None:
         raise KeyboardInterrupt
 
 
-def test_the_error_inside_a_run_is_passed_on(mlflow_places: Places) -> None:
+def test_the_error_inside_a_run_is_passed_on(mlflow_places: Installation) -> None:
     with (
         pytest.raises(ZeroDivisionError),
         tracked_run(mlflow_places, "tracking", {}, system_metrics=False),
@@ -66,13 +68,13 @@ def test_the_error_inside_a_run_is_passed_on(mlflow_places: Places) -> None:
         raise ZeroDivisionError
 
 
-def test_runs_of_one_experiment_are_kept_together(mlflow_places: Places) -> None:
+def test_runs_of_one_experiment_are_kept_together(mlflow_places: Installation) -> None:
     first, second = (open_run(mlflow_places).info for _ in range(2))
     assert first.run_id != second.run_id
     assert first.experiment_id == second.experiment_id
 
 
-def test_a_deleted_experiment_is_restored(mlflow_places: Places) -> None:
+def test_a_deleted_experiment_is_restored(mlflow_places: Installation) -> None:
     def open_gone() -> str:
         with tracked_run(mlflow_places, "gone", {}, system_metrics=False) as run:
             return run.experiment_id
@@ -82,14 +84,14 @@ def test_a_deleted_experiment_is_restored(mlflow_places: Places) -> None:
     assert open_gone() == experiment
 
 
-def test_artifacts_are_kept_under_the_home(mlflow_places: Places, run: TrackedRun) -> None:
+def test_artifacts_are_kept_under_the_home(mlflow_places: Installation, run: TrackedRun) -> None:
     run.log_text("hello", "notes/note.txt")
     (note,) = mlflow_places.artifacts.glob("**/notes/note.txt")
     assert note.read_text() == "hello"
 
 
 def test_a_file_is_kept_in_its_folder(
-    mlflow_places: Places, run: TrackedRun, tmp_path: Path
+    mlflow_places: Installation, run: TrackedRun, tmp_path: Path
 ) -> None:
     (tmp_path / "weights.bin").write_bytes(b"123")
     run.log_file(tmp_path / "weights.bin", "weights")
@@ -144,7 +146,7 @@ def test_a_run_names_its_page(run: TrackedRun) -> None:
 
 
 def test_an_mlflow_that_is_not_there_is_told_before_it_is_imported(tmp_path: Path) -> None:
-    places = Places(tmp_path, "http://127.0.0.1:9", "")
+    places = Installation(tmp_path, "http://127.0.0.1:9", "")
     with (
         pytest.raises(TransientError, match=r"MLflow cannot be reached at http://127\.0\.0\.1:9"),
         tracked_run(places, "tracking", {}),
@@ -156,7 +158,7 @@ def test_a_database_that_cannot_be_opened_is_told_at_once(tmp_path: Path) -> Non
     uri = f"sqlite:///{tmp_path}/nowhere/mlflow.db"
     with (
         pytest.raises(WorkError, match="the database of MLflow cannot be opened") as caught,
-        tracked_run(Places(tmp_path, uri, ""), "tracking", {}, system_metrics=False),
+        tracked_run(Installation(tmp_path, uri, ""), "tracking", {}, system_metrics=False),
     ):
         pass
     assert f"now {uri}" in str(caught.value)

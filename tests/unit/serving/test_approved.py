@@ -12,24 +12,29 @@ from typing import Any
 import pytest
 
 from millrace.models.common.errors import InputError, TransientError, WorkError
-from millrace.models.common.installation import Endpoint, Places
+from millrace.models.common.installation import Endpoint, Installation
 from millrace.models.config.rollout_spec import RolloutSpec
 from millrace.serving.release.actions import (
     Action,
-    Divert,
-    Prove,
     Record,
     Stage,
+    StartSplit,
     Switch,
     Unload,
+    Validate,
     Verify,
 )
 from millrace.serving.release.approval import Approver, Choice
 from millrace.serving.release.approved import SCORE, Approved, Unapproved, Undecided, approved
-from millrace.serving.release.cluster_state import Replica, World
+from millrace.serving.release.cluster_state import ClusterState, Replica
 from millrace.serving.release.ledger import Ledger
 from millrace.serving.release.plan import GRACE_SECONDS, plan
-from millrace.serving.release.release_state import Release, Standing, Wish, standing_of
+from millrace.serving.release.release_state import (
+    DesiredVersion,
+    Release,
+    ReleaseState,
+    standing_of,
+)
 from millrace.serving.rollout.rollout import Split
 from millrace.serving.triton.repository import Repository
 from millrace.serving.triton.server_index import LoadedModel
@@ -53,7 +58,7 @@ class Answers:
         answers = self
 
         class Expected:
-            def prove_alone(self, artifact: object) -> float:
+            def validate_alone(self, artifact: object) -> float:
                 answers.tried.append(version)
                 if version in answers.broken:
                     raise WorkError("its answers differ from those of its certificate")
@@ -84,7 +89,7 @@ class Home:
         return Ledger(str(self.path / "releases"))
 
     @property
-    def standing(self) -> Standing:
+    def standing(self) -> ReleaseState:
         return standing_of(self.ledger.releases("m"))
 
     def now(self) -> float:
@@ -94,7 +99,7 @@ class Home:
 
     # The registry's side.
 
-    def wishes(self, model: str | None = None) -> Mapping[str, Wish]:
+    def wishes(self, model: str | None = None) -> Mapping[str, DesiredVersion]:
         if self.registry_away:
             raise TransientError("MLflow does not answer")
         return {} if self.champion is None else {"m": wish(self.champion)}
@@ -128,7 +133,7 @@ class Home:
             actions = [
                 a
                 for a in plan(self.world(again_from))
-                if isinstance(a, Stage | Verify | Prove | Record | Switch | Unload | Divert)
+                if isinstance(a, Stage | Verify | Validate | Record | Switch | Unload | StartSplit)
             ]
             if not actions:
                 return
@@ -141,7 +146,7 @@ class Home:
                     break
         raise AssertionError(f"the release does not end: {actions}")
 
-    def world(self, again_from: Any = None) -> World:
+    def world(self, again_from: Any = None) -> ClusterState:
         def index(loaded: set[int] | None) -> tuple[LoadedModel, ...] | None:
             if loaded is None:
                 return None
@@ -150,7 +155,7 @@ class Home:
             return (*entries, *(LoadedModel("m.arms", version, "READY") for version in arms))
 
         staged = {version: f"d{version}" for version in self.staged}
-        return World(
+        return ClusterState(
             wishes={} if self.registry_away else self.wishes(),
             standings={"m": self.standing},
             replicas=tuple(
@@ -172,8 +177,8 @@ class Home:
                 self.staged.add(action.version)
             case Verify():
                 self.verify("m", action.version, action.previous)
-            case Prove():
-                self.answers.of(action.version).prove_alone(None)
+            case Validate():
+                self.answers.of(action.version).validate_alone(None)
             case Record():
                 self.append(action.kind, action.wish.version, action.reason)
             case Switch():
@@ -181,7 +186,7 @@ class Home:
                 self.split = None
             case Unload():
                 self.replicas[action.endpoint.grpc_port] = set()
-            case Divert():
+            case StartSplit():
                 self.split = action.split
                 self.replicas[action.endpoint.grpc_port] = {action.split.champion}
 
@@ -213,13 +218,13 @@ class Home:
         self.champion = version
 
 
-def wish(version: int) -> Wish:
-    return Wish(version, f"d{version}")
+def wish(version: int) -> DesiredVersion:
+    return DesiredVersion(version, f"d{version}")
 
 
 @pytest.fixture
 def home(tmp_path: Path) -> Home:
-    Places(tmp_path, "", "").prepared()
+    Installation(tmp_path, "", "").prepared()
     return Home(tmp_path)
 
 
@@ -499,17 +504,17 @@ def test_a_version_of_another_tool_is_no_version_to_judge(home: Home) -> None:
         raise InputError("m version 1 has no digest")
 
     home.fetch = foreign  # type: ignore[method-assign]
-    home.wishes = lambda model=None: {"m": Wish(1, "")}  # type: ignore[method-assign]
+    home.wishes = lambda model=None: {"m": DesiredVersion(1, "")}  # type: ignore[method-assign]
     with pytest.raises(InputError, match="has no digest"):
         home.approver().choose("m")
     assert home.ledger.releases("m") == ()
 
 
 def test_the_decision_is_one_of_plain_values() -> None:
-    nothing = Standing()
+    nothing = ReleaseState()
     assert approved("m", nothing, wish(1), 0) == Undecided(wish(1), needs_trial=True)
     assert isinstance(approved("m", nothing, None, 0), Unapproved)
-    known = Standing(live=Release("m", "live", 1, "d1"))
+    known = ReleaseState(live=Release("m", "live", 1, "d1"))
     assert approved("m", known, wish(1), 0) == Approved(wish(1), "version 1 is live")
-    by_score = Standing(refused=Release("m", "refused", 1, "d1", asked_by=SCORE))
+    by_score = ReleaseState(refused=Release("m", "refused", 1, "d1", asked_by=SCORE))
     assert approved("m", by_score, wish(1), 0) == Undecided(wish(1), needs_trial=True)

@@ -8,21 +8,26 @@ from millrace.models.common.errors import TransientError
 from millrace.models.common.installation import Endpoint
 from millrace.models.config.rollout_spec import RolloutSpec
 from millrace.serving.release.actions import (
-    Dismantle,
-    Divert,
-    Prove,
+    CleanUp,
     Record,
     Retire,
     Stage,
-    Sweep,
+    StartSplit,
+    StopSplit,
     Switch,
     Tag,
     Unload,
+    Validate,
     Verify,
 )
-from millrace.serving.release.cluster_state import Policy, Replica, World
+from millrace.serving.release.cluster_state import ClusterState, Policy, Replica
 from millrace.serving.release.plan import plan, warm_versions
-from millrace.serving.release.release_state import Release, Standing, Wish, standing_of
+from millrace.serving.release.release_state import (
+    DesiredVersion,
+    Release,
+    ReleaseState,
+    standing_of,
+)
 from millrace.serving.release.version_tags import statuses
 from millrace.serving.rollout.rollout import Move, Split, first_split
 from millrace.serving.triton.names import TRIAL, owner_of
@@ -39,11 +44,11 @@ def ready(name: str, *versions: int) -> tuple[LoadedModel, ...]:
     return tuple(LoadedModel(name, version, "READY") for version in versions)
 
 
-def wish(version: int) -> Wish:
-    return Wish(version, f"d{version}")
+def wish(version: int) -> DesiredVersion:
+    return DesiredVersion(version, f"d{version}")
 
 
-def standing(*happened: tuple[str, int]) -> Standing:
+def standing(*happened: tuple[str, int]) -> ReleaseState:
     kinds = [Release("m", kind, version, f"d{version}") for kind, version in happened]  # type: ignore[arg-type]
     return standing_of(kinds)
 
@@ -55,13 +60,13 @@ def on_disk(staged: Mapping[str, Collection[int]]) -> Mapping[str, Mapping[int, 
 def world(
     champion: int | None,
     *indexes: tuple[LoadedModel, ...] | None,
-    known: Standing | None = None,
+    known: ReleaseState | None = None,
     staged: Mapping[str, Collection[int]] | None = None,
     left_alone: Collection[str] = (),
     policy: Policy | None = None,
     tags: Mapping[tuple[str, int], Mapping[str, str] | None] | None = None,
-) -> World:
-    return World(
+) -> ClusterState:
+    return ClusterState(
         wishes={} if champion is None else {"m": wish(champion)},
         standings={"m": known} if known else {},
         replicas=tuple(Replica(e, i) for e, i in zip((A, B), indexes, strict=False)),
@@ -72,7 +77,7 @@ def world(
     )
 
 
-def settled(champion: int | None, known: Standing, serving: int = 1, replicas: int = 1):  # type: ignore[no-untyped-def]
+def settled(champion: int | None, known: ReleaseState, serving: int = 1, replicas: int = 1):  # type: ignore[no-untyped-def]
     """Return the tags that a registry holds when all was said."""
     asked = None if champion is None else wish(champion)
     told = statuses(known, asked, (A, B)[:serving], replicas)
@@ -86,7 +91,7 @@ def test_a_version_is_staged_before_anything_else_is_decided() -> None:
 def test_a_first_version_is_verified_and_proved_and_only_then_served() -> None:
     assert plan(world(1, ())) == (
         Verify("m", 1, None),
-        Prove("m", 1, A),
+        Validate("m", 1, A),
         Record("m", "proved", wish(1)),
         Switch("m", 1, A),
     )
@@ -102,7 +107,7 @@ def test_a_new_version_is_judged_against_the_live_one_which_stays_warm() -> None
     actions = plan(world(3, ready("m", 2), known=standing(("live", 2))))
     assert actions == (
         Verify("m", 3, 2),
-        Prove("m", 3, A),
+        Validate("m", 3, A),
         Record("m", "proved", wish(3), 2),
         Switch("m", 3, A, keep=(2,), previous=2),
     )
@@ -235,7 +240,9 @@ def test_a_release_that_a_person_asks_for_withdraws_the_refusal() -> None:
 def test_a_version_with_the_number_of_a_refused_one_and_another_digest_is_tried() -> None:
     known = standing_of([Release("m", "refused", 2, "other")])
     (record,) = plan(world(2, (), known=known))
-    assert record == Record("m", "withdrawn", Wish(2, "other"), None, "it is another file now")
+    assert record == Record(
+        "m", "withdrawn", DesiredVersion(2, "other"), None, "it is another file now"
+    )
 
 
 def test_a_model_whose_alias_was_removed_is_served_for_a_while() -> None:
@@ -289,7 +296,7 @@ def test_one_proof_does_for_all_replicas() -> None:
     actions = plan(world(2, ready("m", 1), ready("m", 1), known=standing(("live", 1))))
     assert actions == (
         Verify("m", 2, 1),
-        Prove("m", 2, A),
+        Validate("m", 2, A),
         Record("m", "proved", wish(2), 1),
         Switch("m", 2, A, (1,), 1),
         Switch("m", 2, B, (1,), 1),
@@ -332,8 +339,8 @@ def test_a_quorum_does_not_keep_a_restarted_replica_waiting() -> None:
 def test_what_an_interrupted_trial_left_is_swept_first() -> None:
     trial = f"m{TRIAL}2-abcd"
     actions = plan(world(1, ready(trial, 1), staged={"m": (1,), trial: (1,)}))
-    assert actions[0] == Sweep("m", trial, (A,))
-    assert plan(world(None, (), staged={trial: (1,)})) == (Sweep("m", trial),)
+    assert actions[0] == CleanUp("m", trial, (A,))
+    assert plan(world(None, (), staged={trial: (1,)})) == (CleanUp("m", trial),)
 
 
 def test_a_trial_belongs_to_its_model_which_alone_may_sweep_it() -> None:
@@ -386,7 +393,7 @@ FIRST = first_split("m", 1, 2, CANARY, 100.0)
 
 def rolling(
     champion: int, index: tuple[LoadedModel, ...], split: Split | None, move: Move | None = None
-) -> World:
+) -> ClusterState:
     return replace(
         world(champion, index, known=KNOWN, tags=settled(champion, KNOWN)),
         rollouts={"m": CANARY},
@@ -400,9 +407,9 @@ def test_a_rollout_begins_when_the_version_is_proved() -> None:
     actions = plan(rolling(2, ready("m", 1), None))
     assert actions == (
         Verify("m", 2, 1),
-        Prove("m", 2, A),
+        Validate("m", 2, A),
         Record("m", "proved", wish(2), 1),
-        Divert("m", 2, FIRST, A),
+        StartSplit("m", 2, FIRST, A),
     )
 
 
@@ -421,23 +428,23 @@ def test_a_step_of_a_rollout_is_written_down_once_and_told() -> None:
 
 def test_the_next_step_needs_no_other_proof() -> None:
     (action,) = plan(rolling(2, ON, FIRST, Move("step", "well", 50)))
-    assert isinstance(action, Divert)
+    assert isinstance(action, StartSplit)
     assert action.split.weight_percent == 50
 
 
 def test_a_replica_that_was_restarted_is_diverted_again() -> None:
-    assert plan(rolling(2, (), FIRST, Move("stay", ""))) == (Divert("m", 2, FIRST, A),)
+    assert plan(rolling(2, (), FIRST, Move("stay", ""))) == (StartSplit("m", 2, FIRST, A),)
 
 
 def test_a_step_whose_splitter_does_not_answer_begins_anew() -> None:
     seen = rolling(2, ON, FIRST, Move("promote", "well"))
     ill = replace(seen, replicas=(replace(seen.replicas[0], unwell=frozenset({"m"})),), now=130.0)
-    assert plan(ill) == (Divert("m", 2, replace(FIRST, began=130.0), A, anew=True),)
+    assert plan(ill) == (StartSplit("m", 2, replace(FIRST, began=130.0), A, anew=True),)
 
 
 def test_a_rollout_that_went_well_is_switched_and_then_dismantled() -> None:
     actions = plan(rolling(2, ON, FIRST, Move("promote", "well")))
-    switched = (Switch("m", 2, A, (1,), 1), Dismantle("m", A))
+    switched = (Switch("m", 2, A, (1,), 1), StopSplit("m", A))
     assert actions == (Record("m", "proved", wish(2), 1, "well"), *switched)
     passed = replace(KNOWN, proved=Release("m", "proved", 2, "d2", reason="well"))
     seen = replace(rolling(2, ON, FIRST, Move("promote", "better")), standings={"m": passed})
@@ -454,7 +461,7 @@ def test_a_rollout_that_went_badly_is_refused() -> None:
 
 
 def test_when_the_alias_goes_back_the_splitter_is_taken_away() -> None:
-    assert plan(rolling(1, ON, FIRST)) == (Switch("m", 1, A, (), 1), Dismantle("m", A))
+    assert plan(rolling(1, ON, FIRST)) == (Switch("m", 1, A, (), 1), StopSplit("m", A))
 
 
 def test_arms_that_nothing_calls_are_swept() -> None:
@@ -462,4 +469,4 @@ def test_arms_that_nothing_calls_are_swept() -> None:
         world(1, ready("m", 1), known=KNOWN, tags=settled(1, KNOWN)),
         staged=on_disk({"m": (1,), "m.arms": (1, 2)}),
     )
-    assert plan(left) == (Sweep("m", "m.arms"),)
+    assert plan(left) == (CleanUp("m", "m.arms"),)

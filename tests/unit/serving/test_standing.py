@@ -1,7 +1,13 @@
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from millrace.serving.release.release_state import Kind, Release, Standing, Wish, standing_of
+from millrace.serving.release.release_state import (
+    DesiredVersion,
+    Kind,
+    Release,
+    ReleaseState,
+    standing_of,
+)
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -14,12 +20,12 @@ def events(*happened: tuple[Kind, int]) -> list[Release]:
     ]
 
 
-def wish(version: int) -> Wish:
-    return Wish(version, f"d{version}")
+def wish(version: int) -> DesiredVersion:
+    return DesiredVersion(version, f"d{version}")
 
 
 def test_no_events_are_no_standing() -> None:
-    assert standing_of([]) == Standing()
+    assert standing_of([]) == ReleaseState()
 
 
 def test_the_newest_live_event_counts() -> None:
@@ -42,7 +48,7 @@ def test_a_version_that_goes_live_again_supersedes_nothing() -> None:
 def test_a_refusal_holds_for_the_very_version() -> None:
     standing = standing_of(events(("live", 1), ("refused", 2)))
     assert standing.refuses(wish(2))
-    assert not standing.refuses(Wish(2, "other"))
+    assert not standing.refuses(DesiredVersion(2, "other"))
     assert not standing.refuses(wish(3))
     assert standing.is_live(wish(1))
 
@@ -60,7 +66,7 @@ def test_a_proof_holds_until_something_else_comes_of_it() -> None:
     proved = events(("live", 1), ("proved", 2))
     assert standing_of(proved).has_proved(wish(2))
     assert standing_of(proved).has_proved(wish(1))
-    assert not standing_of(proved).has_proved(Wish(2, "other"))
+    assert not standing_of(proved).has_proved(DesiredVersion(2, "other"))
     later: tuple[Kind, ...] = ("live", "refused", "withdrawn", "left", "unloaded")
     for kind in later:
         ended = standing_of([*proved, *events((kind, 3))])

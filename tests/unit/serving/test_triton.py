@@ -4,15 +4,15 @@ from pathlib import Path
 import pytest
 
 from millrace.models.common.errors import InputError, WorkError
-from millrace.models.common.installation import Endpoint, Places
+from millrace.models.common.installation import Endpoint, Installation
 from millrace.serving.triton import backend_directory, server
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the wheel is for Linux")
 
 
 @pytest.fixture
-def places(tmp_path: Path) -> Places:
-    return Places(tmp_path, "", "").prepared()
+def places(tmp_path: Path) -> Installation:
+    return Installation(tmp_path, "", "").prepared()
 
 
 def test_http_and_metrics_are_private_and_grpc_is_on_loopback(places) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from millrace.models.common.installation import Endpoint, Places
+from millrace.models.common.installation import Endpoint, Installation
 from millrace.models.inference.features import Encoding, Feature
 from millrace.models.registry.version_files import ModelVersion, Package
 from millrace.serving.batch.commit import Partition
@@ -39,7 +39,7 @@ def closed() -> int:
 
 def reason_of(job: RowJob | PromptJob, folder: Path, port: int) -> str:
     """Return why a job is not compared where its live model would be at a port."""
-    places = Places(folder, "", str(folder / "tables"), triton=(Endpoint(grpc_port=port),))
+    places = Installation(folder, "", str(folder / "tables"), triton=(Endpoint(grpc_port=port),))
     told: list[Agreement] = []
     package = Package(ModelVersion("m", 3, "d", "run"), {}, folder)
     check = LiveCheck(job, package, places, 0.0, told.append)

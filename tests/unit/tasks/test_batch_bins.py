@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from millrace.models.common.installation import Places
+from millrace.models.common.installation import Installation
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.data import ingest
 from millrace.models.data.column_statistics import statistics_of
@@ -48,12 +48,12 @@ INSTRUCTIONS: dict[str, Any] = {
 
 
 @pytest.fixture
-def places(tmp_path: Path) -> Places:
-    return Places(tmp_path / "home", "", str(tmp_path / "home" / "tables")).prepared()
+def places(tmp_path: Path) -> Installation:
+    return Installation(tmp_path / "home", "", str(tmp_path / "home" / "tables")).prepared()
 
 
 def ingested(
-    folder: Path, places: Places, rows: Sequence[dict[str, Any]], family: str, **dataset: Any
+    folder: Path, places: Installation, rows: Sequence[dict[str, Any]], family: str, **dataset: Any
 ) -> Snapshot:
     (folder / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
     values = {
@@ -85,7 +85,7 @@ def half_of(column: int, path: Path) -> Path:
 
 
 def test_predictions_are_compared_with_the_models_own_and_not_with_the_target(
-    tmp_path: Path, places: Places
+    tmp_path: Path, places: Installation
 ) -> None:
     chance = np.random.default_rng(0)
     rows = [
@@ -107,7 +107,7 @@ def test_predictions_are_compared_with_the_models_own_and_not_with_the_target(
 
 
 def test_of_texts_the_tokens_that_the_model_reads_are_compared(
-    tmp_path: Path, places: Places
+    tmp_path: Path, places: Installation
 ) -> None:
     texts = [" ".join(WORDS[: 1 + n % 12]) for n in range(300)]
     rows = [{"id": n, "body": text, "t": "ab"[n % 2]} for n, text in enumerate(texts)]
@@ -147,7 +147,7 @@ def form(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_of_instructions_prompts_and_answers_are_compared_in_tokens(
-    tmp_path: Path, places: Places, form: Path
+    tmp_path: Path, places: Installation, form: Path
 ) -> None:
     from tokenizers import Tokenizer
 
@@ -167,7 +167,7 @@ def test_of_instructions_prompts_and_answers_are_compared_in_tokens(
     assert answers.counted(pa.array(told)).tolist() == list(answers.counts)
 
 
-def test_of_a_corpus_nothing_is_compared(tmp_path: Path, places: Places, form: Path) -> None:
+def test_of_a_corpus_nothing_is_compared(tmp_path: Path, places: Installation, form: Path) -> None:
     rows = [{"text": TEXT[n:], "id": n} for n in range(20)]
     spec = {"target": "text", "features": [], "key": ["id"]}
     snapshot = ingested(tmp_path, places, rows, "causal_lm", **spec)
@@ -176,7 +176,7 @@ def test_of_a_corpus_nothing_is_compared(tmp_path: Path, places: Places, form: P
 
 
 def test_without_its_snapshot_a_job_runs_and_nothing_is_compared(
-    tmp_path: Path, places: Places, form: Path
+    tmp_path: Path, places: Installation, form: Path
 ) -> None:
     job = PromptJob("m", 1, "d", form)
     assert watched(job, None) == job

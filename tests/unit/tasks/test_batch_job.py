@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from millrace.models.common.errors import InputError
-from millrace.models.common.installation import Places
+from millrace.models.common.installation import Installation
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.data.schema import Column
 from millrace.models.registry.version_files import LanguagePackage, ModelVersion
@@ -17,7 +17,7 @@ from millrace.tasks.batch import choose_job
 from millrace.tasks.batch.choose_job import job_of
 
 PYTHON = Path("/of/vllm/python")
-PLACES = Places(Path("/home"), "sqlite://", "/tables", vllm_python=PYTHON)
+PLACES = Installation(Path("/home"), "sqlite://", "/tables", vllm_python=PYTHON)
 
 
 def package(*files: str) -> LanguagePackage:

@@ -11,11 +11,11 @@ from millrace.export.language_certificate import CertifiedForm, LanguageCertific
 from millrace.export.live_stage import LiveStage
 from millrace.models.common.errors import InputError, WorkError
 from millrace.models.common.hardware import this_machine
-from millrace.models.common.installation import Places
+from millrace.models.common.installation import Installation
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.config.pipeline_file import resolved_yaml
 from millrace.models.registry.version_files import LanguagePackage, ModelVersion
-from millrace.tasks.kinds.language.language_evidence import LanguageDossier
+from millrace.tasks.kinds.language.language_evidence import LanguageEvidence
 from millrace.tasks.version_evidence import dossier_of
 
 FORM = "openvino-int8"
@@ -47,8 +47,8 @@ def package(tmp_path: Path) -> LanguagePackage:
     return LanguagePackage(ModelVersion("lm", 4, "f" * 64, "run"), files, tmp_path)
 
 
-def dossier(package: LanguagePackage) -> LanguageDossier:
-    return LanguageDossier(package, Places(package.folder, "", ""))
+def dossier(package: LanguagePackage) -> LanguageEvidence:
+    return LanguageEvidence(package, Installation(package.folder, "", ""))
 
 
 def changed(package: LanguagePackage, **values: object) -> LanguagePackage:
@@ -59,7 +59,7 @@ def changed(package: LanguagePackage, **values: object) -> LanguagePackage:
 
 
 def test_a_package_is_read_as_what_it_is(package: LanguagePackage) -> None:
-    assert isinstance(dossier_of(package, Places(package.folder, "", "")), LanguageDossier)
+    assert isinstance(dossier_of(package, Installation(package.folder, "", "")), LanguageEvidence)
 
 
 def test_its_files_are_staged_as_the_pipeline_file_says(package: LanguagePackage) -> None:

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from millrace.models.common.errors import InputError, MillraceError, SilentError, TransientError
-from millrace.models.common.installation import Places
+from millrace.models.common.installation import Installation
 from millrace.models.registry.tracking import TrackedRun
 from millrace.tasks import tracking_outage
 from millrace.tasks.tracking_outage import await_mlflow, weights_named
@@ -26,11 +26,11 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
 
 @pytest.fixture
-def places(tmp_path: Path) -> Places:
-    return Places(tmp_path, "http://mlflow", "")
+def places(tmp_path: Path) -> Installation:
+    return Installation(tmp_path, "http://mlflow", "")
 
 
-def trained(places: Places) -> Path:
+def trained(places: Installation) -> Path:
     folder = places.home / "training" / "r1"
     (folder / "checkpoint_1").mkdir(parents=True)
     return folder
@@ -54,7 +54,7 @@ def test_it_does_not_wait_for_ever(answers: list[bool]) -> None:
         await_mlflow("http://mlflow", wait_s=0)
 
 
-def test_an_error_after_training_names_the_weights(places: Places) -> None:
+def test_an_error_after_training_names_the_weights(places: Installation) -> None:
     folder = trained(places)
     with pytest.raises(SilentError, match="it is away") as told, weights_named(places, RUN):
         raise SilentError("it is away", seen="nothing", hint="start it")
@@ -62,7 +62,7 @@ def test_an_error_after_training_names_the_weights(places: Places) -> None:
     assert (told.value.seen, told.value.hint) == ("nothing", wanted)
 
 
-def test_an_error_before_it_is_told_as_it_is(places: Places) -> None:
+def test_an_error_before_it_is_told_as_it_is(places: Installation) -> None:
     error = TransientError("it is away")
     with pytest.raises(TransientError) as told, weights_named(places, RUN):
         raise error
@@ -70,7 +70,7 @@ def test_an_error_before_it_is_told_as_it_is(places: Places) -> None:
 
 
 @pytest.mark.parametrize("error", [InputError("the user's"), KeyError("ours")])
-def test_what_is_no_outage_is_told_as_it_is(places: Places, error: Exception) -> None:
+def test_what_is_no_outage_is_told_as_it_is(places: Installation, error: Exception) -> None:
     trained(places)
     with pytest.raises((MillraceError, KeyError)) as told, weights_named(places, RUN):
         raise error

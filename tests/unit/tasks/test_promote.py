@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from millrace.models.common.installation import Places
+from millrace.models.common.installation import Installation
 from millrace.models.registry.gates import Promotion
 from millrace.models.registry.mlflow_registry import CHALLENGER, CHAMPION, registry_of
 from millrace.models.registry.tracking import client
@@ -13,46 +13,48 @@ from millrace.serving.release.ledger import ledger_of
 from millrace.serving.release.release_state import Release
 from millrace.tasks.kept import pipeline_of
 from millrace.tasks.promote import promote
-from millrace.tasks.release import RegistryDesk
+from millrace.tasks.release import MlflowRegistry
 from tests.integration.planted import Planted, good, ingest_rows, plant
 
 
 @pytest.fixture(scope="module")
-def places(tmp_path_factory: pytest.TempPathFactory) -> Places:
+def places(tmp_path_factory: pytest.TempPathFactory) -> Installation:
     home = tmp_path_factory.mktemp("home")
-    return Places(home, f"sqlite:///{home}/mlflow.db", str(home / "tables")).prepared()
+    return Installation(home, f"sqlite:///{home}/mlflow.db", str(home / "tables")).prepared()
 
 
-def planted(places: Places, name: str, *versions: dict[str, Any]) -> list[Planted]:
+def planted(places: Installation, name: str, *versions: dict[str, Any]) -> list[Planted]:
     """Plant versions, whose true metric seed 0 makes 1.0 and seed 3 less."""
     ingest_rows(places, name)
     return [plant(places, name, good(each.pop("seed", 0), **each)) for each in versions]
 
 
-def make_live(places: Places, version: Planted) -> None:
+def make_live(places: Installation, version: Planted) -> None:
     registry = registry_of(places)
     found = registry.version(version.name, version.number)
     registry.set_alias(found, CHAMPION)
     ledger_of(places).append(Release(version.name, "live", version.number, found.digest))
 
 
-def promoted(places: Places, version: Planted, metric: float) -> Promotion:
+def promoted(places: Installation, version: Planted, metric: float) -> Promotion:
     registry = registry_of(places)
     found = registry.version(version.name, version.number)
     pipeline = pipeline_of(registry.fetch(found))
     return promote(pipeline, places, found, None, metric)
 
 
-def refusal_of_a_release(places: Places, version: Planted, previous: int | None) -> str | None:
-    return RegistryDesk(places).refusal(version.name, version.number, previous)
+def refusal_of_a_release(
+    places: Installation, version: Planted, previous: int | None
+) -> str | None:
+    return MlflowRegistry(places).refusal(version.name, version.number, previous)
 
 
-def alias(places: Places, name: str) -> int | None:
+def alias(places: Installation, name: str) -> int | None:
     found = registry_of(places).by_alias(name, CHALLENGER)
     return found and found.version
 
 
-def test_a_worse_version_is_no_challenger_of_what_is_live(places: Places) -> None:
+def test_a_worse_version_is_no_challenger_of_what_is_live(places: Installation) -> None:
     first, second = planted(places, "worse", {}, {"seed": 3, "metric": 0.4})
     make_live(places, first)
     found = promoted(places, second, 0.4)
@@ -65,7 +67,7 @@ def test_a_worse_version_is_no_challenger_of_what_is_live(places: Places) -> Non
     assert found.beside.size_bytes == (first.folder / "model.onnx").stat().st_size
 
 
-def test_one_as_good_is(places: Places) -> None:
+def test_one_as_good_is(places: Installation) -> None:
     first, second = planted(places, "alike", {}, {})
     make_live(places, first)
     found = promoted(places, second, 1.0)
@@ -74,7 +76,7 @@ def test_one_as_good_is(places: Places) -> None:
     assert found.release.startswith("a release would take it")
 
 
-def test_a_missing_approval_is_no_refusal_but_is_said(places: Places) -> None:
+def test_a_missing_approval_is_no_refusal_but_is_said(places: Installation) -> None:
     require = {"promotion": {"require": {"approval": True}}}
     (first,) = planted(places, "approval", {"pipeline": require})
     found = promoted(places, first, 1.0)
@@ -83,7 +85,7 @@ def test_a_missing_approval_is_no_refusal_but_is_said(places: Places) -> None:
     assert "set the tag millrace.approved_by" in found.release
 
 
-def test_what_was_refused_is_nothing_to_beat(places: Places) -> None:
+def test_what_was_refused_is_nothing_to_beat(places: Installation) -> None:
     """The alias is on a bad version that no release took: what is live counts."""
     first, second, third = planted(
         places, "beside", {"seed": 3, "metric": 0.4}, {}, {"seed": 3, "metric": 0.4}
@@ -98,7 +100,9 @@ def test_what_was_refused_is_nothing_to_beat(places: Places) -> None:
     assert found.beside.version == 1
 
 
-def test_where_nothing_is_live_the_champion_is_held_beside(places: Places, tmp_path: Path) -> None:
+def test_where_nothing_is_live_the_champion_is_held_beside(
+    places: Installation, tmp_path: Path
+) -> None:
     first, second = planted(places, "unreleased", {}, {"seed": 3, "metric": 0.4})
     client(places.tracking_uri).set_registered_model_alias("unreleased", CHAMPION, "1")
     found = promoted(places, second, 0.4)

@@ -3,12 +3,12 @@
 import pytest
 
 from millrace.export.certificate import Certificate, Stage
-from millrace.models.common.hardware import Gpu, Ties, this_machine
+from millrace.models.common.hardware import EngineFingerprint, Gpu, this_machine
 from millrace.tasks.kinds.graph import graph_evidence
 from millrace.tasks.kinds.graph.graph_evidence import _caution
 
-TIES = Ties(Gpu("NVIDIA H200", "9.0", "570.86.10"), "11.4.0.106", "13")
-OTHER = Ties(Gpu("NVIDIA H200", "9.0", "580.1"), "11.4.0.106", "13")
+TIES = EngineFingerprint(Gpu("NVIDIA H200", "9.0", "570.86.10"), "11.4.0.106", "13")
+OTHER = EngineFingerprint(Gpu("NVIDIA H200", "9.0", "580.1"), "11.4.0.106", "13")
 
 
 def certificate(ties: str = "", kind: str = "") -> Certificate:
@@ -35,7 +35,7 @@ def test_the_same_gpu_driver_and_tensorrt_need_no_caution(monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize(("here", "told"), [(OTHER, "driver 580.1"), (None, this_machine().kind)])
 def test_whatever_an_engine_is_tied_to_and_is_not_here_is_told(
-    monkeypatch: pytest.MonkeyPatch, here: Ties | None, told: str
+    monkeypatch: pytest.MonkeyPatch, here: EngineFingerprint | None, told: str
 ) -> None:
     monkeypatch.setattr(graph_evidence, "these_ties", lambda: here)
     found = _caution(certificate(str(TIES)))

@@ -11,11 +11,11 @@ import pytest
 from prefect.exceptions import TerminationSignal
 
 from millrace.models.common.errors import InputError, TransientError, WorkError
-from millrace.models.common.installation import Places
+from millrace.models.common.installation import Installation
 from millrace.models.common.ray_jobs import RayJob
 from millrace.models.config.pipeline_file import load_pipeline
 from millrace.serving.batch.cluster.job_log import outcome_line
-from millrace.serving.batch.cluster.submit_job import ORDER, Errand
+from millrace.serving.batch.cluster.submit_job import ORDER, JobRequest
 from millrace.tasks.batch import score_on_cluster as module
 from millrace.tasks.batch.drift_report import Event
 from tests.unit.tasks.test_batch_run import REPORT
@@ -75,7 +75,7 @@ def score(tmp_path: Path) -> Any:
     file.write_text(
         "{name: m, dataset: {source: rows.csv, target: t}, batch: {input: '{date}.csv'}}"
     )
-    places = Places(tmp_path, "sqlite:///m.db", str(tmp_path / "tables"), ray_address=ADDRESS)
+    places = Installation(tmp_path, "sqlite:///m.db", str(tmp_path / "tables"), ray_address=ADDRESS)
 
     def run() -> Any:
         step = module.score_elsewhere.fn
@@ -172,5 +172,5 @@ def test_a_job_reads_what_the_step_wrote(cluster: Cluster, score: Any) -> None:
     import shlex
 
     score()
-    errand = Errand.read(shlex.split(cluster.submitted[0][1])[-1])
+    errand = JobRequest.read(shlex.split(cluster.submitted[0][1])[-1])
     assert (errand.date, errand.file) == ("2026-01-05", "pipeline.yaml")

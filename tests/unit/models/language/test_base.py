@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from millrace.models.common.digest import digest_of_all
 from millrace.models.common.errors import InputError
-from millrace.models.common.installation import Places
+from millrace.models.common.installation import Installation
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.config.training_spec import ModelSpec
 from millrace.models.language.base import fetched_base, pinned_base
@@ -53,7 +53,7 @@ class Registered:
 
 
 @pytest.fixture
-def registered(mlflow_places: Places, tmp_path: Path) -> Iterator[Registered]:
+def registered(mlflow_places: Installation, tmp_path: Path) -> Iterator[Registered]:
     with tracked_run(mlflow_places, "bases", {}, system_metrics=False) as run:
         made = Registered(run, registry_of(mlflow_places), tmp_path)
         for name, text in FILES.items():

@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM
 
 from millrace.export.language.token_pieces import Held
 from millrace.export.language.transformers_reference import scored
-from millrace.models.common.installation import Places
+from millrace.models.common.installation import Installation
 from millrace.models.config.dataset_spec import SplitSpec
 from millrace.models.config.training_spec import ModelSpec, TokenizerSpec
 from millrace.models.data.snapshots import Snapshot
@@ -71,7 +71,7 @@ def tuned(
     tiny: DecoderSpec,
     bpe: LanguageTokenizer,
     ingest_text: Callable[..., Snapshot],
-    embedded: Places,
+    embedded: Installation,
     tmp_path: Path,
 ) -> Tuned:
     bpe.write(tmp_path / "tokenizer")

@@ -8,7 +8,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from millrace.models.common.errors import WorkError
-from millrace.models.common.installation import Places
+from millrace.models.common.installation import Installation
 from millrace.models.config.dataset_spec import SplitSpec
 from millrace.models.config.training_spec import ModelSpec
 from millrace.models.data.snapshots import Snapshot
@@ -24,7 +24,7 @@ MODEL = ModelSpec.model_validate(
 
 @pytest.fixture
 def table(
-    tmp_path: Path, ingest_text: Ingest, embedded: Places, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, ingest_text: Ingest, embedded: Installation, monkeypatch: pytest.MonkeyPatch
 ) -> TokenTable:
     monkeypatch.setattr(token_rows, "BATCH_TOKENS", 500)
     rows = [{"prompt": f"{n} + 1?", "text": f"it is {n + 1}"} for n in range(300)]
@@ -50,7 +50,9 @@ def test_every_position_is_the_row_of_the_table(
             assert answer.tolist() == wanted[position]["answer"]
 
 
-def test_a_corpus_has_no_answers(tmp_path: Path, ingest_text: Ingest, embedded: Places) -> None:
+def test_a_corpus_has_no_answers(
+    tmp_path: Path, ingest_text: Ingest, embedded: Installation
+) -> None:
     snapshot = ingest_text([{"text": f"text {n} " * 9} for n in range(100)])
     table = make_token_table(snapshot, SplitSpec(), MODEL, tmp_path, embedded)
     ids, lengths, answer = StoredSequences.of(table, "train", tmp_path / "cache").sequence(0)

@@ -10,7 +10,7 @@ import pytest
 from deltalake import DeltaTable
 
 from millrace.models.common.errors import InputError, TransientError
-from millrace.models.common.installation import Places
+from millrace.models.common.installation import Installation
 from millrace.models.config.dataset_spec import SplitSpec
 from millrace.models.config.training_spec import ModelSpec
 from millrace.models.data.snapshots import Snapshot, scan
@@ -40,7 +40,7 @@ def corpus(rows: int = 200) -> list[dict[str, str]]:
     ]
 
 
-def versions(places: Places, kind: str) -> int:
+def versions(places: Installation, kind: str) -> int:
     uri = places.table(kind, "t")
     return DeltaTable(uri).version() + 1 if Path(uri, "_delta_log").exists() else 0
 
@@ -53,7 +53,7 @@ def rows_of(table: TokenTable) -> list[dict[str, Any]]:
 
 
 def test_every_document_of_a_split_is_there_token_by_token(
-    tmp_path: Path, ingest_text: Ingest, embedded: Places
+    tmp_path: Path, ingest_text: Ingest, embedded: Installation
 ) -> None:
     snapshot = ingest_text(corpus(), key=["path"])
     table = make_token_table(snapshot, SHARES, model(), tmp_path, embedded)
@@ -83,7 +83,7 @@ def test_every_document_of_a_split_is_there_token_by_token(
 
 
 def test_the_same_again_writes_nothing(
-    tmp_path: Path, ingest_text: Ingest, embedded: Places
+    tmp_path: Path, ingest_text: Ingest, embedded: Installation
 ) -> None:
     snapshot = ingest_text(corpus(), key=["path"])
     made = make_token_table(snapshot, SHARES, model(), tmp_path, embedded)
@@ -99,7 +99,7 @@ def test_the_same_again_writes_nothing(
 
 
 def test_another_context_tokenizer_split_or_snapshot_makes_a_version_and_the_old_ones_stay(
-    tmp_path: Path, ingest_text: Ingest, embedded: Places
+    tmp_path: Path, ingest_text: Ingest, embedded: Installation
 ) -> None:
     first = ingest_text(corpus(), key=["path"])
     made = [
@@ -123,7 +123,7 @@ def test_another_context_tokenizer_split_or_snapshot_makes_a_version_and_the_old
 
 
 def test_a_tokenizer_of_a_folder_is_used_and_known_by_its_files(
-    tmp_path: Path, ingest_text: Ingest, embedded: Places, bpe: LanguageTokenizer
+    tmp_path: Path, ingest_text: Ingest, embedded: Installation, bpe: LanguageTokenizer
 ) -> None:
     bpe.write(tmp_path / "one")
     bpe.write(tmp_path / "two")
@@ -136,7 +136,7 @@ def test_a_tokenizer_of_a_folder_is_used_and_known_by_its_files(
 
 
 def test_the_tokenizer_is_learnt_from_the_train_split_alone(
-    tmp_path: Path, ingest_text: Ingest, embedded: Places
+    tmp_path: Path, ingest_text: Ingest, embedded: Installation
 ) -> None:
     rows = corpus(300)
     snapshot = ingest_text(rows, key=["path"])
@@ -154,7 +154,7 @@ def test_the_tokenizer_is_learnt_from_the_train_split_alone(
 
 
 def test_instructions_and_chats_keep_which_tokens_are_answers(
-    tmp_path: Path, ingest_text: Ingest, embedded: Places
+    tmp_path: Path, ingest_text: Ingest, embedded: Installation
 ) -> None:
     said = [{"prompt": f"{n} + 1?", "text": f"{n + 1}"} for n in range(100)]
     said += [{"prompt": "and?", "text": ""}]
@@ -182,7 +182,7 @@ def test_instructions_and_chats_keep_which_tokens_are_answers(
 
 
 def test_progress_is_told_up_to_the_last_document(
-    tmp_path: Path, ingest_text: Ingest, embedded: Places, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, ingest_text: Ingest, embedded: Installation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(token_table, "READ_ROWS", 10)
     told: list[int] = []
@@ -193,7 +193,9 @@ def test_progress_is_told_up_to_the_last_document(
     assert len(told) > 10
 
 
-def test_too_few_documents_are_told(tmp_path: Path, ingest_text: Ingest, embedded: Places) -> None:
+def test_too_few_documents_are_told(
+    tmp_path: Path, ingest_text: Ingest, embedded: Installation
+) -> None:
     with pytest.raises(InputError, match="too few documents") as caught:
         make_token_table(ingest_text(corpus(2)), SHARES, model(), tmp_path, embedded)
     assert "train" in str(caught.value)
@@ -201,7 +203,7 @@ def test_too_few_documents_are_told(tmp_path: Path, ingest_text: Ingest, embedde
 
 
 def test_documents_that_are_the_same_are_all_there(
-    tmp_path: Path, ingest_text: Ingest, embedded: Places
+    tmp_path: Path, ingest_text: Ingest, embedded: Installation
 ) -> None:
     rows = [{"path": f"{n}.py", "text": "x = 1\n"} for n in range(100)]
     table = make_token_table(ingest_text(rows, key=["path"]), SHARES, model(), tmp_path, embedded)
@@ -209,7 +211,7 @@ def test_documents_that_are_the_same_are_all_there(
 
 
 def test_odd_documents_go_all_the_way(
-    tmp_path: Path, ingest_text: Ingest, embedded: Places
+    tmp_path: Path, ingest_text: Ingest, embedded: Installation
 ) -> None:
     rows = corpus(100) + [
         {"path": f"odd{n}", "text": text}
@@ -221,7 +223,7 @@ def test_odd_documents_go_all_the_way(
 
 
 def test_a_run_that_is_overtaken_is_told_and_the_faster_one_stays(
-    tmp_path: Path, ingest_text: Ingest, embedded: Places, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, ingest_text: Ingest, embedded: Installation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     snapshot = ingest_text(corpus(), key=["path"])
     make_token_table(snapshot, SHARES, model(), tmp_path, embedded)
@@ -264,7 +266,7 @@ token_table.make_token_table(
 
 @pytest.mark.parametrize("after", [10, 200])
 def test_a_kill_leaves_nothing_to_be_seen_and_the_next_run_is_whole(
-    tmp_path: Path, ingest_text: Ingest, embedded: Places, after: int
+    tmp_path: Path, ingest_text: Ingest, embedded: Installation, after: int
 ) -> None:
     snapshot = ingest_text(corpus(), key=["path"])
     done = subprocess.run(
@@ -278,6 +280,6 @@ def test_a_kill_leaves_nothing_to_be_seen_and_the_next_run_is_whole(
     assert sum(counts.documents for counts in made.splits.values()) == 200
 
 
-def test_a_table_that_is_not_there_is_told(embedded: Places) -> None:
+def test_a_table_that_is_not_there_is_told(embedded: Installation) -> None:
     with pytest.raises(InputError, match="no token table of 'nothing'"):
         open_token_table(embedded, "nothing")

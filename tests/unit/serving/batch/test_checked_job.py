@@ -17,7 +17,7 @@ from millrace.serving.batch.input.row_sample import Check, Scored, examples
 from millrace.serving.batch.monitoring.agreement import Agreement, require_agreement
 from millrace.serving.batch.monitoring.live_model import LiveRows, compared
 from millrace.serving.batch.row_job import RowJob
-from millrace.serving.batch.scoring import How, Target, score
+from millrace.serving.batch.scoring import RunOptions, Target, score
 
 pytestmark = pytest.mark.usefixtures("local_ray")
 
@@ -68,11 +68,11 @@ def check_with(job: RowJob, answer: Answer, most: float) -> Check:
 def test_a_job_that_answers_as_the_live_model_says_so_in_its_commit(
     job: RowJob, found: Input, target: Target
 ) -> None:
-    report = score(found, job, target, How(), check=check_with(job, lambda a: a, 0.0))
+    report = score(found, job, target, RunOptions(), check=check_with(job, lambda a: a, 0.0))
     assert report.agreement is not None
     assert (report.agreement.compared, report.agreement.disagreed) == (64, 0)
     assert report.agreement.largest == 0.0
-    again = score(found, job, target, How(), check=check_with(job, lambda a: -1, 0.0))
+    again = score(found, job, target, RunOptions(), check=check_with(job, lambda a: -1, 0.0))
     assert (again.unchanged, again.agreement) == (True, report.agreement)
 
 
@@ -83,10 +83,10 @@ def test_a_job_that_answers_otherwise_is_not_committed_and_a_higher_limit_takes_
         return a if a < 100 else a + 1
 
     with pytest.raises(InputError, match="answers are not those of m version 7 where it is live"):
-        score(found, job, target, How(), check=check_with(job, other_from_100, 0.05))
+        score(found, job, target, RunOptions(), check=check_with(job, other_from_100, 0.05))
     assert not deltalake.DeltaTable.is_deltatable(target.table)
     assert not deltalake.DeltaTable.is_deltatable(target.dead_letters)
-    report = score(found, job, target, How(), check=check_with(job, other_from_100, 0.6))
+    report = score(found, job, target, RunOptions(), check=check_with(job, other_from_100, 0.6))
     assert (report.resumed, report.scored, report.dead) == (ROWS - 3, ROWS - 3, 3)
     assert report.agreement is not None
     assert report.agreement.share == pytest.approx(0.5, abs=0.05)
@@ -99,6 +99,6 @@ def test_a_job_is_committed_although_its_live_model_goes_away(
     def gone(_: float) -> float:
         raise WorkError("it is gone")
 
-    report = score(found, job, target, How(), check=check_with(job, gone, 0.0))
+    report = score(found, job, target, RunOptions(), check=check_with(job, gone, 0.0))
     assert report.scored == ROWS - 3
     assert str(report.agreement) == "not compared with the live model: it is gone"

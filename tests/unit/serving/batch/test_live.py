@@ -26,13 +26,13 @@ from millrace.serving.batch.monitoring.live_model import (
 from millrace.serving.batch.prompts.openvino_job import PromptJob
 from millrace.serving.batch.prompts.prompt_rows import Sampling
 from millrace.serving.batch.row_job import RowJob
-from millrace.serving.release.release_state import Release, Standing, Wish
+from millrace.serving.release.release_state import DesiredVersion, Release, ReleaseState
 from millrace.serving.triton.language.stream_request import Piece
 from millrace.serving.triton.language.stream_request import Sampling as Asked
 from millrace.serving.triton.server_index import LoadedModel
 
-WISH = Wish(3, "d3")
-LIVE = Standing(Release("m", "live", 3, "d3"))
+WISH = DesiredVersion(3, "d3")
+LIVE = ReleaseState(Release("m", "live", 3, "d3"))
 
 
 def loaded(name: str, *versions: int) -> list[LoadedModel]:
@@ -52,12 +52,12 @@ def test_the_released_version_is_live() -> None:
         (loaded("m", 3, 4), LIVE, "version 4 is live, not 3"),
         (loaded("m", 2), LIVE, "version 2 is live, not 3"),
         ([*loaded("m", 3), *loaded("m.arms", 3, 4)], LIVE, "a rollout is on"),
-        (loaded("m", 3), Standing(), "no release tells"),
-        (loaded("m", 3), Standing(Release("m", "live", 3, "other")), "no release tells"),
+        (loaded("m", 3), ReleaseState(), "no release tells"),
+        (loaded("m", 3), ReleaseState(Release("m", "live", 3, "other")), "no release tells"),
     ],
 )
 def test_what_is_another_version_or_in_doubt_is_not_compared(
-    index: list[LoadedModel], standing: Standing, says: str
+    index: list[LoadedModel], standing: ReleaseState, says: str
 ) -> None:
     assert says in not_live(index, standing, "m", WISH)
 

@@ -27,7 +27,7 @@ from millrace.serving.batch.missed_dates import committed_dates
 from millrace.serving.batch.monitoring.batch_report import BatchReport
 from millrace.serving.batch.monitoring.drift import Bins
 from millrace.serving.batch.row_job import RowJob
-from millrace.serving.batch.scoring import How, Target, score
+from millrace.serving.batch.scoring import RunOptions, Target, score
 
 pytestmark = pytest.mark.usefixtures("local_ray")
 
@@ -61,7 +61,7 @@ def run(job: RowJob) -> Run:
 
     def score_into(source: Path, table: str) -> BatchReport:
         target = Target(table, f"{table}-dead", "2026-01-05")
-        return score(open_input(str(source), job), job, target, How())
+        return score(open_input(str(source), job), job, target, RunOptions())
 
     return score_into
 
@@ -229,7 +229,7 @@ def test_an_error_of_ours_in_an_actor_is_that_error(tmp_path: Path, job: RowJob)
     target = Target(str(tmp_path / "table"), str(tmp_path / "dead"), "2026-01-05")
     found = open_input(str(tmp_path / "r.csv"), narrow)
     with pytest.raises(WorkError, match="^the model failed in ONNX Runtime") as caught:
-        score(found, narrow, target, How())
+        score(found, narrow, target, RunOptions())
     assert type(caught.value) is WorkError
 
 
@@ -266,7 +266,7 @@ def test_scores_of_another_job_are_never_used_again(
     with monkeypatch.context() as stopped:  # all is written, nothing committed
         stopped.setattr(Partition, "commit", _raise(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
-            score(found, job, target_in(tmp_path), How())
+            score(found, job, target_in(tmp_path), RunOptions())
     if change == "input":
         columns = {"id": list(range(40)), "a": [7.0] * 40, "f": [True] * 40, "c": ["x"] * 40}
         pq.write_table(pa.table(columns), source)
@@ -276,7 +276,7 @@ def test_scores_of_another_job_are_never_used_again(
         "digest": replace(job, digest="another"),
     }
     other = others.get(change, job)
-    report = score(open_input(str(source), other), other, target_in(tmp_path), How())
+    report = score(open_input(str(source), other), other, target_in(tmp_path), RunOptions())
     assert (report.resumed, report.scored) == (0, 40)
     (row,) = (row for row in held(tmp_path / "table") if row["_key"] == "3")
     assert row["prediction"] == (7.0 if change == "input" else 3.0)
@@ -310,8 +310,8 @@ def test_a_job_that_was_stopped_at_its_commit_is_finished_by_the_next(
     with monkeypatch.context() as stopped:
         stopped.setattr(Partition, "commit", stopping)
         with pytest.raises(KeyboardInterrupt):
-            score(found, job, target_in(tmp_path), How())
-    report = score(found, job, target_in(tmp_path), How())
+            score(found, job, target_in(tmp_path), RunOptions())
+    report = score(found, job, target_in(tmp_path), RunOptions())
     assert report.unchanged == (where != "before the commit")
     assert report.resumed == (0 if report.unchanged else 39)
     assert len(held(tmp_path / "table")) == 39
@@ -332,9 +332,9 @@ def test_too_many_dead_rows_commit_nothing_and_a_larger_share_takes_the_work_up(
 ) -> None:
     found = open_input(str(numbers(tmp_path / "r.parquet", 40, bad=3)), job)
     with pytest.raises(InputError, match="3 of 40 rows cannot be scored"):
-        score(found, job, target_in(tmp_path), How(max_dead_letters=0.05))
+        score(found, job, target_in(tmp_path), RunOptions(max_dead_letters=0.05))
     assert held(tmp_path / "table") == held(tmp_path / "table-dead") == []
-    report = score(found, job, target_in(tmp_path), How(max_dead_letters=0.1))
+    report = score(found, job, target_in(tmp_path), RunOptions(max_dead_letters=0.1))
     assert (report.resumed, report.scored, report.dead) == (37, 37, 3)
 
 
@@ -354,7 +354,7 @@ def test_an_input_that_changes_while_it_is_scored_is_not_committed(
     found = open_input(str(tmp_path / "r.csv"), job)
     (tmp_path / "r.csv").write_text(HEADER + "1,9,0,x\n2,2,0,x\n")
     with pytest.raises(TransientError, match="changed while it was read"):
-        score(found, job, target_in(tmp_path), How())
+        score(found, job, target_in(tmp_path), RunOptions())
     assert held(tmp_path / "table") == []
 
 
@@ -425,7 +425,7 @@ def test_what_was_seen_of_each_column_is_kept_for_its_drift(tmp_path: Path, job:
     bins = Bins("a", "number", (10.0, 20.0), (), (1, 1, 1, 0))
     watched = replace(job, bins=(bins,), output_bins=(replace(bins, column="prediction"),))
     found = open_input(str(numbers(tmp_path / "r.parquet", 40, bad=2)), watched)
-    report = score(found, watched, target_in(tmp_path), How())
+    report = score(found, watched, target_in(tmp_path), RunOptions())
     assert seen_by(report.table, report.job) == {
         "a": [10, 10, 18, 2],
         "prediction": [10, 10, 18, 0],
@@ -480,12 +480,12 @@ def test_dead_letters_of_a_job_that_died_before_it_told_them_outlive_another_job
     with monkeypatch.context() as patched:
         patched.setattr("millrace.serving.batch.commit.publish", dying)
         with pytest.raises(KeyboardInterrupt):
-            score(good, job, target_in(tmp_path), How())
+            score(good, job, target_in(tmp_path), RunOptions())
     assert len(held(tmp_path / "table")) == 38
     worse = open_input(str(numbers(tmp_path / "worse.parquet", 40, bad=20)), job)
     with pytest.raises(InputError, match="20 of 40 rows cannot be scored"):
-        score(worse, job, target_in(tmp_path), How(max_dead_letters=0.1))
-    assert score(good, job, target_in(tmp_path), How()).unchanged
+        score(worse, job, target_in(tmp_path), RunOptions(max_dead_letters=0.1))
+    assert score(good, job, target_in(tmp_path), RunOptions()).unchanged
     assert len(held(tmp_path / "table-dead")) == 2
 
 
@@ -497,11 +497,11 @@ def test_what_failed_runs_of_other_dates_wrote_is_kept_for_a_month(
     target = target_in(tmp_path)
     for date in ("2025-11-01", "2025-12-24"):
         with pytest.raises(InputError, match="20 of 40 rows"):
-            score(bad, job, replace(target, date=date), How(max_dead_letters=0.1))
+            score(bad, job, replace(target, date=date), RunOptions(max_dead_letters=0.1))
     (record,) = (tmp_path / "table/_jobs/date=2025-11-01").glob("*/job.json")
     month_ago = time.time() - 31 * 86_400
     os.utime(record, (month_ago, month_ago))
-    score(good, job, target, How())
+    score(good, job, target, RunOptions())
     left = [path.parent.parent.name for path in (tmp_path / "table/_jobs").glob("*/*/job.json")]
     assert left == ["date=2025-12-24"]
     assert not list((tmp_path / "table/date=2025-11-01").glob("*"))

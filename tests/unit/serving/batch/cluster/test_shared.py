@@ -3,14 +3,16 @@ from pathlib import Path
 import pytest
 
 from millrace.models.common.errors import InputError, WorkError
-from millrace.models.common.installation import Places
+from millrace.models.common.installation import Installation
 from millrace.serving.batch.cluster.shared_storage import leave_proof, require_shared, take_proof
 
 HERE, ELSEWHERE = "http://127.0.0.1:8265", "https://head.example:8265"
 
 
-def places(address: str, registry: str = "http://mlflow:5000", tables: str = "s3://b/t") -> Places:
-    return Places(Path("/home/me/.millrace"), registry, tables, ray_address=address)
+def places(
+    address: str, registry: str = "http://mlflow:5000", tables: str = "s3://b/t"
+) -> Installation:
+    return Installation(Path("/home/me/.millrace"), registry, tables, ray_address=address)
 
 
 @pytest.mark.parametrize("address", [HERE, "http://localhost:8265", "http://[::1]:8265"])

@@ -13,7 +13,7 @@ from millrace.models.inference.features import Encoding, Feature
 from millrace.serving.batch.commit import Partition
 from millrace.serving.batch.input.find_input import open_input
 from millrace.serving.batch.row_job import RowJob
-from millrace.serving.batch.scoring import How, Target, score
+from millrace.serving.batch.scoring import RunOptions, Target, score
 
 pytestmark = pytest.mark.usefixtures("local_ray")
 
@@ -42,7 +42,7 @@ def test_a_resumed_job_scores_what_is_left(
     tmp_path: Path, job: RowJob, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = Target(str(tmp_path / "table"), str(tmp_path / "dead"), "2026-01-05")
-    found, how = open_input(str(source), job), How(is_spread=True)
+    found, how = open_input(str(source), job), RunOptions(is_spread=True)
 
     def fails(*_: object) -> None:
         raise TransientError("the commit failed")

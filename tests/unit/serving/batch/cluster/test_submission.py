@@ -8,7 +8,7 @@ from millrace.models.common.errors import InputError, MillraceError, TransientEr
 from millrace.models.common.ray_jobs import RayJob
 from millrace.serving.batch.cluster.submit_job import (
     ORDER,
-    Errand,
+    JobRequest,
     Order,
     error_of,
     fault_of,
@@ -62,9 +62,9 @@ def test_an_id_says_what_it_is_for_and_is_never_the_same() -> None:
 
 
 def test_a_job_reads_what_it_was_told_from_its_command() -> None:
-    errand = Errand("id", "pipeline.yaml", "2026-01-05", "/it's $HOME; rm", {"a": 'b "c"'})
+    errand = JobRequest("id", "pipeline.yaml", "2026-01-05", "/it's $HOME; rm", {"a": 'b "c"'})
     *_, argument = shlex.split(errand.entrypoint)
-    assert Errand.read(argument) == errand
+    assert JobRequest.read(argument) == errand
 
 
 @pytest.mark.parametrize("kind", [InputError, WorkError, TransientError, MillraceError])

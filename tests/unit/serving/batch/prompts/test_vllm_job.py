@@ -11,7 +11,7 @@ from millrace.models.config.language_spec import GenerationSpec
 from millrace.models.data.sources.source import Chunk
 from millrace.serving.batch.folder import Folder
 from millrace.serving.batch.input.reader import parted
-from millrace.serving.batch.job_state import Workplace
+from millrace.serving.batch.job_state import JobState
 from millrace.serving.batch.prompts.vllm_job import VllmJob, engine_arguments_of, processor_config
 from millrace.serving.batch.prompts.vllm_rows import Tokens, ends_of
 from millrace.serving.triton.language.vllm_config import engine_arguments
@@ -105,7 +105,7 @@ def test_what_does_not_is_the_same_job(other: VllmJob) -> None:
 
 
 def test_prompts_become_tokens_or_are_put_aside(form: Path, tmp_path: Path) -> None:
-    workplace = Workplace(Folder(str(tmp_path)))
+    workplace = JobState(Folder(str(tmp_path)))
     prompts = ["the old mill", TEXT, "by the river", TEXT * 100]
     good, _ = read(job(form), prompts, 5)
     tokens = Tokens(form, workplace)
@@ -122,7 +122,7 @@ def test_prompts_become_tokens_or_are_put_aside(form: Path, tmp_path: Path) -> N
 
 def test_no_prompt_may_be_left(form: Path, tmp_path: Path) -> None:
     good, _ = read(job(form), [TEXT])
-    assert Tokens(form, Workplace(Folder(str(tmp_path))))(good).num_rows == 0
+    assert Tokens(form, JobState(Folder(str(tmp_path))))(good).num_rows == 0
 
 
 @pytest.mark.parametrize(
