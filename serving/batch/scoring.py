@@ -59,7 +59,7 @@ class Target:
     """
 
     table: str
-    commit: str
+    dead_letters: str
     date: str
 
     @property

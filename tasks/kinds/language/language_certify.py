@@ -20,8 +20,8 @@ from millrace.models.registry.version_files import LanguagePackage, ModelVersion
 from millrace.serving.release.golden_prompts import INEXACT, GoldenPrompts, difference, same_words
 from millrace.serving.triton.client import TritonClient
 from millrace.tasks.kept import certified_snapshot, language_certificate_of, pipeline_of
+from millrace.tasks.kinds.language.held_out import pieces_of
 from millrace.tasks.kinds.language.language_evidence import LanguageEvidence
-from millrace.tasks.kinds.language.language_export import pieces_of
 from millrace.tasks.kinds.language.language_train import sequences_of
 from millrace.tasks.progress import bar, log
 

@@ -26,6 +26,12 @@ ENCODING = Encoding(
 )
 
 
+@pytest.fixture(autouse=True)
+def _programs_of_tests_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Conversions run in processes of their own, which do not look in the working directory."""
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[3]))
+
+
 @dataclass(frozen=True)
 class Exported:
     """A small classifier in PyTorch and in ONNX."""

@@ -128,7 +128,7 @@ def bare(tmp_path: Path) -> Path:
     return python
 
 
-@pytest.mark.parametrize("program", ["probe", "golden"])
+@pytest.mark.parametrize("program", ["language_probe", "golden_texts"])
 def test_vllms_python_needs_none_of_our_packages_to_measure(bare: Path, program: str) -> None:
     told = run_apart(f"millrace.export.language.{program}", ["--help"], LIMITS, python=bare)
     assert b"usage" in told

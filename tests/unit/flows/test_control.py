@@ -51,7 +51,7 @@ def test_a_supervisor_that_was_told_to_end_is_no_error(
 UP = """
 import subprocess, sys
 from pathlib import Path
-from millrace.flows import control
+from millrace.flows.services import control
 from millrace.flows.settings import Settings
 
 control.down = lambda settings, say: print("down", flush=True)

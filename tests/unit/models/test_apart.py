@@ -62,9 +62,9 @@ def test_a_long_last_word_is_cut() -> None:
 
 RESERVE = """
 import ctypes, pathlib, sys
-from millrace.models import limited
-limited.DRIVER = pathlib.Path(sys.argv.pop(1))
-limited.main()
+from millrace.models.common import memory_limit
+memory_limit.DRIVER = pathlib.Path(sys.argv.pop(1))
+memory_limit.main()
 """
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from millrace.models.common import ray_cluster as module
+from millrace.models.common import ray_folder as module
 from millrace.models.common.errors import WorkError
 from millrace.models.common.ray_folder import is_private, ray_folder, ray_folders
 

@@ -243,15 +243,15 @@ def test_a_run_that_is_overtaken_is_told_and_the_faster_one_stays(
 _KILLED = """
 import os, signal, sys
 from pathlib import Path
-from millrace.models.language import token_table
-from millrace.models.common.installation import Places
+from millrace.models.language.corpus import token_table
+from millrace.models.common.installation import Installation
 from millrace.models.data.snapshots import open_snapshot
 from millrace.models.config.dataset_spec import SplitSpec
 from millrace.models.config.training_spec import ModelSpec
 
 home, after = Path(sys.argv[1]), int(sys.argv[2])
 token_table.READ_ROWS = 10
-places = Places(home, "", str(home / "tables"))
+places = Installation(home, "", str(home / "tables"))
 
 def told(rows):
     if rows >= after:
