@@ -13,6 +13,7 @@ dataset: {source: "tasks.rows:read", key: [id], target: y}
 model: {family: "models.net:Net", params: {hidden: 8}}
 training: {epochs: 20, learning_rate: 0.01, num_workers: 2}
 export: {candidates: [onnx-fp32]}
+promotion: auto
 """
 FILES = {
     "models/net.py": "from models.layers import layer\n"
@@ -22,12 +23,10 @@ FILES = {
     "        super().__init__(*layer(in_features, hidden), nn.Linear(hidden, num_classes))\n",
     "models/layers.py": "from torch import nn\n\n\n"
     "def layer(inputs, outputs):\n    return nn.Linear(inputs, outputs), nn.ReLU()\n",
-    "tasks/rows.py": "import csv\n\n"
-    "from flows.paths import DATA\n\n\n"
+    "tasks/rows.py": "from flows.paths import DATA\n"
+    "from pyarrow import csv\n\n\n"
     "def read():\n"
-    "    with DATA.open() as file:\n"
-    "        for row in csv.DictReader(file):\n"
-    "            yield {'id': int(row['id']), 'x': float(row['x']), 'y': row['y']}\n",
+    "    yield from csv.open_csv(DATA)\n",
     "flows/paths.py": "from pathlib import Path\n\n"
     "DATA = Path(__file__).parents[1] / 'export' / 'rows.csv'\n",
     "serving/server.py": "raise RuntimeError('nobody asked for this module')\n",
@@ -63,7 +62,6 @@ def trained(repository: Path, home: Home) -> Done:
 
 def test_it_trains_and_exports_with_its_own_packages(trained: Done) -> None:
     assert trained.code == 0, trained.err
-    assert trained.json["certificate"]["chosen"] == "onnx-fp32"
     assert trained.json["version"]["version"] == 1
 
 
