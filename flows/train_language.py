@@ -15,8 +15,8 @@ from millrace.models.language.corpus.token_table import TokenTable
 from millrace.models.registry.gates import Promotion
 from millrace.models.registry.tracking import TrackedRun
 from millrace.models.registry.version_files import ModelVersion
-from millrace.tasks.kinds.language.base_model import fetch_base
 from millrace.tasks.kinds.language.draft_model import check_draft
+from millrace.tasks.kinds.language.fetch_base import fetch_base
 from millrace.tasks.kinds.language.language_export import export_forms
 from millrace.tasks.kinds.language.language_register import log_forms, promote_form, register_form
 from millrace.tasks.kinds.language.language_report import publish_language

@@ -8,7 +8,7 @@ from millrace.models.config.model_uri import is_model_uri
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.config.training_spec import TrainingSpec
 from millrace.models.inference.features import Encoding
-from millrace.models.language.base import pinned_base
+from millrace.models.language.base_version import pinned_base
 from millrace.models.registry.mlflow_registry import Registry
 from millrace.models.registry.named_version import in_words, version_named
 from millrace.models.registry.version_files import GraphPackage

@@ -27,10 +27,10 @@ from millrace.serving.release.version_check import Expected
 from millrace.serving.release.version_tags import Tags
 from millrace.serving.triton.repository import Repository
 from millrace.serving.triton.version_folder import Artifact
-from millrace.tasks.kept import pipeline_of
 from millrace.tasks.progress import log
 from millrace.tasks.reports.run_report import release_table
 from millrace.tasks.retry import step
+from millrace.tasks.version_documents import pipeline_of
 from millrace.tasks.version_evidence import VersionEvidence, dossier_of
 
 

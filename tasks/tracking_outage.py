@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from millrace.models.common.errors import InputError, TransientError
+from millrace.models.common.external_errors import outside_fault
 from millrace.models.common.installation import Installation
-from millrace.models.common.outside_faults import outside_fault
 from millrace.models.registry.tracking import TrackedRun, check_reachable
 from millrace.tasks.progress import log
 

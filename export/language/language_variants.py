@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from millrace.export.language import conversions
-from millrace.export.vllm.vllm_place import lacking_vllm
+from millrace.export.vllm.vllm_python import lacking_vllm
 from millrace.models.inference.language_engine import EngineName
 
 EXACT_FORM = "openvino-fp32"

@@ -16,12 +16,12 @@ from torch import nn
 
 from millrace.export.candidate import Candidate, judged
 from millrace.export.measure import Evidence, measure
-from millrace.export.needs import installed_packages, lacking
 from millrace.export.onnx import conversions
 from millrace.export.onnx.conversions import batch_file
 from millrace.export.onnx.from_torch import export_apart
 from millrace.export.onnx.mixed_precision import mixed_form
 from millrace.export.tensorrt.engine_file import Axes, file_of, options_of, timing_cache
+from millrace.export.variant_requirements import installed_packages, lacking
 from millrace.export.variants import ENGINES, FORMS, FP32, MIXED, Form
 from millrace.models.common.arrays import Array
 from millrace.models.common.errors import MillraceError, TransientError, WorkError

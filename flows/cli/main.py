@@ -18,7 +18,7 @@ from millrace.flows.cli.child_process import run_to_the_end, run_witnessed
 from millrace.flows.deployments import left_flow_runs
 from millrace.flows.services.starting import once_started
 from millrace.models.common.errors import MillraceError, TransientError, written_trace
-from millrace.models.common.outside_faults import outside_fault
+from millrace.models.common.external_errors import outside_fault
 from millrace.models.common.printable import safe
 from millrace.models.common.reachable import require_http
 from millrace.models.registry import open_runs

@@ -34,7 +34,7 @@ def promotion_rows(promotion: "Promotion") -> list[tuple[object, object]]:
 
 def language_rows(outcome: "LanguageOutcome") -> list[Row]:
     """Return what there is to tell of a run."""
-    from millrace.tasks.kinds.language.base_model import BASE_TAG
+    from millrace.tasks.kinds.language.fetch_base import BASE_TAG
 
     snapshot, certificate, simpler = outcome.snapshot, outcome.certificate, outcome.baselines
     state = "new" if snapshot.created else "unchanged"

@@ -38,7 +38,7 @@ from millrace.serving.batch.monitoring.batch_report import FINGERPRINT, WHOLE, B
 from millrace.serving.batch.monitoring.throughput import Work
 from millrace.serving.batch.monitoring.watch import OnWork, Watch
 from millrace.serving.batch.reconcile_rows import require_few, settle
-from millrace.serving.batch.remaining import Todo, load_of, remaining
+from millrace.serving.batch.remaining_work import Todo, load_of, remaining
 
 SETTLED = "settled"
 """Folder of the dead letters from the commit of the output to their own."""

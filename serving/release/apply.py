@@ -15,8 +15,8 @@ from functools import singledispatchmethod
 from threading import Event
 
 from millrace.models.common.errors import MillraceError, TransientError, WorkError
+from millrace.models.common.external_errors import is_of_the_disk
 from millrace.models.common.installation import Endpoint
-from millrace.models.common.outside_faults import is_of_the_disk
 from millrace.serving.release import load_version, trial
 from millrace.serving.release.actions import (
     Action,

@@ -11,8 +11,8 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from millrace.export.needs import installed_packages, lacking
 from millrace.export.tensorrt.engine_session import EngineSession
+from millrace.export.variant_requirements import installed_packages, lacking
 from millrace.export.variants import ENGINES, FORMS
 from millrace.models.common.errors import InputError, WorkError
 from millrace.models.common.hardware import these_ties, this_gpu, this_machine

@@ -15,7 +15,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
 
-from millrace.export.vllm.vllm_place import lacking_vllm
+from millrace.export.vllm.vllm_python import lacking_vllm
 from millrace.models.common.ray_cluster import connected
 from millrace.models.config.language_spec import GenerationSpec
 from millrace.serving.batch.input.find_input import open_input

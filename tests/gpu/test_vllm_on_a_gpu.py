@@ -19,7 +19,7 @@ from millrace.export.language.language_variants import LANGUAGE_FORMS, TENSORS
 from millrace.export.language.text_loss import text_loss
 from millrace.export.language.variant_folder import FormFolder
 from millrace.export.select import Gates
-from millrace.export.vllm.vllm_place import lacking_vllm
+from millrace.export.vllm.vllm_python import lacking_vllm
 from millrace.models.common.subprocess_runner import Limits, run_apart
 from millrace.models.config.language_spec import GenerationSpec
 from millrace.serving.triton.language.vllm_config import engine_arguments

@@ -17,7 +17,7 @@ from millrace.serving.batch.input.input_pieces import cells_of
 from millrace.serving.batch.job import DEAD, ERROR, ROW, Job
 from millrace.serving.batch.job_state import JobState
 from millrace.serving.batch.reconcile_rows import without_rows
-from millrace.serving.batch.remaining import Todo
+from millrace.serving.batch.remaining_work import Todo
 
 NO_KEY = "the key is missing, or not text"
 

@@ -15,7 +15,7 @@ from tritonclient.grpc import service_pb2_grpc
 
 from millrace.models.common.errors import InputError, MillraceError, TransientError, WorkError
 from millrace.models.common.installation import Endpoint
-from millrace.serving.triton.language.silent_calls import SILENCE_SECONDS, Pulse, Silence, Target
+from millrace.serving.triton.language.call_watchdog import SILENCE_SECONDS, Pulse, Silence, Target
 from millrace.serving.triton.language.stream_request import (
     NO_SUCH,
     Messages,

@@ -18,8 +18,8 @@ from millrace.serving.release.golden_batch import TOLERANCE
 from millrace.serving.triton.client import TritonClient
 from millrace.serving.triton.repository import one_line
 from millrace.tasks.compare import first_rows, split_rows
-from millrace.tasks.kept import certificate_of, certified_snapshot, pipeline_of
 from millrace.tasks.progress import bar, log
+from millrace.tasks.version_documents import certificate_of, certified_snapshot, pipeline_of
 
 OTHERWISE = 0.005
 """Share of the test split that another processor's rounding may answer otherwise."""

@@ -11,8 +11,8 @@ from millrace.models.registry.version_files import GraphPackage, Package
 from millrace.serving.release.golden_batch import GoldenBatch
 from millrace.serving.triton.version_folder import Artifact
 from millrace.tasks.compare import metric_of
-from millrace.tasks.kept import certificate_of, pipeline_of
 from millrace.tasks.reports.run_report import certificate_table
+from millrace.tasks.version_documents import certificate_of, pipeline_of
 from millrace.tasks.version_evidence import Measured
 
 

@@ -10,7 +10,7 @@ from millrace.export.language.variant_folder import FormFolder
 from millrace.export.language_certificate import LanguageCertificate
 from millrace.export.live_stage import LiveStage
 from millrace.export.openvino.decoder_attention import number_of
-from millrace.export.vllm.vllm_place import lacking_vllm
+from millrace.export.vllm.vllm_python import lacking_vllm
 from millrace.models.common.errors import InputError
 from millrace.models.common.installation import Installation
 from millrace.models.common.subprocess_runner import Limits
@@ -19,11 +19,15 @@ from millrace.models.language.held_out import HELD_OUT_TOKENS
 from millrace.models.registry.version_files import LanguagePackage, ModelVersion
 from millrace.serving.release.golden_prompts import INEXACT, GoldenPrompts, difference, same_words
 from millrace.serving.triton.client import TritonClient
-from millrace.tasks.kept import certified_snapshot, language_certificate_of, pipeline_of
 from millrace.tasks.kinds.language.held_out import pieces_of
 from millrace.tasks.kinds.language.language_evidence import LanguageEvidence
 from millrace.tasks.kinds.language.language_train import sequences_of
 from millrace.tasks.progress import bar, log
+from millrace.tasks.version_documents import (
+    certified_snapshot,
+    language_certificate_of,
+    pipeline_of,
+)
 
 IN_FLIGHT = 32
 ROUNDING, OTHERWISE = 1e-4, 0.005

@@ -18,9 +18,9 @@ from millrace.models.registry.mlflow_registry import registry_of
 from millrace.models.registry.version_files import LanguagePackage, Package
 from millrace.serving.release.golden_prompts import GoldenPrompts
 from millrace.serving.triton.version_folder import Artifact
-from millrace.tasks.kept import language_certificate_of, pipeline_of
 from millrace.tasks.kinds.language.draft_model import draft_of
 from millrace.tasks.kinds.language.language_report import forms_table
+from millrace.tasks.version_documents import language_certificate_of, pipeline_of
 from millrace.tasks.version_evidence import Measured
 
 SAME = ("millrace.dataset_digest", "millrace.tokenizer_digest")

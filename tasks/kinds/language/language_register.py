@@ -12,7 +12,7 @@ from millrace.models.registry.gates import Promotion
 from millrace.models.registry.mlflow_registry import registry_of
 from millrace.models.registry.tracking import TrackedRun
 from millrace.models.registry.version_files import ModelVersion
-from millrace.tasks.kinds.language.base_model import base_tags
+from millrace.tasks.kinds.language.fetch_base import base_tags
 from millrace.tasks.kinds.language.language_report import (
     baselines_table,
     forms_table,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from prefect.artifacts import create_markdown_artifact
 
 from millrace.export.select import pareto
-from millrace.tasks.kinds.language.base_model import BASE_TAG
+from millrace.tasks.kinds.language.fetch_base import BASE_TAG
 from millrace.tasks.progress import log
 from millrace.tasks.reports.run_report import key_of, table
 

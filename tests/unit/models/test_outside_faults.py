@@ -12,7 +12,7 @@ from mlflow.exceptions import MlflowException
 from ray.exceptions import NodeDiedError
 
 from millrace.models.common.errors import InputError, MillraceError
-from millrace.models.common.outside_faults import is_of_the_disk, outside_fault
+from millrace.models.common.external_errors import is_of_the_disk, outside_fault
 
 
 def raised_from(outer: Exception, cause: Exception) -> Exception:

@@ -13,8 +13,8 @@ from onnx import TensorProto, helper
 
 from millrace.models.common.digest import digest_of
 from millrace.models.common.errors import InputError, MillraceError, TransientError, WorkError
+from millrace.models.common.external_errors import is_of_the_disk
 from millrace.models.common.installation import Installation
-from millrace.models.common.outside_faults import is_of_the_disk
 from millrace.models.inference.features import Encoding, Feature
 from millrace.models.registry.artifact_store import StoredFolder
 from millrace.models.registry.mlflow_registry import CHALLENGER, CHAMPION, Registry

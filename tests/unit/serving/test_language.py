@@ -6,8 +6,8 @@ import pytest
 
 from millrace.models.common.errors import InputError, TransientError, WorkError
 from millrace.models.config.language_spec import GenerationSpec
+from millrace.serving.triton.language.call_watchdog import Pulse, Silence
 from millrace.serving.triton.language.openvino_config import language_config
-from millrace.serving.triton.language.silent_calls import Pulse, Silence
 from millrace.serving.triton.language.stream_client import pulse_of
 from millrace.serving.triton.language.stream_request import (
     Piece,

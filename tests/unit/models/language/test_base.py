@@ -13,8 +13,8 @@ from millrace.models.common.errors import InputError
 from millrace.models.common.installation import Installation
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.config.training_spec import ModelSpec
-from millrace.models.language.base import fetched_base, pinned_base
 from millrace.models.language.base_checkpoint import ARTIFACT, CHECKPOINT_TAG, checkpoint_digest
+from millrace.models.language.base_version import fetched_base, pinned_base
 from millrace.models.registry.mlflow_registry import Registry, registry_of
 from millrace.models.registry.signing import SigningKeys
 from millrace.models.registry.tracking import TrackedRun, tracked_run

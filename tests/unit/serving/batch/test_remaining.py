@@ -6,7 +6,7 @@ import pyarrow.fs
 from millrace.models.data.sources.find_files import File
 from millrace.serving.batch.input.input_pieces import TextPiece
 from millrace.serving.batch.job import FILE_ROWS
-from millrace.serving.batch.remaining import load_of, remaining
+from millrace.serving.batch.remaining_work import load_of, remaining
 
 FILE = File(pyarrow.fs.LocalFileSystem(), "/in.csv", 100, None)
 PIECES = tuple(TextPiece(FILE, number) for number in range(3))
