@@ -7,8 +7,7 @@ from pathlib import Path
 from millrace.export.language.text_loss import pieces_loss
 from millrace.export.language.token_pieces import TokenPieces
 from millrace.export.language.variant_folder import FormFolder
-from millrace.export.language_certificate import LanguageCertificate
-from millrace.export.live_stage import LiveStage
+from millrace.export.language_certificate import LanguageCertificate, LiveStage
 from millrace.export.openvino.decoder_attention import number_of
 from millrace.export.vllm.vllm_python import lacking_vllm
 from millrace.models.common.errors import InputError

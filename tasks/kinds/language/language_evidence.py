@@ -5,8 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from millrace.export.language.text_loss import TextLoss, text_loss
-from millrace.export.language_certificate import LanguageCertificate
-from millrace.export.live_stage import LiveStage
+from millrace.export.language_certificate import LanguageCertificate, LiveStage
 from millrace.export.openvino.decoder_attention import number_of
 from millrace.models.common.errors import InputError
 from millrace.models.common.hardware import this_machine

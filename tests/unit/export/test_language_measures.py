@@ -23,8 +23,7 @@ from millrace.export.language.transformers_reference import (
 )
 from millrace.export.language.variant_folder import NEEDED, FormFolder
 from millrace.export.language_candidate import LanguageCandidate, LanguageStage
-from millrace.export.language_certificate import LanguageCertificate, certified
-from millrace.export.live_stage import LiveStage
+from millrace.export.language_certificate import LanguageCertificate, LiveStage, certified
 from millrace.export.openvino.decoder_attention import (
     Attended,
     Attention,
