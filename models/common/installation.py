@@ -11,6 +11,7 @@ from tempfile import TemporaryFile
 from urllib.parse import urlsplit
 
 from millrace.models.common.errors import WorkError
+from millrace.models.common.home_version import require_version
 
 EMBEDDED = "local"
 """The address of the Ray that starts and ends with a command."""
@@ -120,11 +121,13 @@ class Installation:
         """Create the home folder (mode 0700) and its parts, and return self.
 
         Raises:
+            InputError: the home has a layout that this code does not read.
             WorkError: the folder cannot be created or written.
         """
         try:
             self.home.mkdir(parents=True, exist_ok=True)
             self.home.chmod(0o700)
+            require_version(self.home)
             parts = (self.artifacts, self.model_repository, self.logs, self.run, self.staging)
             for folder in parts:
                 folder.mkdir(exist_ok=True)

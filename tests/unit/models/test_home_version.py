@@ -1,0 +1,44 @@
+from pathlib import Path
+
+import pytest
+
+from millrace.models.common.errors import InputError
+from millrace.models.common.home_version import FILE, NEWEST
+from millrace.models.common.installation import Installation
+
+
+def prepared(home: Path) -> Path:
+    return Installation(home, "", str(home / "tables")).prepared().home
+
+
+def test_a_new_home_has_the_newest_layout_and_is_private(tmp_path: Path) -> None:
+    file = prepared(tmp_path / "home") / FILE
+    assert file.read_text() == f"{NEWEST}\n"
+    assert file.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_home_from_before_there_was_a_version_gets_one(tmp_path: Path) -> None:
+    (tmp_path / "mlflow.db").touch()
+    assert (prepared(tmp_path) / FILE).read_text() == f"{NEWEST}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (f"{NEWEST + 1}\n", "was made by a newer Millrace"),
+        ("0\n", "was made by an older Millrace"),
+        ("", "does not say which layout"),
+        ("one", "does not say which layout"),
+        ("-1", "does not say which layout"),
+        ("\u0661", "does not say which layout"),
+    ],
+)
+def test_a_home_of_another_layout_is_refused_and_left_as_it_is(
+    tmp_path: Path, text: str, said: str
+) -> None:
+    (tmp_path / FILE).write_text(text)
+    with pytest.raises(InputError, match=said) as caught:
+        prepared(tmp_path)
+    assert "MILLRACE_HOME" in str(caught.value)
+    assert [path.name for path in tmp_path.iterdir()] == [FILE]
+    assert (tmp_path / FILE).read_text() == text
