@@ -320,6 +320,40 @@ def sign(
 
 
 @app.command()
+def backup(
+    file: Annotated[Path, typer.Argument(help="The file to write, such as home.tar.gz.")],
+    as_json: AsJson = False,
+) -> None:
+    """Write the home into one file, also while `up` runs: versions, tables, keys, histories."""
+    from millrace.flows.cli.backup import back_up
+
+    console.set_up_logging()
+    made = back_up(settings.load().home, file)
+    if as_json:
+        console.print_json(made)
+        return
+    _say(f"{made.files:,} files, {made.size_bytes:,} bytes of {made.home} are in {made.file}")
+    console.print_hint("it holds the home's keys: keep it as private as the home")
+
+
+@app.command()
+def restore(
+    file: Annotated[Path, typer.Argument(help="What `millrace backup` wrote.")],
+    as_json: AsJson = False,
+) -> None:
+    """Put the home of a backup back to where it was, whole or not at all."""
+    from millrace.flows.cli.backup import restore as put_back
+
+    console.set_up_logging()
+    found = put_back(settings.load().home, file)
+    if as_json:
+        console.print_json(found)
+        return
+    _say(f"{found.home} is as it was at {found.made}")
+    console.print_hint("millrace up, and millrace release, which brings Triton to its aliases")
+
+
+@app.command()
 def history(
     model: Annotated[str, typer.Argument(help="A registered model.")],
     limit: Annotated[int, typer.Option(min=1, help="Releases to print, the newest.")] = 20,
