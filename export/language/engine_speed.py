@@ -8,7 +8,7 @@ from statistics import median
 from typing import Any
 
 from millrace.models.common.arrays import Array
-from millrace.models.common.generation import greedy_config, prompt_ids
+from millrace.models.common.language_generation import greedy_config, prompt_ids
 
 STREAMS = (1, 8, 32)
 CACHE_GIB = 1

@@ -17,7 +17,7 @@ from millrace.export.language.variant_folder import FormFolder
 from millrace.export.openvino.quiet_openvino import send_nothing
 from millrace.export.vllm.vllm_engine import VllmEngine
 from millrace.models.common.errors import TransientError, WorkError
-from millrace.models.common.generation import ends_of, greedy_config, prompt_ids, shown_ids
+from millrace.models.common.language_generation import ends_of, greedy_config, prompt_ids, shown_ids
 from millrace.models.common.subprocess_runner import Limits, run_apart
 
 if TYPE_CHECKING:

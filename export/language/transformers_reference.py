@@ -20,7 +20,7 @@ from numpy.lib.format import open_memmap
 from millrace.export.language.token_pieces import TokenPieces, prompt_lengths
 from millrace.models.common.arrays import Array
 from millrace.models.common.errors import TransientError, WorkError
-from millrace.models.common.generation import ids_of
+from millrace.models.common.language_generation import ids_of
 from millrace.models.common.quiet import quiet
 from millrace.models.common.subprocess_runner import Limits, run_apart
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from millrace.models.common.errors import InputError
-from millrace.models.common.generation import MAX_TOKENS
+from millrace.models.common.language_generation import MAX_TOKENS
 from millrace.models.registry.version_files import LanguagePackage
 from millrace.serving.triton.client import TritonClient
 from millrace.serving.triton.language.stream_request import Piece, Sampling, joined

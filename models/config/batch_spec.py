@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from cronsim import CronSim, CronSimError
 from pydantic import AfterValidator, Field
 
-from millrace.models.common.generation import MAX_TOKENS
+from millrace.models.common.language_generation import MAX_TOKENS
 from millrace.models.config.dataset_spec import Names
 from millrace.models.config.spec import Spec
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from millrace.models.common.errors import WorkError
-from millrace.models.common.generation import ids_of
+from millrace.models.common.language_generation import ids_of
 from millrace.models.common.quiet import quiet_transformers
 from millrace.models.language.lora import merged
 from millrace.models.language.recipe import DecoderSpec

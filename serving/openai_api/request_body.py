@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from pydantic_core import from_json
 
 from millrace.models.common.errors import nearest
-from millrace.models.common.generation import MAX_TOKENS
+from millrace.models.common.language_generation import MAX_TOKENS
 from millrace.serving.openai_api.error_response import Refusal
 from millrace.serving.openai_api.request_fields import (
     IGNORED,

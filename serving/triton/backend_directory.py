@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from millrace.models.common import generation
+from millrace.models.common import language_generation
 from millrace.models.common.errors import WorkError
 
 OURS = Path(__file__).with_name("backends")
-SHARED = Path(generation.__file__)
+SHARED = Path(language_generation.__file__)
 """What the backend of language models has a copy of."""
 
 

@@ -1,7 +1,7 @@
 """Which job scores with a version, by the kind of model that it is."""
 
-from millrace.models.common.generation import chat_template_of
 from millrace.models.common.installation import Installation
+from millrace.models.common.language_generation import chat_template_of
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.data.schema import Column
 from millrace.models.inference.language_engine import engine_of

@@ -23,8 +23,8 @@ import pytest
 from openvino import opset13 as ops
 
 from millrace.models.common.errors import InputError, TransientError
-from millrace.models.common.generation import MAX_TOKENS
 from millrace.models.common.installation import Endpoint, Installation
+from millrace.models.common.language_generation import MAX_TOKENS
 from millrace.models.config.language_spec import GenerationSpec
 from millrace.serving.triton import server as triton
 from millrace.serving.triton.client import TritonClient

@@ -12,7 +12,7 @@ from millrace.export.language.engine_speed import EXACT
 from millrace.export.language.golden_texts import answered
 from millrace.export.language.transformers_reference import split_texts
 from millrace.export.openvino.from_checkpoint import write_exact_form
-from millrace.models.common.generation import chat_template_of
+from millrace.models.common.language_generation import chat_template_of
 from millrace.models.data.sources.source import Chunk
 from millrace.models.language.corpus.tokenizer_folder import LanguageTokenizer
 from millrace.serving.batch.input.reader import parted

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from millrace.models.common.errors import WorkError
-from millrace.models.common.generation import ends_of, greedy_config, prompt_ids, shown_ids
+from millrace.models.common.language_generation import ends_of, greedy_config, prompt_ids, shown_ids
 from millrace.serving.batch.prompts.prompt_rows import Sampling
 
 NO_ROOM = "the engine's cache has no room for the answer"

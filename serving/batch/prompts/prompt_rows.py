@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millrace.models.common.errors import WorkError
-from millrace.models.common.generation import MAX_TOKENS, ChatTemplate, TemplateRefusal
+from millrace.models.common.language_generation import MAX_TOKENS, ChatTemplate, TemplateRefusal
 from millrace.models.data.coerce import Cast, cast
 from millrace.models.data.messages import Message, is_list_of_structs, parsed
 from millrace.models.data.row_checks import as_json

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from millrace.models.common.generation import ends_of, greedy_config, prompt_ids, shown_ids
+from millrace.models.common.language_generation import ends_of, greedy_config, prompt_ids, shown_ids
 from millrace.models.inference.language_engine import own_properties
 from millrace.serving.triton.language.draft_files import DRAFT
 

@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from millrace.models.common import generation
+from millrace.models.common import language_generation
 from millrace.serving.triton import backend_directory
 from tests.language_model import byte_tokenizer
 
@@ -18,7 +18,7 @@ TEXTS = ("né 😀 日本語 \0 plain", "\ufffd said \ufffd\ufffd", "", "👩‍
 
 def module(name: str) -> ModuleType:
     """Import a file of the backend as the backend itself does, by its bare name."""
-    sys.modules.setdefault("language_generation", generation)  # it has a copy beside it
+    sys.modules.setdefault("language_generation", language_generation)  # it has a copy beside it
     sys.path.insert(0, str(FOLDER))
     try:
         return importlib.import_module(name)
@@ -130,7 +130,7 @@ def test_templates_come_from_either_file(tmp_path) -> None:
 def test_a_template_can_do_no_harm() -> None:
     for source in ("{{ ''.__class__.__mro__ }}", "{{ messages.append(1) }}"):
         with pytest.raises(refused.Refused, match="does not take these messages$"):
-            chat.Template(generation.ChatTemplate(source)).prompt([])
+            chat.Template(language_generation.ChatTemplate(source)).prompt([])
 
 
 def test_what_drafts_is_in_the_version_and_not_in_the_configuration(tmp_path: Path) -> None:

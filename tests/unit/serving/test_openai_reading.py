@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from millrace.flows.cli import predict_text
-from millrace.models.common.generation import MAX_TOKENS
+from millrace.models.common.language_generation import MAX_TOKENS
 from millrace.models.config.batch_spec import SamplingSpec
 from millrace.serving.batch.prompts.prompt_rows import Sampling as OfBatch
 from millrace.serving.openai_api import request_body

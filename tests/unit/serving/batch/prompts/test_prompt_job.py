@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from millrace.models.common.errors import WorkError
-from millrace.models.common.generation import chat_template_of
+from millrace.models.common.language_generation import chat_template_of
 from millrace.models.data.schema import Column
 from millrace.models.data.sources.source import Chunk
 from millrace.serving.batch.input.reader import parted
