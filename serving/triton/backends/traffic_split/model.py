@@ -36,8 +36,8 @@ from typing import Any
 import triton_python_backend_utils as pb_utils
 from split_agreement import agreement  # type: ignore[import-not-found]
 from split_counters import Counters  # type: ignore[import-not-found]
-from split_crew import Crew  # type: ignore[import-not-found]
 from split_key import is_probe, share_of, sticky_value  # type: ignore[import-not-found]
+from split_threads import Crew  # type: ignore[import-not-found]
 
 WORKERS = 20
 CANDIDATE_CALLS = 12
