@@ -5,7 +5,6 @@ What it measured is one line of JSON on stdout; the answers go into the npz ANSW
 """
 
 import json
-import resource
 import sys
 import time
 from argparse import ArgumentParser
@@ -20,23 +19,8 @@ from millrace.export.onnx.conversions import batch_file
 from millrace.export.tensorrt.engine_file import SUFFIX
 from millrace.export.tensorrt.engine_session import EngineSession
 from millrace.models.common.hardware import this_machine
+from millrace.models.common.memory_limit import peak_memory
 from millrace.models.inference.onnx_session import OnnxSession
-
-STATUS = Path("/proc/self/status")
-
-
-def peak_memory() -> int:
-    """Return the most bytes of memory that this process held at a time; a GPU's do not count.
-
-    `getrusage` is no use where there is another way: Linux counts in what the parent held at the
-    moment of the fork.
-    """
-    if STATUS.is_file():
-        lines = STATUS.read_text().splitlines()
-        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
-
 
 Session = OnnxSession | EngineSession
 

@@ -18,9 +18,9 @@ from millrace.export.language.transformers_reference import PIECES, TEXTS, read_
 from millrace.export.language.variant_folder import FormFolder
 from millrace.export.onnx.genai_engine import OnnxEngine
 from millrace.export.openvino.quiet_openvino import send_nothing
-from millrace.export.probe import peak_memory
 from millrace.export.vllm.vllm_engine import VllmEngine
 from millrace.models.common.errors import WorkError
+from millrace.models.common.memory_limit import peak_memory
 
 THREADS = "INFERENCE_NUM_THREADS"
 AnyEngine = Engine | OnnxEngine | VllmEngine

@@ -17,6 +17,7 @@ from millrace.models.common.errors import MillraceError
 
 DRIVER = Path("/dev/nvidiactl")
 """There where the NVIDIA driver is loaded."""
+STATUS = Path("/proc/self/status")
 
 
 def main() -> None:
@@ -39,6 +40,19 @@ def main() -> None:
 def limit_of_memory() -> int:
     """Return the resource whose limit holds memory here."""
     return resource.RLIMIT_DATA if DRIVER.exists() else resource.RLIMIT_AS
+
+
+def peak_memory() -> int:
+    """Return the most bytes of memory that this process held at a time; a GPU's do not count.
+
+    `getrusage` is no use where there is another way: Linux counts in what the parent held at the
+    moment of the fork.
+    """
+    if STATUS.is_file():
+        lines = STATUS.read_text().splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
 
 
 if __name__ == "__main__":
