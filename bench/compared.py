@@ -7,13 +7,12 @@ from pathlib import Path
 
 from bench.rounds import in_turn, ratio, timed
 from bench.row import Row
-from millrace.export.candidate import Candidate
-from millrace.export.certificate import Certificate
-from millrace.export.measure import Evidence
+from millrace.export.onnx.graph_certificate import GraphCandidate, GraphCertificate
+from millrace.export.onnx.graph_variants import FP32
+from millrace.export.onnx.measure_graph import Evidence
 from millrace.export.onnx.onnx_exporter import Exporter
-from millrace.export.variants import FP32
 from millrace.models.inference.onnx_session import OnnxSession
-from millrace.tasks.reports.run_report import candidates_table
+from millrace.tasks.kinds.graph.graph_report import candidates_table
 
 ROUNDS = 9
 SECONDS = 0.6
@@ -33,13 +32,13 @@ class Compared:
     """
 
     ratio: float
-    best: Candidate
-    fp32: Candidate
-    forms: tuple[Candidate, ...]
+    best: GraphCandidate
+    fp32: GraphCandidate
+    forms: tuple[GraphCandidate, ...]
     samples: dict[str, list[float]]
     table: str
 
-    def form(self, name: str) -> Candidate:
+    def form(self, name: str) -> GraphCandidate:
         """Return one form."""
         return next(each for each in self.forms if each.name == name)
 
@@ -54,21 +53,30 @@ def compared(exporter: Exporter, test: Evidence, dataset: str) -> Compared:
     best = max(int8, key=lambda each: each.speed.rows_per_second if each.speed else 0.0)
     batch = next(test.full())
 
-    def rows_per_second(form: Candidate) -> Callable[[], float]:
+    def rows_per_second(form: GraphCandidate) -> Callable[[], float]:
         session = OnnxSession(form.path or Path())
         return lambda: len(batch) / statistics.median(timed(lambda: session.answer(batch), SECONDS))
 
     a, b = in_turn(rows_per_second(best), rows_per_second(fp32), ROUNDS)
-    certificate = Certificate(
-        *("bench", best.name, best.digest, dataset, 0, "", len(test.target), len(test.golden)),
-        *("accuracy", exporter.spec.max_metric_loss, (), True),
+    certificate = GraphCertificate(
+        model="bench",
+        candidate=best.name,
+        digest=best.digest,
+        dataset=dataset,
+        dataset_version=0,
+        dataset_digest="",
+        passed=True,
+        test_rows=len(test.target),
+        golden_rows=len(test.golden),
+        metric_name="accuracy",
+        max_metric_loss=exporter.spec.max_metric_loss,
     )
     samples = {"int8_rows_per_s": a, "fp32_rows_per_s": b}
     table = candidates_table(found, certificate)
     return Compared(ratio(a, b), best, fp32, found, samples, table)
 
 
-def loss_of(form: Candidate) -> float:
+def loss_of(form: GraphCandidate) -> float:
     """Return the relative loss of the metric; NaN where it is not known."""
     loss = form.stage.metric_loss if form.stage else None
     return float("nan") if loss is None else loss

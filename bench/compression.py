@@ -32,7 +32,7 @@ from millrace.models.families.network import Served
 from millrace.models.inference.model_input import FEATURES
 from millrace.models.inference.onnx_session import OnnxSession
 from millrace.models.training.compression.distillation import Teacher
-from millrace.tasks.reports.run_report import table
+from millrace.tasks.reports.markdown import table
 
 SEEDS = (0, 1, 2)
 EPOCHS = (20, 40, 100)

@@ -23,7 +23,7 @@ from millrace.models.data.snapshots import Snapshot, scan
 from millrace.models.families.family import build_network
 from millrace.models.families.objective import Objective, objective_of
 from millrace.models.training.checkpoint import TrainState, save_checkpoint
-from millrace.models.training.loop import TrainJob
+from millrace.models.training.network_job import NetworkJob
 
 Rows = tuple[Tensor, Tensor]
 
@@ -38,7 +38,7 @@ class PlainJob:
         folder: takes the checkpoint, which each epoch replaces.
     """
 
-    job: TrainJob
+    job: NetworkJob
     snapshot: Snapshot
     folder: Path
 

@@ -1,7 +1,7 @@
 """P4 and F1: what int8 gives, on models that were trained, and on one that it breaks.
 
-Every form of `millrace.export.variants` is made and measured as a pipeline would; then the best
-int8 form and fp32 take turns in full batches, with one thread each.
+Every form of `export/onnx/graph_variants.py` is made and measured as a pipeline would; then the
+best int8 form and fp32 take turns in full batches, with one thread each.
 """
 
 import logging
@@ -21,7 +21,7 @@ from torch.nn import functional
 from bench.catalog import attempt
 from bench.compared import compared, loss_of, p4
 from bench.row import Row
-from millrace.export.measure import Evidence, gather_evidence
+from millrace.export.onnx.measure_graph import Evidence, gather_evidence
 from millrace.export.onnx.onnx_exporter import Exporter
 from millrace.models.common.arrays import Array
 from millrace.models.config.export_spec import ExportSpec, GraphForm

@@ -99,7 +99,7 @@ def started(places: Installation) -> dict[str, float]:
     for module in (
         "millrace.models.data.ingest",
         "millrace.models.training.trainer",
-        "millrace.export.measure",
+        "millrace.export.onnx.measure_graph",
         "onnxruntime",
     ):
         import_module(module)

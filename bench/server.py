@@ -16,9 +16,9 @@ from millrace.models.common.installation import Installation
 from millrace.models.config.serving_spec import ServingSpec
 from millrace.serving.triton import server
 from millrace.serving.triton.client import TritonClient
+from millrace.serving.triton.graph.triton_graph import artifact_of_graph, signature_of
 from millrace.serving.triton.model_config import latest, model_config
 from millrace.serving.triton.repository import Repository
-from millrace.serving.triton.version_folder import Artifact
 from tests.integration.ports import free_endpoint
 
 
@@ -31,10 +31,10 @@ class Bench:
 
     def serve(self, model: str, onnx: Path, serving: ServingSpec, *, batching: bool = True) -> None:
         """Serve a file as version 1 of a model."""
-        self.repository.stage(model, 1, Artifact.of_graph(onnx, digest_of(onnx)))
+        self.repository.stage(model, 1, artifact_of_graph(onnx, digest_of(onnx)))
         config = model_config(
             model,
-            self.repository.signature(model, 1),
+            signature_of(self.repository.artifact(model, 1)),
             serving,
             version_policy=latest(),
             dynamic_batching=batching,

@@ -15,8 +15,8 @@ from millrace.models.common.digest import digest_of
 from millrace.models.config.serving_spec import ServingSpec
 from millrace.serving.rollout.rollout import Split
 from millrace.serving.rollout.splitting import start_split
+from millrace.serving.triton.graph.triton_graph import artifact_of_graph
 from millrace.serving.triton.load_generator import measure
-from millrace.serving.triton.version_folder import Artifact
 
 ROUNDS = 9
 SECONDS = 1.0
@@ -33,7 +33,7 @@ def rows(wanted: Collection[str]) -> Iterator[Row]:
         bench.serve("plain", onnx, ServingSpec())
         for split in (CANARY, SHADOW):
             for version in (1, 2):
-                artifact = Artifact.of_graph(onnx, digest_of(onnx))
+                artifact = artifact_of_graph(onnx, digest_of(onnx))
                 bench.repository.stage(split.model, version, artifact)
             start_split(split, bench.repository, bench.client)
         for name, measure_row in measures.items():

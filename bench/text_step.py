@@ -18,9 +18,9 @@ from bench.pretrained import EXAMPLES, functions
 from bench.rounds import in_turn, quantile, ratio, timed
 from bench.row import Row
 from bench.server import Bench, own_server
-from millrace.export.measure import Evidence
+from millrace.export.onnx.graph_variants import FP32
+from millrace.export.onnx.measure_graph import Evidence
 from millrace.export.onnx.onnx_exporter import Exporter
-from millrace.export.variants import FP32
 from millrace.models.common.arrays import Array
 from millrace.models.common.digest import digest_of
 from millrace.models.config.export_spec import ExportSpec
@@ -31,10 +31,10 @@ from millrace.models.families.network import Served
 from millrace.models.families.objective import Classification
 from millrace.models.inference.features import Encoding, Feature
 from millrace.models.inference.tokenizer import learnt
+from millrace.serving.triton.graph.onnx_signature import TEXT, read_signature
+from millrace.serving.triton.graph.triton_graph import artifact_of_graph, signature_of
 from millrace.serving.triton.load_generator import measure
 from millrace.serving.triton.model_config import latest, model_config, to_text
-from millrace.serving.triton.onnx_graph import TEXT, read_signature
-from millrace.serving.triton.version_folder import Artifact
 
 ROUNDS = 9
 SECONDS = 1.0
@@ -81,10 +81,10 @@ def serve_both(bench: Bench, folder: Path, texts: list[str]) -> None:
     """Put the model on the server as one step, and as an ensemble."""
     onnx, tokenizer = small_bert(folder, texts)
     repository, root = bench.repository, bench.repository.root
-    repository.stage(STEP, 1, Artifact.of_graph(onnx, digest_of(onnx), LABELS, tokenizer=tokenizer))
+    repository.stage(STEP, 1, artifact_of_graph(onnx, digest_of(onnx), LABELS, tokenizer=tokenizer))
     graph = read_signature(onnx)
     serving, policy = ServingSpec(), latest()
-    signature = repository.signature(STEP, 1)
+    signature = signature_of(repository.artifact(STEP, 1))
     repository.write_config(model_config(STEP, signature, serving, version_policy=policy))
     bench.serve("graph", onnx, serving)
 

@@ -26,7 +26,7 @@ from millrace.models.config.training_spec import ModelSpec, TrainingSpec
 
 if TYPE_CHECKING:
     from millrace.models.data.snapshots import Snapshot
-    from millrace.models.training.loop import TrainJob
+    from millrace.models.training.network_job import NetworkJob
 
 TURNS = 13  # the first of them is thrown away: each side reads its rows in it
 EPOCHS = 3  # of a turn
@@ -63,8 +63,7 @@ def steady_epoch_time(places: Installation, turns: int = TURNS) -> Row:
         connected(places.ray_address, WORKERS),
         ddp.training(ddp.PlainJob(plainly, snapshot, plain_folder)),
     ):
-        shares = line.dataset.split
-        result = fit(on_ray, snapshot, shares, home / "ray", "bench", lambda _: None)
+        result = fit(on_ray, home / "ray", "bench", lambda _: None)
     a, b = (turn_times(_stamps_of(stamps, side), turns)[1:] for side in ("ray", "plain"))
     value = ratio(a, b)
     learning = [epoch["epoch_seconds"] for epoch in result.history]
@@ -132,19 +131,20 @@ def _turns(folder: Path, turns: int, *, leads: bool) -> dict[str, object]:
     }
 
 
-def _job(line: Pipeline, snapshot: "Snapshot", turns: dict[str, object]) -> "TrainJob":
+def _job(line: Pipeline, snapshot: "Snapshot", turns: dict[str, object]) -> "NetworkJob":
     from millrace.models.data import snapshots
     from millrace.models.inference.features import fit_encoding
-    from millrace.models.training.loop import TrainJob
+    from millrace.models.training.network_job import NetworkJob, Table
 
     shares = line.dataset.split
     encoding = fit_encoding(snapshot.schema, snapshots.scan(snapshot, "train", shares))
-    return TrainJob(
+    return NetworkJob(
         model=line.model.model_copy(update={"params": {**line.model.params, "turns": turns}}),
         training=line.training,
         encoding=encoding,
         folder=Path(__file__).parent,
         train_rows=snapshots.count_rows(snapshot, "train", shares),
+        table=Table(snapshot, shares),
     )
 
 

@@ -1,72 +1,53 @@
-"""The certificate: what a model lost on its way from PyTorch to live serving.
+"""The certificate: what a model lost on its way from training to live serving.
 
-Every stage answers the same golden batch and the same test split. The difference is against
-PyTorch, the first stage; the metric's loss is relative to PyTorch's.
+Every stage answers the same golden requests and the same test split. Its difference, and its loss
+of the metric, are against the first stage: the model as it was trained.
 """
 
 import json
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Generic, Self
 
-import numpy as np
+from pydantic import TypeAdapter, ValidationError
 
-from millrace.models.common.arrays import Array
+from millrace.export.candidate import Candidate, P, S, Stage
 from millrace.models.common.bounded_files import bounded_json
 
 
 @dataclass(frozen=True)
-class Stage:
-    """One stage of the way.
+class CertifiedVariant(Generic[S, P]):
+    """One candidate, as it was measured.
 
     Attributes:
-        name: `pytorch`, the name of a candidate, or `triton`.
-        golden_difference: largest absolute difference from PyTorch on the golden batch.
-        test_difference: the same on the test split; None where it was not run on it.
-        metric: task metric on the test split; None likewise.
-        metric_loss: relative loss of the metric against PyTorch; negative is a gain.
-        metric_low: lower end of the metric's 95% interval; so metric_high.
-        worst_class: the class with the lowest metric on its own rows; empty for a number.
-        worst_metric: that metric.
-        ties: GPU, driver, TensorRT and CUDA that it was measured with; empty without TensorRT.
-        size_bytes: size of its file; None where there is none, or it was not told.
+        name: of the candidate.
+        digest: sha256 over its files; empty if it could not be made.
+        stage: its distance from the model that was trained.
+        speed: on the machine of the certificate.
+        reason: why it was refused; None if it passed its gates.
     """
 
     name: str
-    golden_difference: float
-    test_difference: float | None = None
-    metric: float | None = None
-    metric_loss: float | None = None
-    metric_low: float | None = None
-    metric_high: float | None = None
-    worst_class: str = ""
-    worst_metric: float | None = None
-    ties: str = ""
-    size_bytes: int | None = None
+    digest: str = ""
+    stage: S | None = None
+    speed: P | None = None
+    reason: str | None = None
 
 
-@dataclass(frozen=True)
-class Certificate:
-    """The evidence that is kept with a model version as `certificate.json`.
+@dataclass(frozen=True, kw_only=True)
+class Header:
+    """What the certificate of every kind of model says.
 
     Attributes:
         model: registered model.
-        candidate: the form that was chosen.
-        digest: sha256 of the chosen `model.onnx`.
+        candidate: the variant that was chosen.
+        digest: sha256 of the chosen file, or over the files of the chosen folder.
         dataset: name of the dataset.
         dataset_version: snapshot that the test split is of.
         dataset_digest: digest of that snapshot.
-        test_rows: rows of the test split.
-        golden_rows: rows of the golden batch.
-        metric_name: what `metric` is.
-        max_metric_loss: the gate.
-        stages: in the order of the way.
-        passed: whether the chosen candidate held the gate.
-        machine: what the forms were measured on, in words.
+        passed: whether the chosen candidate passed its gates.
+        machine: what the candidates were measured on, in words.
         machine_kind: what machines share on which that choice holds.
-        reference: the registered version that this one is shown beside, measured as the stages
-            are: its teacher, or the model before it was compressed.
-        batch_sizes: rows of the requests that the golden batch was asked in, ascending.
-        constant: metric on the test split of always answering the same, the commonest class or the
-            mean; None in a certificate of before that was measured.
     """
 
     model: str
@@ -75,50 +56,58 @@ class Certificate:
     dataset: str
     dataset_version: int
     dataset_digest: str
-    test_rows: int
-    golden_rows: int
-    metric_name: str
-    max_metric_loss: float
-    stages: tuple[Stage, ...]
     passed: bool
     machine: str = ""
     machine_kind: str = ""
-    reference: Stage | None = None
-    batch_sizes: tuple[int, ...] = ()
-    constant: float | None = None
 
-    def stage(self, name: str) -> Stage | None:
-        """Return the stage of that name."""
-        return next((stage for stage in self.stages if stage.name == name), None)
 
-    def with_stage(self, stage: Stage) -> "Certificate":
-        """Return the certificate with a stage added, or replaced if it was there."""
-        others = tuple(known for known in self.stages if known.name != stage.name)
-        return replace(self, stages=(*others, stage))
+@dataclass(frozen=True, kw_only=True)
+class Certificate(Header):
+    """The evidence that is kept with a model version as `certificate.json`.
+
+    Each kind of model has a subclass, which adds what only it measures.
+
+    Attributes:
+        stages: in the order of the way; the model that was trained is the first.
+        forms: every candidate that was asked for, in their order; empty in a certificate of before
+            that was kept.
+    """
+
+    stages: tuple[Any, ...] = ()
+    forms: tuple[CertifiedVariant[Any, Any], ...] = ()
+
+    @property
+    def chosen(self) -> Stage | None:
+        """The stage of the chosen candidate; None if it was not measured."""
+        found: Stage | None = self.stage(self.candidate)
+        return found
+
+    def stage(self, name: str) -> Any:
+        """Return the stage of that name; None if there is none."""
+        candidates = (form.stage for form in self.forms if form.stage is not None)
+        return next((each for each in (*self.stages, *candidates) if each.name == name), None)
 
     def to_json(self) -> str:
         """Return the certificate as JSON."""
         return json.dumps(asdict(self), indent=1)
 
     @classmethod
-    def from_json(cls, text: str) -> "Certificate":
-        """Read what `to_json` wrote."""
-        values = bounded_json(text)
-        stages = tuple(Stage(**stage) for stage in values.pop("stages"))
-        reference = values.pop("reference", None)
-        values["batch_sizes"] = tuple(values.get("batch_sizes", ()))
-        return cls(**values, stages=stages, reference=Stage(**reference) if reference else None)
+    def from_json(cls, text: str) -> Self:
+        """Read what `to_json` wrote.
+
+        Raises:
+            ValueError: it is no certificate.
+        """
+        try:
+            return TypeAdapter(cls).validate_python(bounded_json(text))
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"]))
+            raise ValueError(f"{where}: {first['msg']}") from error
 
 
-def largest_difference(answers: Array, reference: Array) -> float:
-    """Return the largest absolute difference; infinite where an answer is not finite."""
-    if answers.shape != reference.shape or not np.isfinite(answers).all():
-        return float("inf")
-    return float(np.abs(answers.astype(np.float64) - reference).max(initial=0.0))
-
-
-def relative_loss(metric: float, reference: float) -> float:
-    """Return (reference − metric) ÷ |reference|: 0.01 means one percent worse."""
-    if reference == 0:
-        return 0.0 if metric >= 0 else float("inf")
-    return (reference - metric) / abs(reference)
+def certify_candidates(
+    candidates: Sequence[Candidate[S, P]],
+) -> tuple[CertifiedVariant[S, P], ...]:
+    """Return candidates without what holds on this machine alone: where their files are."""
+    return tuple(CertifiedVariant(c.name, c.digest, c.stage, c.speed, c.reason) for c in candidates)

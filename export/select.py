@@ -1,121 +1,125 @@
-"""Which forms of a language model are good enough, and which of them is served."""
+"""Which candidates are good enough, and which of them is served."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from millrace.export.candidate import MIB, NOISE
-from millrace.export.language.engine_speed import STREAMS
-from millrace.export.language.language_variants import EXACT_FORM
-from millrace.export.language_candidate import LanguageCandidate, LanguageStage
+from millrace.export.candidate import Candidate, P, S
 
-KINDS = ("metric", "latency", "throughput", "size")
+MIB = 2**20
+NOISE = 0.05
+"""Medians of the same variant on an idle machine differ by less, nearly always."""
+OBJECTIVES = ("metric", "latency", "throughput", "size")
 
 
 @dataclass(frozen=True)
 class Gates:
-    """What a form may lose.
+    """What a candidate may lose.
 
     Attributes:
-        max_perplexity_increase: relative to transformers'.
-        max_size_mib: of the folder; None for any.
+        max_loss: of the metric, relative.
+        loss_name: what is lost, in words.
+        max_size_mib: of its files; None for any.
+        smaller_is_better: of two metrics.
     """
 
-    max_perplexity_increase: float = 0.01
+    max_loss: float
+    loss_name: str = "metric loss"
     max_size_mib: float | None = None
+    smaller_is_better: bool = False
 
 
-def judged(candidate: LanguageCandidate, gates: Gates) -> LanguageCandidate:
-    """Return a measured candidate with the reason why it is refused, if it is."""
-    return replace(candidate, reason=_refusal(candidate, gates))
+def apply_gates(candidate: Candidate[S, P], gates: Gates) -> Candidate[S, P]:
+    """Return a measured candidate with the reason why it is refused, if it is.
 
-
-def beside_unigram(candidate: LanguageCandidate, unigram: float) -> LanguageCandidate:
-    """Return a form that held its gates with the reason why not, if it has learnt nothing.
-
-    Args:
-        candidate: judged.
-        unigram: perplexity on the test split of a model that looks at no other token.
+    A NaN fails every comparison, so each is written such that NaN is refused.
     """
-    stage = candidate.stage
-    if not candidate.passed or stage is None or stage.perplexity < unigram:
-        return candidate
-    reason = (
-        f"its perplexity of {stage.perplexity:,.1f} is no better than {unigram:,.1f}, that of a "
-        "model that looks at no other token"
-    )
-    return replace(candidate, reason=reason)
+    return replace(candidate, reason=candidate.reason or _refusal(candidate, gates))
 
 
-def _refusal(candidate: LanguageCandidate, gates: Gates) -> str | None:
-    """Return why a measured form is refused, or None; what is not finite is refused."""
+def _refusal(candidate: Candidate[S, P], gates: Gates) -> str | None:
     stage, size = candidate.stage, candidate.size_bytes / MIB
-    if stage is None or not math.isfinite(stage.perplexity) or not math.isfinite(stage.mean_kl):
+    if stage is None or not stage.is_finite:
         return "its answers are not finite"
-    if candidate.name == EXACT_FORM and (reason := inexact(stage)):
-        return reason
-    if not stage.perplexity_increase <= gates.max_perplexity_increase:
-        more = f"{stage.perplexity_increase:.2%}"
-        return f"its perplexity rises by {more}, more than {gates.max_perplexity_increase:.2%}"
+    if stage.loss is None or not stage.loss <= gates.max_loss:
+        loss = "unknown" if stage.loss is None else f"{stage.loss:.2%}"
+        return f"{gates.loss_name} {loss} is more than {gates.max_loss:.2%}"
     if gates.max_size_mib is not None and not size <= gates.max_size_mib:
         has = f"{size * 1024:,.0f} KiB" if size < 1 else f"{size:,.2f} MiB"
         return f"its {has} are more than export.max_size_mib, {gates.max_size_mib:g} MiB"
     return None
 
 
-def inexact(stage: LanguageStage) -> str | None:
-    """Return how the exact form differs from transformers, or None if it does not."""
-    if (alike := stage.greedy_equal + stage.greedy_ties) < max(stage.prompts, 1):
-        return f"it gives transformers' greedy tokens for {alike} of {stage.prompts} prompts"
-    if (other := stage.texts - stage.texts_equal) > 0:
-        return f"its tokenizer splits {other} of {stage.texts} texts otherwise"
-    return None
+def choose(
+    candidates: Sequence[Candidate[S, P]], objective: str, gates: Gates
+) -> Candidate[S, P] | None:
+    """Return the candidate to register, or None if none was measured with finite answers.
 
-
-def choose(candidates: Sequence[LanguageCandidate], objective: str) -> LanguageCandidate | None:
-    """Return the candidate that is best by the objective among those that passed, or None.
-
-    Among those as good as the best, but for the noise of a measurement, it is the one that was
-    named first.
+    It is the best one by the objective among those that passed; among those as good as the best,
+    but for the noise of a measurement, the one that the pipeline file names first. Where none
+    passed it is the nearest: the best one by the objective whose loss is within the gate, else the
+    one that lost least.
 
     Args:
-        candidates: measured and judged.
+        candidates: measured, the gates applied.
         objective: latency, throughput, size or metric.
+        gates: what they may lose.
     """
-    passed = [each for each in candidates if each.passed and each.is_served]
-    costs = [cost(candidate, objective) for candidate in passed]
+    served = [each for each in candidates if each.is_served and each.path is not None]
+    passed = [each for each in served if each.passed]
+    if not passed:
+        return _nearest(served, objective, gates)
+    costs = [cost(each, objective, gates) for each in passed]
     is_timed = objective in ("latency", "throughput")
-    as_good = min(costs, default=0.0) * (1 + NOISE if is_timed else 1)
-    return next((c for c, each in zip(passed, costs, strict=True) if each <= as_good), None)
+    limit = min(costs) * (1 + NOISE if is_timed else 1)
+    first = (each for each, of_it in zip(passed, costs, strict=True) if of_it <= limit)
+    return next(first, passed[0])
 
 
-def cost(candidate: LanguageCandidate, objective: str) -> float:
-    """Return what is to be small.
+def _nearest(
+    candidates: Sequence[Candidate[S, P]], objective: str, gates: Gates
+) -> Candidate[S, P] | None:
+    losses = [
+        (each.stage.loss, each)
+        for each in candidates
+        if each.stage is not None
+        and each.stage.is_finite
+        and each.stage.loss is not None
+        and math.isfinite(each.stage.loss)
+    ]
+    within = [each for loss, each in losses if loss <= gates.max_loss]
+    if within:
+        return min(within, key=lambda each: cost(each, objective, gates))
+    return min(losses, key=lambda pair: pair[0])[1] if losses else None
 
-    Latency is the time to the first token and of one more, milliseconds at one stream; throughput
-    is seconds by token at the most streams; size is bytes; metric is perplexity.
-    """
+
+def cost(candidate: Candidate[S, P], objective: str, gates: Gates) -> float:
+    """Return what is to be small: milliseconds, seconds by unit, bytes, or the metric's loss."""
     speed, stage = candidate.speed, candidate.stage
     if speed is None or stage is None:
         return math.inf
+    score = math.inf if stage.score is None else stage.score
     costs = {
         "latency": speed.latency_ms,
-        "throughput": 1 / speed.tokens_per_second[max(STREAMS)],
+        "throughput": 1 / speed.per_second,
         "size": float(candidate.size_bytes),
-        "metric": stage.perplexity,
+        "metric": score if gates.smaller_is_better or stage.score is None else -score,
     }
     return costs[objective]
 
 
-def pareto(candidates: Sequence[LanguageCandidate]) -> tuple[LanguageCandidate, ...]:
-    """Return the measured forms that no other one beats in all that an objective can be at once."""
-    measured = [each for each in candidates if each.speed and each.stage]
-    costs = {each.name: [cost(each, kind) for kind in KINDS] for each in measured}
+def pareto_front(candidates: Sequence[Candidate[S, P]], gates: Gates) -> frozenset[str]:
+    """Return the names of the measured candidates that no other one beats in every objective."""
+    costs = {
+        each.name: [cost(each, objective, gates) for objective in OBJECTIVES]
+        for each in candidates
+        if each.speed and each.stage
+    }
 
-    def beaten(name: str) -> bool:
+    def is_beaten(name: str) -> bool:
         return any(
             other != costs[name] and all(b <= a for a, b in zip(costs[name], other, strict=True))
             for other in costs.values()
         )
 
-    return tuple(each for each in measured if not beaten(each.name))
+    return frozenset(name for name in costs if not is_beaten(name))

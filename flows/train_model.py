@@ -1,6 +1,7 @@
 """Flow: from a dataset to a registered model."""
 
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -8,62 +9,71 @@ from typing import Any
 
 from prefect import flow
 
-from millrace.export.candidate import Candidate
-from millrace.export.certificate import Certificate
+from millrace.export.candidate import AnyCandidate
 from millrace.flows import environment, settings
 from millrace.flows.deployments.left_flow_runs import noted_flow_run
 from millrace.flows.services.starting import once_started
-from millrace.flows.train_language import LanguageOutcome, train_language
 from millrace.models.common.installation import Installation
 from millrace.models.common.ray_cluster import connected
-from millrace.models.config.family_keys import CAUSAL_LM
+from millrace.models.config.model_kind import ModelKind, kind_of_family
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.config.pipeline_file import load_pipeline, resolved_yaml
 from millrace.models.data.snapshots import Snapshot
 from millrace.models.families.pretrained import pinned
 from millrace.models.registry.gates import Promotion
-from millrace.models.registry.mlflow_registry import registry_of
 from millrace.models.registry.tracking import TrackedRun, check_reachable, tracked_run
 from millrace.models.registry.version_files import ModelVersion
 from millrace.tasks.export import export_candidates
 from millrace.tasks.ingest import ingest_dataset
+from millrace.tasks.kinds.steps import KindReport, steps_of
+from millrace.tasks.progress import recovery
 from millrace.tasks.promote import promote_version
-from millrace.tasks.reference_version import names_versions, pinned_versions
 from millrace.tasks.register import log_evidence, register_version
 from millrace.tasks.reports.run_report import publish_training
 from millrace.tasks.run_names import code_version, name_run
 from millrace.tasks.tracking_outage import await_mlflow, weights_named
-from millrace.tasks.train import train_workers
+from millrace.tasks.train import prepare_training, train_on_ray
 
 
 @dataclass(frozen=True)
 class TrainOutcome:
-    """What a run of the flow came to.
+    """The result of a run of the flow.
 
     Attributes:
         snapshot: what was learnt from.
-        candidates: the forms that were measured.
+        candidates: the variants that were measured.
         certificate: evidence of the chosen one.
         version: the registered version.
         promotion: its aliases, and why.
         run: the MLflow run.
-        recoveries: the epochs that were done at each recovery from a failure of workers.
+        recoveries: the epochs or steps that were done at each recovery from a failure of workers.
+        failures: the same in words.
+        report: what the kind of model shows of it.
+        gates: keys of the pipeline file that refuse a candidate.
     """
 
     snapshot: Snapshot
-    candidates: tuple[Candidate, ...]
-    certificate: Certificate
+    candidates: tuple[AnyCandidate, ...]
+    certificate: Any
     version: ModelVersion
     promotion: Promotion
     run: TrackedRun
     recoveries: tuple[int, ...]
+    failures: Sequence[str]
+    report: KindReport
+    gates: Sequence[str]
 
     def as_json(self) -> dict[str, Any]:
         """Return what `--json` prints: no column statistics, and no paths that are gone by then."""
         facts = ("name", "uri", "version", "digest", "rows", "created", "quarantined", "reasons")
         return {
             "snapshot": {name: getattr(self.snapshot, name) for name in facts},
-            "candidates": [replace(candidate, path=None) for candidate in self.candidates],
+            **self.report.json,
+            "candidates": [
+                # `is_engine` is the name that `is_served` had before version 0.2
+                {**vars(replace(each, path=None)), "is_engine": not each.is_served}
+                for each in self.candidates
+            ],
             "certificate": self.certificate,
             "version": self.version,
             "promotion": self.promotion,
@@ -73,9 +83,7 @@ class TrainOutcome:
 
 
 @flow(name="train_model", retries=0, persist_result=False, validate_parameters=False)
-def train_model(
-    pipeline_file: str, overrides: list[str] | None = None
-) -> TrainOutcome | LanguageOutcome:
+def train_model(pipeline_file: str, overrides: list[str] | None = None) -> TrainOutcome:
     """Ingest, train, export, certify, register and decide on the aliases.
 
     Args:
@@ -83,12 +91,12 @@ def train_model(
         overrides: `key=value` for single keys of it.
     """
     pipeline = load_pipeline(Path(pipeline_file), overrides or ())
+    kind = kind_of_family(pipeline.model.family)
     places = environment.apply(settings.load()).places()
     uri = places.tracking_uri
     once_started(places.run, uri, partial(check_reachable, uri))
     name_run(f"train {pipeline.name}", pipeline.name)
-    if names_versions(pipeline):
-        pipeline = pinned_versions(pipeline, registry_of(places))
+    pipeline = steps_of(kind).pin_versions(pipeline, places)
     snapshot = ingest_dataset(pipeline, places)
     with (
         noted_flow_run(places.run),
@@ -100,43 +108,42 @@ def train_model(
         run.log_params(pipeline.model_dump(mode="json"))
         run.log_text(resolved_yaml(pipeline), "pipeline.yaml")
         run.log_dataset(snapshot.name, snapshot.uri, snapshot.version, snapshot.digest)
-        if pipeline.model.family == CAUSAL_LM:
-            return train_language(pipeline, places, snapshot, run)
-        outcome = _train_and_register(pipeline, places, snapshot, run)
+        outcome = _train_and_register(kind, pipeline, places, snapshot, run)
+        publish_training(
+            pipeline.name,
+            places,
+            snapshot=snapshot,
+            report=outcome.report,
+            version=outcome.version,
+            promotion=outcome.promotion,
+            run=run,
+        )
     name_run(f"train {pipeline.name} {outcome.version.version}", pipeline.name)
-    publish_training(
-        pipeline,
-        places,
-        snapshot=outcome.snapshot,
-        candidates=outcome.candidates,
-        certificate=outcome.certificate,
-        version=outcome.version,
-        promotion=outcome.promotion,
-        run=outcome.run,
-    )
     return outcome
 
 
 def _train_and_register(
-    pipeline: Pipeline, places: Installation, snapshot: Snapshot, run: TrackedRun
+    kind: ModelKind, pipeline: Pipeline, places: Installation, snapshot: Snapshot, run: TrackedRun
 ) -> TrainOutcome:
-    trained = train_workers(pipeline, places, snapshot, run)
+    prepared = prepare_training(kind, pipeline, places, snapshot, run)
+    trained = train_on_ray(kind, places, prepared, run)
     with tempfile.TemporaryDirectory(dir=places.staging) as folder:
-        exported = export_candidates(
-            pipeline, snapshot, trained, Path(folder), places.timing_caches
-        )
+        exported = export_candidates(kind, pipeline, places, snapshot, trained, Path(folder))
         await_mlflow(places.tracking_uri)
-        log_evidence(pipeline, trained, exported, run)
+        report = log_evidence(kind, pipeline, snapshot, trained, exported, run)
         await_mlflow(places.tracking_uri)
-        version = register_version(pipeline, places, snapshot, exported, run)
+        version = register_version(kind, pipeline, places, snapshot, exported, report, run)
         await_mlflow(places.tracking_uri)
         promotion = promote_version(pipeline, places, exported, version)
     return TrainOutcome(
-        snapshot,
-        exported.candidates,
-        exported.certificate,
-        version,
-        promotion,
-        run,
-        trained.recoveries,
+        snapshot=snapshot,
+        candidates=exported.candidates,
+        certificate=exported.certificate,
+        version=version,
+        promotion=promotion,
+        run=run,
+        recoveries=trained.recoveries,
+        failures=[recovery(done, prepared.job.unit) for done in trained.recoveries],
+        report=report,
+        gates=kind.gates,
     )

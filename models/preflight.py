@@ -9,7 +9,7 @@ from contextlib import suppress
 from millrace.models.common.errors import InputError, TransientError
 from millrace.models.common.user_code import load
 from millrace.models.config.dataset_spec import DatasetSpec
-from millrace.models.config.family_keys import FAMILIES
+from millrace.models.config.model_kind import all_families, kind_of_family
 from millrace.models.config.model_uri import is_model_uri
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.data.infer_schema import feature_names
@@ -17,7 +17,6 @@ from millrace.models.data.sources.jsonl_source import JsonlSource
 from millrace.models.data.sources.open_source import open_source
 from millrace.models.data.sources.python_source import FunctionSource
 from millrace.models.data.sources.source import Source, broken_off, require_columns
-from millrace.models.data.text_target import require_fitting
 from millrace.models.families.pretrained import located
 
 
@@ -34,7 +33,7 @@ def preflight(pipeline: Pipeline) -> None:
     """
     with suppress(TransientError):
         _check_source(pipeline)
-    if pipeline.model.family not in FAMILIES:
+    if pipeline.model.family not in all_families():
         from millrace.models.families.family import family_of
 
         family_of(pipeline.model, pipeline.folder)
@@ -49,7 +48,8 @@ def _check_source(pipeline: Pipeline) -> None:
     spec = pipeline.dataset
     source = open_source(spec, pipeline.folder)
     spec = source.spec
-    require_fitting(spec, pipeline.model.family)
+    family = pipeline.model.family
+    kind_of_family(family).check_dataset(spec, family)
     if isinstance(source, FunctionSource):
         _require_function(source)
         return

@@ -1,36 +1,31 @@
 """Step: the last stage of a certificate: the live server, asked what it was certified to answer."""
 
-from typing import TYPE_CHECKING
-
 from millrace.models.common.errors import InputError
 from millrace.models.common.installation import Installation
 from millrace.models.registry.mlflow_registry import registry_of
 from millrace.models.registry.tracking import TrackedRun
-from millrace.models.registry.version_files import LanguagePackage, Package
+from millrace.models.registry.version_files import Package
 from millrace.serving.triton.client import TritonClient
-
-if TYPE_CHECKING:
-    from millrace.tasks.kinds.graph.graph_certify import LiveGraph
-    from millrace.tasks.kinds.language.language_certify import LiveLanguage
+from millrace.tasks.kinds.steps import LiveCertificate, steps_of
 
 LIVE_FILE = "certificate-live.json"
 """Beside the certificate, which the next release writes again."""
 
 
-def certify_live(places: Installation, model: str) -> "LiveGraph | LiveLanguage":
+def certify_live(places: Installation, model: str) -> LiveCertificate:
     """Ask the live version what it was certified to answer, and measure its files again.
 
-    The certificate with what was found is logged to the run that made the version.
+    The certificate with the live stage is logged to the run that made the version.
 
     Raises:
         InputError: the model is not served; its files are not those that were registered; or the
             snapshot is another one now.
         TransientError: Triton or MLflow does not answer.
-        WorkError: a language model does not answer.
+        WorkError: the model does not answer.
     """
     with TritonClient(places.triton[0]) as client:
         package = _live_package(places, client, model)
-        found = _asked(places, client, package)
+        found = steps_of(package.version.kind).certify(places, client, package)
     run = TrackedRun(places.tracking_uri, "", package.version.run_id)
     run.log_text(found.certificate.to_json(), LIVE_FILE)
     return found
@@ -46,14 +41,3 @@ def _live_package(places: Installation, client: TritonClient, model: str) -> Pac
         )
     registry = registry_of(places)
     return registry.fetch(registry.version(model, number))
-
-
-def _asked(
-    places: Installation, client: TritonClient, package: Package
-) -> "LiveGraph | LiveLanguage":
-    from millrace.tasks.kinds.graph.graph_certify import certify_graph
-    from millrace.tasks.kinds.language.language_certify import certify_language
-
-    if isinstance(package, LanguagePackage):
-        return certify_language(places, client, package)
-    return certify_graph(places, client, package.graph)

@@ -12,7 +12,7 @@ from millrace.models.registry.version_files import ModelVersion
 from millrace.serving.release.ledger import ledger_of
 from millrace.serving.release.plan import target
 from millrace.serving.release.release_state import standing_of
-from millrace.tasks.export import Exported
+from millrace.tasks.kinds.steps import Exported
 from millrace.tasks.progress import log
 from millrace.tasks.release import MlflowRegistry
 from millrace.tasks.retry import step
@@ -22,10 +22,21 @@ from millrace.tasks.retry import step
 def promote_version(
     pipeline: Pipeline, places: Installation, exported: Exported, version: ModelVersion
 ) -> Promotion:
-    """Set the aliases that the gates and `promotion` allow, and say why on the version."""
-    stage = exported.chosen.stage
-    metric = stage.metric if stage and stage.metric is not None else math.nan
-    return promote(pipeline, places, version, exported.chosen.reason, metric)
+    """Set the aliases that the gates and `promotion` allow, and say why on the version.
+
+    It is compared with the live version, as a release would compare it, or else with the champion
+    that is to be released. The same requirements decide as there.
+    """
+    stage, gates = exported.chosen.stage, exported.export.gates
+    score = None if stage is None else stage.score
+    return promote(
+        pipeline,
+        places,
+        version,
+        exported.chosen.reason,
+        math.nan if score is None else score,
+        smaller_is_better=gates.smaller_is_better,
+    )
 
 
 def promote(
@@ -37,16 +48,13 @@ def promote(
     *,
     smaller_is_better: bool = False,
 ) -> Promotion:
-    """Decide on a new version of any kind of model, and set its aliases.
-
-    It is held beside what is live, which a release will hold it beside, or else beside the champion
-    that is to be released. The same requirements decide as there.
+    """Decide on a new version, and set its aliases.
 
     Args:
         pipeline: says who promotes.
         places: where registry, release table and snapshots are.
         version: the new one.
-        refusal: why it did not hold its gates; None if it did.
+        refusal: why it did not pass its gates; None if it did.
         metric: its metric on the test split.
         smaller_is_better: of two metrics.
     """

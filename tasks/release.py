@@ -27,11 +27,11 @@ from millrace.serving.release.version_check import Expected
 from millrace.serving.release.version_tags import Tags
 from millrace.serving.triton.repository import Repository
 from millrace.serving.triton.version_folder import Artifact
+from millrace.tasks.kinds.certified import pipeline_of
+from millrace.tasks.kinds.steps import VersionEvidence, steps_of
 from millrace.tasks.progress import log
 from millrace.tasks.reports.run_report import release_table
 from millrace.tasks.retry import step
-from millrace.tasks.version_documents import pipeline_of
-from millrace.tasks.version_evidence import VersionEvidence, dossier_of
 
 
 @step(timeout_seconds=900)
@@ -144,7 +144,7 @@ class MlflowRegistry:
 
     def fetch(self, model: str, version: int) -> Artifact:
         """Bring a version to this machine, its digest checked."""
-        return self._dossier(model, version).artifact()
+        return self._evidence(model, version).artifact()
 
     def verify(self, model: str, version: int, previous: int | None) -> None:
         """Raise unless the version is what its pipeline requires of a champion."""
@@ -168,7 +168,7 @@ class MlflowRegistry:
         require = pipeline_of(package).promotion.require
         if unsigned:  # whoever made it wrote its pipeline file too
             require = trust.owners_requirement(model)
-        measured = self._dossier(model, version).measured()
+        measured = self._evidence(model, version).measured()
         incumbent = None
         compared = previous not in (None, version) and require.max_metric_drop is not None
         if compared and previous is not None and self.tags(model, previous) is not None:
@@ -192,7 +192,7 @@ class MlflowRegistry:
         """Return another version beside this one; None if it was deleted."""
         if (tags := self.tags(model, other)) is None:
             return None
-        name, metric = self._dossier(model, version).measured().name, None
+        name, metric = self._evidence(model, version).measured().name, None
         size: int | None = None
         with suppress(InputError):  # another tool's, or its files are gone
             files = self._package(model, other).files.values()
@@ -203,7 +203,7 @@ class MlflowRegistry:
 
     def expected(self, model: str, version: int) -> Expected:
         """Return what the version must answer, and what was certified of it."""
-        return self._dossier(model, version).expected()
+        return self._evidence(model, version).expected()
 
     def rollout(self, model: str, version: int) -> RolloutSpec:
         """Return how the version comes to all traffic: at once where its files say nothing."""
@@ -239,7 +239,7 @@ class MlflowRegistry:
         with suppress(InputError):  # it may have been refused for having no certificate
             difference = release.evidence.get("difference")
             live = None if difference is None else float(str(difference))
-            evidence, certificate = self._dossier(release.model, release.version).told(live)
+            evidence, certificate = self._evidence(release.model, release.version).describe(live)
             if live is not None:
                 run.log_text(certificate, "certificate.json")
             texts.insert(0, evidence)
@@ -254,15 +254,16 @@ class MlflowRegistry:
 
     def _measured(self, model: str, version: int, live: int) -> float | None:
         try:
-            return self._dossier(model, version).metric_of(self._package(model, live))
+            return self._evidence(model, version).metric_of(self._package(model, live))
         except (MillraceError, KeyError) as error:
             if isinstance(error, MillraceError) and error.transient:
                 raise
             log.warning("version %s cannot be compared: %s", live, error)
             return None
 
-    def _dossier(self, model: str, version: int) -> VersionEvidence:
-        return dossier_of(self._package(model, version), self.places)
+    def _evidence(self, model: str, version: int) -> VersionEvidence:
+        package = self._package(model, version)
+        return steps_of(package.version.kind).evidence(package, self.places)
 
     def _package(self, model: str, version: int) -> Package:
         """Return a version's files; their digest is checked once in a release."""

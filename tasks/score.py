@@ -17,13 +17,14 @@ from millrace.models.common.errors import InputError
 from millrace.models.common.installation import EMBEDDED, Installation
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.data.schema import Column
-from millrace.models.data.snapshots import open_snapshot
+from millrace.models.data.snapshots import Snapshot, open_snapshot
 from millrace.models.data.sources.find_files import plain
 from millrace.models.registry.mlflow_registry import registry_of
 from millrace.models.registry.tracking import TrackedRun, tracked_run
 from millrace.models.registry.version_files import ModelVersion, Package
 from millrace.serving.batch.fingerprint import fingerprint_of
 from millrace.serving.batch.input.find_input import Input, open_input
+from millrace.serving.batch.job import Job
 from millrace.serving.batch.monitoring.batch_report import BatchReport
 from millrace.serving.batch.monitoring.progress_counter import Told
 from millrace.serving.batch.monitoring.throughput import Sample
@@ -35,9 +36,9 @@ from millrace.serving.triton.repository import Repository
 from millrace.tasks import progress
 from millrace.tasks.batch.agreement_sample import LiveCheck
 from millrace.tasks.batch.batch_run import DATE, EXPERIMENT, FINGERPRINT, BatchRun, is_told
-from millrace.tasks.batch.choose_job import AnyJob, job_of
-from millrace.tasks.batch.drift_reference import learnt_from, watched
+from millrace.tasks.batch.drift_reference import learnt_from
 from millrace.tasks.batch.drift_report import Emit, Event, tell_drift
+from millrace.tasks.kinds.steps import KindSteps, steps_of
 from millrace.tasks.progress import log
 from millrace.tasks.release import MlflowRegistry
 from millrace.tasks.retry import step
@@ -103,7 +104,8 @@ def scored(
         choice.reason,
     )
     package = registry_of(places, pipeline).fetch(chosen)
-    job = job_of(pipeline, package, places, _held(pipeline, places))
+    steps = steps_of(chosen.kind)
+    job = steps.batch_job(pipeline, package, places, _held(pipeline, places))
     named = named_input(pipeline, source, date) or _dataset_table(pipeline, places)
     found = open_input(plain(named), job)
     target = Target(
@@ -113,16 +115,21 @@ def scored(
     )
     report = done_before(found, job, target)
     if report is None:
-        job = watched(job, learnt_from(chosen, places))
+        job = _with_bins(steps, job, learnt_from(chosen, places))
         report = _tracked(pipeline, places, package, found, job, target, telling, choice)
     elif not is_told(places, f"{pipeline.name}{EXPERIMENT}", report):
-        job = watched(job, learnt_from(chosen, places))
+        job = _with_bins(steps, job, learnt_from(chosen, places))
         _tell_late(pipeline, places, job, report, telling)
     if report.replaced and not report.unchanged:
         log.warning("%s held %s: these are replaced", report.date, report.replaced)
     if report.dead:
         log.warning("rows without a prediction: %s; see %s", report.dead, target.dead_letters)
     return report
+
+
+def _with_bins(steps: KindSteps, job: Job, snapshot: Snapshot | None) -> Job:
+    """Return the job with the distributions of the snapshot, if that is still there."""
+    return job if snapshot is None else steps.with_bins(job, snapshot)
 
 
 def chosen_version(
@@ -168,7 +175,7 @@ def _tracked(
     places: Installation,
     package: Package,
     found: Input,
-    job: AnyJob,
+    job: Job,
     target: Target,
     telling: RunReporter,
     choice: Choice,
@@ -196,7 +203,7 @@ def _tracked(
 
 
 def _tell_late(
-    pipeline: Pipeline, places: Installation, job: AnyJob, report: BatchReport, telling: RunReporter
+    pipeline: Pipeline, places: Installation, job: Job, report: BatchReport, telling: RunReporter
 ) -> None:
     """Tell of a job whose process died after its commit, and before it had told."""
     with _run_of(pipeline, places, report.date, report.fingerprint, telling) as run:
@@ -218,7 +225,7 @@ def _run_of(
 
 
 def _tell_drift(
-    run: TrackedRun, pipeline: Pipeline, job: AnyJob, report: BatchReport, telling: RunReporter
+    run: TrackedRun, pipeline: Pipeline, job: Job, report: BatchReport, telling: RunReporter
 ) -> None:
     every = (*job.bins, *job.output_bins)
     tell_drift(run, report, every, pipeline.batch.max_drift, telling.emit)

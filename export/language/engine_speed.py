@@ -46,6 +46,11 @@ class LanguageSpeed:
         """Time to the first token and of one more, at one stream."""
         return self.time_to_first_token_ms + self.ms_per_token
 
+    @property
+    def per_second(self) -> float:
+        """New tokens per second at the most streams."""
+        return self.tokens_per_second[max(STREAMS)]
+
 
 @dataclass(frozen=True)
 class Continuation:

@@ -1,17 +1,19 @@
-"""Makes and measures the forms of one trained language model, one at a time.
+"""Makes and measures the variants of one trained language model, one at a time."""
 
-Each is made and measured by programs in processes of their own, with limits: one that hangs,
-crashes or eats memory is a row with its reason, and the others go on.
-"""
-
-import shlex
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
+from millrace.export.conversion_programs import (
+    CALIBRATION,
+    DRAFT,
+    ConversionPrograms,
+    measure_candidate,
+)
 from millrace.export.language import conversions
+from millrace.export.language.language_certificate import LanguageCandidate, LanguageStage
 from millrace.export.language.language_variants import (
     CHECKPOINT,
     EXACT_FORM,
@@ -23,18 +25,27 @@ from millrace.export.language.measure_language import exactness_of, measure, pro
 from millrace.export.language.token_pieces import Held, TokenPieces
 from millrace.export.language.transformers_reference import Reference, answered_apart
 from millrace.export.language.variant_folder import FormFolder
-from millrace.export.language_candidate import LanguageCandidate, LanguageStage
 from millrace.export.openvino.decoder_attention import number_of
-from millrace.export.select import Gates, inexact, judged
-from millrace.models.common.errors import InputError, MillraceError, TransientError, WorkError
-from millrace.models.common.subprocess_runner import Limits, run_apart
+from millrace.export.select import Gates, apply_gates
+from millrace.models.common.errors import InputError, WorkError
+from millrace.models.common.subprocess_runner import Limits
 
-COMMANDS = "commands.sh"
-CALIBRATION = "calibration.npz"
 REFERENCE = ".reference"
-DRAFT = ".draft"
-PROGRAMS = Path(conversions.__file__).parent
 PROGRAM_OF_EXACT = LANGUAGE_FORMS[EXACT_FORM].program
+
+
+def language_gates(
+    max_perplexity_increase: float = 0.01, max_size_mib: float | None = None
+) -> Gates:
+    """Return what a variant of a language model may lose.
+
+    Args:
+        max_perplexity_increase: relative to transformers'.
+        max_size_mib: of the folder; None for any.
+    """
+    return Gates(
+        max_perplexity_increase, "perplexity increase", max_size_mib, smaller_is_better=True
+    )
 
 
 @dataclass(frozen=True)
@@ -62,7 +73,7 @@ class LanguageExporter:
     threads: int
     candidates: Sequence[str]
     limits: Limits
-    gates: Gates = field(default_factory=Gates)
+    gates: Gates = field(default_factory=lambda: language_gates())
     groups: Groups = field(default_factory=Groups)
     held: Held = field(default_factory=Held)
     vllm_python: Path | None = None
@@ -99,9 +110,9 @@ class LanguageExporter:
             self.limits,
         )
 
-    @property
+    @cached_property
     def stage(self) -> LanguageStage:
-        """Transformers as the first stage of the certificate."""
+        """Transformers as the first stage of the certificate; known once it was asked."""
         return LanguageStage(
             "transformers", self.reference.perplexity, tokens=self.reference.tokens
         )
@@ -116,7 +127,7 @@ class LanguageExporter:
             WorkError: the exact form cannot be made, or does not answer.
         """
         if EXACT_FORM in self._stages:
-            return inexact(self._stages[EXACT_FORM])
+            return find_inexactness(self._stages[EXACT_FORM])
         known = self.reference
         told = probed(
             *(self.make(EXACT_FORM).path, self._reference),
@@ -126,7 +137,7 @@ class LanguageExporter:
             limits=self.limits,
         )
         stage = LanguageStage(EXACT_FORM, known.perplexity, **exactness_of(told))
-        return inexact(stage)
+        return find_inexactness(stage)
 
     def measured_candidates(self) -> Iterator[LanguageCandidate]:
         """Yield the row of every form that is asked for, one at a time.
@@ -152,16 +163,17 @@ class LanguageExporter:
             TransientError: the calibration text cannot be read.
         """
         served = name in LANGUAGE_FORMS and LANGUAGE_FORMS[name].is_served
-        try:
-            measured = replace(self.measured(name, self.make(name), reference), is_served=served)
-            found = judged(measured, self.gates)
+
+        def measured() -> LanguageCandidate:
+            found = self.measured(name, self.make(name), reference)
+            if name == EXACT_FORM and found.stage is not None and found.stage.is_finite:
+                found = replace(found, reason=find_inexactness(found.stage))
+            found = apply_gates(replace(found, is_served=served), self.gates)
             if LANGUAGE_FORMS[name].source == EXACT_FORM and found.passed and self.inexact:
                 return replace(found, reason=f"{EXACT_FORM}, its source: {self.inexact}")
             return found
-        except MillraceError as error:
-            if error.transient:  # the text's source, say: no fault of the form
-                raise
-            return LanguageCandidate(name, reason=error.what, is_served=served)
+
+        return measure_candidate(name, measured, is_served=served)
 
     def measured(self, name: str, form: FormFolder, reference: Reference) -> LanguageCandidate:
         """Measure a folder as the form of that name."""
@@ -229,11 +241,8 @@ class LanguageExporter:
             kept += ["--calibration", CALIBRATION]
         if form.program != PROGRAM_OF_EXACT:
             known = CHECKPOINT if from_checkpoint else source.name
-            self._keep_command(name, form, [known, name, *kept])
-        try:
-            run_apart(form.program, [source, draft, *options], self.limits, what="its conversion")
-        except TransientError as error:  # killed, for its memory as like as not
-            raise WorkError(error.what) from error
+            self.programs.keep(name, form.program, [known, name, *kept])
+        self.programs.run(form.program, [source, draft, *options])
 
     def _calibrating(self) -> Path:
         """Return the calibration text's file."""
@@ -242,28 +251,21 @@ class LanguageExporter:
             self.calibration().write(path)
         return path
 
-    def reproduction(self) -> tuple[Path, ...]:
-        """Return the programs, the commands and what they read; nothing was converted without."""
-        names = (PROGRAMS.name, COMMANDS, EXACT_FORM, CALIBRATION)
-        converted = (self.folder / COMMANDS).exists()
-        return tuple(p for n in names if converted and (p := self.folder / n).exists())
-
-    def _keep_command(self, name: str, form: LanguageForm, words: Sequence[str]) -> None:
-        """Keep the programs and the command that makes a form again, whatever becomes of it."""
-        copied = self.folder / PROGRAMS.name
-        if not copied.exists():
-            shutil.copytree(PROGRAMS, copied, ignore=shutil.ignore_patterns("__pycache__"))
-        module = form.program.removeprefix(f"{conversions.__name__.rpartition('.')[0]}.")
-        command = ["python", "-m", module, *words]
-        with (self.folder / COMMANDS).open("a") as file:
-            if not file.tell():
-                file.write(
-                    "# in this folder, the run's export/, with openvino and nncf alone, or with\n"
-                    "# onnxruntime-genai or llmcompressor;\n"
-                    f"# {EXACT_FORM} is what was exported from the checkpoint\n"
-                )
-            file.write(f"# {name}\n{shlex.join(command)}\n")
+    @property
+    def programs(self) -> ConversionPrograms:
+        """What makes one variant out of another."""
+        needs = "openvino and nncf alone, or with onnxruntime-genai or llmcompressor"
+        return ConversionPrograms(conversions, self.folder, self.limits, EXACT_FORM, needs)
 
     @property
     def _reference(self) -> Path:
         return self.folder / REFERENCE
+
+
+def find_inexactness(stage: LanguageStage) -> str | None:
+    """Return how the exact variant differs from transformers, or None if it does not."""
+    if (alike := stage.greedy_equal + stage.greedy_ties) < max(stage.prompts, 1):
+        return f"it gives transformers' greedy tokens for {alike} of {stage.prompts} prompts"
+    if (other := stage.texts - stage.texts_equal) > 0:
+        return f"its tokenizer splits {other} of {stage.texts} texts otherwise"
+    return None

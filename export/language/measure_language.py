@@ -4,10 +4,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
+from millrace.export.language.engine_speed import LanguageSpeed
+from millrace.export.language.language_certificate import LanguageCandidate, LanguageStage
 from millrace.export.language.transformers_reference import Reference
 from millrace.export.language.variant_folder import FormFolder
-from millrace.export.language_candidate import LanguageCandidate, LanguageStage
-from millrace.export.language_certificate import speed_from
 from millrace.models.common.errors import TransientError, WorkError
 from millrace.models.common.subprocess_runner import Limits, run_apart
 
@@ -52,7 +54,7 @@ def measure(
         size_bytes=size,
         **exactness_of(told),
     )
-    speed = speed_from(told["speed"])
+    speed = TypeAdapter(LanguageSpeed).validate_python(told["speed"])
     return LanguageCandidate(name, form.path, form.digest, size, speed, stage)
 
 

@@ -11,15 +11,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from millrace.export.candidate import Candidate
-from millrace.export.measure import measure
-from millrace.export.variants import FORMS, MIXED, SENSITIVITY, STATIC_FORM, Form
+from millrace.export.onnx.graph_certificate import GraphCandidate
+from millrace.export.onnx.graph_variants import FORMS, MIXED, SENSITIVITY, STATIC_FORM, Form
+from millrace.export.onnx.measure_graph import measure
 from millrace.models.common.errors import WorkError
 
 if TYPE_CHECKING:
     from millrace.export.onnx.onnx_exporter import Exporter
 
-Try = Callable[[Sequence[str]], Candidate]
+Try = Callable[[Sequence[str]], GraphCandidate]
 """Makes and measures the form with these layers in float."""
 
 
@@ -34,7 +34,7 @@ class Step:
     """
 
     kept: tuple[str, ...]
-    form: Candidate
+    form: GraphCandidate
     held: bool
 
     def __str__(self) -> str:
@@ -49,7 +49,7 @@ class Step:
         )
 
 
-def _loss(form: Candidate) -> float:
+def _loss(form: GraphCandidate) -> float:
     loss = form.stage.metric_loss if form.stage else None
     return math.nan if loss is None else loss
 
@@ -101,9 +101,9 @@ def mixed_form(exporter: "Exporter") -> Form:
         WorkError: none has to stay, or even all but one are not enough.
     """
     evidence, draft = exporter.validation(), exporter.folder / f"{MIXED}.try"
-    known: dict[tuple[str, ...], Candidate] = {}
+    known: dict[tuple[str, ...], GraphCandidate] = {}
 
-    def tried(kept: Sequence[str]) -> Candidate:
+    def tried(kept: Sequence[str]) -> GraphCandidate:
         if tuple(kept) not in known:
             exporter.convert(f"{MIXED}: a try", draft, _keeping(kept))
             limits, threads = exporter.limits, exporter.threads

@@ -1,11 +1,5 @@
-"""Makes and measures the forms of one trained model, one at a time.
+"""Makes and measures the variants of one trained graph, one at a time."""
 
-Each is made and measured by programs in processes of their own, with limits: one that hangs,
-crashes or eats memory is a row with its reason, and the others go on.
-"""
-
-import shlex
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,30 +8,32 @@ import onnx
 from google.protobuf.message import DecodeError
 from torch import nn
 
-from millrace.export.candidate import Candidate, judged
-from millrace.export.measure import Evidence, measure
+from millrace.export.conversion_programs import (
+    CALIBRATION,
+    DRAFT,
+    ConversionPrograms,
+    measure_candidate,
+)
 from millrace.export.onnx import conversions
 from millrace.export.onnx.conversions import batch_file
 from millrace.export.onnx.from_torch import export_apart
+from millrace.export.onnx.graph_certificate import GraphCandidate
+from millrace.export.onnx.graph_variants import ENGINES, FORMS, FP32, MIXED, Form
+from millrace.export.onnx.measure_graph import Evidence, measure
 from millrace.export.onnx.mixed_precision import mixed_form
+from millrace.export.onnx.variant_requirements import installed_packages, lacking
+from millrace.export.select import Gates, apply_gates
 from millrace.export.tensorrt.engine_file import Axes, file_of, options_of, timing_cache
-from millrace.export.variant_requirements import installed_packages, lacking
-from millrace.export.variants import ENGINES, FORMS, FP32, MIXED, Form
 from millrace.models.common.arrays import Array
-from millrace.models.common.errors import MillraceError, TransientError, WorkError
+from millrace.models.common.errors import WorkError
 from millrace.models.common.hardware import these_ties, this_gpu
-from millrace.models.common.subprocess_runner import Limits, run_apart
+from millrace.models.common.subprocess_runner import Limits
 from millrace.models.config.export_spec import ExportSpec
 from millrace.models.families.objective import Objective
 from millrace.models.inference.model_input import ModelInput
 
-COMMANDS = "commands.sh"
 RESCUES = ("onnx-int8-smooth", MIXED)
 """What is tried where a static form loses too much."""
-CALIBRATION = "calibration.npz"
-DRAFT = ".draft"
-PROGRAMS = Path(conversions.__file__).parent
-OUTER = f"{conversions.__name__.rpartition('.')[0]}."
 
 
 @dataclass(frozen=True)
@@ -76,9 +72,20 @@ class Exporter:
         """What one conversion or one measurement may take."""
         return self.spec.limits.of_process
 
+    @property
+    def gates(self) -> Gates:
+        """What a variant may lose."""
+        return Gates(self.spec.max_metric_loss, max_size_mib=self.spec.max_size_mib)
+
+    @property
+    def programs(self) -> ConversionPrograms:
+        """What makes one variant out of another."""
+        source, needs = f"{FP32}.onnx", "onnx and onnxruntime alone"
+        return ConversionPrograms(conversions, self.folder, self.limits, source, needs)
+
     def candidates(
         self, evidence: Evidence, latency_slo_ms: float | None = None
-    ) -> Iterator[Candidate]:
+    ) -> Iterator[GraphCandidate]:
         """Make and measure every form that is asked for, one at a time.
 
         A form that cannot be made is a candidate with the reason, not a failed run. Where a static
@@ -99,22 +106,23 @@ class Exporter:
                 if rescue not in self.spec.candidates:
                     yield self._candidate(rescue, evidence, latency_slo_ms)
 
-    def _candidate(self, name: str, evidence: Evidence, latency_slo_ms: float | None) -> Candidate:
-        try:
-            measured = self.measured(name, self.make(name), evidence)
-            return judged(measured, self.spec, latency_slo_ms)
-        except MillraceError as error:
-            if error.transient:  # the rows' source, say: no fault of the form
-                raise
-            return Candidate(name, reason=error.what, notes=self._notes(name))
+    def _candidate(
+        self, name: str, evidence: Evidence, latency_slo_ms: float | None
+    ) -> GraphCandidate:
+        def measured() -> GraphCandidate:
+            found = apply_gates(self.measured(name, self.make(name), evidence), self.gates)
+            return replace(found, reason=found.reason or _latency_refusal(found, latency_slo_ms))
 
-    def measured(self, name: str, path: Path, evidence: Evidence) -> Candidate:
+        found = measure_candidate(name, measured, is_served=name not in ENGINES)
+        return replace(found, notes=self._notes(name))
+
+    def measured(self, name: str, path: Path, evidence: Evidence) -> GraphCandidate:
         """Measure a file as the form of that name."""
         options = None if name in ENGINES else self.tensorrt
         found = measure(
             name, path, evidence, self.objective, self.threads, self.limits, tensorrt=options
         )
-        return replace(found, notes=self._notes(name), is_engine=name in ENGINES)
+        return replace(found, notes=self._notes(name), is_served=name not in ENGINES)
 
     def make(self, name: str) -> Path:
         """Make one form, and return its file; a form that is there is not made again.
@@ -174,18 +182,9 @@ class Exporter:
         files, options = [self.make(form.source), target], list(form.options)
         if form.calibrated:
             options += ["--calibration", str(self._calibrating())]
-        self._keep_command(name, form, [*(file.name for file in files), *options])
-        try:
-            words: list[str | Path] = [*files, *options, *local]
-            run_apart(form.program, words, self.limits, what="its conversion")
-        except TransientError as error:  # killed, for its memory as like as not
-            raise WorkError(error.what) from error
-
-    def reproduction(self) -> tuple[Path, ...]:
-        """Return the programs, the commands and what they read; nothing was converted without."""
-        names = (PROGRAMS.name, COMMANDS, f"{FP32}.onnx", CALIBRATION)
-        converted = (self.folder / COMMANDS).exists()
-        return tuple(p for n in names if converted and (p := self.folder / n).exists())
+        kept = [str(word).removeprefix(f"{self.folder}/") for word in (*files, *options)]
+        self.programs.keep(name, form.program, kept)
+        self.programs.run(form.program, [*files, *options, *local])
 
     def _notes(self, name: str) -> tuple[str, ...]:
         path = self.folder / f"{name}.txt"
@@ -198,20 +197,14 @@ class Exporter:
             batch_file.write(path, ({self.read.name: rows} for rows in self.calibration()))
         return path
 
-    def _keep_command(self, name: str, form: Form, words: Sequence[str]) -> None:
-        """Keep the programs and the command that makes a form again, whatever becomes of it."""
-        copied = self.folder / PROGRAMS.name
-        if not copied.exists():
-            shutil.copytree(PROGRAMS, copied, ignore=shutil.ignore_patterns("__pycache__"))
-        local = [word.removeprefix(f"{self.folder}/") for word in words]
-        command = ["python", "-m", form.program.removeprefix(OUTER), *local]
-        with (self.folder / COMMANDS).open("a") as file:
-            if not file.tell():
-                file.write(
-                    "# in this folder, the run's export/, with onnx and onnxruntime alone;\n"
-                    f"# {FP32} is what PyTorch exported\n"
-                )
-            file.write(f"# {name}\n{shlex.join(command)}\n".replace(DRAFT, ""))
+
+def _latency_refusal(candidate: GraphCandidate, latency_slo_ms: float | None) -> str | None:
+    """Return that one row takes too long, or None; a NaN takes too long."""
+    speed = candidate.speed
+    if latency_slo_ms is None or (speed is not None and speed.p99_ms <= latency_slo_ms):
+        return None
+    p99 = "unknown" if speed is None else f"{speed.p99_ms:.2f} ms"
+    return f"p99 {p99} is more than serving.latency_slo_ms, {latency_slo_ms:g} ms"
 
 
 def _draft(path: Path) -> Path:

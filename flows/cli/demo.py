@@ -1,10 +1,9 @@
 """`make demo`: the whole line on an example, in one go."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
 from millrace.flows import settings
 from millrace.flows.release_model import release_model
@@ -20,6 +19,7 @@ from millrace.serving.triton import load_generator as load
 from millrace.serving.triton.client import TritonClient
 from millrace.serving.triton.load_generator import LoadReport
 from millrace.serving.triton.server import running
+from millrace.tasks.kinds.steps import steps_of
 from millrace.tasks.progress import log
 
 CLIENTS = 16
@@ -47,7 +47,7 @@ def run_demo(file: Path) -> DemoSummary:
     pipeline = load_pipeline(file)
     # Ray first: it forks, and a fork while a gRPC client's threads run may never reach its exec.
     with connected(places.ray_address, pipeline.training.num_workers), triton_for(places):
-        training = cast(TrainOutcome, train_model(str(file)))
+        training: TrainOutcome = train_model(str(file))
         release_model()
         model = training.version.model
         with TritonClient(places.triton[0]) as client:
@@ -77,6 +77,6 @@ def triton_for(places: Installation) -> Iterator[None]:
         yield
 
 
-def _golden_row(places: Installation, training: TrainOutcome) -> dict[str, Array]:
-    golden = registry_of(places).fetch(training.version).graph.golden_request()
-    return {name: rows[:1] for name, rows in golden.items()}
+def _golden_row(places: Installation, training: TrainOutcome) -> Mapping[str, Array]:
+    package = registry_of(places).fetch(training.version)
+    return steps_of(package.version.kind).load_request(package)

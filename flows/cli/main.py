@@ -187,9 +187,10 @@ def predict(
     _ready()
     from millrace.flows.cli.predict import predict_live
     from millrace.flows.cli.show import show_prediction
+    from millrace.tasks.kinds.steps import Question
 
     say = (lambda piece: None) if as_json else console.print_piece
-    answer = predict_live(settings.load().places(), model, rows, text, say)
+    answer = predict_live(settings.load().places(), model, Question(rows, text, say))
     console.print_json(answer) if as_json else show_prediction(answer)
 
 
@@ -203,7 +204,7 @@ def add_key(
 ) -> None:
     """Make a key, and print its secret, this once."""
     from millrace.flows.cli.api_keys import add_key as add
-    from millrace.flows.cli.show_language import show_new_key
+    from millrace.flows.cli.show import show_new_key
 
     made = add(settings.load(), name, tokens_per_minute)
     console.print_json(made) if as_json else show_new_key(made)
@@ -213,7 +214,7 @@ def add_key(
 def list_keys(as_json: AsJson = False) -> None:
     """Print the names and the limits of the keys."""
     from millrace.flows.cli.api_keys import known_keys
-    from millrace.flows.cli.show_language import show_keys
+    from millrace.flows.cli.show import show_keys
 
     known = known_keys(settings.load())
     console.print_json(known) if as_json else show_keys(known)
@@ -225,7 +226,7 @@ def revoke_key(
 ) -> None:
     """Take a key away; the door knows within a second."""
     from millrace.flows.cli.api_keys import revoke_key as revoke
-    from millrace.flows.cli.show_language import show_keys
+    from millrace.flows.cli.show import show_keys
 
     left = revoke(settings.load(), name)
     console.print_json(left) if as_json else show_keys(left)
@@ -426,14 +427,12 @@ def _ready(
 
 def _require_named(pipeline: "Pipeline") -> None:
     """Look for the registered versions that a file names; an MLflow that is away tells nothing."""
-    from millrace.tasks.reference_version import names_versions, pinned_versions
+    from millrace.models.config.model_kind import kind_of_family
+    from millrace.tasks.kinds.steps import steps_of
 
-    if names_versions(pipeline):
-        from millrace.models.registry.mlflow_registry import registry_of
-
-        with suppress(TransientError):
-            found = environment.apply(settings.load())
-            pinned_versions(pipeline, registry_of(found.places()))
+    with suppress(TransientError):
+        places = environment.apply(settings.load()).places()
+        steps_of(kind_of_family(pipeline.model.family)).pin_versions(pipeline, places)
 
 
 def _say(line: str) -> None:

@@ -3,46 +3,31 @@
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from millrace.flows.cli.show_language import (
-    language_rows,
-    promotion_rows,
-    show_certified_language,
-    show_text,
-)
-from millrace.flows.console import print_hint, print_table
+from millrace.flows.console import print_hint, print_piece, print_table
 from millrace.models.registry.mlflow_pages import version_page
-from millrace.tasks.progress import recovery
 
 if TYPE_CHECKING:
+    from millrace.flows.cli.api_keys import KnownKey, NewKey
     from millrace.flows.cli.demo import DemoSummary
-    from millrace.flows.cli.predict import LiveAnswer
-    from millrace.flows.cli.predict_text import LiveText
     from millrace.flows.services.control import ServiceStatus, Status
-    from millrace.flows.train_language import LanguageOutcome
     from millrace.flows.train_model import TrainOutcome
+    from millrace.models.registry.gates import Promotion
     from millrace.serving.release.live import Served
     from millrace.serving.release.outcome import Outcome
     from millrace.serving.release.release_state import Release
-    from millrace.tasks.kinds.graph.graph_certify import LiveGraph
-    from millrace.tasks.kinds.language.language_certify import LiveLanguage
+    from millrace.tasks.kinds.steps import Answer, LiveCertificate, Table
 
 Row = tuple[object, object]
 
 
-def show_training(outcome: "TrainOutcome | LanguageOutcome", *, is_up: bool) -> None:
+def show_training(outcome: "TrainOutcome", *, is_up: bool) -> None:
     """Print what a training run came to, and the next step.
 
     Args:
         outcome: what it came to.
         is_up: whether the services of this home run.
     """
-    from millrace.flows.train_language import LanguageOutcome
-
-    if is_language := isinstance(outcome, LanguageOutcome):
-        rows = language_rows(outcome)
-    else:
-        rows = _training_rows(outcome)
-    print_table(outcome.version.model, ("what", "value"), rows)
+    print_table(outcome.version.model, ("what", "value"), _training_rows(outcome))
     version = f"{outcome.version.model} version {outcome.version.version}"
     if outcome.promotion.champion and is_up:
         print_hint(f"`millrace status` tells when {version} is live; its release has begun")
@@ -64,46 +49,29 @@ def show_training(outcome: "TrainOutcome | LanguageOutcome", *, is_up: bool) -> 
         )
     else:
         print_hint(
-            f"{version} cannot be promoted; loosen {_gates(is_language)}, name other "
+            f"{version} cannot be promoted; loosen {_either(outcome.gates)}, name other "
             "export.candidates, or train it otherwise"
         )
 
 
-def _gates(is_language: bool) -> str:
-    if is_language:
-        return "export.max_perplexity_increase or export.max_size_mib"
-    return "export.max_metric_loss, export.max_size_mib or serving.latency_slo_ms"
+def _either(keys: Sequence[str]) -> str:
+    """Return `a, b or c`."""
+    return " or ".join(filter(None, (", ".join(keys[:-1]), keys[-1])))
 
 
-def show_certified(found: "LiveGraph | LiveLanguage") -> None:
-    """Print the stages of a certificate from PyTorch to the live server, and what does not hold."""
-    from millrace.tasks.kinds.language.language_certify import LiveLanguage
-
-    if isinstance(found, LiveLanguage):
-        show_certified_language(found)
-    else:
-        _show_certified_graph(found)
+def show_certified(found: "LiveCertificate") -> None:
+    """Print the stages of a certificate up to the live server, and what does not hold."""
+    version = f"{found.version.model} version {found.version.version} at {found.endpoint}"
+    _print(version, found.table())
     for fault in found.faults:
         print_hint(fault, label="fault")
 
 
-def _show_certified_graph(found: "LiveGraph") -> None:
-    certificate = found.certificate
-    rows = [
-        (
-            stage.name + ("  ← chosen" if stage.name == certificate.candidate else ""),
-            f"{stage.golden_difference:.2e}",
-            "" if stage.metric is None else f"{stage.metric:.4f}",
-            "" if stage.metric_loss is None else f"{stage.metric_loss:+.2%}",
-        )
-        for stage in certificate.stages
-    ]
-    version = f"{found.version.model} version {found.version.version} at {found.endpoint}"
-    head = ("stage", "golden difference", certificate.metric_name, "loss")
-    print_table(version, head, rows, numbers=1)
-    sizes = ", ".join(map(str, found.sizes))
-    what = f"{certificate.golden_rows} golden rows in requests of {sizes}"
-    print_hint(f"{what}, and {certificate.test_rows:,} test rows", label="asked")
+def _print(title: str, table: "Table") -> None:
+    if table.rows:
+        print_table(title, table.head, table.rows, numbers=table.numbers)
+    for label, note in table.notes:
+        print_hint(note, label=label)
 
 
 def show_demo(summary: "DemoSummary") -> None:
@@ -150,17 +118,30 @@ def show_release(outcomes: "Iterable[Outcome]") -> None:
     print_table("release", ("model", "version", "Triton", "state"), rows)
 
 
-def show_prediction(answer: "LiveAnswer | LiveText") -> None:
-    """Print the answers of the live model; of a text, which was printed as it came, the figures."""
-    from millrace.flows.cli.predict_text import LiveText
+def show_prediction(answer: "Answer") -> None:
+    """Print the answers of the live model; of one that was printed as it came, the figures."""
+    table = answer.table()
+    if not table.rows:
+        print_piece("\n")
+    _print(answer.title, table)
 
-    if isinstance(answer, LiveText):
-        show_text(answer)
-        return
-    pairs = zip(answer.predictions, answer.scores, strict=True)
-    rows = [(label, f"{score:.4f}") for label, score in pairs]
-    title = f"{answer.model} version {answer.version} at {answer.endpoint}"
-    print_table(f"{title}, {answer.milliseconds:.1f} ms", ("prediction", "score"), rows)
+
+def show_new_key(key: "NewKey") -> None:
+    """Print the secret of a new key, and how it is used."""
+    print_piece(f"{key.secret}\n")
+    print_hint(
+        f"{key.tokens_per_minute:,} tokens a minute; it is not shown again",
+        label=f"key of {key.name}",
+    )
+    print_hint(f"OPENAI_BASE_URL={key.base_url} OPENAI_API_KEY=… for the openai package")
+
+
+def show_keys(keys: "Sequence[KnownKey]") -> None:
+    """Print the keys that there are."""
+    rows = [(key.name, f"{key.tokens_per_minute:,}", key.created) for key in keys]
+    if not rows:
+        rows = [("no keys", "make one with `millrace keys add NAME`", "")]
+    print_table("API keys", ("name", "tokens a minute", "made"), rows)
 
 
 def show_status(status: "Status") -> None:
@@ -237,53 +218,43 @@ def _circumstances(release: "Release") -> str:
 
 
 def _training_rows(outcome: "TrainOutcome") -> list[Row]:
-    certificate, snapshot = outcome.certificate, outcome.snapshot
+    snapshot, promotion = outcome.snapshot, outcome.promotion
     state = "new" if snapshot.created else "unchanged"
-    pytorch = certificate.stage("pytorch")
     rows: list[Row] = [
-        ("snapshot", f"{snapshot.rows:,} rows, version {snapshot.version} ({state})"),
-        (f"test {certificate.metric_name}", _number(pytorch.metric if pytorch else None)),
+        ("snapshot", f"{snapshot.rows:,} rows, version {snapshot.version} ({state})")
     ]
     if snapshot.quarantined:
         rows.append(("quarantined", f"{snapshot.quarantined:,} rows: {dict(snapshot.reasons)}"))
-    rows += [("workers failed", recovery(epoch, "epoch")) for epoch in outcome.recoveries]
-    if certificate.constant is not None:
-        rows.append(("always the same", f"{certificate.metric_name} {certificate.constant:.4f}"))
-    for candidate in outcome.candidates:
-        if candidate.stage is None or candidate.speed is None:
-            rows.append((candidate.name, candidate.reason))
-            continue
-        of_it = "chosen" if certificate.passed else "the nearest"
-        mark = f"  ← {of_it}" if candidate.name == certificate.candidate else ""
-        rows.append(
-            (
-                candidate.name,
-                f"{candidate.size_bytes / 1024:,.0f} KiB, {candidate.speed.p50_ms:.3f} ms, "
-                f"{candidate.speed.rows_per_second:,.0f} rows/s, "
-                f"{certificate.metric_name} {_number(candidate.stage.metric)}"
-                f"{', ' + candidate.reason if candidate.reason else ''}{mark}",
-            )
-        )
-    if (reference := certificate.reference) is not None:
-        size = "" if reference.size_bytes is None else f"{reference.size_bytes / 1024:,.0f} KiB, "
-        metric = f"{certificate.metric_name} {_number(reference.metric)}"
-        rows.append((f"beside it: {reference.name}", size + metric))
-    champion = "champion" if outcome.promotion.champion else "not champion"
+    rows += [("workers failed", failure) for failure in outcome.failures]
+    rows += outcome.report.rows
+    champion = "champion" if promotion.champion else "not champion"
     version = f"{outcome.version.model} version {outcome.version.version}"
-    rows.append(("registered", f"{version}, {champion}: {outcome.promotion.reason}"))
-    return rows + promotion_rows(outcome.promotion)
+    return [
+        *rows,
+        ("registered", f"{version}, {champion}: {promotion.reason}"),
+        *_promotion_rows(promotion),
+    ]
 
 
-def _page(outcome: "TrainOutcome | LanguageOutcome") -> str:
+def _promotion_rows(promotion: "Promotion") -> list[Row]:
+    """Return what a new version would take the place of, and what a release would say of it."""
+    rows: list[Row] = []
+    if (other := promotion.beside) is not None:
+        facts = [other.candidate] if other.candidate else []
+        facts += [] if other.size_bytes is None else [f"{other.size_bytes / 1024:,.0f} KiB"]
+        measured = "not measurable" if other.metric is None else f"{other.metric:.4f}"
+        facts.append(f"{other.metric_name} {measured} on the same test split")
+        what = "live" if other.is_live else "champion"
+        rows.append((f"{what} now: version {other.version}", ", ".join(facts)))
+    return [*rows, ("release", promotion.release)] if promotion.challenger else rows
+
+
+def _page(outcome: "TrainOutcome") -> str:
     """Return the version's page in the MLflow UI; empty where no server shows one."""
     address, version = outcome.run.tracking_uri.rstrip("/"), outcome.version
     if not address.startswith(("http://", "https://")):
         return ""
     return version_page(address, version.model, version.version)
-
-
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.4f}"
 
 
 def _release_state(outcome: "Outcome") -> str:

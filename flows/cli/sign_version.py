@@ -7,7 +7,7 @@ from millrace.models.common.digest import digest_of_all
 from millrace.models.common.installation import Installation
 from millrace.models.registry.mlflow_registry import registry_of
 from millrace.models.registry.signing import COVERED_TAGS
-from millrace.models.registry.version_files import EVIDENCE, EVIDENCE_TAG, ModelVersion
+from millrace.models.registry.version_files import EVIDENCE_TAG, ModelVersion
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ def sign_version(places: Installation, model: str, number: int) -> Signed:
     version = registry.version(model, number)
     package = registry.fetch_to_sign(version)
     before = registry.trust.fault(version) or "signed"
-    evidence = digest_of_all({name: package.folder / name for name in EVIDENCE[version.kind]})
+    evidence = digest_of_all({name: package.folder / name for name in version.kind.evidence_files})
     if EVIDENCE_TAG not in version.tags:
         registry.set_tags(version, {EVIDENCE_TAG: evidence})
         version = replace(version, tags={**version.tags, EVIDENCE_TAG: evidence})

@@ -36,7 +36,7 @@ GraphForm = Literal[
     "tensorrt-fp8-modelopt",
     "tensorrt-int4-modelopt",
 ]
-"""The forms of `millrace.export.variants`."""
+"""The forms of `millrace.export.onnx.graph_variants`."""
 FormName = Literal[GraphForm, LanguageForm]
 GroupSize = Literal[-1, 16, 32, 64, 128, 256]
 """Of weights of 4 bits, as nncf counts them."""

@@ -14,8 +14,8 @@ from millrace.models.config.batch_spec import BatchSpec, ScheduleSpec
 from millrace.models.config.compression_spec import model_of
 from millrace.models.config.dataset_spec import DatasetSpec
 from millrace.models.config.export_spec import ExportSpec
-from millrace.models.config.family_keys import misfits, with_forms
 from millrace.models.config.language_spec import GenerationSpec
+from millrace.models.config.model_kind import find_misfits, with_default_variants
 from millrace.models.config.rollout_spec import RolloutSpec
 from millrace.models.config.serving_spec import PromotionSpec, ServingSpec
 from millrace.models.config.spec import Spec
@@ -54,14 +54,14 @@ class Pipeline(Spec):
 
     @model_validator(mode="before")
     @classmethod
-    def _own_forms(cls, values: Any) -> Any:
-        return with_forms(values) if isinstance(values, dict) else values
+    def _default_variants(cls, values: Any) -> Any:
+        return with_default_variants(values) if isinstance(values, dict) else values
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
         names = ("model", "training", "export", "serving", "rollout", "batch")
         parts = {name: getattr(self, name) for name in names}
-        if found := next(misfits(self.model.family, parts), None):
+        if found := next(find_misfits(self.model.family, parts), None):
             raise ValueError(found)
         return self
 

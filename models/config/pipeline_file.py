@@ -10,7 +10,7 @@ from pydantic import BaseModel, ValidationError
 from millrace.models.common.bounded_files import YAML_BYTES, bounded_text, bounded_yaml
 from millrace.models.common.errors import InputError, missing_file, nearest
 from millrace.models.common.printable import redacted
-from millrace.models.config.family_keys import FAMILIES
+from millrace.models.config.model_kind import all_families
 from millrace.models.config.pipeline import NAME, Pipeline
 
 SET = "--set"
@@ -248,13 +248,14 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
 
 
 def _require_known_family(family: str, path: Path, lines: dict[Location, str]) -> None:
-    if family in FAMILIES or ":" in family:
+    families = all_families()
+    if family in families or ":" in family:
         return
     origin = _origin(("model", "family"), lines)
     raise InputError(
         f"a problem in {_blamed(path, [origin])}\n"
         f"  {origin + ': ' if origin else ''}model.family: there is no such family",
         seen=family,
-        valid=f"{', '.join(FAMILIES)}, or module:Class of your own",
-        hint=nearest(family, FAMILIES),
+        valid=f"{', '.join(families)}, or module:Class of your own",
+        hint=nearest(family, families),
     )

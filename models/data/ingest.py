@@ -20,6 +20,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 
 from millrace.models.common.errors import InputError, TransientError, WorkError
 from millrace.models.common.installation import Installation
+from millrace.models.config.model_kind import kind_of_family
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.data.publish_decision import Tally, decide
 from millrace.models.data.read_source import Progress, read_source
@@ -33,7 +34,6 @@ from millrace.models.data.snapshots import (
 )
 from millrace.models.data.sources.open_source import open_source
 from millrace.models.data.spool import Spool, staging_folder
-from millrace.models.data.text_target import require_fitting
 
 ROW_GROUP_ROWS = 16_384
 ROW_GROUP_BYTES = 64 * 1024 * 1024
@@ -67,7 +67,8 @@ def ingest(
     stored = newest_snapshot(pipeline.name, table, uri) if table else None
     source = open_source(pipeline.dataset, pipeline.folder)
     spec = source.spec
-    require_fitting(spec, pipeline.model.family)
+    family = pipeline.model.family
+    kind_of_family(family).check_dataset(spec, family)
     with staging_folder(places.staging, f"ingest-{pipeline.name}") as folder:
         held = stored.schema if stored else None
         reading = read_source(source, spec, held, folder, on_progress)

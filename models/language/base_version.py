@@ -25,7 +25,7 @@ def pinned_base(spec: ModelSpec, registry: Registry) -> ModelSpec:
         return spec
     name = str(spec.pretrained)
     version = _version(name, registry)
-    if version.kind != "language":
+    if version.kind.name != "language":
         raise InputError(
             f"model.pretrained {name!r} is no language model",
             seen=in_words(version),

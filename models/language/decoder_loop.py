@@ -1,25 +1,35 @@
-"""The training of a decoder, as every worker runs it; it knows nothing of Ray."""
+"""The training of a decoder: a loop that knows nothing of Ray, and the job that runs it there."""
 
 import json
 import math
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
+import torch
 import torch.distributed as dist
 
 from millrace.models.common.arrays import Array, spread
+from millrace.models.language.causal_lm import build_decoder
 from millrace.models.language.corpus.sequences import Sequences
 from millrace.models.language.flops import flops_per_token
 from millrace.models.language.learner import Learner
 from millrace.models.language.memory import Load, memory_of
 from millrace.models.language.micro_batches import MicroBatch, micro_batch
 from millrace.models.language.optimizers import moments_of, rate_at
-from millrace.models.language.parallel import Strategy, workers
+from millrace.models.language.parallel import (
+    Strategy,
+    layers_of,
+    require_splittable,
+    strategy_of,
+    workers,
+)
 from millrace.models.language.recipe import DecoderSpec, Recipe
 from millrace.models.language.sequence_order import Course, Place, Step, share_of
 from millrace.models.language.token_meter import Meter, peak_memory, perplexity
+from millrace.models.training.network_learner import autocast_type
+from millrace.models.training.train_job import Report, TrainJob, Write
 
 EXPORTED = "model"
 """Folder of the last checkpoint with the decoder as transformers writes it."""
@@ -27,14 +37,10 @@ _MIB = 1024**2
 VALIDATION_TOKENS = 65_536
 """Of the held-out sequences, evenly apart, that every checkpoint is measured on."""
 
-Write = Callable[[Path], None]
-Report = Callable[[dict[str, Any], Write | None], None]
-"""Tells metrics, and has every worker write its part of a checkpoint where there is one."""
-
 
 @dataclass(frozen=True)
-class LanguageJob:
-    """All that a worker needs to know.
+class LanguageJob(TrainJob):
+    """The training of a decoder; a `TrainJob`.
 
     Attributes:
         decoder: what to train.
@@ -52,6 +58,49 @@ class LanguageJob:
     validation: Sequences
     tokenizer: Path | None = None
     trace: Path | None = None
+
+    unit = "step"
+    loss = "loss"
+    advice = (
+        "lower training.learning_rate, raise training.warmup_ratio, or set training.max_grad_norm"
+    )
+
+    @property
+    def num_workers(self) -> int:
+        """Workers of the run."""
+        return self.recipe.num_workers
+
+    @property
+    def max_failures(self) -> int:
+        """How often workers may fail and start again."""
+        return self.recipe.max_failures
+
+    def require_trainable(self) -> None:
+        """Build the decoder once, and see whether it can be spread over the workers."""
+        decoder = build_decoder(self.decoder, self.recipe.seed)
+        if self.recipe.parallel == "tp" and self.recipe.num_workers > 1:
+            require_splittable(decoder, self.recipe.num_workers)
+        if self.recipe.parallel == "fsdp":
+            layers_of(decoder)
+
+    def run(self, start: Path | None, report: Report) -> None:
+        """Train on one worker of Ray Train."""
+        import ray.train
+        import ray.train.torch
+
+        device = ray.train.torch.get_device()
+        workers = ray.train.get_context().get_local_world_size()
+        torch.set_num_threads(self.recipe.threads or threads_of(os.cpu_count() or 1, workers))
+        dtype = autocast_type(self.recipe.precision, device)
+        train(self, strategy_of(self.recipe.parallel, device, dtype), start, report)
+
+
+def threads_of(cores: int, workers: int) -> int:
+    """Return the torch threads of each of a machine's workers: their share of its cores.
+
+    Ray would give each as many as the CPUs it asks for, which is one.
+    """
+    return max(1, cores // max(workers, 1))
 
 
 def train(job: LanguageJob, strategy: Strategy, start: Path | None, report: Report) -> None:
@@ -180,6 +229,7 @@ def _note(job: LanguageJob, strategy: Strategy, step: Step) -> None:
         *(strategy.rank, strategy.world_size),
     )
     line = {**asdict(step.after), "positions": [int(p) for each in mine for p in each]}
+    job.trace.mkdir(parents=True, exist_ok=True)
     with (job.trace / f"rank-{_rank()}.jsonl").open("a") as opened:
         opened.write(json.dumps(line) + "\n")
 

@@ -1,8 +1,7 @@
 """MLflow's model registry: versions, their evidence and their aliases.
 
-A version's folder in MLflow is an `onnx` model with its weights inside `model.onnx`, or the files
-of a language model's form, and beside it what is needed to use it: see
-`models/registry/version_files.py`. Its sha256 is a tag of the version, checked when it is
+A version's folder in MLflow holds the model's files, and beside them what is needed to use it: see
+`models/registry/version_files.py`. Their sha256 is a tag of the version, checked when it is
 registered and whenever it is fetched.
 """
 
@@ -14,23 +13,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from millrace.models.common.digest import GRAPH, digest_of, digest_of_all, digest_of_model
+from millrace.models.common.digest import digest_of, digest_of_all, digest_of_model
 from millrace.models.common.errors import InputError, TransientError, WorkError
 from millrace.models.common.installation import Installation
 from millrace.models.common.printable import one_line
+from millrace.models.config.model_kind import ModelKind
 from millrace.models.config.pipeline import Pipeline
-from millrace.models.registry.logged_model import log_form, log_graph
 from millrace.models.registry.model_names import require_model_name
 from millrace.models.registry.signing import SIGNATURE_TAG
 from millrace.models.registry.tracking import TrackedRun, check_reachable, client
 from millrace.models.registry.trust import Trust, trust_of
 from millrace.models.registry.version_files import (
     DIGEST_TAG,
-    EVIDENCE,
     EVIDENCE_TAG,
-    FORM,
     KIND_TAG,
-    KindName,
     ModelVersion,
     Package,
     fetched,
@@ -41,6 +37,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("millrace")
 
+LogModel = Callable[[TrackedRun, Mapping[str, Path], Mapping[str, Path]], Any]
+"""Logs a model's files and its evidence to a run; returns MLflow's `ModelInfo`."""
 CHAMPION = "champion"
 CHALLENGER = "challenger"
 _TAG_LENGTH = 5000
@@ -65,72 +63,35 @@ class Registry:
         self,
         run: TrackedRun,
         model: str,
-        onnx_file: Path,
-        extra: Mapping[str, Path],
-        tags: Mapping[str, str],
-    ) -> ModelVersion:
-        """Log a graph with its evidence to a run and register it as a new version.
-
-        Args:
-            run: the open run.
-            model: registered model, made if it is not there.
-            onnx_file: the model, weights inside.
-            extra: the files of `EVIDENCE["graph"]`.
-            tags: tags of the version.
-
-        Raises:
-            WorkError: what MLflow keeps is not what was given.
-        """
-        self._set_tracking_uri()
-        info = log_graph(run, onnx_file, extra)
-        return self._registered(run, model, info, {GRAPH: onnx_file}, extra, tags, "graph")
-
-    def register_form(
-        self,
-        run: TrackedRun,
-        model: str,
-        backend: str,
+        kind: ModelKind,
         files: Mapping[str, Path],
-        extra: Mapping[str, Path],
+        evidence: Mapping[str, Path],
         tags: Mapping[str, str],
+        log_model: LogModel,
     ) -> ModelVersion:
-        """Log a language model's form with its evidence, and register it as a new version.
+        """Log a model with its evidence to a run and register it as a new version.
 
         Args:
             run: the open run.
             model: registered model, made if it is not there.
-            backend: the engine that reads the files.
-            files: the form's files, by name.
-            extra: the files of `EVIDENCE["language"]`.
+            kind: what kind of model it is.
+            files: the model's files, by name.
+            evidence: the files of `kind.evidence_files`, by name.
             tags: tags of the version.
+            log_model: logs the model to the run, as the kind does it.
 
         Raises:
             WorkError: what MLflow keeps is not what was given.
         """
-        self._set_tracking_uri()
-        info = log_form(run, backend, files, extra)
-        return self._registered(run, model, info, files, extra, tags, "language")
-
-    def _set_tracking_uri(self) -> None:
         import mlflow
 
         # `log_model` takes no address: MLflow keeps one for the whole process.
         mlflow.set_tracking_uri(self.tracking_uri)
-
-    def _registered(
-        self,
-        run: TrackedRun,
-        model: str,
-        info: Any,
-        files: Mapping[str, Path],
-        extra: Mapping[str, Path],
-        tags: Mapping[str, str],
-        kind: KindName,
-    ) -> ModelVersion:
+        beside = {name: evidence[name] for name in kind.evidence_files}
+        info = log_model(run, files, beside)
         digest = digest_of_model({name: digest_of(file) for name, file in files.items()})
         self._check_logged(info.model_uri, kind, list(files), digest)
-        evidence = {name: extra[name] for name in EVIDENCE[kind]}
-        own = {DIGEST_TAG: digest, EVIDENCE_TAG: digest_of_all(evidence), KIND_TAG: kind}
+        own = {DIGEST_TAG: digest, EVIDENCE_TAG: digest_of_all(beside), KIND_TAG: kind.name}
         store = client(self.tracking_uri)
         _ensure_model(store, model)
         made = store.create_model_version(
@@ -275,13 +236,13 @@ class Registry:
         return fetched(version, self.tracking_uri, self.cache)
 
     def _check_logged(
-        self, model_uri: str, kind: KindName, names: Sequence[str], digest: str
+        self, model_uri: str, kind: ModelKind, names: Sequence[str], digest: str
     ) -> None:
         from mlflow.artifacts import download_artifacts
 
         with tempfile.TemporaryDirectory() as folder:
             download_artifacts(model_uri, dst_path=folder, tracking_uri=self.tracking_uri)
-            got = Path(folder, FORM) if kind == "language" else Path(folder)
+            got = Path(folder, kind.model_folder)
             found = digest_of_model({name: digest_of(got / name) for name in names})
         if found != digest:
             raise WorkError(

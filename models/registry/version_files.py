@@ -1,7 +1,6 @@
 """The files of a registered version: what they are, and how they come from MLflow, checked.
 
-A version of one graph is a folder with `model.onnx`; one of a language model has the files of its
-form in `form/`. Beside them is the evidence.
+The kind of model says where the model's files are and which files of evidence lie beside them.
 """
 
 import re
@@ -10,16 +9,12 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
 
-from millrace.models.common.arrays import Array
-from millrace.models.common.bounded_files import bounded_arrays, bounded_json, bounded_text
-from millrace.models.common.digest import GRAPH, digest_of, digest_of_all, digest_of_model
+from millrace.models.common.bounded_files import bounded_text
+from millrace.models.common.digest import digest_of, digest_of_all, digest_of_model
 from millrace.models.common.errors import InputError, MillraceError, TransientError
-from millrace.models.inference.features import TEXT, Encoding, text_request
-from millrace.models.inference.model_input import FEATURES
+from millrace.models.config.model_kind import ModelKind, first_kind, kind_named
 from millrace.models.registry.artifact_store import MOST_FILES, StoredFolder, require_room
 from millrace.models.registry.evidence_check import require_readable
 from millrace.models.registry.tracking import client
@@ -28,27 +23,15 @@ DIGEST_TAG = "millrace.digest"
 EVIDENCE_TAG = "millrace.evidence"
 """Digest of the evidence, the certificate among it."""
 KIND_TAG = "millrace.kind"
-FORM = "form"
-"""Folder of a language model's files."""
 EXTRA = "extra_files"
 """Folder of the evidence in the artifact store; in a package it lies beside the model."""
+ONNX = ".onnx"
 GRAPH_BYTES = (2 << 30) - 1
 """ONNX with its weights inside is one message of protobuf, which may be no larger."""
 EVIDENCE_BYTES = 1 << 30
 """Of one file; what is read of it is less, see `models/common/bounded_files.py`."""
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 """Of such a file."""
-
-KindName = Literal["graph", "language"]
-"""graph: one ONNX file, tensors in and out. language: the files of one form of a decoder, text in
-and out.
-"""
-EXTRA_FILES = ("encoding.json", "certificate.json", "golden.npz", "pipeline.yaml")
-EVIDENCE: Mapping[KindName, tuple[str, ...]] = {
-    "graph": EXTRA_FILES,
-    "language": ("certificate.json", "golden.json", "pipeline.yaml"),
-}
-"""What lies beside a model, by its kind."""
 
 
 @dataclass(frozen=True)
@@ -74,9 +57,14 @@ class ModelVersion:
     source: str = ""
 
     @property
-    def kind(self) -> KindName:
-        """What kind of model it is; one that an earlier Millrace registered is a graph."""
-        return "language" if self.tags.get(KIND_TAG) == "language" else "graph"
+    def kind(self) -> ModelKind:
+        """What kind of model it is; the first one if an earlier Millrace registered it.
+
+        Raises:
+            InputError: this Millrace has no such kind.
+        """
+        name = self.tags.get(KIND_TAG)
+        return first_kind() if name is None else kind_named(name)
 
 
 @dataclass(frozen=True)
@@ -104,68 +92,12 @@ class Package:
         return bounded_text(self.folder / name)
 
     @contextmanager
-    def _read(self, name: str) -> Iterator[None]:
-        """Tell what the block cannot read of a file as the fault of the version."""
+    def reading(self, name: str) -> Iterator[None]:
+        """Report what the block cannot read of a file as the fault of the version."""
         try:
             yield
         except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
             raise unreadable(self.version, name, error) from error
-
-    @property
-    def graph(self) -> "GraphPackage":
-        """This version as what it is, a graph.
-
-        Raises:
-            InputError: it is none.
-        """
-        if isinstance(self, GraphPackage):
-            return self
-        raise InputError(
-            f"{self.version.model} version {self.version.version} is a language model",
-            valid="a version that takes rows and gives a class or a number",
-            hint="name another model",
-        )
-
-
-@dataclass(frozen=True)
-class GraphPackage(Package):
-    """A version that is one ONNX file."""
-
-    @property
-    def model(self) -> Path:
-        """The ONNX file."""
-        return self.files[GRAPH]
-
-    @cached_property
-    def encoding(self) -> Encoding:
-        """Rows to tensors."""
-        with self._read("encoding.json"):
-            return Encoding.from_json(self.text("encoding.json"))
-
-    def golden(self) -> tuple[Array, Array]:
-        """Return the golden batch and PyTorch's answers to it."""
-        name = self.encoding.input.name
-        with self._read("golden.npz"):
-            arrays = bounded_arrays(self.folder / "golden.npz")
-            return arrays[name], arrays["answers"]
-
-    def golden_request(self) -> dict[str, Array]:
-        """Return the golden batch as a client sends it."""
-        tokenizer = self.encoding.tokenizer
-        with self._read("golden.npz"):
-            arrays = bounded_arrays(self.folder / "golden.npz")
-            if tokenizer is None:
-                return {FEATURES: arrays[FEATURES]}
-            return text_request(bounded_json(str(arrays[TEXT].item())))
-
-
-@dataclass(frozen=True)
-class LanguagePackage(Package):
-    """A version that continues texts."""
-
-    def golden(self) -> Mapping[str, Any]:
-        """Return what it was asked and answered when it was certified."""
-        return dict(bounded_json(self.text("golden.json")))
 
 
 def unreadable(version: ModelVersion, what: str, error: Exception) -> InputError:
@@ -203,8 +135,7 @@ def fetched(version: ModelVersion, tracking_uri: str, cache: Path) -> Package:
     if not _is_whole(folder, version):  # damaged since it was kept
         shutil.rmtree(folder)
         _download(version, tracking_uri, folder)
-    kind = LanguagePackage if version.kind == "language" else GraphPackage
-    return kind(version, _model_files(folder, version), folder)
+    return Package(version, _model_files(folder, version), folder)
 
 
 def _download(version: ModelVersion, tracking_uri: str, folder: Path) -> None:
@@ -241,14 +172,13 @@ def _listed(stored: StoredFolder, version: ModelVersion) -> dict[str, int]:
     Raises:
         InputError: one is not there, or no version of ours has such files.
     """
-    extra = stored.sizes(EXTRA)
-    found = {f"{EXTRA}/{name}": extra.get(name) for name in EVIDENCE[version.kind]}
+    kind, extra = version.kind, stored.sizes(EXTRA)
+    found = {f"{EXTRA}/{name}": extra.get(name) for name in kind.evidence_files}
     most = dict.fromkeys(found, EVIDENCE_BYTES)
-    if version.kind == "language":
-        sizes = stored.sizes(FORM)
-        found |= {f"{FORM}/{name}": sizes[name] for name in sorted(sizes) if NAME.fullmatch(name)}
-    else:
-        found[GRAPH], most[GRAPH] = stored.sizes().get(GRAPH), GRAPH_BYTES
+    sizes = stored.sizes(kind.model_folder)
+    names = kind.model_files or filter(NAME.fullmatch, sorted(sizes))
+    found |= {str(Path(kind.model_folder, name)): sizes.get(name) for name in names}
+    most |= {path: GRAPH_BYTES for path in found if path.endswith(ONNX)}
     if len(found) > MOST_FILES:
         raise _not_ours(version, f"{len(found):,} files", f"at most {MOST_FILES:,} files")
     files: dict[str, int] = {}
@@ -264,7 +194,7 @@ def _listed(stored: StoredFolder, version: ModelVersion) -> dict[str, int]:
 def _lacks(version: ModelVersion, path: str) -> InputError:
     return InputError(
         f"{version.model} version {version.version} has no {Path(path).name}",
-        valid=f"a version registered by Millrace, with {', '.join(EVIDENCE[version.kind])}",
+        valid=f"a version registered by Millrace, with {', '.join(version.kind.evidence_files)}",
         hint="point the alias at another version",
     )
 
@@ -279,9 +209,10 @@ def _not_ours(version: ModelVersion, seen: str, valid: str) -> InputError:
 
 
 def _model_files(folder: Path, version: ModelVersion) -> dict[str, Path]:
-    if version.kind == "language":
-        return {file.name: file for file in sorted((folder / FORM).glob("*"))}
-    return {GRAPH: folder / GRAPH}
+    kind = version.kind
+    found = sorted((folder / kind.model_folder).glob("*")) if not kind.model_files else ()
+    names = kind.model_files or tuple(file.name for file in found)
+    return {name: folder / kind.model_folder / name for name in names}
 
 
 @contextmanager
@@ -315,11 +246,11 @@ def _check_digests(folder: Path, version: ModelVersion) -> None:
     """
     evidence = version.tags.get(EVIDENCE_TAG)
     files = _model_files(folder, version)
-    what = GRAPH if version.kind == "graph" else "its model"
+    what = next(iter(files)) if len(files) == 1 else "its model"
     found = {what: digest_of_model({name: digest_of(file) for name, file in files.items()})}
     wanted = {what: version.digest}
     if evidence is not None:
-        beside = {name: folder / name for name in EVIDENCE[version.kind]}
+        beside = {name: folder / name for name in version.kind.evidence_files}
         found["its evidence"] = digest_of_all(beside)
         wanted["its evidence"] = evidence
     if found != wanted:

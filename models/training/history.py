@@ -1,56 +1,64 @@
-"""What happened in a training run, made out of the events as they come."""
+"""What happened in a training run, from the events as they come."""
 
 import math
 import re
 from collections.abc import Iterable
+from typing import Any
 
 from millrace.models.common.errors import MillraceError, WorkError
-from millrace.models.training.progress import EpochEnded, Recovered, TrainEvent
+from millrace.models.training.train_events import Reported, Resumed, TrainEvent, WorkersFailed
+from millrace.models.training.train_job import TrainJob
 
 
 class History:
-    """Epochs and recoveries so far.
+    """Reports and recoveries so far.
 
     Attributes:
-        recoveries: for each time that training went on after a failure, the epochs that were done
-            already; 0 is from the start.
+        recoveries: for each time that training resumed after a failure, the epochs or steps that
+            were done; 0 is from the start.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, job: TrainJob) -> None:
         self.recoveries: list[int] = []
-        self._epochs: dict[int, dict[str, float]] = {}
+        self._job = job
+        self._reports: dict[int, dict[str, Any]] = {}
         self._failed = False
 
     @property
-    def epochs(self) -> tuple[dict[str, float], ...]:
-        """The metrics of every epoch, in order; of one that was done again, the later ones."""
-        return tuple(self._epochs[epoch] for epoch in sorted(self._epochs))
+    def reports(self) -> tuple[dict[str, Any], ...]:
+        """The metrics of every report, in order; of what was done again, the later ones."""
+        return tuple(self._reports[done] for done in sorted(self._reports))
 
     def add(self, event: TrainEvent) -> list[TrainEvent]:
-        """Take in what happened, and return what there is to tell of it.
+        """Take in what happened, and return what there is to report of it.
 
-        That training went on is known when the first epoch after a failure ends.
+        That training resumed is known with the first report after a failure, which says where its
+        worker began.
         """
-        if not isinstance(event, EpochEnded):
+        if isinstance(event, WorkersFailed):
             self._failed = True
             return [event]
-        epoch = int(event.metrics["epoch"])
-        self._epochs[epoch] = event.metrics
+        if not isinstance(event, Reported):
+            return []
+        metrics = dict(event.metrics)
+        began_at, done = int(metrics.pop("began_at", 0)), int(metrics[self._job.unit])
+        self._reports = {known: each for known, each in self._reports.items() if known < done}
+        self._reports[done] = metrics
         if not self._failed:
-            return [event]
+            return [Reported(metrics)]
         self._failed = False
-        self.recoveries.append(epoch - 1)
-        return [Recovered(epoch - 1), event]
+        self.recoveries.append(began_at)
+        return [Resumed(began_at), Reported(metrics)]
 
     def fault(self) -> WorkError | None:
         """Return what was wrong with a run that ended by itself, or None."""
-        last = self.epochs[-1] if self.epochs else None
-        if last is None or math.isfinite(last["train_loss"]):
+        last = self.reports[-1] if self._reports else None
+        if last is None or math.isfinite(last[self._job.loss]):
             return None
         return WorkError(
-            f"the loss is not a number after epoch {int(last['epoch'])}",
-            seen=f"train_loss {last['train_loss']}",
-            hint="lower training.learning_rate, or look for extreme values in the features",
+            f"the loss is not a number after {self._job.unit} {int(last[self._job.unit])}",
+            seen=f"{self._job.loss} {last[self._job.loss]}",
+            hint=self._job.advice,
         )
 
 
@@ -82,5 +90,5 @@ def failure_of(error: Exception, causes: Iterable[Exception], max_failures: int)
     return WorkError(
         "training failed",
         seen=(named or lines or [type(error).__name__])[-1],
-        hint=f"mend the cause, or raise training.max_failures (now {max_failures})",
+        hint=f"fix the cause, or raise training.max_failures (now {max_failures})",
     )

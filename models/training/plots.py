@@ -106,7 +106,7 @@ class FormPoint:
     chosen: bool = False
 
 
-def pareto_front(forms: Sequence[FormPoint], metric: str, cost: str) -> Figure:
+def pareto_picture(forms: Sequence[FormPoint], metric: str, cost: str) -> Figure:
     """Draw metric against speed, the area of a point by its size; the front is filled.
 
     Args:

@@ -1,8 +1,8 @@
-"""Ray Train around the training loop: workers, shards, restarts and the result."""
+"""Ray Train around a training job: workers, checkpoints, restarts and the result."""
 
-import copy
+import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,25 +10,15 @@ import ray
 import ray.data
 import ray.train
 import torch
-from ray.data.expressions import col
-from ray.train.torch import TorchTrainer
 
-from millrace.models.common.arrays import Array
 from millrace.models.common.errors import WorkError
 from millrace.models.common.interrupts import interruptible
-from millrace.models.config.dataset_spec import Split, SplitSpec
-from millrace.models.config.training_spec import TrainingSpec
-from millrace.models.data import snapshots
-from millrace.models.data.schema import BUCKET
-from millrace.models.data.split import split_bounds
-from millrace.models.families.network import Network
-from millrace.models.training.batches import CACHE_BYTES
 from millrace.models.training.history import History, failure_of
-from millrace.models.training.loop import TRAIN, VALIDATION, Table, TrainJob, train_loop
-from millrace.models.training.progress import TrainEvent, told
-from millrace.models.training.shards import is_small
+from millrace.models.training.train_events import TrainEvent, events_of_workers
+from millrace.models.training.train_job import TrainJob, Write
 
-_BLOCK_ROWS = 65_536
+TRAIN = "train"
+"""The dataset whose rows are shared out; every worker gets all of the others."""
 
 
 @dataclass(frozen=True)
@@ -37,63 +27,50 @@ class TrainResult:
 
     Attributes:
         checkpoint: folder of the last checkpoint.
-        history: the metrics of every epoch, in order, an epoch that was done again only once.
-        recoveries: for each time that workers failed, the epochs that were done already: training
-            went on from the checkpoint of that epoch; 0 is from the start.
+        history: the metrics of every report, in order; of what was done again, the later ones.
+        recoveries: for each time that workers failed, the epochs or steps that were done: training
+            resumed from the checkpoint of that one; 0 is from the beginning.
     """
 
     checkpoint: Path
-    history: tuple[dict[str, float], ...]
+    history: tuple[dict[str, Any], ...]
     recoveries: tuple[int, ...]
 
 
 def fit(
-    job: TrainJob,
-    snapshot: snapshots.Snapshot,
-    shares: SplitSpec,
-    storage: Path,
-    name: str,
-    on_event: Callable[[TrainEvent], None],
+    job: TrainJob, storage: Path, name: str, on_event: Callable[[TrainEvent], None]
 ) -> TrainResult:
-    """Train on a snapshot with the Ray that is connected.
+    """Train with the Ray that is connected.
 
     Args:
         job: what the workers run.
-        snapshot: where the rows come from.
-        shares: shares of the splits.
         storage: folder that all nodes see; checkpoints go to `storage/name`.
         name: name of this run.
-        on_event: called in a thread of this process for every epoch and failure.
+        on_event: called in a thread of this process for every report and failure.
 
     Raises:
-        WorkError: the workers failed more often than `training.max_failures`.
+        InputError: the model cannot be built, or not trained in this way.
+        WorkError: the workers failed more often than `training.max_failures`, or the loss is not a
+            number.
     """
-    history = History()
-    workers = job.training.num_workers
-    datasets: dict[str, Any] = {}
-    if is_small(snapshot, job.encoding, -(-job.train_rows // workers), CACHE_BYTES):
-        job = replace(job, table=Table(snapshot, shares))
-    else:
-        datasets = {
-            TRAIN: _rows(snapshot, TRAIN, shares, workers),
-            VALIDATION: _rows(snapshot, VALIDATION, shares, 1),
-        }
+    job.require_trainable()
+    history = History(job)
 
     def keep(event: TrainEvent) -> None:
         for known in history.add(event):
             on_event(known)
 
-    with told(keep) as callback:
-        trainer = TorchTrainer(
-            train_loop,
+    with events_of_workers(keep) as callback:
+        trainer = job.trainer()(
+            train_worker,
             train_loop_config={"job": job},
-            scaling_config=_scaling(job.training),
-            datasets=datasets,
+            scaling_config=_scaling(job.num_workers),
+            datasets=dict(job.datasets()),
             dataset_config=_data_config(),
             run_config=ray.train.RunConfig(
                 name=name,
                 storage_path=str(storage),
-                failure_config=ray.train.FailureConfig(max_failures=job.training.max_failures),
+                failure_config=ray.train.FailureConfig(max_failures=job.max_failures),
                 checkpoint_config=ray.train.CheckpointConfig(num_to_keep=2),
                 callbacks=[callback],  # type: ignore[list-item]
             ),
@@ -103,28 +80,37 @@ def fit(
                 result = trainer.fit()
         except ray.train.TrainingFailedError as error:
             causes = getattr(error, "worker_failures", {}).values()
-            raise failure_of(error, causes, job.training.max_failures) from error
+            raise failure_of(error, causes, job.max_failures) from error
     if (fault := history.fault()) is not None:
         raise fault
     if result.checkpoint is None:
         raise WorkError("training ended without a checkpoint", hint="see the Ray Train log above")
-    return TrainResult(
-        checkpoint=Path(result.checkpoint.path),
-        history=history.epochs,
-        recoveries=tuple(history.recoveries),
-    )
+    return TrainResult(Path(result.checkpoint.path), history.reports, tuple(history.recoveries))
 
 
-def _rows(
-    snapshot: snapshots.Snapshot, split: Split, shares: SplitSpec, workers: int
-) -> ray.data.Dataset:
-    low, high = split_bounds(shares)[split]
-    # Left to itself Ray Data makes hundreds of blocks, each read by a process that takes longer
-    # to start than a small table takes to read.
-    blocks = max(workers, snapshot.rows // _BLOCK_ROWS)
-    rows = ray.data.read_parquet(snapshots.files(snapshot), override_num_blocks=blocks)
-    rows = rows.filter(expr=(col(BUCKET) >= low) & (col(BUCKET) < high))
-    return rows.select_columns([*snapshot.schema.features, snapshot.schema.target])
+def train_worker(config: dict[str, Any]) -> None:
+    """Train on one worker, from its checkpoint if there is one.
+
+    Args:
+        config: `{"job": TrainJob}`; Ray Train hands a dictionary to its workers.
+    """
+    job: TrainJob = config["job"]
+    checkpoint = ray.train.get_checkpoint()
+    if checkpoint is None:
+        job.run(None, _report)
+        return
+    with checkpoint.as_directory() as folder:
+        job.run(Path(folder), _report)
+
+
+def _report(metrics: dict[str, Any], write: Write | None) -> None:
+    """Report from every worker, equally often; each brings its part of a checkpoint."""
+    if write is None:
+        ray.train.report(metrics)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        write(Path(folder))
+        ray.train.report(metrics, checkpoint=ray.train.Checkpoint.from_directory(folder))
 
 
 def _data_config() -> ray.train.DataConfig:
@@ -133,33 +119,7 @@ def _data_config() -> ray.train.DataConfig:
     return ray.train.DataConfig(datasets_to_split=[TRAIN], execution_options=options)
 
 
-def _scaling(spec: TrainingSpec) -> ray.train.ScalingConfig:
-    gpus = int(_resources().get("GPU", 0)) if torch.cuda.is_available() else 0
-    return ray.train.ScalingConfig(num_workers=spec.num_workers, use_gpu=gpus >= spec.num_workers)
-
-
-def _resources() -> dict[str, float]:
-    return dict(ray.cluster_resources())  # type: ignore[no-untyped-call]
-
-
-def leaves_parameters_unused(network: Network, example: Array) -> bool:
-    """Return whether some parameter gets no gradient from a forward and backward pass.
-
-    Telling DDP always (`find_unused_parameters=True`) would be safe too, but it then walks the
-    graph in every step: a tenth of the time of a small network's epoch. A copy of the network is
-    tried, and the random state is put back, so that trying changes nothing. Of one that cannot be
-    tried it is taken to be so.
-
-    Args:
-        network: on the CPU.
-        example: two rows as it takes them.
-    """
-    try:
-        trial = copy.deepcopy(network)
-        trial.train()
-        with torch.random.fork_rng(devices=[]):
-            trial(torch.from_numpy(example)).sum().backward()
-    except Exception:  # whatever a module of the user's raises: training itself will tell
-        return True
-    parameters = [each for each in trial.parameters() if each.requires_grad]
-    return any(each.grad is None for each in parameters)
+def _scaling(workers: int) -> ray.train.ScalingConfig:
+    resources: dict[str, float] = dict(ray.cluster_resources())  # type: ignore[no-untyped-call]
+    gpus = int(resources.get("GPU", 0)) if torch.cuda.is_available() else 0
+    return ray.train.ScalingConfig(num_workers=workers, use_gpu=gpus >= workers)

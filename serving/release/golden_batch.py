@@ -12,7 +12,7 @@ from millrace.models.common.subprocess_runner import run_apart
 from millrace.models.inference.row_batches import golden_requests
 from millrace.serving.release.trial import alone_limits
 from millrace.serving.triton.client import TritonClient
-from millrace.serving.triton.onnx_graph import signature_of
+from millrace.serving.triton.graph.triton_graph import signature_of
 from millrace.serving.triton.version_folder import ONNX, Artifact
 
 TOLERANCE = 1e-4

@@ -24,12 +24,11 @@ from millrace.models.common.errors import MillraceError, TransientError, WorkErr
 from millrace.serving.rollout import split_metrics
 from millrace.serving.rollout.rollout import Split, arms_config, split_of, splitter_config
 from millrace.serving.triton.client import TritonClient
-from millrace.serving.triton.model_config import from_text, loaded_anew
+from millrace.serving.triton.model_config import Signature, from_text, loaded_anew
 from millrace.serving.triton.names import ARMS
-from millrace.serving.triton.onnx_graph import Signature, signature_of
 from millrace.serving.triton.repository import Repository
 from millrace.serving.triton.server_index import ready_versions
-from millrace.serving.triton.version_config import one_config_for
+from millrace.serving.triton.version_config import one_config_for, triton_kind
 
 DRAIN_SECONDS = 60.0
 POLL_SECONDS = 0.05
@@ -107,13 +106,14 @@ def _common_signature(split: Split, repository: Repository) -> Signature:
     candidate = repository.artifact(split.model, split.candidate)
     both = f"versions {split.champion} and {split.candidate} of {split.model}"
     hint = "set rollout.kind to direct for this version"
-    if candidate.kind == "language":
+    signature = triton_kind(candidate).signature(candidate)
+    if signature is None:
         raise WorkError(f"{both} cannot share requests: they answer in streams", hint=hint)
     if not one_config_for(champion, candidate) or champion.labels != candidate.labels:
         raise WorkError(
             f"{both} cannot share requests: their inputs, outputs or labels differ", hint=hint
         )
-    return signature_of(candidate)
+    return signature
 
 
 class _Drained:

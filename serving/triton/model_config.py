@@ -10,6 +10,7 @@ https://github.com/triton-inference-server/onnxruntime_backend#onnx-runtime-with
 
 import time
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 
 from google.protobuf import text_format
 from onnx import TensorProto
@@ -17,8 +18,54 @@ from tritonclient.grpc import model_config_pb2 as pb
 
 from millrace.models.common.errors import InputError, WorkError
 from millrace.models.config.serving_spec import AcceleratorSpec, ServingSpec
-from millrace.serving.triton.onnx_graph import BACKEND as TEXT_BACKEND
-from millrace.serving.triton.onnx_graph import DYNAMIC, Signature, TensorSpec
+
+DYNAMIC = -1
+TEXT_BACKEND = "text_onnxruntime"
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """One input or output.
+
+    Attributes:
+        name: its name in the graph.
+        elem_type: `onnx.TensorProto.DataType`.
+        shape: every dimension, the batch included; -1 where it is dynamic.
+        batch_symbol: the name of a dynamic first dimension, if it has one.
+    """
+
+    name: str
+    elem_type: int
+    shape: tuple[int, ...]
+    batch_symbol: str = ""
+
+
+@dataclass(frozen=True)
+class Signature:
+    """The inputs and outputs of a model, in order, and the backend that serves it.
+
+    They are the graph's own, unless a step of another backend comes before it.
+    """
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    backend: str = "onnxruntime"
+
+    @property
+    def batches(self) -> bool:
+        """Whether requests may be concatenated: every first dimension is dynamic, and one batch."""
+        symbols = {spec.batch_symbol for spec in self.inputs if spec.batch_symbol}
+        specs = self.inputs + self.outputs
+        return len(symbols) <= 1 and all(spec.shape[:1] == (DYNAMIC,) for spec in specs)
+
+    @property
+    def served(self) -> tuple[object, ...]:
+        """What one `config.pbtxt` must agree on: two versions can be loaded together if equal."""
+        tensors = (
+            frozenset((spec.name, spec.elem_type, spec.shape) for spec in specs)
+            for specs in (self.inputs, self.outputs)
+        )
+        return (self.backend, *tensors)
 
 
 def accelerators_of(spec: AcceleratorSpec) -> pb.ModelOptimizationPolicy:

@@ -23,8 +23,7 @@ from tritonclient.grpc import model_config_pb2 as pb
 from millrace.models.common.errors import InputError, TransientError, WorkError
 from millrace.serving.triton.model_config import LABELS, to_text
 from millrace.serving.triton.names import owner_of
-from millrace.serving.triton.onnx_graph import Signature, signature_of
-from millrace.serving.triton.version_config import files_of_the_backend, require_servable
+from millrace.serving.triton.version_config import triton_kind
 from millrace.serving.triton.version_folder import (
     Artifact,
     copy_version,
@@ -81,10 +80,6 @@ class Repository:
                     found[name][version] = digest_in(self._version(name, version))
         return found
 
-    def signature(self, model: str, version: int) -> Signature:
-        """Read what a client sees of a staged version: its inputs and outputs."""
-        return signature_of(self.artifact(model, version))
-
     def artifact(self, model: str, version: int) -> Artifact:
         """Return what was staged as a version.
 
@@ -111,8 +106,9 @@ class Repository:
             folder.mkdir()
             write_version(folder, artifact)
             staged = read_version(folder)
-            require_servable(staged)
-            for name, text in files_of_the_backend(staged, target).items():
+            kind = triton_kind(staged)
+            kind.check(staged)
+            for name, text in kind.backend_files(staged, target).items():
                 (folder / name).write_text(text)
                 (folder / name).chmod(0o440)
             target.parent.mkdir(mode=0o750, exist_ok=True)
@@ -130,7 +126,8 @@ class Repository:
         folder = self._version(model, version)
         if not is_whole(folder):
             return False
-        beside = files_of_the_backend(read_version(folder), folder)
+        artifact = read_version(folder)
+        beside = triton_kind(artifact).backend_files(artifact, folder)
         return all(_text_or_none(folder / name) == text for name, text in beside.items())
 
     def remove(self, model: str, version: int) -> bool:

@@ -20,7 +20,7 @@ from millrace.models.common.digest import GRAPH, digest_of, digest_of_model
 from millrace.models.common.errors import InputError, TransientError, WorkError
 from millrace.models.config.serving_spec import ServingSpec
 from millrace.models.inference.language_engine import MODEL_JSON, EngineName, engine_of
-from millrace.models.registry.version_files import NAME, KindName
+from millrace.models.registry.version_files import NAME
 from millrace.serving.triton.language.draft_files import DRAFT, Draft
 
 ONNX, TOKENIZER, RULES, CARD = GRAPH, "tokenizer.json", "features.json", "version.json"
@@ -46,26 +46,12 @@ class Artifact:
 
     files: Mapping[str, Path]
     sha256: str
-    kind: KindName = "graph"
+    kind: str = "graph"
     labels: tuple[str, ...] = ()
     serving: ServingSpec = field(default_factory=ServingSpec)
     tokenizer: str | None = None
     draft: Draft | None = None
     rules: str | None = None
-
-    @classmethod
-    def of_graph(
-        cls,
-        onnx: Path,
-        sha256: str,
-        labels: tuple[str, ...] = (),
-        serving: ServingSpec | None = None,
-        tokenizer: str | None = None,
-        rules: str | None = None,
-    ) -> "Artifact":
-        """Return the artifact that is one ONNX file."""
-        serving = serving or ServingSpec()
-        return cls({ONNX: onnx}, sha256, "graph", labels, serving, tokenizer, rules=rules)
 
     @property
     def engine(self) -> EngineName | None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from sklearn.datasets import load_digits
 
-from millrace.export.measure import Evidence, gather_evidence
+from millrace.export.onnx.measure_graph import Evidence, gather_evidence
 from millrace.export.onnx.onnx_exporter import Exporter
 from millrace.export.tensorrt.engine_file import axes_of
 from millrace.models.common.arrays import Array

@@ -12,8 +12,8 @@ import onnxruntime
 import pytest
 
 from millrace.export.tensorrt.engine_session import EngineSession
-from millrace.export.variant_requirements import installed_packages, lacking
-from millrace.export.variants import ENGINES, FORMS
+from millrace.export.onnx.variant_requirements import installed_packages, lacking
+from millrace.export.onnx.graph_variants import ENGINES, FORMS
 from millrace.models.common.errors import InputError, WorkError
 from millrace.models.common.hardware import these_ties, this_gpu, this_machine
 from millrace.models.config.serving_spec import AcceleratorSpec

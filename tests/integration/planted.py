@@ -16,7 +16,7 @@ import onnx
 import yaml
 from onnx import TensorProto, helper, numpy_helper
 
-from millrace.export.certificate import Certificate, Stage
+from millrace.export.onnx.graph_certificate import Certificate, Stage
 from millrace.models.common.digest import digest_of_all
 from millrace.models.common.installation import Installation
 from millrace.models.config.dataset_spec import DatasetSpec

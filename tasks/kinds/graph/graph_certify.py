@@ -6,20 +6,27 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from millrace.export.certificate import Certificate, Stage, largest_difference, relative_loss
+from millrace.export.onnx.graph_certificate import (
+    GraphCertificate,
+    GraphStage,
+    largest_difference,
+    relative_loss,
+)
 from millrace.models.common.arrays import Array
 from millrace.models.common.hardware import this_machine
 from millrace.models.common.installation import Installation
 from millrace.models.inference.answers import answers_of
 from millrace.models.inference.onnx_session import OnnxSession
 from millrace.models.inference.row_batches import answered, golden_requests
-from millrace.models.registry.version_files import GraphPackage, ModelVersion
+from millrace.models.registry.version_files import ModelVersion
 from millrace.serving.release.golden_batch import TOLERANCE
 from millrace.serving.triton.client import TritonClient
 from millrace.serving.triton.repository import one_line
-from millrace.tasks.compare import first_rows, split_rows
+from millrace.tasks.kinds.certified import certificate_of, certified_snapshot, pipeline_of
+from millrace.tasks.kinds.graph.graph_files import GraphFiles
+from millrace.tasks.kinds.graph.graph_rows import first_rows, split_rows
+from millrace.tasks.kinds.steps import Table
 from millrace.tasks.progress import bar, log
-from millrace.tasks.version_documents import certificate_of, certified_snapshot, pipeline_of
 
 OTHERWISE = 0.005
 """Share of the test split that another processor's rounding may answer otherwise."""
@@ -40,22 +47,40 @@ class LiveGraph:
         faults: what is otherwise than the certificate says; empty where all of it holds.
     """
 
-    certificate: Certificate
+    certificate: GraphCertificate
     version: ModelVersion
     endpoint: str
     sizes: tuple[int, ...]
     faults: tuple[str, ...]
 
+    def table(self) -> Table:
+        """Return the stages for people."""
+        certificate = self.certificate
+        rows = [
+            (
+                stage.name + ("  ← chosen" if stage.name == certificate.candidate else ""),
+                f"{stage.golden_difference:.2e}",
+                "" if stage.metric is None else f"{stage.metric:.4f}",
+                "" if stage.metric_loss is None else f"{stage.metric_loss:+.2%}",
+            )
+            for stage in certificate.stages
+        ]
+        head = ("stage", "golden difference", certificate.metric_name, "loss")
+        sizes = ", ".join(map(str, self.sizes))
+        what = f"{certificate.golden_rows} golden rows in requests of {sizes}"
+        note = ("asked", f"{what}, and {certificate.test_rows:,} test rows")
+        return Table(head, rows, (note,), numbers=1)
 
-def certify_graph(places: Installation, client: TritonClient, package: GraphPackage) -> LiveGraph:
+
+def certify_graph(places: Installation, client: TritonClient, files: GraphFiles) -> LiveGraph:
     """Let the live version, and its file alone, answer the golden batch and the test split.
 
     Raises:
         InputError: the snapshot is another one now.
         TransientError: Triton does not answer.
     """
-    model, number = package.version.model, package.version.version
-    work = _Work(places, package)
+    model, number = files.version.model, files.version.version
+    work = _Work(places, files)
     log.info("certify: version %s of %s, %s test rows", number, model, len(work.target))
     output = work.meaning.output
 
@@ -64,7 +89,7 @@ def certify_graph(places: Installation, client: TritonClient, package: GraphPack
             model, {name: array[part] for name, array in rows.items()}, version=number
         )[output]
 
-    golden = package.golden_request()
+    golden = files.golden_request()
     triton = work.stage(LIVE, ask_live(golden), work.live(ask_live))
     wanted = tuple(one_line(str(label)) for label in work.encoding.labels)
     one = {name: rows[:1] for name, rows in golden.items()}
@@ -75,22 +100,23 @@ def certify_graph(places: Installation, client: TritonClient, package: GraphPack
         *label_faults(wanted, told),
     )
     certificate = work.certificate.with_stage(triton)
-    return LiveGraph(certificate, package.version, client.endpoint.grpc, work.sizes, faults)
+    return LiveGraph(certificate, files.version, client.endpoint.grpc, work.sizes, faults)
 
 
 class _Work:
     """What a version is measured on, and how."""
 
-    def __init__(self, places: Installation, package: GraphPackage) -> None:
-        self.package, self.encoding = package, package.encoding
-        self.certificate, pipeline = certificate_of(package), pipeline_of(package)
+    def __init__(self, places: Installation, files: GraphFiles) -> None:
+        self.encoding = files.encoding
+        self.certificate = certificate_of(files.package, GraphCertificate)
+        pipeline = pipeline_of(files.package)
         self.meaning = answers_of(self.encoding)
         snapshot = certified_snapshot(places, self.certificate)
         self.features, self.target = split_rows(pipeline, snapshot, self.encoding)
         rows = first_rows(pipeline, snapshot, len(self.target))
         self.request = self.encoding.request(rows)
-        self.golden, self.answers = package.golden()
-        self.session = OnnxSession(package.model, threads=this_machine().cores)
+        self.golden, self.answers = files.golden()
+        self.session = OnnxSession(files.model, threads=this_machine().cores)
         self.most = pipeline.serving.max_batch_size
 
     @property
@@ -122,7 +148,7 @@ class _Work:
                 shown.update(start + len(part))
         return np.concatenate(found)
 
-    def stage(self, name: str, golden: Ask, test: Array) -> Stage:
+    def stage(self, name: str, golden: Ask, test: Array) -> GraphStage:
         """Return a stage: the golden batch in every size against PyTorch, and the test split."""
         differences = [
             largest_difference(golden(part), self.answers[part])
@@ -130,7 +156,7 @@ class _Work:
         ]
         metric = self.meaning.metric_of_answers(test, self.target)
         pytorch = self.certificate.stages[0].metric or 0.0
-        return Stage(
+        return GraphStage(
             name=name,
             golden_difference=max(differences),
             metric=metric,
@@ -138,7 +164,9 @@ class _Work:
         )
 
 
-def faults_of(certificate: Certificate, file: Stage, triton: Stage, scale: float) -> Iterator[str]:
+def faults_of(
+    certificate: GraphCertificate, file: GraphStage, triton: GraphStage, scale: float
+) -> Iterator[str]:
     """Say what is otherwise than the certificate says.
 
     Args:

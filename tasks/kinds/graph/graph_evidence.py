@@ -2,18 +2,20 @@
 
 from dataclasses import dataclass
 
-from millrace.export.certificate import Certificate, Stage
+from millrace.export.onnx.graph_certificate import GraphCertificate, GraphStage
 from millrace.models.common.hardware import these_ties, this_machine
 from millrace.models.common.installation import Installation
 from millrace.models.data.snapshots import open_snapshot
 from millrace.models.inference.answers import answers_of
-from millrace.models.registry.version_files import GraphPackage, Package
+from millrace.models.registry.version_files import Package
 from millrace.serving.release.golden_batch import GoldenBatch
+from millrace.serving.triton.graph.triton_graph import artifact_of_graph
 from millrace.serving.triton.version_folder import Artifact
-from millrace.tasks.compare import metric_of
-from millrace.tasks.reports.run_report import certificate_table
-from millrace.tasks.version_documents import certificate_of, pipeline_of
-from millrace.tasks.version_evidence import Measured
+from millrace.tasks.kinds.certified import certificate_of, pipeline_of
+from millrace.tasks.kinds.graph.graph_files import GraphFiles, graph_files
+from millrace.tasks.kinds.graph.graph_report import certificate_table
+from millrace.tasks.kinds.graph.graph_rows import metric_of
+from millrace.tasks.kinds.steps import Measured
 
 
 @dataclass(frozen=True)
@@ -21,64 +23,64 @@ class GraphEvidence:
     """A version that is one ONNX file; a `VersionEvidence`.
 
     Attributes:
-        package: its files.
+        files: its files.
         places: where snapshots are.
     """
 
-    package: GraphPackage
+    files: GraphFiles
     places: Installation
 
     def artifact(self) -> Artifact:
         """Return what is staged."""
-        encoding = self.package.encoding
+        encoding = self.files.encoding
         labels = tuple(str(label) for label in encoding.labels)
         tokenizer = encoding.tokenizer.json if encoding.tokenizer else None
-        serving = pipeline_of(self.package).serving
-        digest = self.package.version.digest
-        rules = encoding.rules()
-        return Artifact.of_graph(self.package.model, digest, labels, serving, tokenizer, rules)
+        serving = pipeline_of(self.files.package).serving
+        digest = self.files.version.digest
+        kind, rules = self.files.version.kind.name, encoding.rules()
+        return artifact_of_graph(self.files.model, digest, labels, serving, tokenizer, rules, kind)
 
     def expected(self) -> GoldenBatch:
         """Return its golden batch, and what was certified of it."""
-        package = self.package
-        features, answers = package.golden()
-        certificate = certificate_of(package)
+        files = self.files
+        features, answers = files.golden()
+        certificate = certificate_of(files.package, GraphCertificate)
         chosen = certificate.stage(certificate.candidate)
         return GoldenBatch(
-            inputs=package.golden_request(),
-            graph_inputs={package.encoding.input.name: package.encoding.input.trimmed(features)},
-            answers={answers_of(package.encoding).output: answers},
+            inputs=files.golden_request(),
+            graph_inputs={files.encoding.input.name: files.encoding.input.trimmed(features)},
+            answers={answers_of(files.encoding).output: answers},
             difference=chosen.golden_difference if chosen else 0.0,
-            latency_slo_ms=pipeline_of(package).serving.latency_slo_ms,
-            caution="; ".join(filter(None, (package.untrusted, _caution(certificate)))),
+            latency_slo_ms=pipeline_of(files.package).serving.latency_slo_ms,
+            caution="; ".join(filter(None, (files.package.untrusted, _caution(certificate)))),
         )
 
     def measured(self) -> Measured:
         """Return what it was certified with."""
-        certificate = certificate_of(self.package)
+        certificate = certificate_of(self.files.package, GraphCertificate)
         chosen = certificate.stage(certificate.candidate)
         return Measured(
-            certificate.passed and certificate.digest == self.package.version.digest,
+            certificate.passed and certificate.digest == self.files.version.digest,
             chosen.metric if chosen else None,
             certificate.metric_name,
         )
 
     def metric_of(self, other: Package) -> float | None:
         """Return another version's metric on the test split that this one was certified on."""
-        certificate = certificate_of(self.package)
+        certificate = certificate_of(self.files.package, GraphCertificate)
         snapshot = open_snapshot(self.places, certificate.dataset, certificate.dataset_version)
-        pipeline = pipeline_of(self.package)
-        return metric_of(other.graph, pipeline, snapshot, certificate.metric_name)
+        pipeline = pipeline_of(self.files.package)
+        return metric_of(graph_files(other), pipeline, snapshot, certificate.metric_name)
 
-    def told(self, difference: float | None) -> tuple[str, str]:
+    def describe(self, difference: float | None) -> tuple[str, str]:
         """Return the stages as a table, and the certificate."""
-        certificate = certificate_of(self.package)
+        certificate = certificate_of(self.files.package, GraphCertificate)
         if difference is not None:
-            certificate = certificate.with_stage(Stage("triton", difference))
+            certificate = certificate.with_stage(GraphStage("triton", difference))
         return certificate_table(certificate), certificate.to_json()
 
 
-def _caution(certificate: Certificate) -> str:
+def _caution(certificate: GraphCertificate) -> str:
     """Say so where the form was chosen on another kind of machine than serves it."""
     chosen, here = certificate.stage(certificate.candidate), this_machine().kind
     if chosen and chosen.ties and chosen.ties != (ties := str(these_ties() or here)):

@@ -1,50 +1,213 @@
-"""What exports a graph: its network, rows to calibrate and measure with, the files beside it."""
+"""The export of a graph: its network, the rows to calibrate and measure with, its certificate."""
 
-from collections.abc import Iterator
+import json
+import math
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-from millrace.models.common.arrays import Array
-from millrace.models.common.hardware import this_gpu
-from millrace.models.config.pipeline import Pipeline
-from millrace.models.data import snapshots
-from millrace.models.inference.features import Encoding
-from millrace.models.inference.onnx_session import provider_options
-from millrace.tasks.compare import split_rows
-from millrace.tasks.progress import log
-from millrace.tasks.train import Trained
-
-if TYPE_CHECKING:
-    from millrace.export.measure import Evidence
-    from millrace.export.onnx.onnx_exporter import Exporter
-import json
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
-from millrace.export.certificate import Certificate
-from millrace.models.config.pipeline_file import resolved_yaml
-from millrace.models.inference.features import TEXT
+from millrace.export.certificate import Header
+from millrace.export.onnx.constant_baseline import Baseline, baseline_of
+from millrace.export.onnx.graph_certificate import GraphCandidate, GraphCertificate, GraphStage
+from millrace.export.select import Gates
+from millrace.models.common.arrays import Array
+from millrace.models.common.digest import GRAPH
+from millrace.models.common.errors import WorkError
+from millrace.models.common.hardware import this_gpu, this_machine
+from millrace.models.common.installation import Installation
+from millrace.models.config.pipeline import Pipeline
+from millrace.models.data import snapshots
+from millrace.models.inference.answers import answers_of
+from millrace.models.inference.features import TEXT, Encoding
+from millrace.models.inference.onnx_session import OnnxSession, provider_options
+from millrace.models.inference.row_batches import answered
+from millrace.models.registry.named_version import in_words
+from millrace.tasks.kinds.graph.graph_files import ENCODING, GOLDEN, GraphFiles
+from millrace.tasks.kinds.graph.graph_rows import first_rows, split_rows
+from millrace.tasks.kinds.graph.graph_train import GraphTraining
+from millrace.tasks.kinds.steps import Trained
+from millrace.tasks.progress import log
 
 if TYPE_CHECKING:
-    from millrace.export.measure import Evidence
+    from millrace.export.onnx.measure_graph import Evidence
+    from millrace.export.onnx.onnx_exporter import Exporter
+
+
+@dataclass(frozen=True)
+class GraphExport:
+    """The export of one graph; an `Export`.
+
+    Attributes:
+        pipeline: what to export.
+        exporter: makes and measures variants.
+        measured_on: the golden batch and the test split, with PyTorch's answers.
+        baseline: the constant answer that a model has to beat.
+        encoding: rows to tensors.
+        golden: the rows of the golden batch as the snapshot has them.
+        reference: the registered version that the certificate shows beside this one.
+    """
+
+    pipeline: Pipeline
+    exporter: "Exporter"
+    measured_on: "Evidence"
+    baseline: Baseline
+    encoding: Encoding
+    golden: pa.Table
+    reference: GraphFiles | None
+
+    @property
+    def gates(self) -> Gates:
+        """What a candidate may lose."""
+        return self.exporter.gates
+
+    def candidates(self) -> Iterator[GraphCandidate]:
+        """Make and measure every variant, and refuse one that no constant answer is worse than."""
+        if not self.baseline.is_telling:
+            log.warning("the test split has one answer only, and tells little of any model")
+        latency_slo_ms = self.pipeline.serving.latency_slo_ms
+        for each in self.exporter.candidates(self.measured_on, latency_slo_ms):
+            yield beside_constant(each, self.measured_on, self.exporter, self.baseline)
+
+    def certificate(
+        self, header: Header, candidates: Sequence[GraphCandidate], chosen: GraphCandidate
+    ) -> GraphCertificate:
+        """Return the certificate: PyTorch, every candidate, and the reference beside them."""
+        evidence = self.measured_on
+        stages = (evidence.stage, *(s for each in candidates if (s := _with_size(each))))
+        return GraphCertificate(
+            **asdict(header),
+            stages=stages,
+            test_rows=len(evidence.target),
+            golden_rows=len(evidence.golden),
+            metric_name=self.exporter.objective.metric,
+            max_metric_loss=self.pipeline.export.max_metric_loss,
+            reference=self._reference(),
+            batch_sizes=evidence.batch_sizes,
+            constant=self.baseline.metric,
+        )
+
+    def model_files(self, chosen: GraphCandidate) -> Mapping[str, Path]:
+        """Return the ONNX file."""
+        if chosen.path is None:
+            raise WorkError(f"{chosen.name} was chosen, but was not made", seen=chosen.reason)
+        return {GRAPH: chosen.path}
+
+    def evidence(
+        self, chosen: GraphCandidate, certificate: GraphCertificate
+    ) -> Mapping[str, str | Path]:
+        """Return the encoding and the golden batch."""
+        golden = write_golden(self.exporter.folder, self.encoding, self.measured_on, self.golden)
+        return {ENCODING: self.encoding.to_json(), GOLDEN: golden}
+
+    def reproduction(self) -> tuple[Path, ...]:
+        """Return what makes the variants again."""
+        return self.exporter.programs.reproduction()
+
+    def answers_of(self, candidate: GraphCandidate) -> Array:
+        """Return a candidate's answers to the test split, `[rows, outputs]`."""
+        return _answers(candidate.path or Path(), self.measured_on)
+
+    def _reference(self) -> GraphStage | None:
+        """Measure the registered version that the model is shown beside, as a candidate is."""
+        files = self.reference
+        if files is None:
+            return None
+        variant = files.version.tags.get("millrace.candidate", "onnx")
+        file = self.exporter.folder / "reference.onnx"
+        shutil.copyfile(files.model, file)
+        try:
+            name = f"{in_words(files.version)}, {variant}"
+            return _with_size(self.exporter.measured(name, file, self.measured_on))
+        except WorkError as error:  # no fault of the model that was trained
+            log.warning("%s could not be measured: %s", in_words(files.version), error.what)
+            return None
+        finally:
+            file.unlink()
+
+
+def export_of(
+    pipeline: Pipeline,
+    places: Installation,
+    snapshot: snapshots.Snapshot,
+    trained: Trained[GraphTraining],
+    folder: Path,
+) -> GraphExport:
+    """Return the export of trained weights.
+
+    Raises:
+        InputError: the test split has no rows.
+    """
+    encoding = trained.details.encoding
+    test, target = split_rows(pipeline, snapshot, encoding)
+    exporter = exporter_of(
+        pipeline, snapshot, encoding, trained.checkpoint, folder, places.timing_caches
+    )
+    return GraphExport(
+        pipeline,
+        exporter,
+        evidence_of(pipeline, exporter, test, target),
+        baseline_on(pipeline, snapshot, encoding, target),
+        encoding,
+        first_rows(pipeline, snapshot, pipeline.export.golden_rows),
+        trained.details.reference,
+    )
+
+
+def baseline_on(
+    pipeline: Pipeline, snapshot: snapshots.Snapshot, encoding: Encoding, target: Array
+) -> Baseline:
+    """Return the constant answer that the model has to beat on the test split."""
+    shares, name = pipeline.dataset.split, snapshot.schema.target
+    train = snapshots.scan(snapshot, "train", shares, columns=(name,))
+    targets = np.concatenate([encoding.encode_target(batch) for batch in train])
+    return baseline_of(answers_of(encoding), targets, target)
+
+
+def beside_constant(
+    candidate: GraphCandidate, evidence: "Evidence", exporter: "Exporter", baseline: Baseline
+) -> GraphCandidate:
+    """Return a candidate that passed its gates with the reason why not, if it beats no constant."""
+    stage, path = candidate.stage, candidate.path
+    if not candidate.passed or not candidate.is_served or stage is None or path is None:
+        return candidate
+
+    def balanced() -> float:
+        return exporter.objective.balanced(_answers(path, evidence), evidence.target)
+
+    metric = math.nan if stage.metric is None else stage.metric
+    return replace(candidate, reason=baseline.refusal(metric, balanced))
+
+
+def _answers(path: Path, evidence: "Evidence") -> Array:
+    session = OnnxSession(path, threads=this_machine().cores)
+    return answered(session.answer, evidence.test, evidence.read)
+
+
+def _with_size(candidate: GraphCandidate) -> GraphStage | None:
+    return candidate.stage and replace(candidate.stage, size_bytes=candidate.size_bytes)
 
 
 def exporter_of(
     pipeline: Pipeline,
     snapshot: snapshots.Snapshot,
-    trained: Trained,
+    encoding: Encoding,
+    checkpoint: Path,
     folder: Path,
     timing_caches: Path | None = None,
 ) -> "Exporter":
-    """Return what makes and measures the forms of trained weights.
+    """Return what makes and measures the variants of trained weights.
 
     Args:
         pipeline: what to export.
         snapshot: gives the rows for calibration and validation.
-        trained: weights and encoding.
+        encoding: rows to tensors.
+        checkpoint: folder with the weights.
         folder: an empty folder for the files.
         timing_caches: folder, kept, of what speeds up the next build of an engine.
     """
@@ -56,10 +219,9 @@ def exporter_of(
     from millrace.models.training.checkpoint import load_weights
     from millrace.models.training.compression.compression import remove_pruned
 
-    encoding = trained.encoding
     objective = objective_of(encoding)
     network = build_network(pipeline.model, pipeline.folder, encoding, objective)
-    load_weights(trained.checkpoint, network)
+    load_weights(checkpoint, network)
     remove_pruned(pipeline.training, network)
 
     def validation() -> "Evidence":
@@ -83,8 +245,8 @@ def exporter_of(
 
 
 def evidence_of(pipeline: Pipeline, exporter: "Exporter", rows: Array, target: Array) -> "Evidence":
-    """Answer rows with the network, as the measure of every form."""
-    from millrace.export.measure import gather_evidence
+    """Answer rows with the network, as the measure of every variant."""
+    from millrace.export.onnx.measure_graph import gather_evidence
 
     return gather_evidence(
         *(exporter.served, exporter.objective, exporter.read, rows, target),
@@ -119,20 +281,6 @@ def _tensorrt(pipeline: Pipeline) -> dict[str, str] | None:
         )
         return None
     return provider_options(accelerator)
-
-
-def write_files(
-    folder: Path, pipeline: Pipeline, encoding: Encoding, certificate: Certificate
-) -> dict[str, Path]:
-    """Write what goes beside the model; return the files by name."""
-    texts = {
-        "encoding.json": encoding.to_json(),
-        "certificate.json": certificate.to_json(),
-        "pipeline.yaml": resolved_yaml(pipeline),
-    }
-    for name, text in texts.items():
-        (folder / name).write_text(text)
-    return {name: folder / name for name in texts}
 
 
 def write_golden(folder: Path, encoding: Encoding, evidence: "Evidence", first: pa.Table) -> Path:

@@ -1,20 +1,14 @@
 """The version that drafts for a language model: checked early, pinned by a run, brought live."""
 
 from hashlib import sha256
-from typing import TYPE_CHECKING
 
 from millrace.models.common.errors import InputError
-from millrace.models.common.installation import Installation
 from millrace.models.config.language_spec import GenerationSpec
 from millrace.models.config.pipeline import Pipeline
-from millrace.models.registry.mlflow_registry import Registry, registry_of
+from millrace.models.registry.mlflow_registry import Registry
 from millrace.models.registry.named_version import in_words, version_named
 from millrace.models.registry.version_files import ModelVersion
 from millrace.serving.triton.language.draft_files import Draft, Tokens, require_fit
-from millrace.tasks.retry import step
-
-if TYPE_CHECKING:
-    from millrace.models.language.corpus.token_table import TokenTable
 
 
 def with_pinned_draft(pipeline: Pipeline, registry: Registry) -> Pipeline:
@@ -69,7 +63,7 @@ def draft_of(generation: GenerationSpec, registry: Registry) -> Draft | None:
 
 def _version(name: str, registry: Registry) -> ModelVersion:
     found = version_named(name, registry)
-    if found.kind != "language":
+    if found.kind.name != "language":
         raise InputError(
             f"{in_words(found)} is no language model",
             seen=f"serving.generation.draft: {name}",
@@ -77,14 +71,3 @@ def _version(name: str, registry: Registry) -> ModelVersion:
             hint="name another draft, or leave it out",
         )
     return found
-
-
-@step(timeout_seconds=3600)
-def check_draft(pipeline: Pipeline, places: Installation, tokens: "TokenTable") -> None:
-    """See whether the draft, where a pipeline names one, has the model's own tokens.
-
-    Raises:
-        InputError: it is not there, has other files than were registered, or does not fit.
-        TransientError: MLflow cannot be reached.
-    """
-    require_draft(pipeline, registry_of(places), tokens.tokenizer().files["tokenizer.json"])

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from millrace.export.language.language_certificate import LanguageCertificate, LiveStage
 from millrace.export.language.text_loss import pieces_loss
 from millrace.export.language.token_pieces import TokenPieces
 from millrace.export.language.variant_folder import FormFolder
-from millrace.export.language_certificate import LanguageCertificate, LiveStage
 from millrace.export.openvino.decoder_attention import number_of
 from millrace.export.vllm.vllm_python import lacking_vllm
 from millrace.models.common.errors import InputError
@@ -15,18 +15,16 @@ from millrace.models.common.installation import Installation
 from millrace.models.common.subprocess_runner import Limits
 from millrace.models.language.corpus.token_table import open_token_table
 from millrace.models.language.held_out import HELD_OUT_TOKENS
-from millrace.models.registry.version_files import LanguagePackage, ModelVersion
+from millrace.models.registry.version_files import ModelVersion
 from millrace.serving.release.golden_prompts import INEXACT, GoldenPrompts, difference, same_words
 from millrace.serving.triton.client import TritonClient
+from millrace.tasks.kinds.certified import certificate_of, certified_snapshot, pipeline_of
 from millrace.tasks.kinds.language.held_out import pieces_of
 from millrace.tasks.kinds.language.language_evidence import LanguageEvidence
+from millrace.tasks.kinds.language.language_files import LanguageFiles
 from millrace.tasks.kinds.language.language_train import sequences_of
+from millrace.tasks.kinds.steps import Table
 from millrace.tasks.progress import bar, log
-from millrace.tasks.version_documents import (
-    certified_snapshot,
-    language_certificate_of,
-    pipeline_of,
-)
 
 IN_FLIGHT = 32
 ROUNDING, OTHERWISE = 1e-4, 0.005
@@ -53,9 +51,23 @@ class LiveLanguage:
     as_transformers: str | None
     faults: tuple[str, ...]
 
+    def table(self) -> Table:
+        """Return the stages for people: of each its perplexity, and how it answers prompts."""
+        certificate = self.certificate
+        rows = [(stage.name, f"{stage.perplexity:,.4f}", "") for stage in certificate.stages]
+        if (stage := certificate.stage(certificate.candidate)) is not None:
+            greedy = f"{stage.greedy_equal} of {stage.prompts} as transformers"
+            rows.append((f"{stage.name}  ← chosen", f"{stage.perplexity:,.4f}", greedy))
+        if (live := certificate.live) is not None:
+            greedy = f"as certified: {live.as_certified}"
+            if live.as_transformers:
+                greedy += f"\nas transformers: {live.as_transformers}"
+            rows.append(("triton", f"{live.perplexity:,.4f}" if live.perplexity else "", greedy))
+        return Table(("stage", "perplexity", "greedy answers"), rows)
+
 
 def certify_language(
-    places: Installation, client: TritonClient, package: LanguagePackage
+    places: Installation, client: TritonClient, files: LanguageFiles
 ) -> LiveLanguage:
     """Let the live version continue its golden prompts, and measure its files on held-out text.
 
@@ -64,16 +76,14 @@ def certify_language(
         WorkError: it does not answer, or the files take more than the limits.
         TransientError: Triton does not answer, or is too busy.
     """
-    certificate, golden = (
-        language_certificate_of(package),
-        LanguageEvidence(package, places).golden(),
-    )
-    version, limits = package.version, pipeline_of(package).export.limits.of_process
-    text = _held_out(places, package, certificate)
+    certificate = certificate_of(files.package, LanguageCertificate)
+    golden = LanguageEvidence(files, places).golden()
+    version, limits = files.version, pipeline_of(files.package).export.limits.of_process
+    text = _held_out(places, files, certificate)
     said = f"{len(golden.prompts)} prompts, {text.counted:,} tokens of held-out text"
     log.info("certify: version %s of %s, %s", version.version, version.model, said)
-    perplexity = _perplexity(_form(package), text, limits, places)
-    live = asked(golden, client, version, at_once(package), perplexity)
+    perplexity = _perplexity(files.folder, text, limits, places)
+    live = asked(golden, client, version, at_once(files), perplexity)
     return LiveLanguage(
         certificate=certificate.with_live(live),
         version=version,
@@ -84,9 +94,9 @@ def certify_language(
     )
 
 
-def at_once(package: LanguagePackage) -> int:
+def at_once(files: LanguageFiles) -> int:
     """Return how many prompts may be in flight: as many as it works on or lets wait, if fewer."""
-    generation = pipeline_of(package).serving.generation
+    generation = pipeline_of(files.package).serving.generation
     return min(IN_FLIGHT, generation.max_num_seqs + generation.max_queue_size)
 
 
@@ -132,8 +142,8 @@ def faults_of(certificate: LanguageCertificate, live: LiveStage, *, exact: bool)
         exact: whether each answer is to be the certified one, and that of transformers.
     """
     name = certificate.candidate
-    form = certificate.form(name)
-    if form is None or form.stage is None:
+    stage = certificate.stage(name)
+    if stage is None:
         yield f"the certificate has no stage {name}"
         return
     if exact:
@@ -143,7 +153,7 @@ def faults_of(certificate: LanguageCertificate, live: LiveStage, *, exact: bool)
             f"triton: {live.difference:.0%} of its answers are not those certified, of which "
             f"{name} may give {INEXACT:.0%} otherwise"
         )
-    known, now = form.stage.perplexity, live.perplexity
+    known, now = stage.perplexity, live.perplexity
     if now is not None and not abs(now - known) <= (ROUNDING if exact else OTHERWISE) * known:
         yield f"file: perplexity {now} on the held-out text, and {name} was certified with {known}"
     if not certificate.passed:
@@ -171,7 +181,7 @@ def _as_transformers(golden: GoldenPrompts, found: list[str]) -> int | None:
 
 
 def _held_out(
-    places: Installation, package: LanguagePackage, certificate: LanguageCertificate
+    places: Installation, files: LanguageFiles, certificate: LanguageCertificate
 ) -> TokenPieces:
     """Return the text that the version's perplexity was certified on.
 
@@ -185,7 +195,7 @@ def _held_out(
         )
     table = open_token_table(places, certificate.dataset, certificate.tokens_fingerprint)
     pieces = pieces_of(sequences_of(table, "test", places), HELD_OUT_TOKENS)
-    context = number_of(_form(package), "max_position_embeddings")
+    context = number_of(files.folder, "max_position_embeddings")
     return pieces.first(certificate.stages[0].tokens, context)
 
 
@@ -198,7 +208,3 @@ def _perplexity(
         log.warning("the perplexity of the files is not measured: %s", reason)
         return None
     return pieces_loss(form, text, limits, places.vllm_python).perplexity
-
-
-def _form(package: LanguagePackage) -> Path:
-    return next(iter(package.files.values())).parent

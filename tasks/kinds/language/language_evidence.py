@@ -4,8 +4,8 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from millrace.export.language.language_certificate import LanguageCertificate, LiveStage
 from millrace.export.language.text_loss import TextLoss, text_loss
-from millrace.export.language_certificate import LanguageCertificate, LiveStage
 from millrace.export.openvino.decoder_attention import number_of
 from millrace.models.common.errors import InputError
 from millrace.models.common.hardware import this_machine
@@ -14,28 +14,29 @@ from millrace.models.config.pipeline import Pipeline
 from millrace.models.data.messages import parsed
 from millrace.models.data.snapshots import Snapshot, open_snapshot, scan
 from millrace.models.registry.mlflow_registry import registry_of
-from millrace.models.registry.version_files import LanguagePackage, Package
+from millrace.models.registry.version_files import Package
 from millrace.serving.release.golden_prompts import GoldenPrompts
 from millrace.serving.triton.version_folder import Artifact
+from millrace.tasks.kinds.certified import certificate_of, pipeline_of
 from millrace.tasks.kinds.language.draft_model import draft_of
-from millrace.tasks.kinds.language.language_report import forms_table
-from millrace.tasks.version_documents import language_certificate_of, pipeline_of
-from millrace.tasks.version_evidence import Measured
+from millrace.tasks.kinds.language.language_files import LanguageFiles, language_files
+from millrace.tasks.kinds.language.language_report import variants_table
+from millrace.tasks.kinds.steps import Measured
 
 SAME = ("millrace.dataset_digest", "millrace.tokenizer_digest")
 CHARACTERS = 200_000
 """Of the test split, on which two models are compared whose tokens are not the same."""
 
 
-def certified_perplexity(package: LanguagePackage) -> float | None:
+def certified_perplexity(files: LanguageFiles) -> float | None:
     """Return the perplexity of the form that was registered; None if it was not measured."""
-    certificate = language_certificate_of(package)
-    form = certificate.form(certificate.candidate)
-    return form.stage.perplexity if form and form.stage else None
+    certificate = certificate_of(files.package, LanguageCertificate)
+    chosen = certificate.stage(certificate.candidate)
+    return chosen.perplexity if chosen else None
 
 
 def perplexity_beside(
-    one: LanguagePackage, other: LanguagePackage, places: Installation
+    one: LanguageFiles, other: LanguageFiles, places: Installation
 ) -> float | None:
     """Return the other's perplexity on the test split of the one, by token of the one.
 
@@ -49,7 +50,10 @@ def perplexity_beside(
     if all(one.version.tags.get(tag) == other.version.tags.get(tag) for tag in SAME):
         return certified_perplexity(other)
     mine = certified_perplexity(one)
-    certificate, pipeline = language_certificate_of(one), pipeline_of(one)
+    certificate, pipeline = (
+        certificate_of(one.package, LanguageCertificate),
+        pipeline_of(one.package),
+    )
     snapshot = open_snapshot(places, certificate.dataset, certificate.dataset_version)
     texts = list(_texts(snapshot, pipeline))
     losses = [_asked(each, texts, places) for each in (one, other)]
@@ -61,10 +65,10 @@ def beside(perplexity: float, mine: TextLoss, other: TextLoss) -> float:
     return perplexity * math.exp((other.loss - mine.loss) / mine.tokens)
 
 
-def _asked(package: LanguagePackage, texts: list[str], places: Installation) -> TextLoss:
-    folder = next(iter(package.files.values())).parent
+def _asked(files: LanguageFiles, texts: list[str], places: Installation) -> TextLoss:
+    folder = files.folder
     context = number_of(folder, "max_position_embeddings")
-    limits = pipeline_of(package).export.limits.of_process
+    limits = pipeline_of(files.package).export.limits.of_process
     return text_loss(folder, texts, context, limits, places.vllm_python)
 
 
@@ -90,20 +94,22 @@ class LanguageEvidence:
     """A version of a language model; a `VersionEvidence`.
 
     Attributes:
-        package: its files.
+        files: its files.
         places: where snapshots are.
     """
 
-    package: LanguagePackage
+    files: LanguageFiles
     places: Installation
 
     def artifact(self) -> Artifact:
         """Return what is staged: the form, and the version that drafts for it."""
-        package = self.package
+        package = self.files.package
         serving = pipeline_of(package).serving
         draft = draft_of(serving.generation, registry_of(self.places))
         digest = package.version.digest
-        return Artifact(package.files, digest, "language", serving=serving, draft=draft)
+        return Artifact(
+            package.files, digest, package.version.kind.name, serving=serving, draft=draft
+        )
 
     def expected(self) -> GoldenPrompts:
         """Return the golden prompts that a release asks, and their answers."""
@@ -115,14 +121,14 @@ class LanguageEvidence:
         Raises:
             InputError: they cannot be read.
         """
-        slo = pipeline_of(self.package).serving.latency_slo_ms
-        machine = _caution(language_certificate_of(self.package))
-        caution = "; ".join(filter(None, (self.package.untrusted, machine)))
+        slo = pipeline_of(self.files.package).serving.latency_slo_ms
+        machine = _caution(certificate_of(self.files.package, LanguageCertificate))
+        caution = "; ".join(filter(None, (self.files.package.untrusted, machine)))
         try:
-            golden = GoldenPrompts.of(self.package.golden(), slo, caution)
+            golden = GoldenPrompts.of(self.files.golden(), slo, caution)
         except (ValueError, TypeError, KeyError, OSError) as error:
             raise InputError(
-                f"{self.package.version.model} version {self.package.version.version} has no "
+                f"{self.files.version.model} version {self.files.version.version} has no "
                 "golden answers that can be read",
                 seen=error,
                 hint="register the model again",
@@ -132,27 +138,27 @@ class LanguageEvidence:
 
     def measured(self) -> Measured:
         """Return what it was certified with."""
-        certificate = language_certificate_of(self.package)
+        certificate = certificate_of(self.files.package, LanguageCertificate)
         return Measured(
-            certificate.passed and certificate.digest == self.package.version.digest,
-            certified_perplexity(self.package),
+            certificate.passed and certificate.digest == self.files.version.digest,
+            certified_perplexity(self.files),
             PERPLEXITY,
             smaller_is_better=True,
         )
 
     def metric_of(self, other: Package) -> float | None:
         """Return another version's perplexity beside this one's."""
-        if not isinstance(other, LanguagePackage):
-            return None
-        return perplexity_beside(self.package, other, self.places)
+        return perplexity_beside(self.files, language_files(other), self.places)
 
-    def told(self, difference: float | None) -> tuple[str, str]:
-        """Return the forms as a table, and the certificate."""
-        certificate = language_certificate_of(self.package)
-        text = forms_table([form.candidate for form in certificate.forms], certificate)
+    def describe(self, difference: float | None) -> tuple[str, str]:
+        """Return the variants as a table, and the certificate."""
+        certificate = certificate_of(self.files.package, LanguageCertificate)
+        text = variants_table(certificate.candidates, certificate)
         if difference is not None:
             certificate = certificate.with_live(LiveStage(difference))
-            text += f"\n\nThe live Triton gives {difference:.1%} of its golden answers otherwise."
+            text += (
+                f"\n\nThe live Triton answers {difference:.1%} of its golden answers differently."
+            )
         return text, certificate.to_json()
 
 

@@ -1,207 +1,166 @@
-"""Step: from a trained decoder to measured forms and a certificate."""
+"""The export of a language model: held-out text to measure on, golden texts, its certificate."""
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-import numpy as np
-
+from millrace.export.certificate import Header
 from millrace.export.language.golden_texts import Golden, golden_of
+from millrace.export.language.language_certificate import LanguageCandidate, LanguageCertificate
+from millrace.export.language.language_exporter import LanguageExporter, language_gates
 from millrace.export.language.language_variants import Groups
 from millrace.export.language.transformers_reference import Reference
 from millrace.export.language.variant_folder import FormFolder
-from millrace.export.language_candidate import LanguageCandidate
-from millrace.export.language_certificate import LanguageCertificate, certified
-from millrace.export.select import Gates, beside_unigram, choose
+from millrace.export.select import Gates
 from millrace.models.common.errors import InputError, WorkError
 from millrace.models.common.hardware import this_machine
 from millrace.models.common.installation import Installation
-from millrace.models.common.subprocess_runner import Limits
 from millrace.models.config.pipeline import Pipeline
-from millrace.models.config.pipeline_file import resolved_yaml
-from millrace.models.data.snapshots import Snapshot
 from millrace.models.language.held_out import HELD_OUT_TOKENS
 from millrace.tasks.kinds.language.held_out import pieces_of
-from millrace.tasks.kinds.language.language_train import TrainedDecoder, sequences_of
-from millrace.tasks.progress import bar, log
-from millrace.tasks.retry import step
-
-if TYPE_CHECKING:
-    from millrace.export.language.language_exporter import LanguageExporter
+from millrace.tasks.kinds.language.language_files import GOLDEN
+from millrace.tasks.kinds.language.language_train import DecoderTraining, sequences_of
+from millrace.tasks.kinds.steps import Trained
+from millrace.tasks.progress import log
 
 CALIBRATION_TOKENS = 32_768
 
 
 @dataclass(frozen=True)
-class ExportedForms:
-    """What the export left.
+class LanguageExport:
+    """The export of one language model; an `Export`.
 
     Attributes:
-        candidates: every form that was asked for, measured or with the reason why not.
-        chosen: the one to register.
-        form: its folder.
-        certificate: its evidence.
-        golden: what it was asked and answered.
-        written: the same of each form that a backend here serves, by name.
-        files: the evidence as files, by name.
-        reproduction: what makes the forms again.
-    """
-
-    candidates: tuple[LanguageCandidate, ...]
-    chosen: LanguageCandidate
-    form: FormFolder
-    certificate: LanguageCertificate
-    golden: Golden
-    written: dict[str, Golden]
-    files: dict[str, Path]
-    reproduction: tuple[Path, ...]
-
-
-@step(timeout_seconds=24 * 3600, retries=0)
-def export_forms(
-    pipeline: Pipeline,
-    places: Installation,
-    snapshot: Snapshot,
-    trained: TrainedDecoder,
-    folder: Path,
-) -> ExportedForms:
-    """Export, measure, choose and certify.
-
-    Args:
         pipeline: what to export.
-        places: where the copies of sequences are.
-        snapshot: that was learnt from.
-        trained: the decoder and its tokens.
-        folder: an empty folder for the files, kept until the version is registered.
-
-    Raises:
-        InputError: there is no held-out text, or no prompt of it has one clear answer.
-        WorkError: no form could be made that gives finite answers.
+        places: where vLLM is.
+        exporter: makes and measures variants.
+        trained: what is exported.
+        texts: how each variant that a backend here serves continues the golden prompts, by name;
+            known when all were measured.
     """
-    exporter = _exporter(pipeline, places, trained, folder / "forms")
-    # while it is there: it goes with the last form that is measured
-    transformers, reference = exporter.stage, exporter.reference
-    if not reference.texts:
-        raise InputError(
-            "no prompt of the test split has one clear answer, which a release could ask for",
-            seen=f"perplexity {reference.perplexity:,.1f} on {reference.tokens:,} tokens",
-            valid="a model whose likeliest token is not tied with another",
-            hint="train it longer, or bring more text",
+
+    pipeline: Pipeline
+    places: Installation
+    exporter: LanguageExporter
+    trained: Trained[DecoderTraining]
+    texts: dict[str, Golden] = field(default_factory=dict)
+
+    @property
+    def gates(self) -> Gates:
+        """What a candidate may lose."""
+        return self.exporter.gates
+
+    def candidates(self) -> Iterator[LanguageCandidate]:
+        """Make and measure every variant, and refuse one that has learnt nothing.
+
+        Raises:
+            InputError: there is no held-out text, or no prompt of it has one clear answer.
+            WorkError: transformers itself cannot answer.
+        """
+        # while it is there: the reference goes with the last variant that is measured
+        stage, reference = self.exporter.stage, self.exporter.reference
+        if not reference.texts:
+            raise InputError(
+                "no prompt of the test split has one clear answer, which a release could ask for",
+                seen=f"perplexity {stage.perplexity:,.1f} on {stage.tokens:,} tokens",
+                valid="a model whose likeliest token is not tied with another",
+                hint="train it longer, or bring more text",
+            )
+        found = []
+        for each in self.exporter.measured_candidates():
+            found.append(beside_unigram(each, self.trained.details.baselines.unigram))
+            yield found[-1]
+        self.texts.update(self._continued(found, reference))
+
+    def certificate(
+        self,
+        header: Header,
+        candidates: Sequence[LanguageCandidate],
+        chosen: LanguageCandidate,
+    ) -> LanguageCertificate:
+        """Return the certificate: transformers, and every variant."""
+        return LanguageCertificate(
+            **asdict(header),
+            stages=(self.exporter.stage,),
+            max_perplexity_increase=self.pipeline.export.max_perplexity_increase,
+            tokens_fingerprint=self.trained.details.tokens.fingerprint,
+            unigram=self.trained.details.baselines.unigram,
         )
-    candidates = _measured(
-        pipeline,
-        (
-            beside_unigram(each, trained.baselines.unigram)
-            for each in exporter.measured_candidates()
-        ),
-    )
-    chosen = choose(candidates, pipeline.export.objective) or _nearest(candidates)
-    if chosen.reason:
-        log.warning("no form holds its limits; %s is the nearest: %s", chosen.name, chosen.reason)
-    if chosen.path is None:
-        raise WorkError(f"{chosen.name} was chosen, but was not made", seen=chosen.reason)
-    form = FormFolder.read(chosen.path)
-    written = dict(_written_by(candidates, reference, exporter.limits, places))
-    golden = written.get(chosen.name)
-    if golden is None:
-        raise WorkError(f"{chosen.name} does not go on with the golden prompts")
-    certificate = LanguageCertificate(
-        model=pipeline.name,
-        candidate=chosen.name,
-        digest=form.digest,
-        dataset=snapshot.name,
-        dataset_version=snapshot.version,
-        dataset_digest=snapshot.digest,
-        max_perplexity_increase=pipeline.export.max_perplexity_increase,
-        passed=chosen.passed,
-        machine=str(this_machine()),
-        machine_kind=this_machine().kind,
-        stages=(transformers,),
-        forms=certified(candidates),
-        tokens_fingerprint=trained.tokens.fingerprint,
-        unigram=trained.baselines.unigram,
-    )
-    files = _written(folder, pipeline, certificate, golden)
-    return ExportedForms(
-        *(candidates, chosen, form, certificate, golden, written, files), exporter.reproduction()
-    )
+
+    def model_files(self, chosen: LanguageCandidate) -> Mapping[str, Path]:
+        """Return the files of the chosen variant."""
+        if chosen.path is None:
+            raise WorkError(f"{chosen.name} was chosen, but was not made", seen=chosen.reason)
+        return FormFolder.read(chosen.path).files
+
+    def evidence(
+        self, chosen: LanguageCandidate, certificate: LanguageCertificate
+    ) -> Mapping[str, str | Path]:
+        """Return the golden prompts and answers."""
+        return {GOLDEN: self.golden(chosen).to_json()}
+
+    def golden(self, chosen: LanguageCandidate) -> Golden:
+        """Return what the chosen variant was asked and answered.
+
+        Raises:
+            WorkError: it does not continue the golden prompts.
+        """
+        if chosen.name not in self.texts:
+            raise WorkError(f"{chosen.name} does not continue the golden prompts")
+        return self.texts[chosen.name]
+
+    def reproduction(self) -> tuple[Path, ...]:
+        """Return what makes the variants again."""
+        return self.exporter.programs.reproduction()
+
+    def _continued(
+        self, candidates: Sequence[LanguageCandidate], reference: Reference
+    ) -> Iterator[tuple[str, Golden]]:
+        """Yield how each variant continues the prompts; not one that fails at it."""
+        cores, python = this_machine().cores, self.places.vllm_python
+        for each in candidates:
+            if each.path is None or not each.is_served:
+                continue
+            try:
+                folder = FormFolder.read(each.path)
+                yield each.name, golden_of(folder, reference, self.exporter.limits, cores, python)
+            except WorkError as error:
+                log.warning("%s does not continue the golden prompts: %s", each.name, error)
 
 
-def _exporter(
-    pipeline: Pipeline, places: Installation, trained: TrainedDecoder, folder: Path
-) -> "LanguageExporter":
-    """Return what makes and measures the forms that a pipeline asks for."""
-    from millrace.export.language.language_exporter import LanguageExporter
-
-    held_out = pieces_of(sequences_of(trained.tokens, "test", places), HELD_OUT_TOKENS)
-    train = sequences_of(trained.tokens, "train", places)
-    return LanguageExporter(
-        checkpoint=trained.checkpoint,
-        held_out=held_out,
+def export_of(
+    pipeline: Pipeline, places: Installation, trained: Trained[DecoderTraining], folder: Path
+) -> LanguageExport:
+    """Return the export of a trained decoder."""
+    tokens, spec = trained.details.tokens, pipeline.export
+    train = sequences_of(tokens, "train", places)
+    exporter = LanguageExporter(
+        checkpoint=trained.weights,
+        held_out=pieces_of(sequences_of(tokens, "test", places), HELD_OUT_TOKENS),
         calibration=lambda: pieces_of(train, CALIBRATION_TOKENS),
-        folder=folder,
+        folder=folder / "forms",
         threads=this_machine().cores,
-        candidates=pipeline.export.candidates,
-        limits=pipeline.export.limits.of_process,
-        gates=Gates(pipeline.export.max_perplexity_increase, pipeline.export.max_size_mib),
-        groups=Groups(pipeline.export.group_size, pipeline.export.ratio),
+        candidates=spec.candidates,
+        limits=spec.limits.of_process,
+        gates=language_gates(spec.max_perplexity_increase, spec.max_size_mib),
+        groups=Groups(spec.group_size, spec.ratio),
         vllm_python=places.vllm_python,
     )
+    return LanguageExport(pipeline, places, exporter, trained)
 
 
-def _measured(
-    pipeline: Pipeline, found: "Iterable[LanguageCandidate]"
-) -> tuple[LanguageCandidate, ...]:
-    candidates: list[LanguageCandidate] = []
-    with bar("export", len(pipeline.export.candidates), "candidates") as shown:
-        for candidate in found:
-            candidates.append(candidate)
-            shown.update(len(candidates), candidate.name)
-            if candidate.reason:
-                log.warning("%s is refused: %s", candidate.name, candidate.reason)
-    return tuple(candidates)
+def beside_unigram(candidate: LanguageCandidate, unigram: float) -> LanguageCandidate:
+    """Return a candidate that passed its gates with the reason why not, if it has learnt nothing.
 
-
-def _nearest(candidates: tuple[LanguageCandidate, ...]) -> LanguageCandidate:
-    """Return the form with the smallest increase of perplexity.
-
-    Raises:
-        WorkError: none was measured.
+    Args:
+        candidate: measured, the gates applied.
+        unigram: perplexity on the test split of a model that looks at no other token.
     """
-    known = [each for each in candidates if each.stage is not None and each.path is not None]
-    if not known:
-        reasons = "; ".join(f"{each.name}: {each.reason}" for each in candidates)
-        raise WorkError("no form of the model can be used", seen=reasons)
-    return min(known, key=lambda each: each.stage.perplexity_increase if each.stage else np.inf)
-
-
-def _written_by(
-    candidates: tuple[LanguageCandidate, ...],
-    reference: Reference,
-    limits: Limits,
-    places: Installation,
-) -> "Iterator[tuple[str, Golden]]":
-    """Yield how each form goes on with the prompts; one that fails at it has told nothing."""
-    for each in candidates:
-        if each.path is None or not each.is_served:
-            continue
-        try:
-            form = FormFolder.read(each.path)
-            cores, python = this_machine().cores, places.vllm_python
-            yield each.name, golden_of(form, reference, limits, cores, python)
-        except WorkError as error:
-            log.warning("%s does not go on with the golden prompts: %s", each.name, error)
-
-
-def _written(
-    folder: Path, pipeline: Pipeline, certificate: LanguageCertificate, golden: Golden
-) -> dict[str, Path]:
-    texts = {
-        "certificate.json": certificate.to_json(),
-        "golden.json": golden.to_json(),
-        "pipeline.yaml": resolved_yaml(pipeline),
-    }
-    for name, text in texts.items():
-        (folder / name).write_text(text)
-    return {name: folder / name for name in texts}
+    stage = candidate.stage
+    if not candidate.passed or stage is None or stage.perplexity < unigram:
+        return candidate
+    reason = (
+        f"its perplexity of {stage.perplexity:,.1f} is no better than {unigram:,.1f}, that of a "
+        "model that looks at no other token"
+    )
+    return replace(candidate, reason=reason)

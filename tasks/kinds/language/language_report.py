@@ -1,71 +1,22 @@
-"""What a language model's run came to, for MLflow and Prefect: tables, pictures, one page."""
+"""What is shown of a language model's run: metrics, tables, pictures and samples."""
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
-from prefect.artifacts import create_markdown_artifact
-
-from millrace.export.select import pareto
-from millrace.tasks.kinds.language.fetch_base import BASE_TAG
-from millrace.tasks.progress import log
-from millrace.tasks.reports.run_report import key_of, table
+from millrace.export.language.language_certificate import LanguageCandidate, LanguageCertificate
+from millrace.export.language.language_exporter import language_gates
+from millrace.export.select import MIB, pareto_front
+from millrace.models.config.pipeline import Pipeline
+from millrace.models.language.base_checkpoint import CHECKPOINT_TAG, checkpoint_digest
+from millrace.tasks.kinds.language.language_export import LanguageExport
+from millrace.tasks.kinds.language.language_train import BASE_TAG, DecoderTraining, base_tags
+from millrace.tasks.kinds.steps import Exported, KindReport, Row, Trained
+from millrace.tasks.reports.markdown import table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from millrace.export.language_candidate import LanguageCandidate
-    from millrace.export.language_certificate import LanguageCertificate
-    from millrace.models.data.snapshots import Snapshot
     from millrace.models.language.corpus.ngram import Baselines
-    from millrace.models.language.decoder_plots import FormPoint
-    from millrace.models.registry.gates import Promotion
-    from millrace.models.registry.tracking import TrackedRun
-    from millrace.models.registry.version_files import ModelVersion
-    from millrace.tasks.kinds.language.language_export import ExportedForms
-    from millrace.tasks.kinds.language.language_train import TrainedDecoder
-import base64
-from collections.abc import Mapping
-from html import escape
-from io import BytesIO
-from typing import TYPE_CHECKING
-
-from markdown_it import MarkdownIt
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 72rem; padding: 0 1rem; }
-table { border-collapse: collapse; margin: 1rem 0; }
-th, td { border: 1px solid #ccc; padding: .3rem .6rem; text-align: left; vertical-align: top; }
-th { background: #f4f4f4; }
-pre { background: #f8f8f8; margin: 0; padding: .5rem; white-space: pre-wrap; }
-img { max-width: 100%; }
-"""
-
-
-def html_page(title: str, markdown: str, pictures: Mapping[str, "Figure"]) -> str:
-    """Return a page that needs no other file.
-
-    Args:
-        title: of the page.
-        markdown: its text; HTML in it is shown and not obeyed.
-        pictures: by their captions, in order, after the text.
-    """
-    body = MarkdownIt("commonmark", {"html": False}).enable("table").render(markdown)
-    shown = "".join(
-        f'<h2>{escape(caption)}</h2><img alt="{escape(caption)}" src="{_inline(figure)}">'
-        for caption, figure in pictures.items()
-    )
-    head = f'<meta charset="utf-8"><title>{escape(title)}</title><style>{STYLE}</style>'
-    return f"<!doctype html><html><head>{head}</head><body>{body}{shown}</body></html>"
-
-
-def _inline(figure: "Figure") -> str:
-    png = BytesIO()
-    figure.savefig(png, format="png", dpi=110)
-    return f"data:image/png;base64,{base64.b64encode(png.getvalue()).decode()}"
-
 
 HEAD = (
     *("form", "size", "perplexity", "increase", "mean KL", "top-1 agreement"),
@@ -76,49 +27,94 @@ HEAD = (
 BEFORE = "base, before training"
 
 
-def publish_language(
-    snapshot: "Snapshot",
-    trained: "TrainedDecoder",
-    exported: "ExportedForms",
-    version: "ModelVersion",
-    promotion: "Promotion",
-    run: "TrackedRun",
-) -> None:
-    """Publish what a run came to: as a Prefect artifact, and with its pictures as a page in MLflow.
+def report_language(
+    pipeline: Pipeline, trained: Trained[DecoderTraining], exported: Exported
+) -> KindReport:
+    """Return what is shown of a run."""
+    certificate: LanguageCertificate = exported.certificate
+    details, tags = trained.details, _tags(pipeline, trained, exported)
+    baselines = baselines_table(details.baselines, certificate)
+    variants = variants_table(exported.candidates, certificate)
+    written = samples(exported.export, exported.chosen)
+    counts = {split: f"{each.tokens:,}" for split, each in details.tokens.splits.items()}
+    return KindReport(
+        metrics=dict(_metrics(exported.candidates, details.baselines)),
+        texts={
+            "golden.json": exported.export.golden(exported.chosen).to_json(),
+            "export/forms.md": variants,
+            "samples.md": written,
+        },
+        figures=_figures(trained, exported),
+        tags=tags,
+        description=f"{baselines}\n\n{variants}",
+        facts=(
+            *((f"{split} tokens", count) for split, count in counts.items()),
+            *(("base", f"`{tags[tag]}`") for tag in (BASE_TAG,) if tag in tags),
+        ),
+        sections=(
+            ("Perplexity on the test split", baselines),
+            ("Forms", variants),
+            ("What it writes", written),
+        ),
+        rows=tuple(_rows(details, exported.candidates, certificate, tags)),
+        json={
+            "tokens": {
+                "version": details.tokens.version,
+                "fingerprint": details.tokens.fingerprint,
+                "splits": details.tokens.splits,
+            },
+            "baselines": details.baselines,
+        },
+    )
 
-    Of the work this is the last and the least: an MLflow that does not take it is told of.
-    """
-    from mlflow.exceptions import MlflowException
 
-    text = report(snapshot, trained, exported, version, promotion)
-    key = key_of(version.model, "training")
-    create_markdown_artifact(text, key=key, description="training run")
-    title = f"{version.model} version {version.version}"
-    try:
-        run.log_text(html_page(title, text, pictures_of(trained, exported)), "report.html")
-    except (MlflowException, OSError) as error:
-        log.warning("MLflow has no page of this run: %s", str(error).splitlines()[0])
-
-
-def pictures_of(trained: "TrainedDecoder", exported: "ExportedForms") -> dict[str, "Figure"]:
-    """Return the pictures of a run, by their captions."""
-    from millrace.models.language.decoder_plots import forms_picture, loss_curve
-
-    pictures = {"Learning curve": loss_curve(trained.history, trained.baselines)}
-    if points := form_points(exported):
-        pictures["Forms"] = forms_picture(points)
-    return pictures
+def _tags(
+    pipeline: Pipeline, trained: Trained[DecoderTraining], exported: Exported
+) -> dict[str, str]:
+    stage: Any = exported.chosen.stage
+    draft = pipeline.serving.generation.draft
+    return {
+        "millrace.perplexity": f"{stage.perplexity:.4f}",
+        "millrace.perplexity_increase": f"{stage.perplexity_increase:.4%}",
+        "millrace.tokenizer_digest": trained.details.tokens.tokenizer_digest,
+        CHECKPOINT_TAG: checkpoint_digest(trained.weights),
+        **base_tags(pipeline.model),
+        **({} if draft is None else {"millrace.draft": draft}),
+    }
 
 
-def form_points(exported: "ExportedForms") -> "list[FormPoint]":
-    """Return the forms that were measured, as points."""
-    from millrace.models.language.decoder_plots import FormPoint
+def _metrics(
+    candidates: Sequence[LanguageCandidate], baselines: "Baselines"
+) -> Iterator[tuple[str, float]]:
+    for each in candidates:
+        stage, speed = each.stage, each.speed
+        if stage is None or speed is None:
+            continue
+        values = {
+            "perplexity": stage.perplexity,
+            "mean_kl": stage.mean_kl,
+            "top1_agreement": stage.top1_agreement,
+            "size_bytes": each.size_bytes,
+            "time_to_first_token_ms": speed.time_to_first_token_ms,
+            "ms_per_token": speed.ms_per_token,
+            **{f"tokens_per_second_{n}": rate for n, rate in speed.tokens_per_second.items()},
+        }
+        yield from ((f"test.{each.name}.{name}", float(v)) for name, v in values.items())
+    yield "test.unigram", baselines.unigram
+    yield "test.trigram", baselines.trigram
+    if baselines.base is not None:
+        yield "test.base", baselines.base
 
-    return [
+
+def _figures(trained: Trained[DecoderTraining], exported: Exported) -> "dict[str, Figure]":
+    from millrace.models.language.decoder_plots import FormPoint, forms_picture, loss_curve
+
+    curve = loss_curve(trained.history, trained.details.baselines)
+    points = [
         FormPoint(
             name=each.name,
             perplexity=each.stage.perplexity,
-            size_mib=each.size_bytes / 2**20,
+            size_mib=each.size_bytes / MIB,
             tokens_per_second=dict(each.speed.tokens_per_second),
             refused=not each.passed,
             chosen=each.name == exported.certificate.candidate,
@@ -126,40 +122,49 @@ def form_points(exported: "ExportedForms") -> "list[FormPoint]":
         for each in exported.candidates
         if each.stage is not None and each.speed is not None
     ]
+    forms = {"plots/forms.png": forms_picture(points)} if points else {}
+    return {"plots/learning_curve.png": curve, **forms}
 
 
-def report(
-    snapshot: "Snapshot",
-    trained: "TrainedDecoder",
-    exported: "ExportedForms",
-    version: "ModelVersion",
-    promotion: "Promotion",
-) -> str:
-    """Return the page of a run, as Markdown."""
-    tokens = trained.tokens.splits
-    facts = [
-        ("snapshot", f"version {snapshot.version}, {snapshot.rows:,} documents"),
-        *((f"{split} tokens", f"{counts.tokens:,}") for split, counts in tokens.items()),
-        ("model", f"{version.model} version {version.version}"),
-        ("digest", f"`{version.digest[:16]}…`"),
-        *(("base", f"`{version.tags[tag]}`") for tag in (BASE_TAG,) if tag in version.tags),
-        ("champion", f"{'yes' if promotion.champion else 'no'}: {promotion.reason}"),
-    ]
-    return "\n\n".join(
-        [
-            f"# {version.model}",
-            table(("", ""), facts),
-            "## Perplexity on the test split",
-            baselines_table(trained.baselines, exported.certificate),
-            "## Forms",
-            forms_table(exported.candidates, exported.certificate),
-            "## What it writes",
-            samples(exported),
-        ]
+def _rows(
+    details: DecoderTraining,
+    candidates: Sequence[LanguageCandidate],
+    certificate: LanguageCertificate,
+    tags: dict[str, str],
+) -> Iterator[Row]:
+    """Yield the rows of the table on the terminal."""
+    simpler, perplexity = details.baselines, certificate.stages[0].perplexity
+    counts = details.tokens.splits.items()
+    yield "tokens", ", ".join(f"{split} {each.tokens:,}" for split, each in counts)
+    yield (
+        "test perplexity",
+        f"{perplexity:,.2f} (trigram model {simpler.trigram:,.1f}, "
+        f"unigram model {simpler.unigram:,.1f})"
+        + ("; it has learnt nothing yet" if perplexity >= simpler.unigram else ""),
+    )
+    if simpler.base is not None:
+        yield "before training", f"{simpler.base:,.2f}, of {tags.get(BASE_TAG, 'the base')}"
+    for each in candidates:
+        yield each.name, _in_words(each, certificate)
+
+
+def _in_words(candidate: LanguageCandidate, certificate: LanguageCertificate) -> str:
+    stage, speed = candidate.stage, candidate.speed
+    if stage is None or speed is None:
+        return candidate.reason or ""
+    rates = " / ".join(f"{rate:,.0f}" for rate in speed.tokens_per_second.values())
+    streams = " / ".join(map(str, speed.tokens_per_second))
+    verdict = "chosen" if certificate.passed else "the nearest"
+    mark = f"  ← {verdict}" if candidate.name == certificate.candidate else ""
+    return (
+        f"{candidate.size_bytes / MIB:,.1f} MiB, perplexity {stage.perplexity:,.2f} "
+        f"({stage.perplexity_increase:+.2%}), first token {speed.time_to_first_token_ms:.1f} ms, "
+        f"{rates} tokens/s at {streams} streams"
+        f"{', ' + candidate.reason if candidate.reason else ''}{mark}"
     )
 
 
-def baselines_table(baselines: "Baselines", certificate: "LanguageCertificate") -> str:
+def baselines_table(baselines: "Baselines", certificate: LanguageCertificate) -> str:
     """Return the perplexities of simpler models and the base beside the trained one's."""
     rows = [
         ("unigram", f"{baselines.unigram:,.1f}"),
@@ -170,18 +175,18 @@ def baselines_table(baselines: "Baselines", certificate: "LanguageCertificate") 
     return table(("model", "perplexity"), rows)
 
 
-def forms_table(
-    candidates: "Sequence[LanguageCandidate]", certificate: "LanguageCertificate"
+def variants_table(
+    candidates: Sequence[LanguageCandidate], certificate: LanguageCertificate
 ) -> str:
-    """Return every form as a Markdown table; those on the Pareto front have a star."""
-    front = {each.name for each in pareto(candidates)}
-    rows = [form_row(each, certificate, each.name in front) for each in candidates]
-    star = "★ no other form is better in perplexity, latency, tokens/s and size at once."
+    """Return every variant as a Markdown table; those on the Pareto front have a star."""
+    front = pareto_front(candidates, language_gates())
+    rows = [variant_row(each, certificate, each.name in front) for each in candidates]
+    star = "★ no other variant is better in perplexity, latency, tokens/s and size at once."
     return "\n\n".join((table(HEAD, rows), f"Measured on {certificate.machine}. {star}"))
 
 
-def form_row(
-    candidate: "LanguageCandidate", certificate: "LanguageCertificate", in_front: bool = False
+def variant_row(
+    candidate: LanguageCandidate, certificate: LanguageCertificate, in_front: bool = False
 ) -> tuple[str, ...]:
     """Return what was measured of a form, and its verdict, for people."""
     stage, speed = candidate.stage, candidate.speed
@@ -202,12 +207,12 @@ def form_row(
     )
 
 
-def samples(exported: "ExportedForms", most: int = 3) -> str:
-    """Return how each form goes on with some prompts, side by side, as a Markdown table."""
-    prompts = exported.golden.prompts[:most]
+def samples(export: LanguageExport, chosen: LanguageCandidate, most: int = 3) -> str:
+    """Return how each variant continues some prompts, side by side, as a Markdown table."""
+    prompts = export.golden(chosen).prompts[:most]
     rows = [
         (f"`{name}`", *(code(golden.answers[number]) for number in range(len(prompts))))
-        for name, golden in exported.written.items()
+        for name, golden in export.texts.items()
     ]
     return table(("form", *(code(prompt) for prompt in prompts)), rows)
 

@@ -1,22 +1,23 @@
-"""Step: from a snapshot to the tokens of its documents, and to a trained decoder."""
+"""What the training of a decoder starts from: its base, its tokens, and what it has to beat."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from millrace.models.common.installation import Installation
 from millrace.models.config.pipeline import Pipeline
+from millrace.models.config.training_spec import ModelSpec
 from millrace.models.data.snapshots import Snapshot
 from millrace.models.language.base_checkpoint import ARTIFACT
+from millrace.models.language.base_version import fetched_base
+from millrace.models.registry.mlflow_registry import registry_of
 from millrace.models.registry.tracking import TrackedRun
-from millrace.models.training.progress import WorkersFailed
 from millrace.tasks import progress
 from millrace.tasks.kinds.language.decoder import decoder_of, recipe_of
-from millrace.tasks.progress import log, recovery
-from millrace.tasks.reports.metrics_log import MetricsLog
-from millrace.tasks.retry import step
-from millrace.tasks.tracking_outage import await_mlflow
+from millrace.tasks.kinds.language.draft_model import require_draft
+from millrace.tasks.kinds.steps import Prepared
+from millrace.tasks.progress import log
 
 if TYPE_CHECKING:
     from millrace.models.config.dataset_spec import Split
@@ -24,33 +25,91 @@ if TYPE_CHECKING:
     from millrace.models.language.corpus.stored_sequences import StoredSequences
     from millrace.models.language.corpus.token_table import TokenTable
     from millrace.models.language.decoder_loop import LanguageJob
-    from millrace.models.language.run_events import RunEvent
+
+BASE_TAG = "millrace.base"
+BASE_REVISION_TAG = "millrace.base_revision"
 
 
 @dataclass(frozen=True)
-class TrainedDecoder:
-    """What training left.
+class DecoderTraining:
+    """What only a language model knows of its training.
 
     Attributes:
         tokens: the token table that was learnt from.
-        checkpoint: folder as transformers writes it, tokenizer included.
-        history: metrics of every report.
-        recoveries: the steps that were done at each recovery from a failure.
         baselines: what a unigram and a trigram model, and the base before training, reach on the
             test split.
     """
 
     tokens: "TokenTable"
-    checkpoint: Path
-    history: tuple[dict[str, Any], ...]
-    recoveries: tuple[int, ...]
     baselines: "Baselines"
 
 
-@step(timeout_seconds=24 * 3600)
-def tokenize_documents(
-    pipeline: Pipeline, places: Installation, snapshot: Snapshot
-) -> "TokenTable":
+def prepare_decoder(
+    pipeline: Pipeline, places: Installation, snapshot: Snapshot, run: TrackedRun
+) -> Prepared[DecoderTraining]:
+    """Fetch the base, make the tokens, and measure what the decoder has to beat.
+
+    Raises:
+        InputError: the base or the draft is not there, or does not fit.
+        TransientError: MLflow or its artifact store does not answer.
+    """
+    from millrace.models.language.decoder_loop import EXPORTED, LanguageJob
+
+    based = fetch_base(pipeline, places)
+    tokens = make_tokens(based, places, snapshot)
+    tokenizer = tokens.tokenizer()
+    require_draft(pipeline, registry_of(places), tokenizer.files["tokenizer.json"])
+    files = places.home / "training" / f"{run.run_id}-tokenizer"
+    tokenizer.write(files)
+    job = LanguageJob(
+        decoder=decoder_of(based, tokenizer),
+        recipe=recipe_of(pipeline.training),
+        train=sequences_of(tokens, "train", places),
+        validation=sequences_of(tokens, "validation", places),
+        tokenizer=files,
+    )
+    baselines = _to_beat(job, sequences_of(tokens, "test", places))
+    return Prepared(
+        job,
+        DecoderTraining(tokens, baselines),
+        total=None,
+        summary=f"{pipeline.training.parallel}, {tokens.splits['train'].tokens:,} tokens",
+        weights=EXPORTED,
+        artifact=ARTIFACT,
+    )
+
+
+def fetch_base(pipeline: Pipeline, places: Installation) -> Pipeline:
+    """Return the pipeline with its base as a folder, where that is a registered version.
+
+    Args:
+        pipeline: its model pinned.
+        places: where the registry is.
+
+    Raises:
+        InputError: the version's run keeps no checkpoint any more, or another one.
+        TransientError: MLflow or its artifact store does not answer.
+    """
+    found = fetched_base(pipeline.model, registry_of(places))
+    if found == pipeline.model:
+        return pipeline
+    revision = str(pipeline.model.revision)
+    log.info("base: %s, sha256 %s…", pipeline.model.pretrained, revision[:16])
+    return pipeline.with_model(found)
+
+
+def base_tags(model: ModelSpec) -> dict[str, str]:
+    """Return the tags that tell what a model was trained from; none if from scratch.
+
+    Args:
+        model: pinned: of the hub its revision is a commit, of a registered version the digest of
+            its checkpoint.
+    """
+    tags = {BASE_TAG: model.pretrained, BASE_REVISION_TAG: model.revision}
+    return {name: value for name, value in tags.items() if value is not None}
+
+
+def make_tokens(pipeline: Pipeline, places: Installation, snapshot: Snapshot) -> "TokenTable":
     """Make the token table of a snapshot, or find the one there is."""
     from millrace.models.language.corpus.token_table import make_token_table
 
@@ -58,44 +117,9 @@ def tokenize_documents(
     with progress.bar("tokens", snapshot.rows, "documents") as bar:
         made = make_token_table(snapshot, shares, pipeline.model, folder, places, bar.update)
     state = "new" if made.created else "unchanged"
-    told = ", ".join(f"{split} {counts.tokens:,}" for split, counts in made.splits.items())
-    log.info("tokens version %s (%s): %s", made.version, state, told)
+    counts = ", ".join(f"{split} {each.tokens:,}" for split, each in made.splits.items())
+    log.info("tokens version %s (%s): %s", made.version, state, counts)
     return made
-
-
-@step(timeout_seconds=7 * 24 * 3600, retries=0)
-def train_decoder(
-    pipeline: Pipeline, places: Installation, tokens: "TokenTable", run: TrackedRun
-) -> TrainedDecoder:
-    """Train on Ray and log every report to the run while it happens."""
-    from millrace.models.language.decoder_loop import LanguageJob
-    from millrace.models.language.decoder_trainer import fit_language
-
-    tokenizer, storage = tokens.tokenizer(), places.home / "training"
-    files = storage / f"{run.run_id}-tokenizer"
-    tokenizer.write(files)
-    job = LanguageJob(
-        decoder=decoder_of(pipeline, tokenizer),
-        recipe=recipe_of(pipeline.training),
-        train=sequences_of(tokens, "train", places),
-        validation=sequences_of(tokens, "validation", places),
-        tokenizer=files,
-    )
-    found = _to_beat(job, sequences_of(tokens, "test", places))
-    log.info(
-        "train: starting %s workers on Ray (%s), %s tokens",
-        *(pipeline.training.num_workers, pipeline.training.parallel),
-        f"{tokens.splits['train'].tokens:,}",
-    )
-    with progress.bar("train", None, "steps") as bar:
-        result = fit_language(job, storage, run.run_id, Teller(run, bar))
-    await_mlflow(run.tracking_uri)
-    if result.recoveries:
-        told = "; ".join(recovery(at, "step") for at in result.recoveries)
-        run.set_tags({"millrace.recoveries": told})
-    # At once: what the export may take is not known, and training took longer.
-    run.log_file(result.checkpoint, ARTIFACT)
-    return TrainedDecoder(tokens, result.checkpoint, result.history, result.recoveries, found)
 
 
 def _to_beat(job: "LanguageJob", test: "StoredSequences") -> "Baselines":
@@ -121,32 +145,8 @@ def sequences_of(tokens: "TokenTable", split: "Split", places: Installation) -> 
     return StoredSequences.of(tokens, split, places.home / "cache" / "sequences")
 
 
-class Teller:
-    """Tells MLflow and the user what happens in training."""
-
-    def __init__(self, run: TrackedRun, bar: progress.Bar) -> None:
-        self.bar = bar
-        self._metrics = MetricsLog(run, "step")
-
-    def __call__(self, event: "RunEvent") -> None:
-        """Log a report, or say which workers failed and where training went on."""
-        from millrace.models.language.run_events import StepsDone
-
-        if isinstance(event, WorkersFailed):
-            for rank, cause in event.causes.items():
-                log.warning("worker %s failed: %s", rank, cause)
-        elif isinstance(event, StepsDone):
-            self._report(dict(event.metrics))
-        else:
-            log.warning("%s", recovery(event.step, "step"))
-
-    def _report(self, metrics: dict[str, Any]) -> None:
-        at = int(metrics.pop("step"))
-        self.bar.update(at, _note(metrics))
-        self._metrics.send(at, {name: float(value) for name, value in metrics.items()})
-
-
-def _note(metrics: dict[str, Any]) -> str:
+def describe_steps(metrics: Mapping[str, Any]) -> str:
+    """Return loss, validation perplexity and throughput."""
     shown = [f"loss {metrics['loss']:.3f}"]
     if "perplexity" in metrics:
         shown.append(f"validation perplexity {metrics['perplexity']:.1f}")

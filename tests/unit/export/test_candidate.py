@@ -3,7 +3,7 @@ from typing import Literal
 import pytest
 
 from millrace.export.candidate import Candidate, Speed, choose, fallback, judged, pareto
-from millrace.export.certificate import Stage
+from millrace.export.onnx.graph_certificate import Stage
 from millrace.models.config.export_spec import ExportSpec
 
 NAN, INF = float("nan"), float("inf")

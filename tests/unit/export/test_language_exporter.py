@@ -18,7 +18,7 @@ from millrace.export.language.text_loss import pieces_loss
 from millrace.export.language.token_pieces import TokenPieces
 from millrace.export.language.transformers_reference import Reference
 from millrace.export.language.variant_folder import FormFolder
-from millrace.export.language_candidate import LanguageCandidate
+from millrace.export.language.language_certificate import LanguageCandidate
 from millrace.export.select import Gates
 from millrace.models.common.errors import TransientError
 from millrace.models.common.subprocess_runner import Limits

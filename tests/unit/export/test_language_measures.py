@@ -22,8 +22,8 @@ from millrace.export.language.transformers_reference import (
     written,
 )
 from millrace.export.language.variant_folder import NEEDED, FormFolder
-from millrace.export.language_candidate import LanguageCandidate, LanguageStage
-from millrace.export.language_certificate import LanguageCertificate, LiveStage, certified
+from millrace.export.language.language_certificate import LanguageCandidate, LanguageStage
+from millrace.export.language.language_certificate import LanguageCertificate, LiveStage, certified
 from millrace.export.openvino.decoder_attention import (
     Attended,
     Attention,

@@ -6,8 +6,8 @@ import pytest
 from sklearn.metrics import accuracy_score
 
 from millrace.export.candidate import judged
-from millrace.export.certificate import Stage
-from millrace.export.measure import Evidence, gather_evidence, measure
+from millrace.export.onnx.graph_certificate import Stage
+from millrace.export.onnx.measure_graph import Evidence, gather_evidence, measure
 from millrace.models.common.digest import digest_of
 from millrace.models.common.subprocess_runner import Limits
 from millrace.models.config.export_spec import ExportSpec

@@ -3,7 +3,7 @@ from collections.abc import Sequence
 import pytest
 
 from millrace.export.candidate import Candidate, Speed
-from millrace.export.certificate import Stage
+from millrace.export.onnx.graph_certificate import Stage
 from millrace.export.onnx.mixed_precision import Step, best, fewest_in_float
 
 NAN = float("nan")

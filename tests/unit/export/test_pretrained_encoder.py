@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from millrace.export.onnx.onnx_exporter import Exporter
-from millrace.export.variants import FP32
+from millrace.export.onnx.graph_variants import FP32
 from millrace.models.config.export_spec import ExportSpec
 from millrace.models.config.training_spec import ModelSpec, TokenizerSpec
 from millrace.models.families.family import build_network

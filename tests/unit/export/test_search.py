@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from millrace.export.candidate import Candidate
-from millrace.export.measure import Evidence, gather_evidence
+from millrace.export.onnx.measure_graph import Evidence, gather_evidence
 from millrace.export.onnx.onnx_exporter import Exporter
 from millrace.models.config.export_spec import ExportSpec
 from millrace.models.families.mlp import Perceptron

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from millrace.export.certificate import Certificate
+from millrace.export.onnx.graph_certificate import Certificate
 from millrace.flows.cli.show import show_history, show_status, show_training
 from millrace.flows.cli.show_language import learnt_nothing
 from millrace.flows.services.control import ServiceStatus, Status

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from millrace.models.common.errors import InputError
-from millrace.models.config.pipeline_file import FAMILIES as NAMED_IN_FILES
+from millrace.models.config.model_kind import all_families
 from millrace.models.config.training_spec import ModelSpec
 from millrace.models.families.family import FAMILIES, build_network, family_of
 from millrace.models.families.network import Network
@@ -80,7 +80,7 @@ def linear_widths(network: Network) -> list[tuple[int, int]]:
 
 def test_a_pipeline_file_may_name_the_families_that_there_are() -> None:
     # a decoder of transformers is no module of rows
-    assert set(NAMED_IN_FILES) == {*FAMILIES, "causal_lm"}
+    assert set(all_families()) == {*FAMILIES, "causal_lm"}
 
 
 def test_an_unknown_family_suggests_the_nearest() -> None:

@@ -4,7 +4,7 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from millrace.models.config.family_keys import misfits
+from millrace.models.config.model_kind import find_misfits
 from millrace.models.config.language_spec import DEFAULT_FORMS
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.config.pipeline_file import resolved_yaml
@@ -39,12 +39,12 @@ def test_its_forms_are_what_the_file_says() -> None:
         ("mlp", "serving", {"generation": {"max_num_seqs": 2}}, "serving.generation"),
         ("mlp", "batch", {"prompt": "text"}, "batch.prompt"),
         ("cnn", "batch", {"max_num_batched_tokens": 64}, "batch.max_num_batched_tokens"),
-        ("mlp", "export", {"candidates": ["openvino-int8"]}, "openvino-int8 is no form"),
+        ("mlp", "export", {"candidates": ["openvino-int8"]}, "has no variant openvino-int8"),
         ("causal_lm", "training", {"pruning": {}}, "training.pruning"),
         ("mlp", "training", {"optimizer": "muon"}, "training.optimizer"),
         ("causal_lm", "training", {"optimizer": "muon", "parallel": "tp"}, "whole matrices"),
         ("causal_lm", "rollout", {"kind": "canary"}, "rollout.kind: canary"),
-        ("causal_lm", "export", {"candidates": ["onnx-fp32"]}, "onnx-fp32 is no form"),
+        ("causal_lm", "export", {"candidates": ["onnx-fp32"]}, "has no variant onnx-fp32"),
         ("causal_lm", "serving", {"max_batch_size": 8}, "serving.max_batch_size"),
     ],
 )
@@ -78,4 +78,4 @@ def test_a_limit_is_a_finite_number(key: str, value: float) -> None:
 
 
 def test_a_family_that_is_none_is_said_and_not_what_does_not_go_with_it() -> None:
-    assert next(misfits("causal-lm", {}), None) is None
+    assert next(find_misfits("causal-lm", {}), None) is None

@@ -7,15 +7,19 @@ import pytest
 from millrace.models.common.errors import InputError
 from millrace.models.common.installation import Installation
 from millrace.models.config.dataset_spec import DatasetSpec
+from millrace.models.config.model_kind import kind_of_family
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.data import ingest
 from millrace.models.data.row_checks import check
 from millrace.models.data.schema import Column, TableSchema
-from millrace.models.data.text_target import require_fitting
 from millrace.models.preflight import preflight
 
 TEXT = {"type": "text"}
 CHAT = {"type": "messages"}
+
+
+def require_fitting(spec: DatasetSpec, family: str) -> None:
+    kind_of_family(family).check_dataset(spec, family)
 
 
 def spec(**dataset: Any) -> DatasetSpec:

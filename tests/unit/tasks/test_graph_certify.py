@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from millrace.export.certificate import Certificate, Stage
+from millrace.export.onnx.graph_certificate import Certificate, Stage
 from millrace.tasks.kinds.graph.graph_certify import faults_of, label_faults
 
 INT8 = Stage("onnx-int8", 0.01, 0.02, metric=0.95, metric_loss=0.0)

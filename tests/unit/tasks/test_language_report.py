@@ -7,7 +7,7 @@ from markdown_it import MarkdownIt
 from matplotlib.figure import Figure
 
 from millrace.export.language.golden_texts import Golden
-from millrace.export.language_candidate import LanguageStage
+from millrace.export.language.language_certificate import LanguageStage
 from millrace.models.language.corpus.ngram import Baselines
 from millrace.tasks.kinds.language.language_report import baselines_table, code, html_page, samples
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from millrace.export.certificate import Certificate, Stage
+from millrace.export.onnx.graph_certificate import Certificate, Stage
 from millrace.models.common.hardware import EngineFingerprint, Gpu, this_machine
 from millrace.tasks.kinds.graph import graph_evidence
 from millrace.tasks.kinds.graph.graph_evidence import _caution

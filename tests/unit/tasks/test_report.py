@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from millrace.export.candidate import Candidate, Speed
-from millrace.export.certificate import Certificate, Stage
+from millrace.export.onnx.graph_certificate import Certificate, Stage
 from millrace.tasks.reports.run_report import (
     candidate_row,
     candidates_table,

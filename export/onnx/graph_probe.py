@@ -1,4 +1,4 @@
-"""`python -m millrace.export.probe MODEL BATCHES ANSWERS`: answer batches, and measure it.
+"""Answer batches, and measure it: `python -m …onnx.graph_probe MODEL BATCHES ANSWERS`.
 
 In a process of its own, so that a form that crashes ends nothing else, and its memory is its own.
 What it measured is one line of JSON on stdout; the answers go into the npz ANSWERS.
@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from millrace.export.candidate import Speed
 from millrace.export.onnx.conversions import batch_file
+from millrace.export.onnx.graph_certificate import GraphSpeed
 from millrace.export.tensorrt.engine_file import SUFFIX
 from millrace.export.tensorrt.engine_session import EngineSession
 from millrace.models.common.hardware import this_machine
@@ -31,7 +31,7 @@ SECONDS = 2.0
 LEAST = 10
 
 
-def speed_of(session: Session, row: batch_file.Batch, batch: batch_file.Batch) -> Speed:
+def speed_of(session: Session, row: batch_file.Batch, batch: batch_file.Batch) -> GraphSpeed:
     """Measure requests of one row, and then of a full batch.
 
     Args:
@@ -42,7 +42,7 @@ def speed_of(session: Session, row: batch_file.Batch, batch: batch_file.Batch) -
     rows = _rows(batch)
     single, full = _seconds(session, row), _seconds(session, batch)
     p50, p99 = (float(np.quantile(single, share)) * 1000 for share in (0.5, 0.99))
-    return Speed(p50, p99, rows / float(np.median(full)), peak_memory())
+    return GraphSpeed(p50, p99, rows / float(np.median(full)), peak_memory())
 
 
 def _seconds(session: Session, inputs: batch_file.Batch) -> list[float]:

@@ -1,4 +1,4 @@
-"""Two versions on one test split."""
+"""The rows that a graph is measured on, and another version on the same ones."""
 
 from typing import Literal
 
@@ -14,7 +14,7 @@ from millrace.models.inference.answers import answers_of
 from millrace.models.inference.features import Encoding
 from millrace.models.inference.onnx_session import OnnxSession
 from millrace.models.inference.row_batches import answered
-from millrace.models.registry.version_files import GraphPackage
+from millrace.tasks.kinds.graph.graph_files import GraphFiles
 
 
 def split_rows(
@@ -45,7 +45,7 @@ def split_rows(
 
 
 def metric_of(
-    package: GraphPackage, pipeline: Pipeline, snapshot: snapshots.Snapshot, metric_name: str
+    files: GraphFiles, pipeline: Pipeline, snapshot: snapshots.Snapshot, metric_name: str
 ) -> float | None:
     """Return a registered version's metric on a test split; None if it has another metric.
 
@@ -53,12 +53,12 @@ def metric_of(
         MillraceError: the rows cannot be read, or the model cannot answer them.
         KeyError: the rows lack a column that the model needs.
     """
-    meaning = answers_of(package.encoding)
+    meaning = answers_of(files.encoding)
     if meaning.metric != metric_name:
         return None
-    features, target = split_rows(pipeline, snapshot, package.encoding)
-    session = OnnxSession(package.model, threads=this_machine().cores)
-    answers = answered(session.answer, features, package.encoding.input)
+    features, target = split_rows(pipeline, snapshot, files.encoding)
+    session = OnnxSession(files.model, threads=this_machine().cores)
+    answers = answered(session.answer, features, files.encoding.input)
     return meaning.metric_of_answers(answers, target)
 
 

@@ -19,10 +19,10 @@ _POLL_SECONDS, _TOLD_SECONDS = 0.2, 10.0
 
 
 @dataclass(frozen=True)
-class EpochEnded:
-    """Every worker reported an epoch; `metrics` are the same on all ranks."""
+class Reported:
+    """Every worker reported; `metrics` are the same on all ranks."""
 
-    metrics: dict[str, float]
+    metrics: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -33,13 +33,13 @@ class WorkersFailed:
 
 
 @dataclass(frozen=True)
-class Recovered:
-    """After a failure training went on; `epoch` epochs were done already, 0 is from the start."""
+class Resumed:
+    """After a failure training resumed; so many epochs or steps were done, 0 is from the start."""
 
-    epoch: int
+    done: int
 
 
-TrainEvent = EpochEnded | WorkersFailed | Recovered
+TrainEvent = Reported | WorkersFailed | Resumed
 
 
 class EventLog:
@@ -69,8 +69,8 @@ class TellDriver(ray.train.UserCallback):
         self.log = log
 
     def after_report(self, run_context: Any, metrics: list[Any], checkpoint: Any) -> None:
-        """Tell that an epoch ended."""
-        self._tell(EpochEnded(dict(metrics[0])))
+        """Tell what the workers reported."""
+        self._tell(Reported(dict(metrics[0])))
 
     def after_exception(self, run_context: Any, worker_exceptions: dict[int, Exception]) -> None:
         """Tell which workers failed, and of what."""
@@ -86,7 +86,7 @@ class TellDriver(ray.train.UserCallback):
 
 
 @contextmanager
-def told(on_event: Callable[[TrainEvent], None]) -> Iterator[TellDriver]:
+def events_of_workers(on_event: Callable[[TrainEvent], None]) -> Iterator[TellDriver]:
     """Give a callback for Ray Train whose events reach `on_event` in a thread of the driver."""
     log: Any = ray.remote(num_cpus=0)(EventLog).remote()
     finished = Event()

@@ -2,26 +2,26 @@
 
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from millrace.models.common.errors import InputError
 from millrace.models.common.language_generation import MAX_TOKENS
-from millrace.models.registry.version_files import LanguagePackage
 from millrace.serving.triton.client import TritonClient
 from millrace.serving.triton.language.stream_request import Piece, Sampling, joined
+from millrace.tasks.kinds.language.language_files import LanguageFiles
+from millrace.tasks.kinds.steps import Question, Table
 
 
 @dataclass(frozen=True)
 class LiveText:
-    """How the live language model went on.
+    """How the live language model continued a text; an `Answer`.
 
     Attributes:
         model: the model.
         version: the version that answered.
         endpoint: the server.
         prompt: the text that was given.
-        text: how it goes on.
+        text: its continuation.
         finish_reason: why it ends there: stop or length.
         input_tokens: of the prompt.
         output_tokens: of the answer.
@@ -40,31 +40,43 @@ class LiveText:
     first_token_ms: float
     milliseconds: float
 
+    @property
+    def title(self) -> str:
+        """Who answered."""
+        return f"{self.model} version {self.version} at {self.endpoint}"
 
-def predict_text(
-    client: TritonClient, package: LanguagePackage, text: str | None, say: Callable[[str], None]
-) -> LiveText:
-    """Let a loaded version go on with a text, greedily.
+    def table(self) -> Table:
+        """Return the figures alone: the text was printed as it came."""
+        rate = self.output_tokens / (self.milliseconds / 1000)
+        said = (
+            f"{self.input_tokens} tokens in, {self.output_tokens} out ({self.finish_reason}); "
+            f"first after {self.first_token_ms:.1f} ms, {rate:,.0f} tokens/s"
+        )
+        return Table((), (), ((self.title, said),))
 
-    Args:
-        client: the server.
-        package: the version that is live there.
-        text: the text; `-` for stdin, None for a prompt it was certified with.
-        say: takes the pieces of the answer as they come.
+
+def predict_text(client: TritonClient, files: LanguageFiles, question: Question) -> LiveText:
+    """Let a loaded version continue a text, greedily.
 
     Raises:
-        InputError: the text is too long, or empty.
+        InputError: it does not take rows, or the text is too long, or empty.
         TransientError: Triton cannot be reached, or is too busy.
     """
-    model, version = package.version.model, package.version.version
-    prompt = _prompt(package, text)
+    model, version = files.version.model, files.version.version
+    if question.rows is not None:
+        raise InputError(
+            f"{model} does not take rows",
+            seen=question.rows,
+            valid="a text to continue: --text TEXT, or --text - for stdin",
+        )
+    prompt = _prompt(files, question.text)
     pieces: list[Piece] = []
     began = time.perf_counter()
     first = 0.0
     sampling = Sampling(temperature=0, max_tokens=MAX_TOKENS)
     for piece in client.streams.generate(model, prompt, sampling, version=version):
         first = first or time.perf_counter() - began
-        say(piece.texts[0])
+        question.say(piece.texts[0])
         pieces.append(piece)
     seconds = time.perf_counter() - began
     whole = joined(pieces)
@@ -75,9 +87,9 @@ def predict_text(
     )
 
 
-def _prompt(package: LanguagePackage, text: str | None) -> str:
+def _prompt(files: LanguageFiles, text: str | None) -> str:
     if text is None:
-        return str(package.golden()["prompts"][0])
+        return str(files.golden()["prompts"][0])
     if text != "-":
         return text
     try:

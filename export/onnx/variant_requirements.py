@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 from importlib.metadata import PackageNotFoundError, distribution
 
-from millrace.export.variants import Form
+from millrace.export.onnx.graph_variants import Form
 from millrace.models.common.hardware import TENSORRT, Gpu
 
 DISTRIBUTIONS: Mapping[str, tuple[str, ...]] = {

@@ -1,25 +1,22 @@
-"""Registered versions that a training refers to: whom to learn from, what to be shown beside."""
+"""Registered versions that a training refers to: its teacher, and what it is compared with."""
 
 from typing import TYPE_CHECKING
 
 from millrace.models.common.errors import InputError
+from millrace.models.common.installation import Installation
 from millrace.models.config.compression_spec import DistillationSpec
-from millrace.models.config.model_uri import is_model_uri
-from millrace.models.config.pipeline import Pipeline
 from millrace.models.config.training_spec import TrainingSpec
 from millrace.models.inference.features import Encoding
-from millrace.models.language.base_version import pinned_base
-from millrace.models.registry.mlflow_registry import Registry
+from millrace.models.registry.mlflow_registry import Registry, registry_of
 from millrace.models.registry.named_version import in_words, version_named
-from millrace.models.registry.version_files import GraphPackage
-from millrace.tasks.kinds.language.draft_model import with_pinned_draft
+from millrace.tasks.kinds.graph.graph_files import GraphFiles, graph_files
 from millrace.tasks.progress import log
 
 if TYPE_CHECKING:
     from millrace.models.training.compression.distillation import Teacher
 
 
-def reference_of(spec: TrainingSpec, registry: Registry, encoding: Encoding) -> GraphPackage | None:
+def reference_of(spec: TrainingSpec, registry: Registry, encoding: Encoding) -> GraphFiles | None:
     """Return the version that the model is shown beside: `compare`, else its teacher, else None.
 
     Raises:
@@ -28,9 +25,9 @@ def reference_of(spec: TrainingSpec, registry: Registry, encoding: Encoding) -> 
         TransientError: MLflow cannot be reached.
     """
     if spec.compare is not None:
-        package = registry.fetch(version_named(spec.compare, registry)).graph
-        if (difference := _difference(package, encoding)) is None:
-            return package
+        files = graph_files(registry.fetch(version_named(spec.compare, registry)))
+        if (difference := _difference(files, encoding)) is None:
+            return files
         log.warning("nothing to compare with: %s", difference)  # the data may just have grown
         return None
     if spec.distillation is not None:
@@ -38,33 +35,17 @@ def reference_of(spec: TrainingSpec, registry: Registry, encoding: Encoding) -> 
     return None
 
 
-def pinned_versions(pipeline: Pipeline, registry: Registry) -> Pipeline:
-    """Look for the versions that a pipeline names, before time is spent on anything else.
-
-    Returns:
-        The pipeline, with the version that training starts from and the one that drafts pinned,
-        where it names them.
+def check_references(spec: TrainingSpec, places: Installation) -> None:
+    """Look for the versions that a training names, before time is spent on anything else.
 
     Raises:
-        InputError: one is not there, or cannot be what it is named as.
+        InputError: one is not there.
         TransientError: MLflow cannot be reached.
     """
-    for name in _beside(pipeline.training):
-        version_named(name, registry)
-    based = pipeline.with_model(pinned_base(pipeline.model, registry))
-    return with_pinned_draft(based, registry)
-
-
-def names_versions(pipeline: Pipeline) -> bool:
-    """Return whether a pipeline names a registered version."""
-    named = (*_beside(pipeline.training), pipeline.serving.generation.draft)
-    return any(named) or is_model_uri(pipeline.model.pretrained)
-
-
-def _beside(spec: TrainingSpec) -> tuple[str, ...]:
-    """Return the registered versions of a training, as its pipeline names them."""
     teacher = spec.distillation.teacher if spec.distillation is not None else None
-    return tuple(name for name in (teacher, spec.compare) if name is not None)
+    for name in (teacher, spec.compare):
+        if name is not None:
+            version_named(name, registry_of(places))
 
 
 def teacher_of(spec: DistillationSpec, registry: Registry, encoding: Encoding) -> "Teacher":
@@ -76,12 +57,12 @@ def teacher_of(spec: DistillationSpec, registry: Registry, encoding: Encoding) -
     """
     from millrace.models.training.compression.distillation import Teacher
 
-    package = registered(spec.teacher, registry, encoding)
-    model = package.model.read_bytes()
-    return Teacher(in_words(package.version), model, spec.temperature, spec.weight)
+    files = registered(spec.teacher, registry, encoding)
+    model = files.model.read_bytes()
+    return Teacher(in_words(files.version), model, spec.temperature, spec.weight)
 
 
-def registered(name: str, registry: Registry, encoding: Encoding) -> GraphPackage:
+def registered(name: str, registry: Registry, encoding: Encoding) -> GraphFiles:
     """Return the version of that name, its digests checked.
 
     Args:
@@ -93,23 +74,23 @@ def registered(name: str, registry: Registry, encoding: Encoding) -> GraphPackag
         InputError: there is no such version, or it takes other columns or has other classes.
         TransientError: MLflow cannot be reached.
     """
-    package = registry.fetch(version_named(name, registry)).graph
-    if (difference := _difference(package, encoding)) is not None:
+    files = graph_files(registry.fetch(version_named(name, registry)))
+    if (difference := _difference(files, encoding)) is not None:
         raise InputError(
             difference,
-            seen=_encoding_in_words(package.encoding),
+            seen=_encoding_in_words(files.encoding),
             valid=_encoding_in_words(encoding),
             hint="name a version that was trained on the same columns and classes, and of a text "
             "with the same tokenizer: model.tokenizer",
         )
-    return package
+    return files
 
 
-def _difference(package: GraphPackage, encoding: Encoding) -> str | None:
+def _difference(files: GraphFiles, encoding: Encoding) -> str | None:
     """Return that a version means something else by a row or an answer, in words, or None."""
-    if _meaning(package.encoding) == _meaning(encoding):
+    if _meaning(files.encoding) == _meaning(encoding):
         return None
-    return f"{in_words(package.version)} answers another question than this model"
+    return f"{in_words(files.version)} answers another question than this model"
 
 
 def _meaning(encoding: Encoding) -> tuple[object, ...]:

@@ -11,9 +11,14 @@ import torch
 from scipy.stats import bootstrap
 from torch import nn
 
-from millrace.export.candidate import Candidate, Speed
-from millrace.export.certificate import Stage, largest_difference, relative_loss
 from millrace.export.onnx.conversions import batch_file
+from millrace.export.onnx.graph_certificate import (
+    GraphCandidate,
+    GraphSpeed,
+    GraphStage,
+    largest_difference,
+    relative_loss,
+)
 from millrace.export.tensorrt.engine_file import SUFFIX
 from millrace.models.common.arrays import Array
 from millrace.models.common.digest import digest_of
@@ -94,9 +99,9 @@ class Evidence:
     batch_rows: int
 
     @property
-    def stage(self) -> Stage:
+    def stage(self) -> GraphStage:
         """PyTorch as the first stage of the certificate."""
-        return Stage("pytorch", 0.0, 0.0, self.metric, 0.0)
+        return GraphStage("pytorch", 0.0, 0.0, self.metric, 0.0)
 
     def asked(self) -> Iterator[tuple[Array, Array]]:
         """Yield the golden batch in several ways, each with PyTorch's answers to its rows.
@@ -155,7 +160,7 @@ def measure(
     limits: Limits,
     *,
     tensorrt: Mapping[str, str] | None = None,
-) -> Candidate:
+) -> GraphCandidate:
     """Measure one exported file, in a process of its own.
 
     Args:
@@ -181,7 +186,7 @@ def measure(
     ]
     low, high = interval(objective, answers, evidence.target)
     worst, worst_metric = worst_class(objective, answers, evidence.target)
-    stage = Stage(
+    stage = GraphStage(
         name=name,
         golden_difference=max(differences),
         test_difference=largest_difference(answers, evidence.test_answers),
@@ -193,7 +198,7 @@ def measure(
         worst_metric=worst_metric,
         ties=str(these_ties() or "") if tied else "",
     )
-    return Candidate(
+    return GraphCandidate(
         name=name,
         path=path,
         digest=digest_of(path),
@@ -205,7 +210,7 @@ def measure(
 
 def _probed(
     path: Path, evidence: Evidence, options: Sequence[str], limits: Limits
-) -> tuple[Speed, list[Array], Array]:
+) -> tuple[GraphSpeed, list[Array], Array]:
     """Return the speed, the answers to the golden batches, and those to the test split."""
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         asked, answered = Path(folder) / "asked.npz", Path(folder) / "answered.npz"
@@ -213,9 +218,11 @@ def _probed(
         batch_file.write(asked, ({evidence.read.name: rows} for rows in (*parts, *evidence.full())))
         words: list[str | Path] = [path, asked, answered, *options]
         try:
-            told = run_apart("millrace.export.probe", words, limits, what="its measurement")
+            told = run_apart(
+                "millrace.export.onnx.graph_probe", words, limits, what="its measurement"
+            )
         except TransientError as error:  # killed, for its memory as like as not
             raise WorkError(error.what) from error
         answers = [batch["answers"] for batch in batch_file.read(answered)]
     count = len(parts)
-    return Speed(**json.loads(told)), answers[:count], np.concatenate(answers[count:])
+    return GraphSpeed(**json.loads(told)), answers[:count], np.concatenate(answers[count:])

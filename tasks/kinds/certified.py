@@ -1,9 +1,10 @@
-"""What is kept with a registered version, read: its certificate and its pipeline file."""
+"""What a registered version says of itself: its certificate, its pipeline file, its snapshot."""
+
+from typing import TypeVar
 
 import yaml
 
 from millrace.export.certificate import Certificate
-from millrace.export.language_certificate import LanguageCertificate
 from millrace.models.common.bounded_files import bounded_yaml
 from millrace.models.common.errors import InputError
 from millrace.models.common.installation import Installation
@@ -11,27 +12,21 @@ from millrace.models.config.pipeline import Pipeline
 from millrace.models.data.snapshots import Snapshot, open_snapshot
 from millrace.models.registry.version_files import Package, unreadable
 
+C = TypeVar("C", bound=Certificate)
 
-def certificate_of(package: Package) -> Certificate:
+
+def certificate_of(package: Package, of_kind: type[C]) -> C:
     """Return a version's certificate.
 
-    Raises:
-        InputError: it cannot be read.
-    """
-    try:
-        return Certificate.from_json(package.text("certificate.json"))
-    except (ValueError, TypeError, KeyError, AttributeError, OSError) as error:
-        raise unreadable(package.version, "certificate", error) from error
-
-
-def language_certificate_of(package: Package) -> LanguageCertificate:
-    """Return the certificate of a language model's version.
+    Args:
+        package: the version's files.
+        of_kind: the class of its kind's certificates.
 
     Raises:
         InputError: it cannot be read.
     """
     try:
-        return LanguageCertificate.from_json(package.text("certificate.json"))
+        return of_kind.from_json(package.text("certificate.json"))
     except (ValueError, TypeError, KeyError, AttributeError, OSError) as error:
         raise unreadable(package.version, "certificate", error) from error
 
@@ -48,9 +43,7 @@ def pipeline_of(package: Package) -> Pipeline:
         raise unreadable(package.version, "pipeline file", error) from error
 
 
-def certified_snapshot(
-    places: Installation, certificate: Certificate | LanguageCertificate
-) -> Snapshot:
+def certified_snapshot(places: Installation, certificate: Certificate) -> Snapshot:
     """Return the snapshot that a version was certified on.
 
     Raises:

@@ -10,7 +10,7 @@ when somebody asks for its classification, and a string has none: the whole serv
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import onnx
@@ -19,54 +19,7 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto,
 from onnx.external_data_helper import uses_external_data
 
 from millrace.models.common.errors import InputError
-from millrace.serving.triton.version_folder import ONNX, Artifact
-
-DYNAMIC = -1
-
-
-@dataclass(frozen=True)
-class TensorSpec:
-    """One input or output.
-
-    Attributes:
-        name: its name in the graph.
-        elem_type: `onnx.TensorProto.DataType`.
-        shape: every dimension, the batch included; -1 where it is dynamic.
-        batch_symbol: the name of a dynamic first dimension, if it has one.
-    """
-
-    name: str
-    elem_type: int
-    shape: tuple[int, ...]
-    batch_symbol: str = ""
-
-
-@dataclass(frozen=True)
-class Signature:
-    """The inputs and outputs of a model, in order, and the backend that serves it.
-
-    They are the graph's own, unless a step of another backend comes before it.
-    """
-
-    inputs: tuple[TensorSpec, ...]
-    outputs: tuple[TensorSpec, ...]
-    backend: str = "onnxruntime"
-
-    @property
-    def batches(self) -> bool:
-        """Whether requests may be concatenated: every first dimension is dynamic, and one batch."""
-        symbols = {spec.batch_symbol for spec in self.inputs if spec.batch_symbol}
-        specs = self.inputs + self.outputs
-        return len(symbols) <= 1 and all(spec.shape[:1] == (DYNAMIC,) for spec in specs)
-
-    @property
-    def served(self) -> tuple[object, ...]:
-        """What one `config.pbtxt` must agree on: two versions can be loaded together if equal."""
-        tensors = (
-            frozenset((spec.name, spec.elem_type, spec.shape) for spec in specs)
-            for specs in (self.inputs, self.outputs)
-        )
-        return (self.backend, *tensors)
+from millrace.serving.triton.model_config import DYNAMIC, TEXT_BACKEND, Signature, TensorSpec
 
 
 def read_signature(path: Path) -> Signature:
@@ -156,23 +109,10 @@ def _spec(value: ValueInfoProto) -> TensorSpec:
     return TensorSpec(value.name, tensor.elem_type, shape, symbol)
 
 
-BACKEND = "text_onnxruntime"
 TEXT = "text"
 
 
 def of_text(graph: Signature) -> Signature:
     """Return the inputs and outputs of a graph of tokens with the tokenizer before it."""
     text = TensorSpec(TEXT, TensorProto.STRING, (DYNAMIC, 1), graph.inputs[0].batch_symbol)
-    return replace(graph, inputs=(text,), backend=BACKEND)
-
-
-def signature_of(artifact: Artifact) -> Signature:
-    """Return inputs, outputs and backend of a version.
-
-    Raises:
-        InputError: its files are nothing that Triton can serve, or it is no graph.
-    """
-    if artifact.kind != "graph":
-        raise InputError(f"a {artifact.kind} model has no tensors of its own", valid="a graph")
-    found = read_signature(artifact.files[ONNX])
-    return found if artifact.tokenizer is None else of_text(found)
+    return replace(graph, inputs=(text,), backend=TEXT_BACKEND)

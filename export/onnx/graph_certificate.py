@@ -1,0 +1,137 @@
+"""What is measured of an ONNX graph: its speed, its stages, and its certificate."""
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from millrace.export.candidate import Candidate
+from millrace.export.certificate import Certificate, CertifiedVariant
+from millrace.models.common.arrays import Array
+
+
+@dataclass(frozen=True)
+class GraphSpeed:
+    """What was measured with the threads of one instance.
+
+    Attributes:
+        p50_ms: median latency of one row, milliseconds; so p99_ms.
+        rows_per_second: throughput of full batches.
+        peak_memory_bytes: of the process, all that it loaded included.
+    """
+
+    p50_ms: float
+    p99_ms: float
+    rows_per_second: float
+    peak_memory_bytes: int
+
+    @property
+    def latency_ms(self) -> float:
+        """The median latency of one row."""
+        return self.p50_ms
+
+    @property
+    def per_second(self) -> float:
+        """Rows per second in full batches."""
+        return self.rows_per_second
+
+
+@dataclass(frozen=True)
+class GraphStage:
+    """One stage of the way.
+
+    Attributes:
+        name: `pytorch`, the name of a candidate, or `triton`.
+        golden_difference: largest absolute difference from PyTorch on the golden batch.
+        test_difference: the same on the test split; None where it was not run on it.
+        metric: task metric on the test split; None likewise.
+        metric_loss: relative loss of the metric against PyTorch; negative is a gain.
+        metric_low: lower end of the metric's 95% interval; so metric_high.
+        worst_class: the class with the lowest metric on its own rows; empty for a number.
+        worst_metric: that metric.
+        ties: GPU, driver, TensorRT and CUDA that it was measured with; empty without TensorRT.
+        size_bytes: size of its file; None where there is none, or it was not told.
+    """
+
+    name: str
+    golden_difference: float
+    test_difference: float | None = None
+    metric: float | None = None
+    metric_loss: float | None = None
+    metric_low: float | None = None
+    metric_high: float | None = None
+    worst_class: str = ""
+    worst_metric: float | None = None
+    ties: str = ""
+    size_bytes: int | None = None
+
+    @property
+    def score(self) -> float | None:
+        """The task metric on the test split."""
+        return self.metric
+
+    @property
+    def loss(self) -> float | None:
+        """The relative loss of the metric against PyTorch."""
+        return self.metric_loss
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether its differences are finite; one that was not measured is no fault."""
+        measured = (self.golden_difference, self.test_difference)
+        return all(math.isfinite(each) for each in measured if each is not None)
+
+
+GraphCandidate = Candidate[GraphStage, GraphSpeed]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphCertificate(Certificate):
+    """The certificate of an ONNX graph.
+
+    Attributes:
+        stages: PyTorch, every candidate that was measured, and `triton` once a release has asked.
+        test_rows: rows of the test split.
+        golden_rows: rows of the golden batch.
+        metric_name: what `metric` is.
+        max_metric_loss: the gate.
+        reference: the registered version that this one is shown beside, measured as the stages
+            are: its teacher, or the model before it was compressed.
+        batch_sizes: rows of the requests that the golden batch was asked in, ascending.
+        constant: metric on the test split of always answering the same, the commonest class or the
+            mean; None in a certificate of before that was measured.
+    """
+
+    stages: tuple[GraphStage, ...] = ()
+    forms: tuple[CertifiedVariant[GraphStage, GraphSpeed], ...] = ()
+    test_rows: int
+    golden_rows: int
+    metric_name: str
+    max_metric_loss: float
+    reference: GraphStage | None = None
+    batch_sizes: tuple[int, ...] = ()
+    constant: float | None = None
+
+    def stage(self, name: str) -> GraphStage | None:
+        """Return the stage of that name; None if there is none."""
+        found: GraphStage | None = super().stage(name)
+        return found
+
+    def with_stage(self, stage: GraphStage) -> "GraphCertificate":
+        """Return the certificate with a stage added, or replaced if it was there."""
+        others = tuple(known for known in self.stages if known.name != stage.name)
+        return replace(self, stages=(*others, stage))
+
+
+def largest_difference(answers: Array, reference: Array) -> float:
+    """Return the largest absolute difference; infinite where an answer is not finite."""
+    if answers.shape != reference.shape or not np.isfinite(answers).all():
+        return float("inf")
+    return float(np.abs(answers.astype(np.float64) - reference).max(initial=0.0))
+
+
+def relative_loss(metric: float, reference: float) -> float:
+    """Return (reference − metric) ÷ |reference|: 0.01 means one percent worse."""
+    if reference == 0:
+        return 0.0 if metric >= 0 else float("inf")
+    return (reference - metric) / abs(reference)

@@ -1,0 +1,176 @@
+"""ModelKind: the kinds of models that there are, and what each says of itself.
+
+The line (flows, tasks, registry, release, batch) asks a kind and never which one it is. What only
+a kind knows is in `tasks/kinds/KIND/` and the folders that CONTRIBUTING.md lists; a kind is
+registered by one line of `KINDS`. A kind is named there and loaded when it is used: commands that
+train nothing import nothing of it.
+"""
+
+from collections.abc import Iterator, Mapping
+from functools import cache
+from importlib import import_module
+from typing import Any, Protocol
+
+from millrace.models.common.errors import InputError
+from millrace.models.config.dataset_spec import DatasetSpec
+from millrace.models.config.spec import Spec
+
+KINDS: dict[str, str] = {
+    "graph": "millrace.tasks.kinds.graph.graph_kind:GraphKind",
+    "language": "millrace.tasks.kinds.language.language_kind:LanguageKind",
+}
+"""The class of each kind by its name, which is the tag `millrace.kind` of its versions."""
+
+
+class ModelKind(Protocol):
+    """One kind of model.
+
+    Attributes:
+        name: in `KINDS`.
+        families: values of `model.family`.
+        keys: keys that not every kind has, by part of the pipeline file.
+        variants: names for `export.candidates`.
+        default_variants: where the pipeline file has no `export.candidates`; empty for
+            `ExportSpec`'s own.
+        rollouts: values of `rollout.kind`.
+        gates: keys of the pipeline file that refuse a candidate.
+        evidence_files: what lies beside the model in a registered version.
+        model_folder: folder of the model's files in a version; empty where they lie at its top.
+        model_files: their names; none where a version says them.
+    """
+
+    name: str
+    families: tuple[str, ...]
+    keys: Mapping[str, tuple[str, ...]]
+    variants: tuple[str, ...]
+    default_variants: tuple[str, ...]
+    rollouts: tuple[str, ...]
+    gates: tuple[str, ...]
+    evidence_files: tuple[str, ...]
+    model_folder: str
+    model_files: tuple[str, ...]
+
+    def trains(self, family: str) -> bool:
+        """Return whether a `model.family` is of this kind."""
+        return family in self.families
+
+    def check_dataset(self, spec: DatasetSpec, family: str) -> None:
+        """Refuse a dataset that the family cannot learn from.
+
+        Args:
+            spec: the pipeline file's `dataset` part, with what its source adds.
+            family: `model.family`.
+
+        Raises:
+            InputError: they do not fit.
+        """
+
+    def find_misfits(self, family: str, parts: Mapping[str, Spec]) -> Iterator[str]:
+        """Yield, in words, values of the pipeline file that do not go together.
+
+        Args:
+            family: `model.family`.
+            parts: parts of the pipeline file by name.
+        """
+        yield from ()
+
+    @property
+    def triton(self) -> Any:
+        """How Triton serves it: a `serving.triton.triton_kind.TritonKind`."""
+        ...
+
+    @property
+    def steps(self) -> Any:
+        """What it answers at each step of the line: a `tasks.kinds.steps.KindSteps`."""
+        ...
+
+
+@cache
+def kind_named(name: str) -> ModelKind:
+    """Return the kind of that name.
+
+    Raises:
+        InputError: there is none.
+    """
+    if name not in KINDS:
+        raise InputError(
+            f"there is no kind of model {name!r}",
+            seen=name,
+            valid=", ".join(KINDS),
+            hint="a newer Millrace may have made it; update this one",
+        )
+    module, _, attribute = KINDS[name].partition(":")
+    kind: ModelKind = getattr(import_module(module), attribute)()
+    return kind
+
+
+def all_kinds() -> tuple[ModelKind, ...]:
+    """Return every kind, in the order of `KINDS`."""
+    return tuple(map(kind_named, KINDS))
+
+
+def first_kind() -> ModelKind:
+    """Return the kind of a family or a version that names none."""
+    return kind_named(next(iter(KINDS)))
+
+
+def kind_of_family(family: str) -> ModelKind:
+    """Return the kind that trains a `model.family`; the first one if none does."""
+    return next((kind for kind in all_kinds() if kind.trains(family)), first_kind())
+
+
+def all_families() -> tuple[str, ...]:
+    """Return the families of every kind."""
+    return tuple(family for kind in all_kinds() for family in kind.families)
+
+
+def with_default_variants(values: dict[str, Any]) -> dict[str, Any]:
+    """Return the values of a pipeline file with its kind's variants where it names none."""
+    model, export = values.get("model") or {}, values.get("export") or {}
+    if not isinstance(model, Mapping) or not isinstance(export, Mapping):
+        return values
+    if "candidates" in export or not isinstance(family := model.get("family", ""), str):
+        return values
+    variants = kind_of_family(family).default_variants
+    return {**values, "export": {**export, "candidates": variants}} if variants else values
+
+
+def find_misfits(family: str, parts: Mapping[str, Spec]) -> Iterator[str]:
+    """Yield what does not go with the family, in words.
+
+    Args:
+        family: `model.family`.
+        parts: parts of the pipeline file by name. A key with its default value says nothing: a
+            pipeline file that was resolved has them all.
+    """
+    if not any(kind.trains(family) for kind in all_kinds()):
+        return  # there is none of this name, which is said first
+    kind = kind_of_family(family)
+    for part, keys in _keys_of_others(kind).items():
+        for key in keys:
+            if is_set(parts[part], key):
+                yield f"{part}.{key} does not go with the family {family}"
+    yield from kind.find_misfits(family, parts)
+    rollout = getattr(parts.get("rollout"), "kind", "direct")
+    if rollout not in kind.rollouts:
+        yield f"rollout.kind: {rollout} is not supported for the family {family}"
+    for name in getattr(parts["export"], "candidates", ()):
+        if name not in kind.variants:
+            valid = ", ".join(kind.variants)
+            yield f"export.candidates: the family {family} has no variant {name}, it has {valid}"
+
+
+def is_set(part: Spec, key: str) -> bool:
+    """Return whether a key of the pipeline file has another value than its default."""
+    default = type(part).model_fields[key].get_default(call_default_factory=True)
+    return bool(getattr(part, key) != default)
+
+
+def _keys_of_others(kind: ModelKind) -> dict[str, list[str]]:
+    """Return the keys that other kinds have and this one has not, by part."""
+    found: dict[str, list[str]] = {}
+    for other in all_kinds():
+        for part, keys in other.keys.items():
+            own = (*kind.keys.get(part, ()), *found.setdefault(part, []))
+            found[part] += [key for key in keys if key not in own]
+    return found

@@ -1,0 +1,228 @@
+"""The training of a network: the same loop for every family, run by every Ray Train worker."""
+
+import math
+import random
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import ray.data
+import ray.train
+import ray.train.torch
+import torch
+import torch.distributed
+from ray.data.expressions import col
+from torch import Tensor
+
+from millrace.models.config.dataset_spec import Split, SplitSpec
+from millrace.models.data import snapshots
+from millrace.models.data.schema import BUCKET
+from millrace.models.data.snapshots import Snapshot
+from millrace.models.data.split import split_bounds
+from millrace.models.families.objective import Objective, objective_of
+from millrace.models.training.batches import CACHE_BYTES, Batch, Shard, ShardBatches
+from millrace.models.training.checkpoint import TrainState, save_checkpoint
+from millrace.models.training.network_learner import NetworkLearner, NetworkRecipe
+from millrace.models.training.shards import SnapshotShard, is_small
+from millrace.models.training.train_job import Report, TrainJob, Write
+
+TRAIN: Split = "train"
+VALIDATION: Split = "validation"
+_BLOCK_ROWS = 65_536
+TEXT_ROWS = 64
+"""Texts that are validated at a time."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """The rows to learn from.
+
+    Attributes:
+        snapshot: where the rows come from; a place that every worker can read.
+        shares: shares of the splits.
+    """
+
+    snapshot: Snapshot
+    shares: SplitSpec
+
+
+@dataclass(frozen=True)
+class NetworkJob(NetworkRecipe, TrainJob):
+    """The training of a network; a `TrainJob`.
+
+    Attributes:
+        table: the rows. Every worker reads a small table for itself; Ray Data streams a large one.
+    """
+
+    table: Table = field(kw_only=True)
+
+    unit = "epoch"
+    loss = "train_loss"
+    advice = "lower training.learning_rate, or look for extreme values in the features"
+
+    @property
+    def num_workers(self) -> int:
+        """Workers of the run."""
+        return self.training.num_workers
+
+    @property
+    def max_failures(self) -> int:
+        """How often workers may fail and start again."""
+        return self.training.max_failures
+
+    @cached_property
+    def is_streamed(self) -> bool:
+        """Whether Ray Data streams the rows."""
+        rows = -(-self.train_rows // self.num_workers)
+        return not is_small(self.table.snapshot, self.encoding, rows, CACHE_BYTES)
+
+    def datasets(self) -> Mapping[str, ray.data.Dataset]:
+        """Return the splits that Ray Data streams; none of a small table."""
+        if not self.is_streamed:
+            return {}
+        return {
+            TRAIN: _rows(self.table, TRAIN, self.num_workers),
+            VALIDATION: _rows(self.table, VALIDATION, 1),
+        }
+
+    def run(self, start: Path | None, report: Report) -> None:
+        """Train for the epochs that are left, reporting every epoch."""
+        _train(self, start, report)
+
+
+def _rows(table: Table, split: Split, workers: int) -> ray.data.Dataset:
+    snapshot, (low, high) = table.snapshot, split_bounds(table.shares)[split]
+    # Left to itself Ray Data makes hundreds of blocks, each read by a process that takes longer
+    # to start than a small table takes to read.
+    blocks = max(workers, snapshot.rows // _BLOCK_ROWS)
+    rows = ray.data.read_parquet(snapshots.files(snapshot), override_num_blocks=blocks)
+    rows = rows.filter(expr=(col(BUCKET) >= low) & (col(BUCKET) < high))
+    return rows.select_columns([*snapshot.schema.features, snapshot.schema.target])
+
+
+def _train(job: NetworkJob, start: Path | None, report: Report) -> None:
+    context = ray.train.get_context()
+    rank, spec = context.get_world_rank(), job.training
+    _seed(spec.seed + rank)
+    device, objective = ray.train.torch.get_device(), objective_of(job.encoding)
+    learner = NetworkLearner(job, objective, device)
+    state = TrainState() if start is None else learner.restore(start)
+    began_at = state.epoch
+    shard = _shard(job, TRAIN, rank, context.get_world_size())
+    batches = ShardBatches(shard, job.encoding, spec.batch_size, spec.seed, rank)
+    validation = _rows_of_rank(job, rank, context.get_world_size())
+    for epoch in range(state.epoch, spec.epochs):
+        started = time.perf_counter()
+        learner.compression.begin_epoch(epoch)
+        learned = _learn(learner, _on(device, batches.epoch(epoch)))
+        compressed = learner.compression.end_epoch()
+        seconds = time.perf_counter() - started
+        checked = _check(learner, _on(device, iter(validation)))
+        state = TrainState(epoch + 1)
+        metrics: dict[str, Any] = {
+            "epoch": state.epoch,
+            **_metrics(objective, "train", learned),
+            **_metrics(objective, "validation", checked),
+            "learning_rate": learner.schedule.get_last_lr()[0],
+            "samples_per_second": float(learned[1]) / seconds,
+            "epoch_seconds": seconds,
+            **compressed,
+            "began_at": began_at,
+        }
+        if not math.isfinite(metrics["train_loss"]):
+            # The same on every rank, and the same again from any checkpoint: told, not raised, so
+            # that Ray Train does not try it max_failures times.
+            report(metrics, None)
+            return
+        due = state.epoch % spec.checkpoint_every == 0 or state.epoch == spec.epochs
+        # The checkpoint comes from rank 0: the ranks hold the same.
+        report(metrics, _writer(learner, state) if due and rank == 0 else None)
+
+
+def _writer(learner: NetworkLearner, state: TrainState) -> Write:
+    def write(folder: Path) -> None:
+        save_checkpoint(folder, learner.network, learner.state(), state)
+
+    return write
+
+
+def _learn(learner: NetworkLearner, batches: Iterator[Batch]) -> Tensor:
+    """Learn from every batch; return `[loss × rows, rows, …]` summed over all workers."""
+    learner.wrapped.train()
+    sums = _Sums(learner)
+    for features, target in batches:
+        sums.add(*learner.step(features, target))
+    return sums.over_workers()
+
+
+@torch.no_grad()
+def _check(learner: NetworkLearner, batches: Iterator[Batch]) -> Tensor:
+    """Measure every batch; return the same sums as `_learn`."""
+    # The network itself, not DDP's wrapper: ranks hold different numbers of batches here.
+    learner.network.eval()
+    learner.share_buffers()
+    sums = _Sums(learner)
+    for features, target in batches:
+        with learner.autocast(), learner.compression.forward():
+            logits = learner.network(features).float()
+        sums.add(learner.objective.loss(logits, target), learner.objective.sums(logits, target))
+    return sums.over_workers()
+
+
+class _Sums:
+    """Loss and metric sums, kept on the device until the end of the epoch."""
+
+    def __init__(self, learner: NetworkLearner) -> None:
+        outputs = torch.zeros(1, learner.objective.outputs, device=learner.device)
+        target = torch.zeros(1, dtype=torch.long, device=learner.device)
+        empty = torch.zeros_like(learner.objective.sums(outputs, target))
+        self.total = torch.cat([torch.zeros(1, dtype=empty.dtype, device=empty.device), empty])
+
+    def add(self, loss: Tensor, sums: Tensor) -> None:
+        self.total += torch.cat([(loss.double() * sums[0]).reshape(1), sums])
+
+    def over_workers(self) -> Tensor:
+        if torch.distributed.is_initialized():
+            torch.distributed.all_reduce(self.total)
+        return self.total
+
+
+def _metrics(objective: Objective, split: str, sums: Tensor) -> dict[str, float]:
+    return {
+        f"{split}_loss": float(sums[0] / sums[1].clamp(min=1)),
+        f"{split}_{objective.metric}": objective.metric_of(sums[1:]),
+    }
+
+
+def _shard(job: NetworkJob, split: Split, rank: int = 0, world_size: int = 1) -> Shard:
+    """Return one worker's part of the rows; Ray Data has split them already where it streams."""
+    if job.is_streamed:
+        shard: Shard = ray.train.get_dataset_shard(split)
+        return shard
+    return SnapshotShard(job.table.snapshot, job.table.shares, split, rank, world_size)
+
+
+def _rows_of_rank(job: NetworkJob, rank: int, world_size: int) -> list[Batch]:
+    """Return every `world_size`-th batch of the validation split, so that no row is left out."""
+    encoding, shard = job.encoding, _shard(job, VALIDATION)
+    trimmed, rows = encoding.input.trimmed, 256 if encoding.tokenizer is None else TEXT_ROWS
+    return [
+        (torch.from_numpy(trimmed(encoding.encode(t))), torch.from_numpy(encoding.encode_target(t)))
+        for number, t in enumerate(shard.iter_batches(batch_size=rows, batch_format="pyarrow"))
+        if number % world_size == rank
+    ]
+
+
+def _on(device: torch.device, batches: Iterator[Batch]) -> Iterator[Batch]:
+    for features, target in batches:
+        yield features.to(device, non_blocking=True), target.to(device, non_blocking=True)
+
+
+def _seed(seed: int) -> None:
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed)

@@ -1,0 +1,170 @@
+"""A network while it is trained: optimizer, schedule, precision and compression as one thing."""
+
+import copy
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ray.train
+import ray.train.torch
+import torch
+import torch.distributed
+from torch import Tensor, nn
+from torch.optim import AdamW
+from torch.optim.lr_scheduler import OneCycleLR
+
+from millrace.models.common.arrays import Array
+from millrace.models.config.training_spec import ModelSpec, TrainingSpec
+from millrace.models.families.family import build_network
+from millrace.models.families.network import Network
+from millrace.models.families.objective import Objective
+from millrace.models.inference.features import Encoding
+from millrace.models.training.checkpoint import TrainState, load_progress, load_weights
+from millrace.models.training.compression.compression import Compression
+from millrace.models.training.compression.distillation import Teacher, Tutor
+
+
+@dataclass(frozen=True)
+class NetworkRecipe:
+    """What network is trained, and how.
+
+    Attributes:
+        model: family and params.
+        training: how to train.
+        encoding: rows to tensors.
+        folder: where the user's modules are.
+        train_rows: rows of the train split, over all workers.
+        find_unused_parameters: whether a step may leave parameters without a gradient; the same
+            for all ranks, or their collectives would not match.
+        teacher: whom to learn from; None for the true answers alone.
+    """
+
+    model: ModelSpec
+    training: TrainingSpec
+    encoding: Encoding
+    folder: Path
+    train_rows: int
+    find_unused_parameters: bool = False
+    teacher: Teacher | None = None
+
+
+class NetworkLearner:
+    """Network, optimizer, schedule and precision, as one thing to step, save and load."""
+
+    def __init__(self, recipe: NetworkRecipe, objective: Objective, device: torch.device) -> None:
+        spec, world_size = recipe.training, ray.train.get_context().get_world_size()
+        self.device, self.objective = device, objective
+        network = build_network(recipe.model, recipe.folder, recipe.encoding, objective)
+        self.network = network.to(device)
+        self.wrapped: nn.Module = ray.train.torch.prepare_model(
+            self.network,
+            parallel_strategy_kwargs={"find_unused_parameters": recipe.find_unused_parameters},
+        )
+        self.optimizer = AdamW(
+            parameter_groups(self.network, spec.weight_decay), lr=spec.learning_rate
+        )
+        self.max_grad_norm = spec.max_grad_norm
+        steps = -(-recipe.train_rows // (spec.batch_size * world_size))
+        # Warm-up over a tenth and cosine to zero: Smith & Topin 2018, "Super-Convergence".
+        self.schedule = OneCycleLR(
+            self.optimizer,
+            max_lr=spec.learning_rate,
+            total_steps=steps * spec.epochs + 1,
+            pct_start=0.1,
+        )
+        self.dtype = autocast_type(spec.precision, device)
+        # fp16 gradients underflow without scaling; bf16 and fp32 have the range.
+        self.scaler = torch.amp.GradScaler(device.type, enabled=self.dtype is torch.float16)
+        self.tutor = Tutor(recipe.teacher, objective) if recipe.teacher else None
+        self.compression = Compression(spec, self.network, steps)
+
+    def autocast(self) -> Any:
+        """Return the context of a forward pass."""
+        if self.dtype is None:
+            return nullcontext()
+        return torch.autocast(self.device.type, dtype=self.dtype)
+
+    def step(self, features: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+        """Learn from one batch; return its mean loss and the metric's sums, both detached."""
+        self.optimizer.zero_grad(set_to_none=True)
+        with self.autocast(), self.compression.forward():
+            logits = self.wrapped(features)
+        loss = self.objective.loss(logits.float(), target)
+        if self.tutor is not None:
+            loss = self.tutor.blended(loss, features, logits.float())
+        self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+        if self.max_grad_norm is not None:
+            self.scaler.unscale_(self.optimizer)
+            torch.nn.utils.clip_grad_norm_(self.network.parameters(), self.max_grad_norm)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.compression.after_step()
+        if self.schedule.last_epoch < self.schedule.total_steps - 1:
+            self.schedule.step()
+        return loss.detach(), self.objective.sums(logits.detach().float(), target)
+
+    def share_buffers(self) -> None:
+        """Give every worker the running statistics of rank 0, which are the ones that are kept."""
+        if torch.distributed.is_initialized():
+            for buffer in self.network.buffers():
+                torch.distributed.broadcast(buffer, src=0)
+
+    def state(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps beside the weights."""
+        return {
+            "optimizer": self.optimizer.state_dict(),
+            "schedule": self.schedule.state_dict(),
+            "scaler": self.scaler.state_dict(),
+            "compression": self.compression.state_dict(),
+        }
+
+    def restore(self, folder: Path) -> TrainState:
+        """Resume from a checkpoint, and return where it stands."""
+        load_weights(folder, self.network)
+        states, state = load_progress(folder)
+        self.optimizer.load_state_dict(states["optimizer"])
+        self.schedule.load_state_dict(states["schedule"])
+        self.scaler.load_state_dict(states["scaler"])
+        self.compression.load_state_dict(states["compression"])
+        return state
+
+
+def parameter_groups(network: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+    """Return the parameters to decay, and those that do better without: biases and norms."""
+    parameters = [each for each in network.parameters() if each.requires_grad]
+    return [
+        {"params": [each for each in parameters if each.ndim > 1], "weight_decay": weight_decay},
+        {"params": [each for each in parameters if each.ndim <= 1], "weight_decay": 0.0},
+    ]
+
+
+def autocast_type(precision: str, device: torch.device) -> torch.dtype | None:
+    """Return the autocast type, None for full precision."""
+    if precision == "auto":
+        has_bf16 = device.type == "cuda" and torch.cuda.is_bf16_supported()
+        return torch.bfloat16 if has_bf16 else None
+    return {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}[precision]
+
+
+def leaves_parameters_unused(network: Network, example: Array) -> bool:
+    """Return whether some parameter gets no gradient from a forward and backward pass.
+
+    Telling DDP always (`find_unused_parameters=True`) would be safe too, but it then walks the
+    graph in every step: a tenth of the time of a small network's epoch. A copy of the network is
+    tried, and the random state is put back, so that trying changes nothing. Of one that cannot be
+    tried it is taken to be so.
+
+    Args:
+        network: on the CPU.
+        example: two rows as it takes them.
+    """
+    try:
+        trial = copy.deepcopy(network)
+        trial.train()
+        with torch.random.fork_rng(devices=[]):
+            trial(torch.from_numpy(example)).sum().backward()
+    except Exception:  # whatever a module of the user's raises: training itself will tell
+        return True
+    parameters = [each for each in trial.parameters() if each.requires_grad]
+    return any(each.grad is None for each in parameters)

@@ -1,0 +1,69 @@
+"""A language model on Triton: the backend of OpenVINO GenAI, or of vLLM."""
+
+from collections.abc import Hashable, Mapping
+from pathlib import Path
+
+from tritonclient.grpc import model_config_pb2 as pb
+
+from millrace.models.common.errors import InputError
+from millrace.models.inference.language_engine import MODEL_JSON
+from millrace.serving.triton.language.draft_files import require_fit, tokens_of
+from millrace.serving.triton.language.openvino_config import language_config, require_one_device
+from millrace.serving.triton.language.vllm_config import model_json, vllm_config
+from millrace.serving.triton.version_folder import Artifact
+
+
+class TritonLanguage:
+    """How Triton serves a language model; a `TritonKind`."""
+
+    def config(
+        self,
+        name: str,
+        artifact: Artifact,
+        *,
+        version_policy: pb.ModelVersionPolicy,
+        parameters: Mapping[str, str] | None = None,
+    ) -> pb.ModelConfig:
+        """Return the configuration for the engine of the version."""
+        if artifact.engine == "vllm":
+            return vllm_config(name, version_policy=version_policy, parameters=parameters)
+        return language_config(
+            name,
+            artifact.serving.generation,
+            version_policy=version_policy,
+            parameters=parameters,
+        )
+
+    def check(self, artifact: Artifact) -> None:
+        """Raise InputError if it needs several devices of OpenVINO, or another draft."""
+        if artifact.engine == "openvino_genai":
+            require_one_device(artifact.serving.generation)
+        _require_draft(artifact)
+
+    def backend_files(self, artifact: Artifact, folder: Path) -> Mapping[str, str]:
+        """Return what vLLM's backend reads; OpenVINO's reads the files alone."""
+        if artifact.engine != "vllm":
+            return {}
+        return {MODEL_JSON: model_json(folder, artifact.serving.generation)}
+
+    def interface(self, artifact: Artifact) -> Hashable:
+        """Return the engine: every language model takes and gives text."""
+        return artifact.engine
+
+    def signature(self, artifact: Artifact) -> None:
+        """Return None: it answers in streams."""
+        return
+
+
+def _require_draft(artifact: Artifact) -> None:
+    """Raise InputError unless there is a draft where one is asked for, and it fits."""
+    asked, draft = artifact.serving.generation.draft, artifact.draft
+    if (asked is None) != (draft is None):
+        raise InputError(
+            "what is to be staged is not what serving.generation.draft says",
+            seen=draft or "no draft",
+            valid=asked or "no draft",
+            hint="register the model again",
+        )
+    if draft is not None:
+        require_fit(tokens_of(artifact.files, "the model"), draft)

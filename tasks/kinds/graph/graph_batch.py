@@ -1,0 +1,109 @@
+"""Batch scoring with a graph: the job, what its rows are compared with, and the live model."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from millrace.models.common.arrays import Array
+from millrace.models.common.installation import Installation
+from millrace.models.config.pipeline import Pipeline
+from millrace.models.data.schema import Column
+from millrace.models.data.snapshots import Snapshot, sampled
+from millrace.models.inference.row_batches import PLACES
+from millrace.serving.batch.input.input_pieces import cells_of
+from millrace.serving.batch.job import ERROR, ROW
+from millrace.serving.batch.monitoring.drift import Bins, bins_of_values
+from millrace.serving.batch.monitoring.live_model import LiveRows
+from millrace.serving.batch.row_job import TOKENS, RowJob
+from millrace.serving.triton.client import TritonClient
+from millrace.tasks.batch.drift_reference import (
+    PREDICTION,
+    SAMPLE_ROWS,
+    bins_of,
+    bins_unless_gone,
+)
+from millrace.tasks.kinds.graph.graph_evidence import GraphEvidence
+from millrace.tasks.kinds.graph.graph_files import GraphFiles
+from millrace.tasks.kinds.steps import LiveSample
+
+CALL_ROWS = 1024
+"""Of one call of the model, where the pipeline file does not say."""
+SAMPLE = LiveSample(rows=64, seconds=10.0, share=0.05)
+
+
+def row_job(pipeline: Pipeline, files: GraphFiles, held: tuple[Column, ...]) -> RowJob:
+    """Return what scores rows with a version.
+
+    Args:
+        pipeline: how.
+        files: the version's files.
+        held: columns as the dataset holds them; none where there is no dataset.
+    """
+    version, batch = files.version, pipeline.batch
+    return RowJob(
+        *(pipeline.name, version.version, version.digest),
+        files.model,
+        files.encoding,
+        batch.key or pipeline.dataset.key,
+        held,
+        batch.threads_per_actor,
+        batch.batch_size or CALL_ROWS,
+        batch.max_num_batched_tokens or PLACES,
+    )
+
+
+def with_row_bins(job: RowJob, snapshot: Snapshot) -> RowJob:
+    """Return the job with the bins of the features and of the predictions."""
+    features, target = bins_of(snapshot)
+    bins = (*features, *bins_unless_gone(partial(text_bins, job), snapshot))
+    answers = bins_unless_gone(partial(answer_bins, job), snapshot)
+    return replace(job, bins=bins, output_bins=answers or target)
+
+
+def answer_bins(job: RowJob, snapshot: Snapshot) -> tuple[Bins, ...]:
+    """Return the bins of what the model predicts for the rows of the snapshot.
+
+    Returns:
+        Nothing for a model of texts, which are slow to answer, and where it can answer no row of
+        the sample: predictions are then compared with the target.
+    """
+    if job.encoding.tokenizer is not None:
+        return ()
+    rows = sampled(snapshot, job.needed, SAMPLE_ROWS)
+    encoded = job.encoded(rows)
+    good = encoded.filter(pc.is_null(encoded[ERROR])).drop_columns([ERROR])
+    if not good.num_rows:
+        return ()
+    places = pa.array(range(good.num_rows), pa.int64())
+    answers = job.worker()(good.append_column(ROW, places)).rows[PREDICTION]
+    codes = bool(job.encoding.labels)
+    return (bins_of_values(PREDICTION, answers.combine_chunks(), codes=codes),)
+
+
+def text_bins(job: RowJob, snapshot: Snapshot) -> tuple[Bins, ...]:
+    """Return the bins of the lengths of texts in tokens, as the model reads them.
+
+    Returns:
+        None for a model that reads no text.
+    """
+    if job.encoding.tokenizer is None:
+        return ()
+    rows = sampled(snapshot, job.needed, SAMPLE_ROWS)
+    lengths = cells_of(job.compared(rows, job.encoded(rows)), TOKENS)
+    return (bins_of_values(TOKENS, lengths),)
+
+
+def live_rows(
+    job: RowJob, files: GraphFiles, places: Installation, client: TritonClient
+) -> LiveRows:
+    """Return the live model that a job's rows are asked of."""
+
+    def predict(request: Mapping[str, Array], seconds: float) -> Mapping[str, Array]:
+        return client.predict(job.model, request, version=job.version, timeout=seconds)
+
+    difference = GraphEvidence(files, places).expected().difference
+    # The job's answers and the live ones may both be so far from PyTorch's.
+    return LiveRows(job, predict, 2 * difference)

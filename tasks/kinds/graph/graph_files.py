@@ -1,0 +1,102 @@
+"""The files of a version that is one ONNX graph, and how MLflow keeps them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from millrace.models.common.arrays import Array
+from millrace.models.common.bounded_files import bounded_arrays, bounded_json
+from millrace.models.common.digest import GRAPH
+from millrace.models.common.errors import InputError
+from millrace.models.inference.features import TEXT, Encoding, text_request
+from millrace.models.inference.model_input import FEATURES, INPUT_IDS
+from millrace.models.inference.onnx_session import execution_providers
+from millrace.models.registry.tracking import TrackedRun
+from millrace.models.registry.version_files import ModelVersion, Package
+
+ENCODING, GOLDEN = "encoding.json", "golden.npz"
+
+
+@dataclass(frozen=True)
+class GraphFiles:
+    """A fetched version as what it is, a graph.
+
+    Attributes:
+        package: its files.
+    """
+
+    package: Package
+
+    @property
+    def version(self) -> ModelVersion:
+        """Which version it is."""
+        return self.package.version
+
+    @property
+    def model(self) -> Path:
+        """The ONNX file."""
+        return self.package.files[GRAPH]
+
+    @cached_property
+    def encoding(self) -> Encoding:
+        """Rows to tensors."""
+        with self.package.reading(ENCODING):
+            return Encoding.from_json(self.package.text(ENCODING))
+
+    def golden(self) -> tuple[Array, Array]:
+        """Return the golden batch and PyTorch's answers to it."""
+        name = self.encoding.input.name
+        with self.package.reading(GOLDEN):
+            arrays = bounded_arrays(self.package.folder / GOLDEN)
+            return arrays[name], arrays["answers"]
+
+    def golden_request(self) -> dict[str, Array]:
+        """Return the golden batch as a client sends it."""
+        tokenizer = self.encoding.tokenizer
+        with self.package.reading(GOLDEN):
+            arrays = bounded_arrays(self.package.folder / GOLDEN)
+            if tokenizer is None:
+                return {FEATURES: arrays[FEATURES]}
+            return text_request(bounded_json(str(arrays[TEXT].item())))
+
+
+def graph_files(package: Package) -> GraphFiles:
+    """Return a version as what it is, a graph.
+
+    Raises:
+        InputError: it is none.
+    """
+    if GRAPH in package.files:
+        return GraphFiles(package)
+    raise InputError(
+        f"{package.version.model} version {package.version.version} is a "
+        f"{package.version.kind.name} model",
+        valid="a version that takes rows and gives a class or a number",
+        hint="name another model",
+    )
+
+
+def log_graph(run: TrackedRun, files: Mapping[str, Path], evidence: Mapping[str, Path]) -> Any:
+    """Log one ONNX file, as MLflow's own flavor `onnx` has it; return MLflow's `ModelInfo`."""
+    import mlflow.onnx
+    import onnx
+
+    with np.load(evidence["golden.npz"], allow_pickle=False) as golden:
+        name = next(each for each in (FEATURES, INPUT_IDS) if each in golden.files)
+        features, answers = golden[name], golden["answers"]
+    return mlflow.onnx.log_model(
+        onnx.load(files[GRAPH]),
+        name="model",
+        signature=mlflow.models.infer_signature(features, answers),
+        input_example=features[:2],
+        save_as_external_data=False,
+        extra_files=[str(file) for file in evidence.values()],
+        pip_requirements=["onnx", "onnxruntime"],
+        onnx_execution_providers=execution_providers(),
+        # Else MLflow takes the run that is active in this thread, if there is one.
+        run_id=run.run_id,
+    )

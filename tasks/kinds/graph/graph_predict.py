@@ -1,0 +1,198 @@
+"""Rows, asked of the graph that is live."""
+
+import json
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from millrace.models.common.arrays import Array
+from millrace.models.common.errors import InputError, closest
+from millrace.models.inference.answers import answers_of
+from millrace.models.inference.features import Encoding, Feature
+from millrace.serving.triton.client import TritonClient
+from millrace.tasks.kinds.graph.graph_files import GraphFiles
+from millrace.tasks.kinds.steps import Question, Table
+
+MAX_VALUES = 10
+"""Values of a category that an error names."""
+
+
+@dataclass(frozen=True)
+class LiveAnswer:
+    """What the live model answered; an `Answer`.
+
+    Attributes:
+        model: the model.
+        version: the version that answered.
+        endpoint: the server.
+        predictions: one for each row.
+        scores: probability of the predicted class, or the value.
+        milliseconds: of the request.
+    """
+
+    model: str
+    version: int
+    endpoint: str
+    predictions: tuple[Any, ...]
+    scores: tuple[float, ...]
+    milliseconds: float
+
+    @property
+    def title(self) -> str:
+        """Who answered, and how fast."""
+        return f"{self.model} version {self.version} at {self.endpoint}, {self.milliseconds:.1f} ms"
+
+    def table(self) -> Table:
+        """Return predictions and scores."""
+        pairs = zip(self.predictions, self.scores, strict=True)
+        rows = [(str(label), f"{score:.4f}") for label, score in pairs]
+        return Table(("prediction", "score"), rows)
+
+
+def predict_rows(client: TritonClient, files: GraphFiles, question: Question) -> LiveAnswer:
+    """Send rows to the live version.
+
+    Raises:
+        InputError: it does not take a text, or a row cannot be encoded.
+        TransientError: Triton cannot be reached.
+    """
+    model, version = files.version.model, files.version.version
+    if question.text is not None:
+        raise InputError(
+            f"{model} does not take a text",
+            seen=question.text,
+            valid="rows: --rows FILE, or --rows - for stdin",
+        )
+    golden = files.golden_request()
+    request = (
+        read_rows(files.encoding, question.rows)
+        if question.rows
+        else {name: array[:1] for name, array in golden.items()}
+    )
+    started = time.perf_counter()
+    answer = client.predict(model, request, version=version)
+    seconds = time.perf_counter() - started
+    meaning = answers_of(files.encoding)
+    values = answer[meaning.output]
+    return LiveAnswer(
+        model,
+        version,
+        client.endpoint.grpc,
+        tuple(meaning.prediction(values)),
+        tuple(float(score) for score in meaning.score(values)),
+        seconds * 1000,
+    )
+
+
+def read_rows(encoding: Encoding, source: str) -> dict[str, Array]:
+    """Read JSON Lines and return them as a request; every row must hold every field."""
+    rows = _objects(encoding, source)
+    _require_fields(encoding, rows)
+    columns = {f.name: _column(f.name, [row[f.name] for row in rows]) for f in encoding.features}
+    table = pa.table(columns)
+    for number, fault in enumerate(encoding.errors(encoding.encode(table)), start=1):
+        if fault:
+            raise _unanswerable(encoding, number, fault, rows[number - 1])
+    return encoding.request(table)
+
+
+def _objects(encoding: Encoding, source: str) -> list[dict[str, Any]]:
+    try:
+        text = sys.stdin.read() if source == "-" else Path(source).read_text()
+    except (OSError, ValueError) as error:
+        raise _unreadable(encoding, f"{source}: {error}") from error
+    rows = []
+    for number, line in enumerate(filter(str.strip, text.splitlines()), start=1):
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise _unreadable(encoding, f"{source}, row {number}: {error}") from error
+        if not isinstance(row, dict):
+            raise _unreadable(encoding, f"{source}, row {number}: {_shown(row)}")
+        rows.append(row)
+    if not rows:
+        raise _unreadable(encoding, f"{source}: no rows")
+    return rows
+
+
+def _unreadable(encoding: Encoding, seen: str) -> InputError:
+    return InputError(
+        "the rows cannot be read",
+        seen=seen,
+        valid="JSON Lines with " + ", ".join(f.name for f in encoding.features),
+        hint="one JSON object a line",
+    )
+
+
+def _require_fields(encoding: Encoding, rows: Sequence[Mapping[str, Any]]) -> None:
+    known = {feature.name for feature in encoding.features}
+    for number, row in enumerate(rows, start=1):
+        for feature in encoding.features:
+            if feature.name not in row:
+                raise InputError(
+                    f"row {number} has no field {feature.name!r}",
+                    seen=", ".join(row) or "no fields",
+                    valid=", ".join(f.name for f in encoding.features),
+                    hint=_remedy(feature, [name for name in row if name not in known]),
+                )
+
+
+def _remedy(feature: Feature, unknown: list[str]) -> str:
+    """Return what to do about a field that is not there, where a row has others unknown to us."""
+    if meant := closest(feature.name, unknown):
+        return f"did you mean {feature.name!r} by {meant!r}?"
+    return "write null where it is not known" if feature.nullable else "add it"
+
+
+def _column(name: str, cells: list[Any]) -> pa.Array:
+    try:
+        return pa.array(cells)
+    except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
+        raise InputError(
+            f"the values of {name!r} cannot be read together",
+            seen=error,
+            hint="give the field the same type in every row",
+        ) from error
+
+
+def _unanswerable(
+    encoding: Encoding, number: int, fault: str, row: Mapping[str, Any]
+) -> InputError:
+    feature = next(
+        f for f in encoding.features if fault in {f"{f.name} {said}" for said in f.faults}
+    )
+    return InputError(
+        f"row {number} cannot be answered: {fault}",
+        seen=_shown(row[feature.name]),
+        valid=_valid(feature),
+        hint="fix the row, or leave it out",
+    )
+
+
+def _valid(feature: Feature) -> str:
+    if feature.kind == "number":
+        return _valid_number(feature)
+    if feature.kind == "text":
+        return "text"
+    if feature.kind == "vector":
+        return f"{feature.width} finite numbers"
+    shown = ", ".join(_shown(value) for value in feature.categories[:MAX_VALUES])
+    more = len(feature.categories) - MAX_VALUES
+    return shown + (f", … {more} more" if more > 0 else "")
+
+
+def _valid_number(feature: Feature) -> str:
+    if feature.values == "bool":
+        return "true or false"
+    kind = "a whole number" if feature.values == "int" else "a finite number"
+    low = "" if feature.min is None else f" from {feature.min:g}"
+    return kind + low + ("" if feature.max is None else f" to {feature.max:g}")
+
+
+def _shown(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)[:200]

@@ -1,0 +1,200 @@
+"""What is shown of a graph's run: metrics, tables and pictures."""
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from millrace.export.onnx.graph_certificate import GraphCandidate, GraphCertificate, GraphStage
+from millrace.export.select import Gates, pareto_front
+from millrace.models.config.pipeline import Pipeline
+from millrace.models.data.snapshots import Snapshot
+from millrace.tasks.kinds.graph.graph_files import ENCODING
+from millrace.tasks.kinds.graph.graph_train import GraphTraining
+from millrace.tasks.kinds.steps import Exported, KindReport, Row, Trained
+from millrace.tasks.reports.markdown import table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+GATES = Gates(0.0)
+"""Which candidate beats which does not depend on what they may lose."""
+
+
+def report_graph(
+    pipeline: Pipeline, snapshot: Snapshot, trained: Trained[GraphTraining], exported: Exported
+) -> KindReport:
+    """Return what is shown of a run."""
+    certificate: GraphCertificate = exported.certificate
+    stage: Any = exported.chosen.stage
+    candidates = candidates_table(exported.candidates, certificate)
+    return KindReport(
+        metrics=dict(_metrics(exported.candidates, certificate)),
+        texts={ENCODING: trained.details.encoding.to_json(), "export/candidates.md": candidates},
+        figures=_figures(pipeline, trained, exported),
+        tags={
+            f"millrace.{certificate.metric_name}": f"{stage.metric:.4f}",
+            "millrace.metric_loss": f"{stage.metric_loss:.4%}",
+            "millrace.golden_difference": f"{stage.golden_difference:.2e}",
+        },
+        description=certificate_table(certificate),
+        facts=(),
+        sections=(("Candidates", candidates), ("Certificate", certificate_table(certificate))),
+        rows=tuple(_rows(exported.candidates, certificate)),
+    )
+
+
+def _metrics(
+    candidates: Sequence[GraphCandidate], certificate: GraphCertificate
+) -> Iterator[tuple[str, float]]:
+    for each in candidates:
+        if each.stage is None or each.speed is None or each.stage.metric is None:
+            continue
+        values = {
+            certificate.metric_name: each.stage.metric,
+            "difference": each.stage.test_difference or 0.0,
+            "size_bytes": each.size_bytes,
+            **vars(each.speed),
+        }
+        yield from ((f"test.{each.name}.{name}", float(v)) for name, v in values.items())
+
+
+def _figures(
+    pipeline: Pipeline, trained: Trained[GraphTraining], exported: Exported
+) -> "dict[str, Figure]":
+    from millrace.models.training.plots import (
+        FormPoint,
+        confusion_matrix,
+        learning_curves,
+        pareto_picture,
+        predicted_against_true,
+    )
+
+    export, metric_name = exported.export, exported.certificate.metric_name
+    answers, target = export.answers_of(exported.chosen), export.measured_on.target
+    figures = {"plots/learning_curves.png": learning_curves(trained.history, metric_name)}
+    if labels := trained.details.encoding.labels:
+        matrix = confusion_matrix(answers.argmax(axis=1), target, labels)
+        figures["plots/confusion_matrix.png"] = matrix
+    else:
+        figure = predicted_against_true(answers[:, 0], target)
+        figures["plots/predicted_against_true.png"] = figure
+    is_throughput = pipeline.export.objective == "throughput"
+    front = pareto_front(exported.candidates, GATES)
+    points = [
+        FormPoint(
+            each.name,
+            1e3 / each.speed.rows_per_second if is_throughput else each.speed.p50_ms,
+            each.stage.metric,
+            each.size_bytes,
+            each.name in front,
+            each.reason is not None,
+            each.name == exported.certificate.candidate,
+        )
+        for each in exported.candidates
+        if each.stage is not None and each.speed is not None and each.stage.metric is not None
+    ]
+    if points:
+        cost_of = "a row of a full batch" if is_throughput else "p50 of one row"
+        figures["plots/candidates.png"] = pareto_picture(points, metric_name, cost_of)
+    return figures
+
+
+def _rows(candidates: Sequence[GraphCandidate], certificate: GraphCertificate) -> Iterator[Row]:
+    """Yield the rows of the table on the terminal."""
+    pytorch, name = certificate.stage("pytorch"), certificate.metric_name
+    yield f"test {name}", _number(pytorch.metric if pytorch else None)
+    if certificate.constant is not None:
+        yield "always the same", f"{name} {certificate.constant:.4f}"
+    for each in candidates:
+        if each.stage is None or each.speed is None:
+            yield each.name, each.reason or ""
+            continue
+        verdict = "chosen" if certificate.passed else "the nearest"
+        mark = f"  ← {verdict}" if each.name == certificate.candidate else ""
+        yield (
+            each.name,
+            f"{each.size_bytes / 1024:,.0f} KiB, {each.speed.p50_ms:.3f} ms, "
+            f"{each.speed.rows_per_second:,.0f} rows/s, {name} {_number(each.stage.metric)}"
+            f"{', ' + each.reason if each.reason else ''}{mark}",
+        )
+    if (reference := certificate.reference) is not None:
+        size = "" if reference.size_bytes is None else f"{reference.size_bytes / 1024:,.0f} KiB, "
+        yield f"beside it: {reference.name}", f"{size}{name} {_number(reference.metric)}"
+
+
+def certificate_table(certificate: GraphCertificate) -> str:
+    """Return the stages of a certificate, and what it is shown beside, as a Markdown table."""
+    rows = [
+        (
+            stage.name + (" (chosen)" if stage.name == certificate.candidate else ""),
+            f"{stage.golden_difference:.2e}",
+            *_stage_cells(stage),
+        )
+        for stage in certificate.stages
+    ]
+    if (reference := certificate.reference) is not None:
+        # A difference from another model's answers would say nothing.
+        rows.append((f"beside it: {reference.name}", "", *_stage_cells(reference)))
+    metric = f"{certificate.metric_name} on {certificate.test_rows:,} test rows"
+    text = table(("stage", "largest golden difference", metric, "loss", "size"), rows)
+    if not certificate.batch_sizes:
+        return text
+    sizes = ", ".join(map(str, certificate.batch_sizes))
+    return f"{text}\n\n{certificate.golden_rows} golden rows in requests of {sizes}."
+
+
+def _stage_cells(stage: GraphStage) -> tuple[str, str, str]:
+    return (
+        _number(stage.metric),
+        "" if stage.metric_loss is None else f"{stage.metric_loss:+.2%}",
+        "" if stage.size_bytes is None else f"{stage.size_bytes / 1024:,.0f} KiB",
+    )
+
+
+def candidates_table(candidates: Sequence[GraphCandidate], certificate: GraphCertificate) -> str:
+    """Return every form of the model as a Markdown table; those on the Pareto front have a star."""
+    head = (
+        *("candidate", "size", "p50", "p99", "rows/s", "memory"),
+        *(certificate.metric_name, "95% interval", "worst class", "loss", "verdict"),
+    )
+    front = pareto_front(candidates, GATES)
+    rows = [candidate_row(each, certificate, each.name in front) for each in candidates]
+    measured = f"Measured on {certificate.machine}." if certificate.machine else ""
+    star = "★ no other form is better in metric, p50, rows/s and size at once."
+    searches = [
+        f"{each.name}:\n" + "\n".join(f"- {note}" for note in each.notes)
+        for each in candidates
+        if each.notes
+    ]
+    ties = dict.fromkeys(c.stage.ties for c in candidates if c.stage and c.stage.ties)
+    tied = [f"With TensorRT: {each}." for each in ties]
+    told = " ".join(filter(None, (measured, *tied, star)))
+    return "\n\n".join((table(head, rows), told, *searches))
+
+
+def candidate_row(
+    candidate: GraphCandidate, certificate: GraphCertificate, in_front: bool = False
+) -> tuple[str, ...]:
+    """Return what was measured of a candidate, and its verdict, for people."""
+    stage, speed = candidate.stage, candidate.speed
+    if stage is None or speed is None:
+        return (candidate.name, *[""] * 9, candidate.reason or "")
+    passed = "passed" if candidate.is_served else "passed; an engine, not served"
+    verdict = "chosen" if candidate.name == certificate.candidate else passed
+    ends = (stage.metric_low, stage.metric_high)
+    return (
+        f"{candidate.name}{' ★' if in_front else ''}",
+        f"{candidate.size_bytes / 1024:,.0f} KiB",
+        f"{speed.p50_ms:.3f} ms",
+        f"{speed.p99_ms:.3f} ms",
+        f"{speed.rows_per_second:,.0f}",
+        f"{speed.peak_memory_bytes / 2**20:,.0f} MiB",
+        _number(stage.metric),
+        "" if None in ends else f"{stage.metric_low:.4f} to {stage.metric_high:.4f}",
+        f"{stage.worst_class}: {_number(stage.worst_metric)}" if stage.worst_class else "",
+        "" if stage.metric_loss is None else f"{stage.metric_loss:.2%}",
+        candidate.reason or verdict,
+    )
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.4f}"

@@ -1,0 +1,121 @@
+"""What the training of a graph starts from: its encoding, its network, its references."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from millrace.models.common.errors import InputError
+from millrace.models.common.installation import Installation
+from millrace.models.config.pipeline import Pipeline
+from millrace.models.data import snapshots
+from millrace.models.inference.features import Encoding, fit_encoding, text_column
+from millrace.models.inference.tokenizer import TextTokenizer
+from millrace.models.registry.mlflow_registry import registry_of
+from millrace.models.training.checkpoint import WEIGHTS
+from millrace.tasks.kinds.graph.graph_files import GraphFiles
+from millrace.tasks.kinds.graph.graph_references import reference_of, teacher_of
+from millrace.tasks.kinds.steps import Prepared
+from millrace.tasks.progress import log
+
+
+@dataclass(frozen=True)
+class GraphTraining:
+    """What only a graph knows of its training.
+
+    Attributes:
+        encoding: rows to tensors, fitted on the train split.
+        reference: the registered version that the certificate shows beside this one.
+    """
+
+    encoding: Encoding
+    reference: GraphFiles | None = None
+
+
+def prepare_network(
+    pipeline: Pipeline, places: Installation, snapshot: snapshots.Snapshot
+) -> Prepared[GraphTraining]:
+    """Fit the encoding and build the network once, before any worker is started."""
+    from millrace.models.families.family import build_network
+    from millrace.models.families.objective import objective_of
+    from millrace.models.training.compression.compression import require_compressible
+    from millrace.models.training.network_job import NetworkJob, Table
+    from millrace.models.training.network_learner import leaves_parameters_unused
+
+    spec, shares = pipeline.training, pipeline.dataset.split
+    rows = snapshots.count_rows(snapshot, "train", shares)
+    require_rows(pipeline, snapshot, rows)
+    encoding = fit_rows(pipeline, snapshot, _tokenizer(pipeline, snapshot))
+    network = build_network(pipeline.model, pipeline.folder, encoding, objective_of(encoding))
+    require_compressible(spec, network, encoding.input)
+    unused = spec.find_unused_parameters
+    if unused is None:
+        unused = leaves_parameters_unused(network, encoding.input.example(2))
+    registry = registry_of(places)
+    reference = reference_of(spec, registry, encoding)
+    teacher = teacher_of(spec.distillation, registry, encoding) if spec.distillation else None
+    if teacher is not None:
+        log.info("train: learns from %s too", teacher.name)
+    job = NetworkJob(
+        *(pipeline.model, spec, encoding, pipeline.folder, rows, unused, teacher),
+        table=Table(snapshot, shares),
+    )
+    return Prepared(
+        job,
+        GraphTraining(encoding, reference),
+        total=spec.epochs,
+        summary=f"{rows:,} rows",
+        weights=WEIGHTS,
+        artifact="weights",
+        tags={} if teacher is None else {"millrace.teacher": teacher.name},
+    )
+
+
+def fit_rows(
+    pipeline: Pipeline, snapshot: snapshots.Snapshot, tokenizer: TextTokenizer | None = None
+) -> Encoding:
+    """Return the encoding of the train split."""
+    columns = (*snapshot.schema.features, snapshot.schema.target)
+    rows = snapshots.scan(snapshot, "train", pipeline.dataset.split, columns=columns)
+    return fit_encoding(snapshot.schema, rows, tokenizer)
+
+
+def _tokenizer(pipeline: Pipeline, snapshot: snapshots.Snapshot) -> TextTokenizer | None:
+    """Return the tokenizer of the text that is learnt from; None where none is."""
+    from millrace.models.families.pretrained import tokenizer_of
+
+    column = text_column(snapshot.schema)
+    if column is None:
+        return None
+    shares = pipeline.dataset.split
+    batches = snapshots.scan(snapshot, "train", shares, columns=(column,))
+    texts = (text for batch in batches for text in batch[column].to_pylist() if text)
+    return tokenizer_of(pipeline.model, pipeline.folder, texts)
+
+
+def require_rows(pipeline: Pipeline, snapshot: snapshots.Snapshot, train_rows: int) -> None:
+    """Refuse a snapshot whose splits are too small to learn from and to judge by.
+
+    Raises:
+        InputError: a split has too few rows.
+    """
+    shares, workers = pipeline.dataset.split, pipeline.training.num_workers
+    least = {"train": 2 * workers, "validation": 1, "test": 1}
+    found = {
+        "train": train_rows,
+        "validation": snapshots.count_rows(snapshot, "validation", shares),
+        "test": snapshots.count_rows(snapshot, "test", shares),
+    }
+    if all(found[split] >= least[split] for split in least):
+        return
+    raise InputError(
+        "there are too few rows to train and to judge by",
+        seen=", ".join(f"{split} {rows}" for split, rows in found.items()),
+        valid=", ".join(f"{split} at least {rows}" for split, rows in least.items()),
+        hint="bring more rows with different keys, or change dataset.split",
+    )
+
+
+def describe_epoch(metrics: Mapping[str, Any]) -> str:
+    """Return validation metrics and throughput."""
+    shown = [f"{name} {value:.4f}" for name, value in metrics.items() if "validation" in name]
+    return "  ".join([*shown, f"{metrics['samples_per_second']:,.0f} samples/s"])

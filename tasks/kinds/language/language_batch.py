@@ -1,0 +1,141 @@
+"""Batch scoring with a language model: the job, the lengths it learnt from, and the live model."""
+
+from dataclasses import replace
+from functools import partial
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from millrace.models.common.installation import Installation
+from millrace.models.common.language_generation import chat_template_of
+from millrace.models.config.pipeline import Pipeline
+from millrace.models.data.schema import Column
+from millrace.models.data.snapshots import Snapshot, sampled
+from millrace.models.inference.language_engine import engine_of
+from millrace.models.language.corpus.documents import kind_of
+from millrace.serving.batch.job import TOKENS_IN, TOKENS_OUT
+from millrace.serving.batch.monitoring.drift import Bins, bins_of_values
+from millrace.serving.batch.monitoring.live_model import LivePrompts
+from millrace.serving.batch.prompts.openvino_job import PromptJob
+from millrace.serving.batch.prompts.prompt_rows import (
+    Prompts,
+    Sampling,
+    context_of,
+    is_readable,
+)
+from millrace.serving.batch.prompts.vllm_job import VllmJob, engine_arguments_of
+from millrace.serving.batch.prompts.vllm_workers import engines_of, gpus_of_ray, vllm_version
+from millrace.serving.release.golden_prompts import INEXACT
+from millrace.serving.triton.client import TritonClient
+from millrace.serving.triton.language import stream_request
+from millrace.tasks.batch.drift_reference import SAMPLE_ROWS, bins_unless_gone
+from millrace.tasks.kinds.language.language_evidence import LanguageEvidence
+from millrace.tasks.kinds.language.language_files import LanguageFiles
+from millrace.tasks.kinds.steps import LiveSample
+
+CALL_PROMPTS = 256
+"""Of one call of an engine, where the pipeline file does not say."""
+SAMPLE = LiveSample(rows=8, seconds=30.0, share=0.25)
+
+
+def prompt_job(
+    pipeline: Pipeline, files: LanguageFiles, places: Installation, held: tuple[Column, ...]
+) -> PromptJob | VllmJob:
+    """Return what continues prompts with a version.
+
+    Args:
+        pipeline: how.
+        files: the version's files.
+        places: where vLLM is, for a variant that it opens; Ray must be connected then.
+        held: columns as the dataset holds them; none where there is no dataset.
+
+    Raises:
+        InputError: Ray has too few GPUs for the variant, or no vLLM where its engines would be.
+    """
+    version, batch, folder = files.version, pipeline.batch, files.folder
+    sampling = Sampling(**batch.sampling.model_dump())
+    key = batch.key or pipeline.dataset.key
+    names = (pipeline.name, version.version, version.digest)
+    prompts = (*names, folder, batch.prompt, sampling, key, held)
+    batch_size, generation = batch.batch_size or CALL_PROMPTS, pipeline.serving.generation
+    template = chat_template_of(folder)
+    if engine_of(files.package.files) != "vllm":
+        return PromptJob(
+            *prompts,
+            template=template,
+            threads=batch.threads_per_actor,
+            max_num_batched_tokens=batch.max_num_batched_tokens,
+            cache_size_gib=generation.cache_size_gib,
+            batch_size=batch_size,
+        )
+    return VllmJob(
+        *prompts,
+        arguments=engine_arguments_of(folder, generation, batch.max_num_batched_tokens),
+        vllm=vllm_version(places.vllm_python),
+        python=places.vllm_python,
+        engines=engines_of(batch.num_actors, gpus_of_ray(), generation.tensor_parallel_size),
+        batch_size=batch_size,
+    )
+
+
+def with_prompt_bins(job: Prompts, snapshot: Snapshot) -> Prompts:
+    """Return the job with the bins of the lengths that the version learnt from."""
+    return replace(job, output_bins=bins_unless_gone(partial(prompt_bins, job), snapshot))
+
+
+def prompt_bins(job: Prompts, snapshot: Snapshot) -> tuple[Bins, ...]:
+    """Return the bins of the lengths in tokens of instructions and of their answers.
+
+    An answer of the job has no more than `max_tokens`, so no more are counted of one that was
+    learnt from.
+
+    Returns:
+        None for a model of a corpus or of chats, in which nothing is what a job's prompts are.
+    """
+    schema = snapshot.schema
+    if kind_of(schema) != "instructions":
+        return ()
+    asked, answered = schema.features[0], schema.target
+    rows = sampled(snapshot, (asked, answered), SAMPLE_ROWS)
+    prompts = _lengths(job, rows[asked], special=True)
+    # The token that ends an answer is one of it.
+    answers = pc.min_element_wise(
+        pc.add(_lengths(job, rows[answered], special=False), 1), job.sampling.max_tokens
+    )
+    return bins_of_values(TOKENS_IN, prompts), bins_of_values(TOKENS_OUT, answers)
+
+
+def _lengths(job: Prompts, texts: pa.ChunkedArray, *, special: bool) -> pa.Array:
+    """Return how many tokens texts have, int64; those that the job would not read are left out."""
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(job.form / "tokenizer.json"))
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    context = context_of(job.form)
+    read = [text for text in texts.to_pylist() if text and is_readable(text, context)]
+    found = tokenizer.encode_batch_fast(read, add_special_tokens=special)
+    return pa.array([len(encoding.ids) for encoding in found], pa.int64())
+
+
+def sample_of(job: Prompts) -> LiveSample:
+    """Return how the job is compared with the live model."""
+    if job.sampling.temperature > 0:
+        return replace(SAMPLE, obstacle="its answers are drawn by chance")
+    return SAMPLE
+
+
+def live_prompts(
+    job: Prompts, files: LanguageFiles, places: Installation, client: TritonClient
+) -> tuple[LivePrompts, float]:
+    """Return the live model, and the share of its answers that may differ by chance."""
+
+    def complete(
+        prompt: str | stream_request.Messages, sampling: stream_request.Sampling, seconds: float
+    ) -> stream_request.Piece:
+        return client.streams.complete(
+            job.model, prompt, sampling, version=job.version, deadline=seconds
+        )
+
+    exact = LanguageEvidence(files, places).golden().exact
+    return LivePrompts(job, complete, exact), 0.0 if exact else INEXACT

@@ -1,0 +1,114 @@
+"""The files of a version of a language model, and how MLflow keeps them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from shutil import copyfile
+from typing import Any
+
+from millrace.models.common.bounded_files import bounded_json
+from millrace.models.common.errors import InputError
+from millrace.models.inference.language_engine import engine_of
+from millrace.models.registry.tracking import TrackedRun
+from millrace.models.registry.version_files import EXTRA, ModelVersion, Package
+
+FOLDER = "form"
+"""Of the model's files in a version."""
+GOLDEN = "golden.json"
+
+
+@dataclass(frozen=True)
+class LanguageFiles:
+    """A fetched version as what it is, a language model.
+
+    Attributes:
+        package: its files.
+    """
+
+    package: Package
+
+    @property
+    def version(self) -> ModelVersion:
+        """Which version it is."""
+        return self.package.version
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the model's files."""
+        return self.package.folder / FOLDER
+
+    def golden(self) -> Mapping[str, Any]:
+        """Return what it was asked and answered when it was certified."""
+        return dict(bounded_json(self.package.text(GOLDEN)))
+
+
+def language_files(package: Package) -> LanguageFiles:
+    """Return a version as what it is, a language model.
+
+    Raises:
+        InputError: it is none.
+    """
+    if (package.folder / GOLDEN).exists():
+        return LanguageFiles(package)
+    raise InputError(
+        f"{package.version.model} version {package.version.version} is no language model",
+        valid="a version of a causal_lm",
+        hint="name another model",
+    )
+
+
+def log_language_model(
+    run: TrackedRun, files: Mapping[str, Path], evidence: Mapping[str, Path]
+) -> Any:
+    """Log the files of a language model; return MLflow's `ModelInfo`.
+
+    MLflow has no flavor for them, and its general one would pickle a class of ours: what is logged
+    is an MLmodel that names the engine, and the files as they are.
+
+    Args:
+        run: the open run.
+        files: the model's files, by name.
+        evidence: the evidence, by name.
+    """
+    from mlflow.models import Model
+
+    engine = engine_of(files)
+    return Model.log(
+        artifact_path=None,
+        name="model",
+        flavor=_Flavor(engine, files, evidence),
+        flavor_name=engine,
+        run_id=run.run_id,
+    )
+
+
+class _Flavor:
+    """What MLflow calls a flavor: it writes a model's folder."""
+
+    def __init__(
+        self, backend: str, files: Mapping[str, Path], evidence: Mapping[str, Path]
+    ) -> None:
+        self._backend, self._files, self._evidence = backend, files, evidence
+
+    def save_model(self, path: str, mlflow_model: Any) -> None:
+        """Write the files and the MLmodel that describes them."""
+        from mlflow.models.model import MLMODEL_FILE_NAME
+        from mlflow.models.signature import ModelSignature
+        from mlflow.types import ColSpec, DataType, Schema
+
+        folder = Path(path)
+        for name, file in self._files.items():
+            _copy(file, folder / FOLDER / name)
+        for name, file in self._evidence.items():
+            _copy(file, folder / EXTRA / name)
+        mlflow_model.signature = ModelSignature(
+            inputs=Schema([ColSpec(DataType.string, "text_input")]),
+            outputs=Schema([ColSpec(DataType.string, "text_output")]),
+        )
+        mlflow_model.add_flavor(self._backend, folder=FOLDER, files=sorted(self._files))
+        mlflow_model.save(str(folder / MLMODEL_FILE_NAME))
+
+
+def _copy(file: Path, to: Path) -> None:
+    to.parent.mkdir(parents=True, exist_ok=True)
+    copyfile(file, to)

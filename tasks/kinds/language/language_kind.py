@@ -1,0 +1,102 @@
+"""The kind `language`: a decoder that continues a text, answers a prompt or a chat."""
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, get_args
+
+from millrace.models.common.errors import InputError
+from millrace.models.config.dataset_spec import TEXTS, ColumnSpec, DatasetSpec
+from millrace.models.config.language_spec import DEFAULT_FORMS, LanguageForm
+from millrace.models.config.model_kind import ModelKind
+from millrace.models.config.spec import Spec
+
+if TYPE_CHECKING:
+    from millrace.serving.triton.language.triton_language import TritonLanguage
+    from millrace.tasks.kinds.language.language_steps import LanguageSteps
+
+PROMPT_HINT = "dataset.features: [] learns from the target alone, [prompt] answers a prompt by it"
+
+
+class LanguageKind(ModelKind):
+    """A text in, its continuation out, token by token."""
+
+    name = "language"
+    families = ("causal_lm",)
+    keys: Mapping[str, tuple[str, ...]] = {
+        "model": ("lora",),
+        "training": (
+            "optimizer",
+            "max_steps",
+            "gradient_accumulation_steps",
+            "gradient_checkpointing",
+            "warmup_ratio",
+            "parallel",
+            "checkpoint_steps",
+            "log_steps",
+        ),
+        "export": ("max_perplexity_increase", "group_size", "ratio"),
+        "serving": ("generation",),
+        "batch": ("prompt", "sampling"),
+    }
+    variants = get_args(LanguageForm)
+    default_variants = DEFAULT_FORMS
+    rollouts = ("direct",)
+    gates = ("export.max_perplexity_increase", "export.max_size_mib")
+    evidence_files = ("certificate.json", "golden.json", "pipeline.yaml")
+    model_folder = "form"
+    model_files = ()
+
+    def check_dataset(self, spec: DatasetSpec, family: str) -> None:
+        """Refuse a dataset whose target is no text to continue."""
+        declared = spec.columns.get(spec.target, ColumnSpec()).type
+        if not spec.continued:
+            raise InputError(
+                f"the family {family!r} continues a text, and dataset.target {spec.target!r} is "
+                "not said to be one",
+                seen=declared or "its type is left out",
+                valid=", ".join(TEXTS),
+                hint=f"dataset.columns: {{{spec.target}: {{type: text}}}}; {PROMPT_HINT}",
+            )
+        if declared not in (None, *TEXTS):
+            raise InputError(
+                f"the family {family!r} continues a text, and dataset.target {spec.target!r} is "
+                "none",
+                seen=declared,
+                valid=", ".join(TEXTS),
+                hint="choose another dataset.target, or fix its type in dataset.columns",
+            )
+        _require_one_prompt(spec, declared)
+
+    def find_misfits(self, family: str, parts: Mapping[str, Spec]) -> Iterator[str]:
+        """Yield an optimizer that does not go with the way in which workers share the model."""
+        training = parts["training"]
+        sharded = getattr(training, "parallel", "") != "ddp"
+        if getattr(training, "optimizer", "") == "muon" and sharded:
+            yield "training.optimizer: muon takes whole matrices, which training.parallel: ddp has"
+
+    @property
+    def triton(self) -> "TritonLanguage":
+        """Served by OpenVINO GenAI or vLLM."""
+        from millrace.serving.triton.language.triton_language import TritonLanguage
+
+        return TritonLanguage()
+
+    @property
+    def steps(self) -> "LanguageSteps":
+        """Trained as a decoder of transformers, exported to OpenVINO or for vLLM."""
+        from millrace.tasks.kinds.language.language_steps import LanguageSteps
+
+        return LanguageSteps()
+
+
+def _require_one_prompt(spec: DatasetSpec, declared: str | None) -> None:
+    most = 0 if declared == "messages" else 1
+    if spec.features is None or len(spec.features) > most:
+        raise InputError(
+            "the messages of a chat hold the prompts already"
+            if spec.features and most == 0
+            else "a language model learns from one text, or from a prompt and its answer",
+            seen="dataset.features: "
+            + ("left out" if spec.features is None else ", ".join(spec.features)),
+            valid="dataset.features: []" + (" or one column" if most else ""),
+            hint=PROMPT_HINT if most else "write dataset.features: []",
+        )
