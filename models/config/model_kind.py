@@ -37,6 +37,10 @@ class ModelKind(Protocol):
         evidence_files: what lies beside the model in a registered version.
         model_folder: folder of the model's files in a version; empty where they lie at its top.
         model_files: their names; none where a version says them.
+        triton: the class that tells Triton how to serve it, as `module:Class`; see
+            `serving/triton/version_config.py`.
+        steps: the function for each step of the line, as `module:function`; see
+            `tasks/kinds/steps.py`.
     """
 
     name: str
@@ -49,6 +53,8 @@ class ModelKind(Protocol):
     evidence_files: tuple[str, ...]
     model_folder: str
     model_files: tuple[str, ...]
+    triton: str
+    steps: Mapping[str, str]
 
     def trains(self, family: str) -> bool:
         """Return whether a `model.family` is of this kind."""
@@ -74,16 +80,6 @@ class ModelKind(Protocol):
         """
         yield from ()
 
-    @property
-    def triton(self) -> Any:
-        """How Triton serves it: a `serving.triton.triton_kind.TritonKind`."""
-        ...
-
-    @property
-    def steps(self) -> Any:
-        """What it answers at each step of the line: a `tasks.kinds.steps.KindSteps`."""
-        ...
-
 
 @cache
 def kind_named(name: str) -> ModelKind:
@@ -99,9 +95,14 @@ def kind_named(name: str) -> ModelKind:
             valid=", ".join(KINDS),
             hint="a newer Millrace may have made it; update this one",
         )
-    module, _, attribute = KINDS[name].partition(":")
-    kind: ModelKind = getattr(import_module(module), attribute)()
+    kind: ModelKind = load_object(KINDS[name])()
     return kind
+
+
+def load_object(name: str) -> Any:
+    """Return what `module:name` is, and import its module only now."""
+    module, _, attribute = name.partition(":")
+    return getattr(import_module(module), attribute)
 
 
 def all_kinds() -> tuple[ModelKind, ...]:

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from tritonclient.grpc import model_config_pb2 as pb
 
-from millrace.models.config.model_kind import kind_named
+from millrace.models.config.model_kind import kind_named, load_object
 from millrace.serving.triton.model_config import Signature
 from millrace.serving.triton.version_folder import Artifact
 
@@ -49,7 +49,7 @@ class TritonKind(Protocol):
 
 def triton_kind(artifact: Artifact) -> TritonKind:
     """Return what Triton has to know of a version's kind."""
-    found: TritonKind = kind_named(artifact.kind).triton
+    found: TritonKind = load_object(kind_named(artifact.kind).triton)()
     return found
 
 

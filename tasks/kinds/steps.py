@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
+
+from millrace.models.config.model_kind import load_object
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -326,7 +328,7 @@ class LiveSample:
 
 
 class KindSteps(Protocol):
-    """What a kind of model answers at each step of the line."""
+    """What a kind of model answers at each step of the line: the functions of `ModelKind.steps`."""
 
     def pin_versions(self, pipeline: Pipeline, places: Installation) -> Pipeline:
         """Return the pipeline with the registered versions that it names pinned.
@@ -455,7 +457,16 @@ class KindSteps(Protocol):
         ...
 
 
+class _Steps:
+    """The steps of one kind; each is imported when it is taken."""
+
+    def __init__(self, kind: ModelKind) -> None:
+        self._functions = kind.steps
+
+    def __getattr__(self, step: str) -> Any:
+        return load_object(self._functions[step])
+
+
 def steps_of(kind: ModelKind) -> KindSteps:
     """Return what a kind answers at each step."""
-    found: KindSteps = kind.steps
-    return found
+    return cast(KindSteps, _Steps(kind))

@@ -13,6 +13,7 @@ from millrace.models.config.pipeline import Pipeline
 from millrace.models.data.schema import Column
 from millrace.models.data.snapshots import Snapshot, sampled
 from millrace.models.inference.row_batches import PLACES
+from millrace.models.registry.version_files import Package
 from millrace.serving.batch.input.input_pieces import cells_of
 from millrace.serving.batch.job import ERROR, ROW
 from millrace.serving.batch.monitoring.drift import Bins, bins_of_values
@@ -25,23 +26,26 @@ from millrace.tasks.batch.drift_reference import (
     bins_of,
     bins_unless_gone,
 )
-from millrace.tasks.kinds.graph.graph_evidence import GraphEvidence
-from millrace.tasks.kinds.graph.graph_files import GraphFiles
+from millrace.tasks.kinds.graph.graph_evidence import graph_evidence
+from millrace.tasks.kinds.graph.graph_files import graph_files
 from millrace.tasks.kinds.steps import LiveSample
 
 CALL_ROWS = 1024
 """Of one call of the model, where the pipeline file does not say."""
-SAMPLE = LiveSample(rows=64, seconds=10.0, share=0.05)
 
 
-def row_job(pipeline: Pipeline, files: GraphFiles, held: tuple[Column, ...]) -> RowJob:
+def row_job(
+    pipeline: Pipeline, package: Package, places: Installation, held: tuple[Column, ...]
+) -> RowJob:
     """Return what scores rows with a version.
 
     Args:
         pipeline: how.
-        files: the version's files.
+        package: the version's files.
+        places: not needed.
         held: columns as the dataset holds them; none where there is no dataset.
     """
+    files = graph_files(package)
     version, batch = files.version, pipeline.batch
     return RowJob(
         *(pipeline.name, version.version, version.digest),
@@ -96,14 +100,19 @@ def text_bins(job: RowJob, snapshot: Snapshot) -> tuple[Bins, ...]:
     return (bins_of_values(TOKENS, lengths),)
 
 
+def sample_rows(job: RowJob) -> LiveSample:
+    """Return how many rows are asked of the live model."""
+    return LiveSample(rows=64, seconds=10.0, share=0.05)
+
+
 def live_rows(
-    job: RowJob, files: GraphFiles, places: Installation, client: TritonClient
-) -> LiveRows:
-    """Return the live model that a job's rows are asked of."""
+    job: RowJob, package: Package, places: Installation, client: TritonClient
+) -> tuple[LiveRows, float]:
+    """Return the live model; of its answers none may differ by chance."""
 
     def predict(request: Mapping[str, Array], seconds: float) -> Mapping[str, Array]:
         return client.predict(job.model, request, version=job.version, timeout=seconds)
 
-    difference = GraphEvidence(files, places).expected().difference
+    difference = graph_evidence(package, places).expected().difference
     # The job's answers and the live ones may both be so far from PyTorch's.
-    return LiveRows(job, predict, 2 * difference)
+    return LiveRows(job, predict, 2 * difference), 0.0

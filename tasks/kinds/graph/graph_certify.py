@@ -18,12 +18,12 @@ from millrace.models.common.installation import Installation
 from millrace.models.inference.answers import answers_of
 from millrace.models.inference.onnx_session import OnnxSession
 from millrace.models.inference.row_batches import answered, golden_requests
-from millrace.models.registry.version_files import ModelVersion
+from millrace.models.registry.version_files import ModelVersion, Package
 from millrace.serving.release.golden_batch import TOLERANCE
 from millrace.serving.triton.client import TritonClient
 from millrace.serving.triton.repository import one_line
 from millrace.tasks.kinds.certified import certificate_of, certified_snapshot, pipeline_of
-from millrace.tasks.kinds.graph.graph_files import GraphFiles
+from millrace.tasks.kinds.graph.graph_files import GraphFiles, graph_files
 from millrace.tasks.kinds.graph.graph_rows import first_rows, split_rows
 from millrace.tasks.kinds.steps import Table
 from millrace.tasks.progress import bar, log
@@ -72,13 +72,14 @@ class LiveGraph:
         return Table(head, rows, (note,), numbers=1)
 
 
-def certify_graph(places: Installation, client: TritonClient, files: GraphFiles) -> LiveGraph:
+def certify_graph(places: Installation, client: TritonClient, package: Package) -> LiveGraph:
     """Let the live version, and its file alone, answer the golden batch and the test split.
 
     Raises:
         InputError: the snapshot is another one now.
         TransientError: Triton does not answer.
     """
+    files = graph_files(package)
     model, number = files.version.model, files.version.version
     work = _Work(places, files)
     log.info("certify: version %s of %s, %s test rows", number, model, len(work.target))

@@ -80,6 +80,11 @@ class GraphEvidence:
         return certificate_table(certificate), certificate.to_json()
 
 
+def graph_evidence(package: Package, places: Installation) -> GraphEvidence:
+    """Return a version's files as a release needs them."""
+    return GraphEvidence(graph_files(package), places)
+
+
 def _caution(certificate: GraphCertificate) -> str:
     """Say so where the form was chosen on another kind of machine than serves it."""
     chosen, here = certificate.stage(certificate.candidate), this_machine().kind

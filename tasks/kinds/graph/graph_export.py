@@ -131,7 +131,7 @@ class GraphExport:
             file.unlink()
 
 
-def export_of(
+def export_graph(
     pipeline: Pipeline,
     places: Installation,
     snapshot: snapshots.Snapshot,

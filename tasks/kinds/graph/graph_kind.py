@@ -1,7 +1,7 @@
 """The kind `graph`: one ONNX file that answers rows with one tensor."""
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, get_args
+from typing import get_args
 
 from millrace.models.common.digest import GRAPH
 from millrace.models.common.errors import InputError
@@ -11,11 +11,8 @@ from millrace.models.config.model_kind import ModelKind, is_set
 from millrace.models.config.model_uri import is_model_uri
 from millrace.models.config.spec import Spec
 
-if TYPE_CHECKING:
-    from millrace.serving.triton.graph.triton_graph import TritonGraph
-    from millrace.tasks.kinds.graph.graph_steps import GraphSteps
-
 WITHOUT_TOKENS = ("mlp", "cnn")
+HERE = "millrace.tasks.kinds.graph"
 
 
 class GraphKind(ModelKind):
@@ -47,6 +44,23 @@ class GraphKind(ModelKind):
     evidence_files = ("encoding.json", "certificate.json", "golden.npz", "pipeline.yaml")
     model_folder = ""
     model_files = (GRAPH,)
+    triton = "millrace.serving.triton.graph.triton_graph:TritonGraph"
+    steps: Mapping[str, str] = {
+        "pin_versions": f"{HERE}.graph_references:pin_references",
+        "prepare": f"{HERE}.graph_train:prepare_network",
+        "describe_progress": f"{HERE}.graph_train:describe_epoch",
+        "export": f"{HERE}.graph_export:export_graph",
+        "log_model": f"{HERE}.graph_files:log_graph",
+        "report": f"{HERE}.graph_report:report_graph",
+        "evidence": f"{HERE}.graph_evidence:graph_evidence",
+        "certify": f"{HERE}.graph_certify:certify_graph",
+        "predict": f"{HERE}.graph_predict:predict_rows",
+        "load_request": f"{HERE}.graph_predict:golden_row",
+        "batch_job": f"{HERE}.graph_batch:row_job",
+        "with_bins": f"{HERE}.graph_batch:with_row_bins",
+        "live_sample": f"{HERE}.graph_batch:sample_rows",
+        "live_model": f"{HERE}.graph_batch:live_rows",
+    }
 
     def trains(self, family: str) -> bool:
         """Return whether a family is one of its own, or a class of the user's."""
@@ -72,17 +86,3 @@ class GraphKind(ModelKind):
             yield f"model.pretrained: a registered version does not go with the family {family}"
         if family in WITHOUT_TOKENS and is_set(parts["batch"], "max_num_batched_tokens"):
             yield f"batch.max_num_batched_tokens: a model of the family {family} reads no tokens"
-
-    @property
-    def triton(self) -> "TritonGraph":
-        """Served by the ONNX Runtime backends."""
-        from millrace.serving.triton.graph.triton_graph import TritonGraph
-
-        return TritonGraph()
-
-    @property
-    def steps(self) -> "GraphSteps":
-        """Trained by PyTorch, exported to ONNX."""
-        from millrace.tasks.kinds.graph.graph_steps import GraphSteps
-
-        return GraphSteps()

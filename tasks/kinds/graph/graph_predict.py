@@ -14,8 +14,9 @@ from millrace.models.common.arrays import Array
 from millrace.models.common.errors import InputError, closest
 from millrace.models.inference.answers import answers_of
 from millrace.models.inference.features import Encoding, Feature
+from millrace.models.registry.version_files import Package
 from millrace.serving.triton.client import TritonClient
-from millrace.tasks.kinds.graph.graph_files import GraphFiles
+from millrace.tasks.kinds.graph.graph_files import graph_files
 from millrace.tasks.kinds.steps import Question, Table
 
 MAX_VALUES = 10
@@ -54,13 +55,14 @@ class LiveAnswer:
         return Table(("prediction", "score"), rows)
 
 
-def predict_rows(client: TritonClient, files: GraphFiles, question: Question) -> LiveAnswer:
+def predict_rows(client: TritonClient, package: Package, question: Question) -> LiveAnswer:
     """Send rows to the live version.
 
     Raises:
         InputError: it does not take a text, or a row cannot be encoded.
         TransientError: Triton cannot be reached.
     """
+    files = graph_files(package)
     model, version = files.version.model, files.version.version
     if question.text is not None:
         raise InputError(
@@ -87,6 +89,12 @@ def predict_rows(client: TritonClient, files: GraphFiles, question: Question) ->
         tuple(float(score) for score in meaning.score(values)),
         seconds * 1000,
     )
+
+
+def golden_row(package: Package) -> dict[str, Array]:
+    """Return one golden row as a request."""
+    golden = graph_files(package).golden_request()
+    return {name: rows[:1] for name, rows in golden.items()}
 
 
 def read_rows(encoding: Encoding, source: str) -> dict[str, Array]:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from millrace.models.common.errors import InputError
 from millrace.models.common.installation import Installation
 from millrace.models.config.compression_spec import DistillationSpec
+from millrace.models.config.pipeline import Pipeline
 from millrace.models.config.training_spec import TrainingSpec
 from millrace.models.inference.features import Encoding
 from millrace.models.registry.mlflow_registry import Registry, registry_of
@@ -35,17 +36,19 @@ def reference_of(spec: TrainingSpec, registry: Registry, encoding: Encoding) -> 
     return None
 
 
-def check_references(spec: TrainingSpec, places: Installation) -> None:
+def pin_references(pipeline: Pipeline, places: Installation) -> Pipeline:
     """Look for the versions that a training names, before time is spent on anything else.
 
     Raises:
         InputError: one is not there.
         TransientError: MLflow cannot be reached.
     """
+    spec = pipeline.training
     teacher = spec.distillation.teacher if spec.distillation is not None else None
     for name in (teacher, spec.compare):
         if name is not None:
             version_named(name, registry_of(places))
+    return pipeline
 
 
 def teacher_of(spec: DistillationSpec, registry: Registry, encoding: Encoding) -> "Teacher":

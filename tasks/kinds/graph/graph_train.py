@@ -11,6 +11,7 @@ from millrace.models.data import snapshots
 from millrace.models.inference.features import Encoding, fit_encoding, text_column
 from millrace.models.inference.tokenizer import TextTokenizer
 from millrace.models.registry.mlflow_registry import registry_of
+from millrace.models.registry.tracking import TrackedRun
 from millrace.models.training.checkpoint import WEIGHTS
 from millrace.tasks.kinds.graph.graph_files import GraphFiles
 from millrace.tasks.kinds.graph.graph_references import reference_of, teacher_of
@@ -32,7 +33,7 @@ class GraphTraining:
 
 
 def prepare_network(
-    pipeline: Pipeline, places: Installation, snapshot: snapshots.Snapshot
+    pipeline: Pipeline, places: Installation, snapshot: snapshots.Snapshot, run: TrackedRun
 ) -> Prepared[GraphTraining]:
     """Fit the encoding and build the network once, before any worker is started."""
     from millrace.models.families.family import build_network

@@ -3,12 +3,29 @@
 from hashlib import sha256
 
 from millrace.models.common.errors import InputError
+from millrace.models.common.installation import Installation
 from millrace.models.config.language_spec import GenerationSpec
+from millrace.models.config.model_uri import is_model_uri
 from millrace.models.config.pipeline import Pipeline
-from millrace.models.registry.mlflow_registry import Registry
+from millrace.models.language.base_version import pinned_base
+from millrace.models.registry.mlflow_registry import Registry, registry_of
 from millrace.models.registry.named_version import in_words, version_named
 from millrace.models.registry.version_files import ModelVersion
 from millrace.serving.triton.language.draft_files import Draft, Tokens, require_fit
+
+
+def pin_base_and_draft(pipeline: Pipeline, places: Installation) -> Pipeline:
+    """Pin the version that training starts from, and the one that drafts.
+
+    Raises:
+        InputError: one is not there, or is no language model.
+        TransientError: MLflow cannot be reached.
+    """
+    if is_model_uri(pipeline.model.pretrained):
+        pipeline = pipeline.with_model(pinned_base(pipeline.model, registry_of(places)))
+    if pipeline.serving.generation.draft is not None:
+        pipeline = with_pinned_draft(pipeline, registry_of(places))
+    return pipeline
 
 
 def with_pinned_draft(pipeline: Pipeline, registry: Registry) -> Pipeline:

@@ -13,6 +13,7 @@ from millrace.models.data.schema import Column
 from millrace.models.data.snapshots import Snapshot, sampled
 from millrace.models.inference.language_engine import engine_of
 from millrace.models.language.corpus.documents import kind_of
+from millrace.models.registry.version_files import Package
 from millrace.serving.batch.job import TOKENS_IN, TOKENS_OUT
 from millrace.serving.batch.monitoring.drift import Bins, bins_of_values
 from millrace.serving.batch.monitoring.live_model import LivePrompts
@@ -29,8 +30,8 @@ from millrace.serving.release.golden_prompts import INEXACT
 from millrace.serving.triton.client import TritonClient
 from millrace.serving.triton.language import stream_request
 from millrace.tasks.batch.drift_reference import SAMPLE_ROWS, bins_unless_gone
-from millrace.tasks.kinds.language.language_evidence import LanguageEvidence
-from millrace.tasks.kinds.language.language_files import LanguageFiles
+from millrace.tasks.kinds.language.language_evidence import language_evidence
+from millrace.tasks.kinds.language.language_files import language_files
 from millrace.tasks.kinds.steps import LiveSample
 
 CALL_PROMPTS = 256
@@ -39,19 +40,20 @@ SAMPLE = LiveSample(rows=8, seconds=30.0, share=0.25)
 
 
 def prompt_job(
-    pipeline: Pipeline, files: LanguageFiles, places: Installation, held: tuple[Column, ...]
+    pipeline: Pipeline, package: Package, places: Installation, held: tuple[Column, ...]
 ) -> PromptJob | VllmJob:
     """Return what continues prompts with a version.
 
     Args:
         pipeline: how.
-        files: the version's files.
+        package: the version's files.
         places: where vLLM is, for a variant that it opens; Ray must be connected then.
         held: columns as the dataset holds them; none where there is no dataset.
 
     Raises:
         InputError: Ray has too few GPUs for the variant, or no vLLM where its engines would be.
     """
+    files = language_files(package)
     version, batch, folder = files.version, pipeline.batch, files.folder
     sampling = Sampling(**batch.sampling.model_dump())
     key = batch.key or pipeline.dataset.key
@@ -59,7 +61,7 @@ def prompt_job(
     prompts = (*names, folder, batch.prompt, sampling, key, held)
     batch_size, generation = batch.batch_size or CALL_PROMPTS, pipeline.serving.generation
     template = chat_template_of(folder)
-    if engine_of(files.package.files) != "vllm":
+    if engine_of(package.files) != "vllm":
         return PromptJob(
             *prompts,
             template=template,
@@ -118,7 +120,7 @@ def _lengths(job: Prompts, texts: pa.ChunkedArray, *, special: bool) -> pa.Array
     return pa.array([len(encoding.ids) for encoding in found], pa.int64())
 
 
-def sample_of(job: Prompts) -> LiveSample:
+def sample_prompts(job: Prompts) -> LiveSample:
     """Return how the job is compared with the live model."""
     if job.sampling.temperature > 0:
         return replace(SAMPLE, obstacle="its answers are drawn by chance")
@@ -126,7 +128,7 @@ def sample_of(job: Prompts) -> LiveSample:
 
 
 def live_prompts(
-    job: Prompts, files: LanguageFiles, places: Installation, client: TritonClient
+    job: Prompts, package: Package, places: Installation, client: TritonClient
 ) -> tuple[LivePrompts, float]:
     """Return the live model, and the share of its answers that may differ by chance."""
 
@@ -137,5 +139,5 @@ def live_prompts(
             job.model, prompt, sampling, version=job.version, deadline=seconds
         )
 
-    exact = LanguageEvidence(files, places).golden().exact
+    exact = language_evidence(package, places).golden().exact
     return LivePrompts(job, complete, exact), 0.0 if exact else INEXACT

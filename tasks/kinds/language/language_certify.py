@@ -15,13 +15,13 @@ from millrace.models.common.installation import Installation
 from millrace.models.common.subprocess_runner import Limits
 from millrace.models.language.corpus.token_table import open_token_table
 from millrace.models.language.held_out import HELD_OUT_TOKENS
-from millrace.models.registry.version_files import ModelVersion
+from millrace.models.registry.version_files import ModelVersion, Package
 from millrace.serving.release.golden_prompts import INEXACT, GoldenPrompts, difference, same_words
 from millrace.serving.triton.client import TritonClient
 from millrace.tasks.kinds.certified import certificate_of, certified_snapshot, pipeline_of
 from millrace.tasks.kinds.language.held_out import pieces_of
 from millrace.tasks.kinds.language.language_evidence import LanguageEvidence
-from millrace.tasks.kinds.language.language_files import LanguageFiles
+from millrace.tasks.kinds.language.language_files import LanguageFiles, language_files
 from millrace.tasks.kinds.language.language_train import sequences_of
 from millrace.tasks.kinds.steps import Table
 from millrace.tasks.progress import bar, log
@@ -66,9 +66,7 @@ class LiveLanguage:
         return Table(("stage", "perplexity", "greedy answers"), rows)
 
 
-def certify_language(
-    places: Installation, client: TritonClient, files: LanguageFiles
-) -> LiveLanguage:
+def certify_language(places: Installation, client: TritonClient, package: Package) -> LiveLanguage:
     """Let the live version continue its golden prompts, and measure its files on held-out text.
 
     Raises:
@@ -76,7 +74,8 @@ def certify_language(
         WorkError: it does not answer, or the files take more than the limits.
         TransientError: Triton does not answer, or is too busy.
     """
-    certificate = certificate_of(files.package, LanguageCertificate)
+    files = language_files(package)
+    certificate = certificate_of(package, LanguageCertificate)
     golden = LanguageEvidence(files, places).golden()
     version, limits = files.version, pipeline_of(files.package).export.limits.of_process
     text = _held_out(places, files, certificate)

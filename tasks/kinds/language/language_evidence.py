@@ -162,6 +162,11 @@ class LanguageEvidence:
         return text, certificate.to_json()
 
 
+def language_evidence(package: Package, places: Installation) -> LanguageEvidence:
+    """Return a version's files as a release needs them."""
+    return LanguageEvidence(language_files(package), places)
+
+
 def _caution(certificate: LanguageCertificate) -> str:
     """Say so where the form was chosen on another kind of machine than serves it."""
     if certificate.machine_kind in ("", here := this_machine().kind):

@@ -16,6 +16,7 @@ from millrace.models.common.errors import InputError, WorkError
 from millrace.models.common.hardware import this_machine
 from millrace.models.common.installation import Installation
 from millrace.models.config.pipeline import Pipeline
+from millrace.models.data.snapshots import Snapshot
 from millrace.models.language.held_out import HELD_OUT_TOKENS
 from millrace.tasks.kinds.language.held_out import pieces_of
 from millrace.tasks.kinds.language.language_files import GOLDEN
@@ -128,8 +129,12 @@ class LanguageExport:
                 log.warning("%s does not continue the golden prompts: %s", each.name, error)
 
 
-def export_of(
-    pipeline: Pipeline, places: Installation, trained: Trained[DecoderTraining], folder: Path
+def export_language(
+    pipeline: Pipeline,
+    places: Installation,
+    snapshot: Snapshot,
+    trained: Trained[DecoderTraining],
+    folder: Path,
 ) -> LanguageExport:
     """Return the export of a trained decoder."""
     tokens, spec = trained.details.tokens, pipeline.export

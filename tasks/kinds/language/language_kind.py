@@ -1,7 +1,7 @@
 """The kind `language`: a decoder that continues a text, answers a prompt or a chat."""
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, get_args
+from typing import get_args
 
 from millrace.models.common.errors import InputError
 from millrace.models.config.dataset_spec import TEXTS, ColumnSpec, DatasetSpec
@@ -9,10 +9,7 @@ from millrace.models.config.language_spec import DEFAULT_FORMS, LanguageForm
 from millrace.models.config.model_kind import ModelKind
 from millrace.models.config.spec import Spec
 
-if TYPE_CHECKING:
-    from millrace.serving.triton.language.triton_language import TritonLanguage
-    from millrace.tasks.kinds.language.language_steps import LanguageSteps
-
+HERE = "millrace.tasks.kinds.language"
 PROMPT_HINT = "dataset.features: [] learns from the target alone, [prompt] answers a prompt by it"
 
 
@@ -44,6 +41,23 @@ class LanguageKind(ModelKind):
     evidence_files = ("certificate.json", "golden.json", "pipeline.yaml")
     model_folder = "form"
     model_files = ()
+    triton = "millrace.serving.triton.language.triton_language:TritonLanguage"
+    steps: Mapping[str, str] = {
+        "pin_versions": f"{HERE}.draft_model:pin_base_and_draft",
+        "prepare": f"{HERE}.language_train:prepare_decoder",
+        "describe_progress": f"{HERE}.language_train:describe_steps",
+        "export": f"{HERE}.language_export:export_language",
+        "log_model": f"{HERE}.language_files:log_language_model",
+        "report": f"{HERE}.language_report:report_language",
+        "evidence": f"{HERE}.language_evidence:language_evidence",
+        "certify": f"{HERE}.language_certify:certify_language",
+        "predict": f"{HERE}.language_predict:predict_text",
+        "load_request": f"{HERE}.language_predict:refuse_load",
+        "batch_job": f"{HERE}.language_batch:prompt_job",
+        "with_bins": f"{HERE}.language_batch:with_prompt_bins",
+        "live_sample": f"{HERE}.language_batch:sample_prompts",
+        "live_model": f"{HERE}.language_batch:live_prompts",
+    }
 
     def check_dataset(self, spec: DatasetSpec, family: str) -> None:
         """Refuse a dataset whose target is no text to continue."""
@@ -72,20 +86,6 @@ class LanguageKind(ModelKind):
         sharded = getattr(training, "parallel", "") != "ddp"
         if getattr(training, "optimizer", "") == "muon" and sharded:
             yield "training.optimizer: muon takes whole matrices, which training.parallel: ddp has"
-
-    @property
-    def triton(self) -> "TritonLanguage":
-        """Served by OpenVINO GenAI or vLLM."""
-        from millrace.serving.triton.language.triton_language import TritonLanguage
-
-        return TritonLanguage()
-
-    @property
-    def steps(self) -> "LanguageSteps":
-        """Trained as a decoder of transformers, exported to OpenVINO or for vLLM."""
-        from millrace.tasks.kinds.language.language_steps import LanguageSteps
-
-        return LanguageSteps()
 
 
 def _require_one_prompt(spec: DatasetSpec, declared: str | None) -> None:

@@ -2,13 +2,16 @@
 
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from millrace.models.common.errors import InputError
 from millrace.models.common.language_generation import MAX_TOKENS
+from millrace.models.registry.version_files import Package
 from millrace.serving.triton.client import TritonClient
 from millrace.serving.triton.language.stream_request import Piece, Sampling, joined
-from millrace.tasks.kinds.language.language_files import LanguageFiles
+from millrace.tasks.kinds.language.language_files import LanguageFiles, language_files
 from millrace.tasks.kinds.steps import Question, Table
 
 
@@ -55,13 +58,14 @@ class LiveText:
         return Table((), (), ((self.title, said),))
 
 
-def predict_text(client: TritonClient, files: LanguageFiles, question: Question) -> LiveText:
+def predict_text(client: TritonClient, package: Package, question: Question) -> LiveText:
     """Let a loaded version continue a text, greedily.
 
     Raises:
         InputError: it does not take rows, or the text is too long, or empty.
         TransientError: Triton cannot be reached, or is too busy.
     """
+    files = language_files(package)
     model, version = files.version.model, files.version.version
     if question.rows is not None:
         raise InputError(
@@ -84,6 +88,14 @@ def predict_text(client: TritonClient, files: LanguageFiles, question: Question)
         *(model, version, client.endpoint.grpc, prompt, whole.texts[0]),
         *(whole.finish_reasons[0], whole.input_tokens, whole.output_tokens[0]),
         *(first * 1000, seconds * 1000),
+    )
+
+
+def refuse_load(package: Package) -> Mapping[str, Any]:
+    """Refuse a load generator's request: the model answers in streams."""
+    raise InputError(
+        f"{package.version.model} answers in streams",
+        valid="a model that takes rows and gives a class or a number",
     )
 
 

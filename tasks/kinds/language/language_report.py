@@ -7,6 +7,7 @@ from millrace.export.language.language_certificate import LanguageCandidate, Lan
 from millrace.export.language.language_exporter import language_gates
 from millrace.export.select import MIB, pareto_front
 from millrace.models.config.pipeline import Pipeline
+from millrace.models.data.snapshots import Snapshot
 from millrace.models.language.base_checkpoint import CHECKPOINT_TAG, checkpoint_digest
 from millrace.tasks.kinds.language.language_export import LanguageExport
 from millrace.tasks.kinds.language.language_train import BASE_TAG, DecoderTraining, base_tags
@@ -28,7 +29,10 @@ BEFORE = "base, before training"
 
 
 def report_language(
-    pipeline: Pipeline, trained: Trained[DecoderTraining], exported: Exported
+    pipeline: Pipeline,
+    snapshot: Snapshot,
+    trained: Trained[DecoderTraining],
+    exported: Exported,
 ) -> KindReport:
     """Return what is shown of a run."""
     certificate: LanguageCertificate = exported.certificate
