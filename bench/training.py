@@ -134,7 +134,8 @@ def _turns(folder: Path, turns: int, *, leads: bool) -> dict[str, object]:
 def _job(line: Pipeline, snapshot: "Snapshot", turns: dict[str, object]) -> "NetworkJob":
     from millrace.models.data import snapshots
     from millrace.models.inference.features import fit_encoding
-    from millrace.models.training.network_job import NetworkJob, Table
+    from millrace.models.training.network_job import NetworkJob
+    from millrace.models.training.table_job import Table
 
     shares = line.dataset.split
     encoding = fit_encoding(snapshot.schema, snapshots.scan(snapshot, "train", shares))

@@ -87,6 +87,7 @@ class Evidence:
         test_answers: PyTorch's answers to the test split.
         metric: PyTorch's metric on the test split.
         batch_rows: rows of a full batch in serving.
+        trained_as: what answered, in a word.
     """
 
     read: ModelInput
@@ -97,11 +98,12 @@ class Evidence:
     test_answers: Array
     metric: float
     batch_rows: int
+    trained_as: str = "pytorch"
 
     @property
     def stage(self) -> GraphStage:
-        """PyTorch as the first stage of the certificate."""
-        return GraphStage("pytorch", 0.0, 0.0, self.metric, 0.0)
+        """The model that was trained as the first stage of the certificate."""
+        return GraphStage(self.trained_as, 0.0, 0.0, self.metric, 0.0)
 
     def asked(self) -> Iterator[tuple[Array, Array]]:
         """Yield the golden batch in several ways, each with PyTorch's answers to its rows.
@@ -136,6 +138,7 @@ def gather_evidence(
     *,
     golden_rows: int,
     batch_rows: int = 64,
+    trained_as: str = "pytorch",
 ) -> Evidence:
     """Let PyTorch answer the test split and its first rows, the golden batch."""
     served = served.eval().cpu()
@@ -148,7 +151,8 @@ def gather_evidence(
     test_answers = answered(answer, test, read)
     metric = objective.metric_of_answers(test_answers, target)
     golden_answers = answered(answer, golden, read)
-    return Evidence(read, golden, test, target, golden_answers, test_answers, metric, batch_rows)
+    known = (read, golden, test, target, golden_answers, test_answers, metric)
+    return Evidence(*known, batch_rows, trained_as)
 
 
 def measure(

@@ -53,6 +53,8 @@ class Exporter:
         timing_caches: folder of what speeds up the next build of an engine; None keeps nothing.
         tensorrt: options of onnxruntime's TensorRT provider, by its names, where the ONNX forms are
             to be served, and so measured, with it; None for without.
+        trained_as: what `served` is, in a word: the first stage of the certificate.
+        to_onnx: writes what was trained as ONNX to a file; None for PyTorch's exporter.
     """
 
     served: nn.Module
@@ -66,6 +68,8 @@ class Exporter:
     axes: Axes = field(default_factory=dict)
     timing_caches: Path | None = None
     tensorrt: Mapping[str, str] | None = None
+    trained_as: str = "pytorch"
+    to_onnx: Callable[[Path], None] | None = None
 
     @property
     def limits(self) -> Limits:
@@ -138,7 +142,9 @@ class Exporter:
         if name in FORMS:
             _require(FORMS[name])
         draft = _draft(path)
-        if name == FP32:
+        if name == FP32 and self.to_onnx is not None:
+            self.to_onnx(draft)
+        elif name == FP32:
             export_apart(self.served, self.read, self.objective.output, draft, self.limits)
         elif name == MIXED:
             self.convert(name, draft, mixed_form(self))

@@ -18,6 +18,7 @@ from millrace.models.config.spec import Spec
 KINDS: dict[str, str] = {
     "graph": "millrace.tasks.kinds.graph.graph_kind:GraphKind",
     "language": "millrace.tasks.kinds.language.language_kind:LanguageKind",
+    "gradient_boosting": "millrace.tasks.kinds.gradient_boosting.boosting_kind:BoostingKind",
 }
 """The class of each kind by its name, which is the tag `millrace.kind` of its versions."""
 

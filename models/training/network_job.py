@@ -3,9 +3,8 @@
 import math
 import random
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -15,47 +14,25 @@ import ray.train
 import ray.train.torch
 import torch
 import torch.distributed
-from ray.data.expressions import col
 from torch import Tensor
 
-from millrace.models.config.dataset_spec import Split, SplitSpec
-from millrace.models.data import snapshots
-from millrace.models.data.schema import BUCKET
-from millrace.models.data.snapshots import Snapshot
-from millrace.models.data.split import split_bounds
 from millrace.models.families.objective import Objective, objective_of
-from millrace.models.training.batches import CACHE_BYTES, Batch, Shard, ShardBatches
+from millrace.models.training.batches import CACHE_BYTES, Batch, ShardBatches
 from millrace.models.training.checkpoint import TrainState, save_checkpoint
 from millrace.models.training.network_learner import NetworkLearner, NetworkRecipe
-from millrace.models.training.shards import SnapshotShard, is_small
-from millrace.models.training.train_job import Report, TrainJob, Write
+from millrace.models.training.table_job import TRAIN, VALIDATION, Table, TableJob
+from millrace.models.training.train_job import Report, Write
 
-TRAIN: Split = "train"
-VALIDATION: Split = "validation"
-_BLOCK_ROWS = 65_536
 TEXT_ROWS = 64
 """Texts that are validated at a time."""
 
 
 @dataclass(frozen=True)
-class Table:
-    """The rows to learn from.
-
-    Attributes:
-        snapshot: where the rows come from; a place that every worker can read.
-        shares: shares of the splits.
-    """
-
-    snapshot: Snapshot
-    shares: SplitSpec
-
-
-@dataclass(frozen=True)
-class NetworkJob(NetworkRecipe, TrainJob):
+class NetworkJob(NetworkRecipe, TableJob):
     """The training of a network; a `TrainJob`.
 
     Attributes:
-        table: the rows. Every worker reads a small table for itself; Ray Data streams a large one.
+        table: the rows.
     """
 
     table: Table = field(kw_only=True)
@@ -74,34 +51,14 @@ class NetworkJob(NetworkRecipe, TrainJob):
         """How often workers may fail and start again."""
         return self.training.max_failures
 
-    @cached_property
-    def is_streamed(self) -> bool:
-        """Whether Ray Data streams the rows."""
-        rows = -(-self.train_rows // self.num_workers)
-        return not is_small(self.table.snapshot, self.encoding, rows, CACHE_BYTES)
-
-    def datasets(self) -> Mapping[str, ray.data.Dataset]:
-        """Return the splits that Ray Data streams; none of a small table."""
-        if not self.is_streamed:
-            return {}
-        return {
-            TRAIN: _rows(self.table, TRAIN, self.num_workers),
-            VALIDATION: _rows(self.table, VALIDATION, 1),
-        }
+    @property
+    def cache_bytes(self) -> int:
+        """Bytes of encoded rows that a worker keeps."""
+        return CACHE_BYTES
 
     def run(self, start: Path | None, report: Report) -> None:
         """Train for the epochs that are left, reporting every epoch."""
         _train(self, start, report)
-
-
-def _rows(table: Table, split: Split, workers: int) -> ray.data.Dataset:
-    snapshot, (low, high) = table.snapshot, split_bounds(table.shares)[split]
-    # Left to itself Ray Data makes hundreds of blocks, each read by a process that takes longer
-    # to start than a small table takes to read.
-    blocks = max(workers, snapshot.rows // _BLOCK_ROWS)
-    rows = ray.data.read_parquet(snapshots.files(snapshot), override_num_blocks=blocks)
-    rows = rows.filter(expr=(col(BUCKET) >= low) & (col(BUCKET) < high))
-    return rows.select_columns([*snapshot.schema.features, snapshot.schema.target])
 
 
 def _train(job: NetworkJob, start: Path | None, report: Report) -> None:
@@ -112,7 +69,7 @@ def _train(job: NetworkJob, start: Path | None, report: Report) -> None:
     learner = NetworkLearner(job, objective, device)
     state = TrainState() if start is None else learner.restore(start)
     began_at = state.epoch
-    shard = _shard(job, TRAIN, rank, context.get_world_size())
+    shard = job.shard(TRAIN, rank, context.get_world_size())
     batches = ShardBatches(shard, job.encoding, spec.batch_size, spec.seed, rank)
     validation = _rows_of_rank(job, rank, context.get_world_size())
     for epoch in range(state.epoch, spec.epochs):
@@ -198,17 +155,9 @@ def _metrics(objective: Objective, split: str, sums: Tensor) -> dict[str, float]
     }
 
 
-def _shard(job: NetworkJob, split: Split, rank: int = 0, world_size: int = 1) -> Shard:
-    """Return one worker's part of the rows; Ray Data has split them already where it streams."""
-    if job.is_streamed:
-        shard: Shard = ray.train.get_dataset_shard(split)
-        return shard
-    return SnapshotShard(job.table.snapshot, job.table.shares, split, rank, world_size)
-
-
 def _rows_of_rank(job: NetworkJob, rank: int, world_size: int) -> list[Batch]:
     """Return every `world_size`-th batch of the validation split, so that no row is left out."""
-    encoding, shard = job.encoding, _shard(job, VALIDATION)
+    encoding, shard = job.encoding, job.shard(VALIDATION)
     trimmed, rows = encoding.input.trimmed, 256 if encoding.tokenizer is None else TEXT_ROWS
     return [
         (torch.from_numpy(trimmed(encoding.encode(t))), torch.from_numpy(encoding.encode_target(t)))

@@ -10,24 +10,27 @@ from matplotlib.figure import Figure
 from millrace.models.common.arrays import Array
 
 
-def learning_curves(history: Sequence[dict[str, float]], metric: str) -> Figure:
-    """Draw loss and metric by epoch, train and validation beside each other.
+def learning_curves(
+    history: Sequence[dict[str, float]], metric: str, unit: str = "epoch"
+) -> Figure:
+    """Draw loss and metric by epoch or round, train and validation beside each other.
 
     Where pruning or rounding began there is a line.
 
     Args:
         history: metrics of every epoch, with `sparsity` and `quantized` where there was either.
         metric: name of the task metric.
+        unit: what is counted.
     """
     figure = Figure(figsize=(9, 3.6), layout="constrained")
-    epochs = [entry["epoch"] for entry in history]
+    epochs = [entry[unit] for entry in history]
     for axes, name in zip(figure.subplots(1, 2), ("loss", metric), strict=True):
         for split, style in (("train", "--"), ("validation", "-")):
             values = [entry[f"{split}_{name}"] for entry in history]
             axes.plot(epochs, values, style, label=split, linewidth=1.8)
         for number, (what, epoch) in enumerate(_beginnings(history).items()):
             axes.axvline(epoch, color=f"C{2 + number}", linestyle=":", label=f"{what} begins")
-        axes.set_xlabel("epoch")
+        axes.set_xlabel(unit)
         axes.set_title(name)
         axes.grid(alpha=0.3)
         axes.legend(frameon=False)

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ray.data import Dataset
@@ -22,12 +22,12 @@ class TrainJob(ABC):
     """All that a worker needs to know; it travels to the workers by pickle.
 
     Attributes:
-        unit: what is counted: epochs or steps.
+        unit: what is counted: epoch, step or round.
         loss: the metric that must stay finite.
         advice: what to do where it does not.
     """
 
-    unit: Literal["epoch", "step"]
+    unit: str
     loss: str
     advice: str
 

@@ -11,8 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from millrace.export.language.language_certificate import LanguageStage
-from millrace.export.language.language_certificate import CertifiedForm, LanguageCertificate
+from millrace.export.language.language_certificate import (
+    CertifiedForm,
+    LanguageCertificate,
+    LanguageStage,
+)
 from millrace.models.common.errors import WorkError
 from millrace.models.common.installation import Installation
 from millrace.models.config.rollout_spec import RolloutSpec

@@ -252,6 +252,7 @@ def evidence_of(pipeline: Pipeline, exporter: "Exporter", rows: Array, target: A
         *(exporter.served, exporter.objective, exporter.read, rows, target),
         golden_rows=pipeline.export.golden_rows,
         batch_rows=pipeline.serving.max_batch_size,
+        trained_as=exporter.trained_as,
     )
 
 

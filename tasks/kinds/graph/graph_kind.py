@@ -37,8 +37,8 @@ class GraphKind(ModelKind):
             "intra_op_thread_count",
         ),
     }
-    variants = get_args(GraphForm)
-    default_variants = ()
+    variants: tuple[str, ...] = get_args(GraphForm)
+    default_variants: tuple[str, ...] = ()
     rollouts = ("direct", "canary", "shadow")
     gates = ("export.max_metric_loss", "export.max_size_mib", "serving.latency_slo_ms")
     evidence_files = ("encoding.json", "certificate.json", "golden.npz", "pipeline.yaml")

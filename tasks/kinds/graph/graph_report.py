@@ -70,7 +70,11 @@ def _figures(
 
     export, metric_name = exported.export, exported.certificate.metric_name
     answers, target = export.answers_of(exported.chosen), export.measured_on.target
-    figures = {"plots/learning_curves.png": learning_curves(trained.history, metric_name)}
+    figures = {
+        "plots/learning_curves.png": learning_curves(
+            trained.history, metric_name, trained.prepared.job.unit
+        )
+    }
     if labels := trained.details.encoding.labels:
         matrix = confusion_matrix(answers.argmax(axis=1), target, labels)
         figures["plots/confusion_matrix.png"] = matrix
@@ -100,8 +104,8 @@ def _figures(
 
 def _rows(candidates: Sequence[GraphCandidate], certificate: GraphCertificate) -> Iterator[Row]:
     """Yield the rows of the table on the terminal."""
-    pytorch, name = certificate.stage("pytorch"), certificate.metric_name
-    yield f"test {name}", _number(pytorch.metric if pytorch else None)
+    name = certificate.metric_name
+    yield f"test {name}", _number(certificate.stages[0].metric)
     if certificate.constant is not None:
         yield "always the same", f"{name} {certificate.constant:.4f}"
     for each in candidates:

@@ -39,8 +39,9 @@ def prepare_network(
     from millrace.models.families.family import build_network
     from millrace.models.families.objective import objective_of
     from millrace.models.training.compression.compression import require_compressible
-    from millrace.models.training.network_job import NetworkJob, Table
+    from millrace.models.training.network_job import NetworkJob
     from millrace.models.training.network_learner import leaves_parameters_unused
+    from millrace.models.training.table_job import Table
 
     spec, shares = pipeline.training, pipeline.dataset.split
     rows = snapshots.count_rows(snapshot, "train", shares)

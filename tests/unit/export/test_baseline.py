@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from millrace.export.onnx.constant_baseline import Baseline, baseline_of
 from millrace.export.candidate import Candidate
-from millrace.export.onnx.graph_certificate import Stage
 from millrace.export.language.language_certificate import LanguageCandidate, LanguageStage
+from millrace.export.onnx.constant_baseline import Baseline, baseline_of
+from millrace.export.onnx.graph_certificate import Stage
 from millrace.export.select import beside_unigram
 from millrace.models.families.objective import Classification
 from millrace.models.inference.answers import Answers, ClassAnswers, NumberAnswers

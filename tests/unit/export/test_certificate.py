@@ -4,7 +4,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from millrace.export.onnx.graph_certificate import Certificate, Stage, largest_difference, relative_loss
+from millrace.export.onnx.graph_certificate import (
+    Certificate,
+    Stage,
+    largest_difference,
+    relative_loss,
+)
 
 CERTIFICATE = Certificate(
     model="m",

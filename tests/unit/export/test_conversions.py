@@ -13,8 +13,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from millrace.export.onnx.conversions import batch_file
-from millrace.export.onnx.onnx_exporter import COMMANDS, Exporter
 from millrace.export.onnx.graph_variants import FORMS, FP32, STATIC
+from millrace.export.onnx.onnx_exporter import COMMANDS, Exporter
 from millrace.models.common.arrays import Array
 from millrace.models.common.digest import digest_of
 from millrace.models.common.errors import WorkError

@@ -13,14 +13,14 @@ import pytest
 from onnx import TensorProto, helper
 
 from millrace.export.candidate import Candidate, Speed, choose, fallback
-from millrace.export.onnx.graph_certificate import Certificate, Stage
-from millrace.export.onnx.measure_graph import gather_evidence
 from millrace.export.onnx import onnx_exporter as module
 from millrace.export.onnx.conversions.tensorrt_engine import Range, axis, shapes
-from millrace.export.onnx.onnx_exporter import COMMANDS, Exporter
-from millrace.export.tensorrt.engine_file import Sizes, axes_of, file_of, options_of, timing_cache
-from millrace.export.onnx.variant_requirements import installed_packages, lacking
+from millrace.export.onnx.graph_certificate import Certificate, Stage
 from millrace.export.onnx.graph_variants import ENGINES, FORMS, FP32, TENSORRT, Form
+from millrace.export.onnx.measure_graph import gather_evidence
+from millrace.export.onnx.onnx_exporter import COMMANDS, Exporter
+from millrace.export.onnx.variant_requirements import installed_packages, lacking
+from millrace.export.tensorrt.engine_file import Sizes, axes_of, file_of, options_of, timing_cache
 from millrace.models.common.errors import WorkError
 from millrace.models.common.hardware import EngineFingerprint, Gpu
 from millrace.models.common.subprocess_runner import Limits, run_apart

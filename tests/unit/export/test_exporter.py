@@ -11,10 +11,10 @@ import onnx
 import pytest
 from torch import Tensor, nn
 
-from millrace.export.onnx.measure_graph import Evidence, gather_evidence
 from millrace.export.onnx import onnx_exporter as module
-from millrace.export.onnx.onnx_exporter import Exporter
 from millrace.export.onnx.graph_variants import ENGINES, FORMS, FP32, MIXED, Form
+from millrace.export.onnx.measure_graph import Evidence, gather_evidence
+from millrace.export.onnx.onnx_exporter import Exporter
 from millrace.models.common.arrays import Array
 from millrace.models.common.digest import digest_of
 from millrace.models.common.errors import TransientError, WorkError

@@ -13,8 +13,8 @@ from onnx.reference import ReferenceEvaluator
 from millrace.export.onnx.conversions import batch_file
 from millrace.export.onnx.conversions.bfloat16 import narrowed
 from millrace.export.onnx.conversions.modelopt_onnx import options_of, rows_of, unfit_layers
-from millrace.export.onnx.onnx_exporter import Exporter
 from millrace.export.onnx.graph_variants import MODELOPT
+from millrace.export.onnx.onnx_exporter import Exporter
 from millrace.models.common.errors import WorkError
 from millrace.models.common.subprocess_runner import Limits, run_apart
 from millrace.models.inference.onnx_session import OnnxSession

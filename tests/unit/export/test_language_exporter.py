@@ -11,6 +11,7 @@ import pytest
 
 from millrace.export.language import language_variants
 from millrace.export.language.golden_texts import golden_of
+from millrace.export.language.language_certificate import LanguageCandidate
 from millrace.export.language.language_exporter import COMMANDS, Held, LanguageExporter
 from millrace.export.language.language_exporter import REFERENCE as REFERENCE_FOLDER
 from millrace.export.language.language_variants import EXACT_FORM, Groups, LanguageForm
@@ -18,7 +19,6 @@ from millrace.export.language.text_loss import pieces_loss
 from millrace.export.language.token_pieces import TokenPieces
 from millrace.export.language.transformers_reference import Reference
 from millrace.export.language.variant_folder import FormFolder
-from millrace.export.language.language_certificate import LanguageCandidate
 from millrace.export.select import Gates
 from millrace.models.common.errors import TransientError
 from millrace.models.common.subprocess_runner import Limits

@@ -11,6 +11,13 @@ import torch
 from millrace.export.language import fidelity
 from millrace.export.language.engine_speed import Continuation, LanguageSpeed, speed_of
 from millrace.export.language.fidelity import Greedy, compared, log_softmax
+from millrace.export.language.language_certificate import (
+    LanguageCandidate,
+    LanguageCertificate,
+    LanguageStage,
+    LiveStage,
+    certified,
+)
 from millrace.export.language.language_probe import speed_lengths
 from millrace.export.language.language_variants import EXACT_FORM, LANGUAGE_FORMS
 from millrace.export.language.token_pieces import TokenPieces, prompt_lengths
@@ -22,8 +29,6 @@ from millrace.export.language.transformers_reference import (
     written,
 )
 from millrace.export.language.variant_folder import NEEDED, FormFolder
-from millrace.export.language.language_certificate import LanguageCandidate, LanguageStage
-from millrace.export.language.language_certificate import LanguageCertificate, LiveStage, certified
 from millrace.export.openvino.decoder_attention import (
     Attended,
     Attention,

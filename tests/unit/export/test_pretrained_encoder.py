@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from millrace.export.onnx.onnx_exporter import Exporter
 from millrace.export.onnx.graph_variants import FP32
+from millrace.export.onnx.onnx_exporter import Exporter
 from millrace.models.config.export_spec import ExportSpec
 from millrace.models.config.training_spec import ModelSpec, TokenizerSpec
 from millrace.models.families.family import build_network

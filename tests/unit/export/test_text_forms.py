@@ -10,11 +10,11 @@ import pytest
 import torch
 from onnx import helper, numpy_helper
 
-from millrace.export.onnx.measure_graph import Evidence, gather_evidence
 from millrace.export.onnx.conversions import attention
 from millrace.export.onnx.conversions.embeddings import LEAST, quantize_tables
-from millrace.export.onnx.onnx_exporter import Exporter
 from millrace.export.onnx.graph_variants import FORMS, FP32
+from millrace.export.onnx.measure_graph import Evidence, gather_evidence
+from millrace.export.onnx.onnx_exporter import Exporter
 from millrace.models.config.export_spec import ExportSpec, GraphForm
 from millrace.models.config.training_spec import ModelSpec
 from millrace.models.families.family import build_network

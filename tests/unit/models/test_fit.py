@@ -4,8 +4,8 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from millrace.models.config.model_kind import find_misfits
 from millrace.models.config.language_spec import DEFAULT_FORMS
+from millrace.models.config.model_kind import find_misfits
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.config.pipeline_file import resolved_yaml
 

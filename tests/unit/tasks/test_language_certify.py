@@ -5,8 +5,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from millrace.export.language.language_certificate import LanguageStage
-from millrace.export.language.language_certificate import CertifiedForm, LanguageCertificate, LiveStage
+from millrace.export.language.language_certificate import (
+    CertifiedForm,
+    LanguageCertificate,
+    LanguageStage,
+    LiveStage,
+)
 from millrace.flows.cli.show_language import certified_rows
 from millrace.models.registry.version_files import ModelVersion
 from millrace.serving.release.golden_prompts import GoldenPrompts

@@ -6,8 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from millrace.export.language.language_certificate import LanguageStage
-from millrace.export.language.language_certificate import CertifiedForm, LanguageCertificate, LiveStage
+from millrace.export.language.language_certificate import (
+    CertifiedForm,
+    LanguageCertificate,
+    LanguageStage,
+    LiveStage,
+)
 from millrace.models.common.errors import InputError, WorkError
 from millrace.models.common.hardware import this_machine
 from millrace.models.common.installation import Installation

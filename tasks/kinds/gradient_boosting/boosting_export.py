@@ -1,0 +1,109 @@
+"""The export of boosted trees: to ONNX, measured and certified against XGBoost itself."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+import xgboost
+from torch import Tensor, nn
+
+from millrace.export.onnx.graph_certificate import GraphCandidate
+from millrace.export.onnx.onnx_exporter import Exporter
+from millrace.models.common.errors import TransientError, WorkError
+from millrace.models.common.installation import Installation
+from millrace.models.common.subprocess_runner import run_apart
+from millrace.models.config.pipeline import Pipeline
+from millrace.models.data.snapshots import Snapshot
+from millrace.models.families.objective import objective_of
+from millrace.models.inference.features import Encoding
+from millrace.tasks.kinds.gradient_boosting.boosting_job import answers_of_trees
+from millrace.tasks.kinds.graph.graph_export import GraphExport, baseline_on, evidence_of
+from millrace.tasks.kinds.graph.graph_rows import first_rows, split_rows
+from millrace.tasks.kinds.graph.graph_train import GraphTraining
+from millrace.tasks.kinds.steps import Trained
+
+TOLERANCE = 1e-5
+"""Of the answers' range: float32 sums in another order differ by less."""
+PROGRAM = "millrace.tasks.kinds.gradient_boosting.boosting_onnx"
+
+
+class Trees(nn.Module):
+    """XGBoost's trees, asked as a module is: the measure of what is exported."""
+
+    def __init__(self, booster: xgboost.Booster, encoding: Encoding) -> None:
+        super().__init__()
+        self.booster, self.encoding = booster, encoding
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Return answers float32 `[rows, outputs]`."""
+        return torch.from_numpy(answers_of_trees(self.booster, self.encoding, features.numpy()))
+
+
+@dataclass(frozen=True)
+class TreesExport(GraphExport):
+    """The export of boosted trees; an `Export`."""
+
+    def candidates(self) -> Iterator[GraphCandidate]:
+        """Measure the graph, and refuse one whose answers are not those of XGBoost."""
+        span = float(np.ptp(self.measured_on.test_answers))
+        for each in super().candidates():
+            difference = each.stage.test_difference if each.stage else None
+            if each.passed and difference is not None and not difference <= TOLERANCE * span:
+                reason = (
+                    f"its answers differ from XGBoost's by {difference:.2e}, more than "
+                    f"{TOLERANCE:g} of their range; raise model.params.max_cat_to_onehot"
+                )
+                yield replace(each, reason=reason)
+            else:
+                yield each
+
+
+def export_trees(
+    pipeline: Pipeline,
+    places: Installation,
+    snapshot: Snapshot,
+    trained: Trained[GraphTraining],
+    folder: Path,
+) -> TreesExport:
+    """Return the export of trained trees.
+
+    Raises:
+        InputError: the test split has no rows.
+    """
+    encoding = trained.details.encoding
+    test, target = split_rows(pipeline, snapshot, encoding)
+    objective = objective_of(encoding)
+    trees = Trees(xgboost.Booster(model_file=trained.weights), encoding)
+    exporter = Exporter(
+        served=trees,
+        objective=objective,
+        read=encoding.input,
+        calibration=lambda: (),  # nothing of trees is calibrated or searched for
+        validation=lambda: evidence_of(pipeline, exporter, test, target),
+        folder=folder,
+        threads=pipeline.serving.intra_op_thread_count,
+        spec=pipeline.export,
+        trained_as="xgboost",
+        to_onnx=partial(_convert, trained.weights, encoding.raw_width, objective.output, pipeline),
+    )
+    return TreesExport(
+        pipeline,
+        exporter,
+        evidence_of(pipeline, exporter, test, target),
+        baseline_on(pipeline, snapshot, encoding, target),
+        encoding,
+        first_rows(pipeline, snapshot, pipeline.export.golden_rows),
+        trained.details.reference,
+    )
+
+
+def _convert(booster: Path, width: int, output: str, pipeline: Pipeline, target: Path) -> None:
+    """Convert trees in a process of its own, with limits."""
+    words: list[str | Path] = [booster, target, str(width), output]
+    try:
+        run_apart(PROGRAM, words, pipeline.export.limits.of_process, what="its conversion")
+    except TransientError as error:  # killed, most likely for its memory
+        raise WorkError(error.what) from error

@@ -1,0 +1,58 @@
+"""The kind `gradient_boosting`: trees by XGBoost, which are served as an ONNX graph."""
+
+from collections.abc import Iterator, Mapping
+
+from millrace.models.config.model_kind import is_set
+from millrace.models.config.spec import Spec
+from millrace.tasks.kinds.graph.graph_kind import GraphKind
+
+HERE = "millrace.tasks.kinds.gradient_boosting"
+OF_NETWORKS = (
+    "epochs",
+    "batch_size",
+    "learning_rate",
+    "weight_decay",
+    "max_grad_norm",
+    "precision",
+)
+"""Keys of `training` that boosted trees have not."""
+
+
+class BoostingKind(GraphKind):
+    """Numbers, categories and vectors in; a class or a number out.
+
+    All but its training and its export is what a graph answers.
+    """
+
+    name = "gradient_boosting"
+    families = ("gradient_boosting",)
+    keys: Mapping[str, tuple[str, ...]] = {
+        "training": ("compare",),
+        "export": ("max_metric_loss",),
+        "serving": GraphKind.keys["serving"],
+    }
+    variants = ("onnx-fp32",)
+    default_variants = ("onnx-fp32",)
+    steps: Mapping[str, str] = {
+        **GraphKind.steps,
+        "prepare": f"{HERE}.boosting_train:prepare_trees",
+        "describe_progress": f"{HERE}.boosting_train:describe_rounds",
+        "export": f"{HERE}.boosting_export:export_trees",
+        "report": f"{HERE}.boosting_report:report_trees",
+    }
+
+    def trains(self, family: str) -> bool:
+        """Return whether it is the family of this kind."""
+        return family in self.families
+
+    def find_misfits(self, family: str, parts: Mapping[str, Spec]) -> Iterator[str]:
+        """Yield keys of networks, which have other names here or none."""
+        yield from super().find_misfits(family, parts)
+        for key in OF_NETWORKS:
+            if is_set(parts["training"], key):
+                yield (
+                    f"training.{key} does not go with the family {family}; XGBoost's own "
+                    "parameters are in model.params, such as n_estimators and learning_rate"
+                )
+        if is_set(parts["model"], "pretrained"):
+            yield f"model.pretrained does not go with the family {family}"

@@ -1,0 +1,61 @@
+"""Trees to ONNX: `python -m …boosting_onnx BOOSTER TARGET WIDTH OUTPUT`, by onnxmltools."""
+
+import sys
+from pathlib import Path
+
+import onnx
+
+from millrace.models.common.errors import WorkError
+from millrace.models.inference.model_input import FEATURES
+
+OPSET = 15
+"""The newest of onnxmltools 1.16."""
+ROWS = "rows"
+
+
+def convert_trees(booster: Path, target: Path, width: int, output: str) -> None:
+    """Write trees as one ONNX file with one input and one output.
+
+    Args:
+        booster: as XGBoost saved it.
+        target: where to write.
+        width: places of a row.
+        output: name of the output: `probabilities` or `prediction`.
+
+    Raises:
+        WorkError: onnxmltools cannot convert them.
+    """
+    import xgboost
+    from onnxmltools.convert import convert_xgboost
+    from onnxmltools.convert.common.data_types import FloatTensorType
+
+    trees = xgboost.Booster(model_file=booster)
+    kinds = [(FEATURES, FloatTensorType([None, width]))]
+    try:
+        model = convert_xgboost(trees, initial_types=kinds, target_opset=OPSET)
+    except (RecursionError, ValueError, RuntimeError, KeyError) as error:
+        raise WorkError(
+            "onnxmltools cannot convert the trees",
+            seen=f"{type(error).__name__}: {error}",
+            hint="raise model.params.max_cat_to_onehot above the number of categories",
+        ) from error
+    onnx.save_model(_with_one_output(model, output), target)
+
+
+def _with_one_output(model: onnx.ModelProto, output: str) -> onnx.ModelProto:
+    """Return the graph with its last output alone, by our name, and a dynamic batch."""
+    kept = model.graph.output[-1]
+    for node in model.graph.node:
+        for position, name in enumerate(node.output):
+            if name == kept.name:
+                node.output[position] = output
+    kept.name = output
+    del model.graph.output[:-1]
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_param = ROWS
+    onnx.checker.check_model(model)
+    return model
+
+
+if __name__ == "__main__":
+    convert_trees(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4])

@@ -1,0 +1,144 @@
+"""What the training of boosted trees starts from: their encoding and XGBoost's parameters."""
+
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from importlib.util import find_spec
+from typing import Any
+
+from millrace.models.common.errors import InputError, nearest
+from millrace.models.common.installation import Installation
+from millrace.models.config.pipeline import Pipeline
+from millrace.models.data import snapshots
+from millrace.models.inference.answers import answers_of
+from millrace.models.inference.features import Encoding, text_column
+from millrace.models.registry.mlflow_registry import registry_of
+from millrace.models.registry.tracking import TrackedRun
+from millrace.tasks.kinds.graph.graph_references import reference_of
+from millrace.tasks.kinds.graph.graph_train import GraphTraining, fit_rows, require_rows
+from millrace.tasks.kinds.steps import Prepared
+from millrace.tasks.progress import log
+
+MOST_CATEGORIES = 256
+"""Values of a category that are split into two sets: the ONNX converter makes a chain of all."""
+PARAMS: Mapping[str, type] = {
+    "n_estimators": int,
+    "early_stopping_rounds": int,
+    "learning_rate": float,
+    "max_depth": int,
+    "max_leaves": int,
+    "max_bin": int,
+    "grow_policy": str,
+    "gamma": float,
+    "min_child_weight": float,
+    "max_delta_step": float,
+    "subsample": float,
+    "colsample_bytree": float,
+    "colsample_bylevel": float,
+    "colsample_bynode": float,
+    "reg_alpha": float,
+    "reg_lambda": float,
+    "scale_pos_weight": float,
+    "num_parallel_tree": int,
+    "max_cat_to_onehot": int,
+    "max_cat_threshold": int,
+}
+"""What `model.params` may hold, and of which type."""
+
+
+def prepare_trees(
+    pipeline: Pipeline, places: Installation, snapshot: snapshots.Snapshot, run: TrackedRun
+) -> Prepared[GraphTraining]:
+    """Fit the encoding, and check the parameters.
+
+    Raises:
+        InputError: XGBoost is not installed, a parameter is unknown, there is a text among the
+            columns, or a split has too few rows.
+    """
+    if find_spec("xgboost") is None:
+        raise InputError(
+            f"the family {pipeline.model.family!r} needs XGBoost, which is not installed",
+            hint="pip install 'millrace[boosting]'",
+        )
+    from millrace.models.training.table_job import Table
+    from millrace.tasks.kinds.gradient_boosting.boosting_job import BOOSTER, BoostingJob
+
+    spec, shares = pipeline.training, pipeline.dataset.split
+    if (text := text_column(snapshot.schema)) is not None:
+        raise InputError(
+            f"the family {pipeline.model.family!r} does not read text",
+            seen=f"{text}: text",
+            valid="numbers, categories and vectors",
+            hint="leave the text out of dataset.features, or set model.family: text_classifier",
+        )
+    rows = snapshots.count_rows(snapshot, "train", shares)
+    require_rows(pipeline, snapshot, rows)
+    encoding = fit_rows(pipeline, snapshot)
+    answers_of(encoding)  # refuses a target with one class
+    params = params_of(pipeline.model.params, encoding)
+    job = BoostingJob(
+        table=Table(snapshot, shares),
+        encoding=encoding,
+        train_rows=rows,
+        params=params,
+        workers=spec.num_workers,
+        failures=spec.max_failures,
+        seed=spec.seed,
+    )
+    reference = reference_of(spec, registry_of(places), encoding)
+    return Prepared(
+        job,
+        GraphTraining(encoding, reference),
+        total=params.n_estimators,
+        summary=f"{rows:,} rows",
+        weights=BOOSTER,
+        artifact="weights",
+    )
+
+
+def params_of(given: Mapping[str, Any], encoding: Encoding) -> Any:
+    """Return XGBoost's parameters of a pipeline file.
+
+    Args:
+        given: `model.params`.
+        encoding: of the rows; a category with more than 256 values is split one value against
+            the others, which the ONNX converter can write.
+
+    Raises:
+        InputError: one is unknown, or of another type.
+    """
+    from millrace.tasks.kinds.gradient_boosting.boosting_job import BoostingParams
+
+    for name, value in given.items():
+        if name not in PARAMS:
+            raise InputError(
+                f"model.params.{name} is no parameter of the family gradient_boosting",
+                seen=name,
+                valid=", ".join(PARAMS),
+                hint=nearest(name, list(PARAMS)),
+            )
+        wanted = PARAMS[name]
+        fits = isinstance(value, (int, float) if wanted is float else wanted)
+        if not fits or isinstance(value, bool):
+            raise InputError(
+                f"model.params.{name} has the wrong type",
+                seen=repr(value),
+                valid={int: "a whole number", float: "a number", str: "a word"}[wanted],
+            )
+    own = {each.name for each in fields(BoostingParams)}
+    others = {name: value for name, value in given.items() if name not in own}
+    params = BoostingParams(**{n: v for n, v in given.items() if n in own}, others=others)
+    many = max((len(f.categories) for f in encoding.features), default=0)
+    if many > MOST_CATEGORIES and params.max_cat_to_onehot <= many:
+        log.info(
+            "train: a column has %s categories: splits are one category against the others "
+            "(max_cat_to_onehot), which ONNX can hold",
+            f"{many:,}",
+        )
+        params = replace(params, max_cat_to_onehot=many + 1)
+    return params
+
+
+def describe_rounds(metrics: Mapping[str, Any]) -> str:
+    """Return validation metrics and the best round."""
+    shown = [f"{name} {value:.4f}" for name, value in metrics.items() if "validation" in name]
+    return "  ".join([*shown, f"best round {metrics['best_round']:.0f}"])
