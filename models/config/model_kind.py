@@ -42,6 +42,7 @@ class ModelKind(Protocol):
             `serving/triton/version_config.py`.
         steps: the function for each step of the line, as `module:function`; see
             `tasks/kinds/steps.py`.
+        folders: folders and files of the checkout that may know this kind, beside tests and docs.
     """
 
     name: str
@@ -56,6 +57,7 @@ class ModelKind(Protocol):
     model_files: tuple[str, ...]
     triton: str
     steps: Mapping[str, str]
+    folders: tuple[str, ...]
 
     def trains(self, family: str) -> bool:
         """Return whether a `model.family` is of this kind."""

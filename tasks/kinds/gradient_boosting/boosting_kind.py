@@ -41,6 +41,8 @@ class BoostingKind(GraphKind):
         "report": f"{HERE}.boosting_report:report_trees",
     }
 
+    folders = ("tasks/kinds/gradient_boosting",)
+
     def trains(self, family: str) -> bool:
         """Return whether it is the family of this kind."""
         return family in self.families

@@ -62,6 +62,26 @@ class GraphKind(ModelKind):
         "live_model": f"{HERE}.graph_batch:live_rows",
     }
 
+    folders: tuple[str, ...] = (
+        "tasks/kinds/graph",
+        "export/onnx",
+        "export/tensorrt",
+        "models/families/cnn.py",
+        "models/families/family.py",
+        "models/families/mlp.py",
+        "models/families/network.py",
+        "models/families/objective.py",
+        "models/families/text_classifier.py",
+        "models/training/compression",
+        "models/training/network_job.py",
+        "models/training/network_learner.py",
+        "serving/batch/row_job.py",
+        "serving/release/golden_batch.py",
+        "serving/triton/backends/onnxruntime",
+        "serving/triton/backends/text_onnxruntime",
+        "serving/triton/graph",
+    )
+
     def trains(self, family: str) -> bool:
         """Return whether a family is one of its own, or a class of the user's."""
         return family in self.families or ":" in family

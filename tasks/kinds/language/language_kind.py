@@ -59,6 +59,23 @@ class LanguageKind(ModelKind):
         "live_model": f"{HERE}.language_batch:live_prompts",
     }
 
+    folders = (
+        "tasks/kinds/language",
+        "export/language",
+        "export/openvino",
+        "export/vllm",
+        "flows/cli/api_keys.py",
+        "models/common/language_generation.py",
+        "models/config/language_spec.py",
+        "models/inference/language_engine.py",
+        "models/language",
+        "serving/batch/prompts",
+        "serving/openai_api",
+        "serving/release/golden_prompts.py",
+        "serving/triton/backends/openvino_genai",
+        "serving/triton/language",
+    )
+
     def check_dataset(self, spec: DatasetSpec, family: str) -> None:
         """Refuse a dataset whose target is no text to continue."""
         declared = spec.columns.get(spec.target, ColumnSpec()).type
