@@ -8,6 +8,7 @@ import pytest
 import xgboost
 from pydantic import ValidationError
 from sklearn import datasets
+from sklearn.model_selection import train_test_split
 
 from millrace.models.common.errors import InputError
 from millrace.models.config.pipeline import Pipeline
