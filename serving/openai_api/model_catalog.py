@@ -15,7 +15,7 @@ from tritonclient.grpc import service_pb2_grpc
 
 from millrace.models.common.errors import TransientError
 from millrace.models.common.installation import Endpoint
-from millrace.serving.triton.names import is_made_here
+from millrace.serving.triton.server_index import is_helper_model
 
 FRESH_SECONDS = 1.0
 CALL_SECONDS = 5.0
@@ -139,4 +139,4 @@ def select_live_versions(ready: Iterable[tuple[str, int]]) -> dict[str, int]:
     Args:
         ready: names and versions.
     """
-    return {name: version for name, version in sorted(ready) if not is_made_here(name)}
+    return {name: version for name, version in sorted(ready) if not is_helper_model(name)}

@@ -21,9 +21,8 @@ from millrace.serving.rollout.judge import Counts
 from millrace.serving.rollout.rollout import Split, move
 from millrace.serving.rollout.split_metrics import counted, read
 from millrace.serving.triton.client import TritonClient
-from millrace.serving.triton.names import owner_of
 from millrace.serving.triton.repository import Repository
-from millrace.serving.triton.server_index import live_version
+from millrace.serving.triton.server_index import live_version, owner_of
 
 log = logging.getLogger("millrace")
 

@@ -27,8 +27,14 @@ from millrace.serving.release.cluster_state import ClusterState, Replica
 from millrace.serving.release.release_state import DesiredVersion, ReleaseState
 from millrace.serving.release.version_tags import Trial, statuses
 from millrace.serving.rollout.rollout import Move, Split, first_split, next_split
-from millrace.serving.triton.names import ARMS, TRIAL, is_made_here, owner_of
-from millrace.serving.triton.server_index import live_version, ready_versions
+from millrace.serving.triton.server_index import (
+    ARMS,
+    TRIAL,
+    is_helper_model,
+    live_version,
+    owner_of,
+    ready_versions,
+)
 
 GRACE_SECONDS = 60.0
 """How long a version stays live whose alias was removed: it may be set again on another one."""
@@ -45,7 +51,7 @@ def plan(world: ClusterState) -> tuple[Action, ...]:
     left = _left_behind(world)
     staged = world.staged.keys() - set(world.left_alone)
     models = world.wishes.keys() | staged | _remembered(world)
-    ours = {model for model in models - world.faults.keys() if not is_made_here(model)}
+    ours = {model for model in models - world.faults.keys() if not is_helper_model(model)}
     return tuple(
         action
         for model in sorted(ours | left.keys())
@@ -350,10 +356,10 @@ def _left_behind(world: ClusterState) -> dict[str, list[CleanUp]]:
     loaded: dict[str, list[Endpoint]] = {}
     for replica in world.reachable:
         for entry in replica.index or ():
-            if is_made_here(entry.name) and entry.is_loaded:
+            if is_helper_model(entry.name) and entry.is_loaded:
                 loaded.setdefault(entry.name, []).append(replica.endpoint)
     left: dict[str, list[CleanUp]] = {}
-    for name in sorted({name for name in world.staged if is_made_here(name)} | loaded.keys()):
+    for name in sorted({name for name in world.staged if is_helper_model(name)} | loaded.keys()):
         model = owner_of(name)
         if TRIAL in name or (model not in world.splits and name not in loaded):
             left.setdefault(model, []).append(CleanUp(model, name, tuple(loaded.get(name, ()))))

@@ -24,8 +24,8 @@ from millrace.serving.release.version_check import Expected
 from millrace.serving.triton.client import TritonClient
 from millrace.serving.triton.language import vllm_config
 from millrace.serving.triton.model_config import latest
-from millrace.serving.triton.names import TRIAL
 from millrace.serving.triton.repository import Repository
+from millrace.serving.triton.server_index import TRIAL
 from millrace.serving.triton.version_config import config_of
 from millrace.serving.triton.version_folder import Artifact
 

@@ -19,8 +19,8 @@ from millrace.models.config.rollout_spec import RolloutSpec
 from millrace.models.config.serving_spec import ServingSpec
 from millrace.serving.rollout.judge import TESTS, Counts, judge
 from millrace.serving.triton.model_config import model_config, specific
-from millrace.serving.triton.names import ARMS
 from millrace.serving.triton.onnx_graph import Signature
+from millrace.serving.triton.server_index import ARMS
 
 BACKEND = "traffic_split"
 TIMEOUT_SECONDS = 10.0

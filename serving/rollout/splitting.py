@@ -25,10 +25,9 @@ from millrace.serving.rollout import split_metrics
 from millrace.serving.rollout.rollout import Split, arms_config, split_of, splitter_config
 from millrace.serving.triton.client import TritonClient
 from millrace.serving.triton.model_config import from_text, loaded_anew
-from millrace.serving.triton.names import ARMS
 from millrace.serving.triton.onnx_graph import Signature, signature_of
 from millrace.serving.triton.repository import Repository
-from millrace.serving.triton.server_index import ready_versions
+from millrace.serving.triton.server_index import ARMS, ready_versions
 from millrace.serving.triton.version_config import one_config_for
 
 DRAIN_SECONDS = 60.0

@@ -162,7 +162,7 @@ ID = "[request id: "
 HINTS = {"full": "send fewer at a time, or serve on more replicas", "unavailable": None}
 EMPTY = "the prompt is empty"
 """What our backend says to a request for nothing."""
-DEATH = "the process that serves it died; the next release loads it anew"
+PROCESS_DIED = "the process that serves it died; the next release loads it anew"
 NO_MODEL = "unknown model"
 NO_SUCH = "there is no such model, or not this version"
 NOT_READY = ("is not ready", "is not available", "no available versions", "has no available")
@@ -201,7 +201,7 @@ def error_of(text: str, model: str) -> MillraceError:
 
 def is_death(error: MillraceError) -> bool:
     """Tell whether an error says that the backend is gone."""
-    return error.hint == DEATH
+    return error.hint == PROCESS_DIED
 
 
 def is_ours(error: MillraceError) -> bool:
@@ -214,5 +214,5 @@ def died(model: str, seen: str) -> TransientError:
     return TransientError(
         f"{model} did not answer",
         seen=seen,
-        hint=DEATH,
+        hint=PROCESS_DIED,
     )

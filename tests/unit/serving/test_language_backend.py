@@ -12,7 +12,7 @@ from millrace.models.common import language_generation
 from millrace.serving.triton import backend_directory
 from tests.language_model import byte_tokenizer
 
-FOLDER = backend_directory.OURS / "openvino_genai"
+FOLDER = backend_directory.BACKENDS / "openvino_genai"
 TEXTS = ("né 😀 日本語 \0 plain", "\ufffd said \ufffd\ufffd", "", "👩‍👩‍👧‍👦" * 3)
 
 

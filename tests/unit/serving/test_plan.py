@@ -30,8 +30,7 @@ from millrace.serving.release.release_state import (
 )
 from millrace.serving.release.version_tags import statuses
 from millrace.serving.rollout.rollout import Move, Split, first_split
-from millrace.serving.triton.names import TRIAL, owner_of
-from millrace.serving.triton.server_index import LoadedModel
+from millrace.serving.triton.server_index import TRIAL, LoadedModel, owner_of
 
 A, B = Endpoint(grpc_port=1), Endpoint(grpc_port=2)
 GONE = None
