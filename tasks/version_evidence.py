@@ -5,7 +5,7 @@ from typing import Protocol
 
 from millrace.models.common.installation import Installation
 from millrace.models.registry.version_files import LanguagePackage, Package
-from millrace.serving.release.version_check import Expected
+from millrace.serving.release.version_check import VersionCheck
 from millrace.serving.triton.version_folder import Artifact
 
 
@@ -37,7 +37,7 @@ class VersionEvidence(Protocol):
         """
         ...
 
-    def expected(self) -> Expected:
+    def expected(self) -> VersionCheck:
         """Return what the version must answer.
 
         Raises:

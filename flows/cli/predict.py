@@ -17,7 +17,7 @@ from millrace.models.inference.answers import answers_of
 from millrace.models.inference.features import Encoding, Feature
 from millrace.models.registry.version_files import LanguagePackage
 from millrace.serving.release.ledger import ledger_of
-from millrace.serving.release.release_state import DesiredVersion, standing_of
+from millrace.serving.release.release_state import DesiredVersion, derive_state
 from millrace.serving.triton.client import TritonClient
 
 if TYPE_CHECKING:
@@ -113,8 +113,10 @@ def _not_served(
     places: Installation, client: TritonClient, model: str, champion: "ModelVersion | None"
 ) -> InputError | TransientError:
     """Return the error of a model that is not loaded: for now, refused, or wanted by nobody."""
-    standing = standing_of(ledger_of(places).releases(model))
-    if champion is not None and standing.refuses(DesiredVersion(champion.version, champion.digest)):
+    standing = derive_state(ledger_of(places).releases(model))
+    if champion is not None and standing.has_refused(
+        DesiredVersion(champion.version, champion.digest)
+    ):
         return InputError(
             f"version {champion.version} of {model} is the champion, and was refused",
             seen=standing.refused.reason if standing.refused else None,

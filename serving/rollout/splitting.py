@@ -52,7 +52,7 @@ def start_split(
     """Serve a step of a rollout on a replica, whatever it serves now.
 
     Both versions must be staged. The step is loaded anew even if it was loaded: what was counted of
-    it on this replica begins at zero (`split_metrics.Reading.serves` tells whether it is there).
+    it on this replica begins at zero (`split_metrics.Reading.has_step` tells whether it is there).
     Versions that are loaded stay as they are, or are loaded again `anew`.
 
     Raises:
@@ -129,7 +129,7 @@ class _Drained:
 
     def now(self) -> bool:
         """Look once more."""
-        flushes = split_metrics.read(self._client.endpoint).flushes(self._model)
+        flushes = split_metrics.read_counters(self._client.endpoint).flushes(self._model)
         if flushes != self._seen:
             self._seen, self._since = flushes, time.monotonic()
         return not flushes or time.monotonic() - self._since >= STILL_SECONDS

@@ -21,7 +21,7 @@ from millrace.serving.batch.prompts.prompt_rows import Prompts
 from millrace.serving.batch.row_job import RowJob
 from millrace.serving.release.golden_prompts import INEXACT
 from millrace.serving.release.ledger import ledger_of
-from millrace.serving.release.release_state import DesiredVersion, standing_of
+from millrace.serving.release.release_state import DesiredVersion, derive_state
 from millrace.serving.triton.client import TritonClient
 from millrace.serving.triton.language.stream_request import Messages, Piece, Sampling
 from millrace.tasks.kinds.graph.graph_evidence import GraphEvidence
@@ -111,7 +111,7 @@ class LiveCheck:
         job = self.job
         if isinstance(job, Prompts) and job.sampling.temperature > 0:
             return "its answers are drawn by chance"
-        standing = standing_of(ledger_of(self.places).releases(job.model))
+        standing = derive_state(ledger_of(self.places).releases(job.model))
         wish = DesiredVersion(job.version, job.digest)
         return not_live(client.index(INDEX_SECONDS), standing, job.model, wish)
 

@@ -135,7 +135,7 @@ def not_live(
         return f"version {version} is live, not {wish.version}"
     if ready_versions(loaded, model + ARMS):
         return "a rollout is on, and another version answers too"
-    if standing.live is None or standing.live.wish != wish:
+    if standing.live is None or standing.live.desired != wish:
         return f"no release tells that version {version} is live with these files"
     return ""
 

@@ -15,7 +15,7 @@ from millrace.models.common.errors import InputError, WorkError
 from millrace.models.common.installation import Endpoint
 from millrace.models.config.language_spec import GenerationSpec
 from millrace.models.config.serving_spec import ServingSpec
-from millrace.serving.release.trial import ABSENT, load_seconds, require_backend
+from millrace.serving.release.trial import NO_BACKEND, load_seconds, require_backend
 from millrace.serving.triton.language.stream_request import error_of, is_death, piece_of
 from millrace.serving.triton.language.vllm_config import engine_arguments
 from millrace.serving.triton.model_config import from_text, loaded_anew, specific, to_text
@@ -157,12 +157,12 @@ def test_a_server_without_the_backend_is_told_apart_from_one_that_lacks_the_file
     require_backend(artifact, server)  # type: ignore[arg-type]
     assert [config for _, config in server.asked] == [{"backend": "vllm"}]
     with pytest.raises(WorkError, match="no vllm backend") as error:
-        require_backend(artifact, Server(f"Invalid argument: {ABSENT} for"))  # type: ignore[arg-type]
+        require_backend(artifact, Server(f"Invalid argument: {NO_BACKEND} for"))  # type: ignore[arg-type]
     assert "MILLRACE_TRITON" in str(error.value.hint)
 
 
 def test_nobody_is_asked_for_the_backends_that_come_with_the_server(tmp_path: Path) -> None:
-    server = Server(ABSENT)
+    server = Server(NO_BACKEND)
     require_backend(version(tmp_path, "openvino_model.xml"), server)  # type: ignore[arg-type]
     assert not server.asked
 
