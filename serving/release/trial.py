@@ -22,7 +22,7 @@ from millrace.models.config.serving_spec import ServingSpec
 from millrace.models.inference.language_engine import EngineName
 from millrace.serving.release.version_check import VersionCheck
 from millrace.serving.triton.client import TritonClient
-from millrace.serving.triton.language import vllm_config
+from millrace.serving.triton.language.language_config import VLLM_BACKEND
 from millrace.serving.triton.model_config import latest
 from millrace.serving.triton.repository import Repository
 from millrace.serving.triton.server_index import TRIAL
@@ -171,11 +171,11 @@ def require_backend(artifact: Artifact, client: TritonClient) -> None:
         WorkError: the server does not have the backend.
         TransientError: the server cannot be reached.
     """
-    if artifact.engine != vllm_config.BACKEND:
+    if artifact.engine != VLLM_BACKEND:
         return
-    name = f"{vllm_config.BACKEND}{TRIAL}{token_hex(4)}"
+    name = f"{VLLM_BACKEND}{TRIAL}{token_hex(4)}"
     try:
-        client.load_without_files(name, json.dumps({"backend": vllm_config.BACKEND}))
+        client.load_without_files(name, json.dumps({"backend": VLLM_BACKEND}))
     except WorkError as error:
         if NO_BACKEND not in str(error.seen):
             return

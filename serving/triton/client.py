@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -40,29 +39,6 @@ TOKEN_HEADER = "millrace-token"
 """The HTTP header of an endpoint's token."""
 TOKEN_METADATA = f"triton-grpc-protocol-{TOKEN_HEADER}"
 """The same header in gRPC, where Triton adds a prefix."""
-
-
-@dataclass(frozen=True)
-class VersionStatistics:
-    """Counts and times of one version since it was loaded.
-
-    Attributes:
-        version: the version.
-        requests: requests answered.
-        failures: requests that failed.
-        rows: rows answered; Triton's inference_count.
-        executions: runs of the model; fewer than requests when batching merged some.
-        queue_seconds: time that requests waited, summed.
-        compute_seconds: time in the model, summed.
-    """
-
-    version: int
-    requests: int
-    failures: int
-    rows: int
-    executions: int
-    queue_seconds: float
-    compute_seconds: float
 
 
 class TritonClient:
@@ -215,18 +191,6 @@ class TritonClient:
         except InferenceServerException as error:
             raise self._prediction_error(error, name, version) from error
 
-    def statistics(self, name: str) -> tuple[VersionStatistics, ...]:
-        """Return the counts of a model's loaded versions, by ascending version.
-
-        Raises:
-            InputError: the model is not loaded.
-        """
-        with self._translate_errors(f"there are no statistics of {name}"):
-            response = self._grpc.get_inference_statistics(name, client_timeout=CALL_SECONDS)
-        return tuple(
-            sorted((_statistics(entry) for entry in response.model_stats), key=lambda s: s.version)
-        )
-
     def _prediction_error(
         self, error: InferenceServerException, name: str, version: int | None
     ) -> MillraceError:
@@ -355,16 +319,3 @@ def to_input(name: str, array: Array) -> grpc.InferInput:
     tensor = grpc.InferInput(name, list(array.shape), datatype)
     tensor.set_data_from_numpy(array)
     return tensor
-
-
-def _statistics(entry: Any) -> VersionStatistics:
-    times = entry.inference_stats
-    return VersionStatistics(
-        version=int(entry.version),
-        requests=times.success.count,
-        failures=times.fail.count,
-        rows=entry.inference_count,
-        executions=entry.execution_count,
-        queue_seconds=times.queue.ns / 1e9,
-        compute_seconds=times.compute_infer.ns / 1e9,
-    )

@@ -35,7 +35,7 @@ from millrace.serving.openai_api.api_key import (
 )
 from millrace.serving.triton import server as triton
 from millrace.serving.triton.client import TritonClient
-from millrace.serving.triton.language.openvino_config import language_config
+from millrace.serving.triton.language.language_config import openvino_config
 from millrace.serving.triton.model_config import specific, to_text
 from tests.integration.ports import free_endpoint, free_ports
 from tests.language_model import Made, make
@@ -79,7 +79,7 @@ class Door:
         if not (folder / str(version)).exists():
             shutil.copytree(self.made.folder, folder / str(version))
         policy = specific([version])
-        config = language_config(name, GenerationSpec(**generation), version_policy=policy)
+        config = openvino_config(name, GenerationSpec(**generation), version_policy=policy)
         (folder / "config.pbtxt").write_text(to_text(config))
         self.triton.load(name)
 

@@ -182,17 +182,24 @@ def test_only_the_requested_output_is_sent(served) -> None:
     assert [output.name for output in answer.outputs] == ["label"]
 
 
+def statistics(served: Served, name: str) -> Any:
+    """Return Triton's statistics of the one version of a model that is loaded."""
+    with grpc.InferenceServerClient(served.client.endpoint.grpc) as client:
+        return client.get_inference_statistics(name).model_stats[0]
+
+
 def test_concurrent_requests_are_answered_by_fewer_runs(served) -> None:
     path = served.serve("batched", classifier(), max_queue_delay_microseconds=100_000)
-    before = served.client.statistics("batched")[0]
+    before = statistics(served, "batched")
     rows = [ROWS + number for number in range(12)]
     with ThreadPoolExecutor(len(rows)) as pool:
         answers = list(pool.map(lambda each: served.client.predict("batched", {"x": each}), rows))
-    after = served.client.statistics("batched")[0]
+    after = statistics(served, "batched")
     for each, answer in zip(rows, answers, strict=True):
         np.testing.assert_allclose(answer["scores"], raw_answer(path, each)["scores"], rtol=1e-5)
-    assert after.requests - before.requests == len(rows)
-    assert after.executions - before.executions < len(rows) / 2
+    requests = after.inference_stats.success.count - before.inference_stats.success.count
+    assert requests == len(rows)
+    assert after.execution_count - before.execution_count < len(rows) / 2
 
 
 def test_a_bad_request_does_not_fail_those_it_was_batched_with(served) -> None:
@@ -456,13 +463,16 @@ def test_an_unknown_version_names_those_loaded(served) -> None:
 
 def test_a_load_run_counts_what_the_server_counts(served) -> None:
     served.serve("loaded", constant(1))
-    before = served.client.statistics("loaded")[0]
+    before = statistics(served, "loaded")
     report = measure(served.client.endpoint, "loaded", {"x": ROWS}, clients=4, seconds=0.5)
     assert report.errors == 0
     deadline = time.monotonic() + 30
     while True:  # Triton counts a request after it has answered it
-        after = served.client.statistics("loaded")[0]
-        counted = (after.requests - before.requests, after.rows - before.rows)
+        after = statistics(served, "loaded")
+        counted = (
+            after.inference_stats.success.count - before.inference_stats.success.count,
+            after.inference_count - before.inference_count,
+        )
         if counted == (report.requests, report.rows) or time.monotonic() > deadline:
             break
     assert counted == (report.requests, report.rows)

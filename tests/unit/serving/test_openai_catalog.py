@@ -4,7 +4,7 @@ from tritonclient.grpc import model_config_pb2 as pb
 
 from millrace.models.config.language_spec import GenerationSpec
 from millrace.serving.openai_api.model_catalog import is_language_model, select_live_versions
-from millrace.serving.triton.language.openvino_config import language_config
+from millrace.serving.triton.language.language_config import openvino_config
 from millrace.serving.triton.model_config import specific
 
 
@@ -18,7 +18,7 @@ def test_models_that_are_only_tried_are_not_listed() -> None:
 
 
 def test_a_language_model_takes_a_text_and_streams_one() -> None:
-    config = language_config("lm", GenerationSpec(), version_policy=specific([1]))
+    config = openvino_config("lm", GenerationSpec(), version_policy=specific([1]))
     assert is_language_model(config)
     config.model_transaction_policy.decoupled = False
     assert not is_language_model(config)

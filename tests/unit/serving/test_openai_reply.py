@@ -6,7 +6,7 @@ from millrace.models.common.errors import InputError, TransientError, WorkError
 from millrace.serving.openai_api.error_response import is_unknown_model, translate_error
 from millrace.serving.openai_api.reply import PromptPiece, Reply, Usage, is_cut_off
 from millrace.serving.openai_api.request_body import TextRequest
-from millrace.serving.triton.language.stream_request import Piece, Sampling, error_of
+from millrace.serving.triton.language.stream_request import Piece, Sampling, parse_error
 
 
 def reply(*, is_chat: bool, n: int = 1, prompts: int = 1, include_usage: bool = False) -> Reply:
@@ -106,7 +106,7 @@ def test_an_answer_that_was_given_up_is_not_whole() -> None:
 
 def test_a_chat_without_a_template_names_the_way_in() -> None:
     text = "invalid: the model has no chat template; send text_input, not messages"
-    error = translate_error(error_of(text, "lm"), "lm", "messages")
+    error = translate_error(parse_error(text, "lm"), "lm", "messages")
     assert (error.status, error.param) == (400, "messages")
     assert "/v1/completions" in error.message
     assert "text_input" not in error.message
@@ -117,7 +117,7 @@ def test_a_prompt_over_the_context_names_both_numbers() -> None:
         "invalid: the prompt has 5000 tokens, and the model's context, prompt and answer "
         "together, is 4096"
     )
-    error = translate_error(error_of(text, "lm"), "lm", "messages")
+    error = translate_error(parse_error(text, "lm"), "lm", "messages")
     assert (error.status, error.code, error.param) == (
         400,
         "context_length_exceeded",
@@ -132,7 +132,7 @@ def test_a_prompt_that_is_not_even_tokenized_names_both_numbers_too() -> None:
         "invalid: the prompt has 99999 characters, and the model's context, 256 tokens, takes "
         "at most 16384"
     )
-    error = translate_error(error_of(text, "lm"), "lm", "prompt")
+    error = translate_error(parse_error(text, "lm"), "lm", "prompt")
     assert error.code == "context_length_exceeded"
     assert all(number in error.message for number in ("99999", "256", "16384"))
 
@@ -152,22 +152,22 @@ PATH = "/home/builder/openvino.genai/src/cpp"
     ],
 )
 def test_errors_of_the_server_in_openais_form(text, status, code, retry_after) -> None:
-    error = translate_error(error_of(text, "lm"), "lm", "prompt")
+    error = translate_error(parse_error(text, "lm"), "lm", "prompt")
     assert (error.status, error.code, error.retry_after) == (status, code, retry_after)
     assert PATH not in str(error.body())
     assert set(error.body()["error"]) == {"message", "type", "param", "code"}
 
 
 def test_what_the_request_did_wrong_is_passed_on_and_nothing_else() -> None:
-    error = translate_error(error_of("invalid: stop is 5", "lm"), "lm", "prompt")
+    error = translate_error(parse_error("invalid: stop is 5", "lm"), "lm", "prompt")
     assert error.message == "lm does not take this request: stop is 5."
     assert error.param == "stop"
-    assert translate_error(error_of("invalid: x is 5", "lm"), "lm", "prompt").param is None
+    assert translate_error(parse_error("invalid: x is 5", "lm"), "lm", "prompt").param is None
     for error in (TransientError("x", seen=PATH), WorkError("x", seen=PATH)):
         assert PATH not in translate_error(error, "lm", "prompt").message
 
 
 def test_a_model_that_is_not_there_is_told_from_what_is_invalid() -> None:
-    assert is_unknown_model(error_of("Request for unknown model: 'lm' is not found", "lm"))
-    assert not is_unknown_model(error_of("invalid: x", "lm"))
+    assert is_unknown_model(parse_error("Request for unknown model: 'lm' is not found", "lm"))
+    assert not is_unknown_model(parse_error("invalid: x", "lm"))
     assert not is_unknown_model(InputError("x"))
