@@ -509,7 +509,7 @@ def test_a_failing_engine_ends_its_requests_and_is_made_anew(served, tmp_path) -
     found = served.client.complete("poisoned", PROMPT, GREEDY)
     assert found.texts[0] == greedy(served, PROMPT)
     log = triton.log_file(served.places, served.endpoint).read_text()
-    assert "the engine failed, and is made anew" in log
+    assert "the engine failed, and is opened again" in log
     wait_for(lambda: served.is_idle("poisoned"))
     served.triton.unload("poisoned")
 
