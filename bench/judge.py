@@ -23,7 +23,7 @@ from bench.row import Row
 from millrace.models.config.rollout_spec import RolloutSpec
 from millrace.serving.rollout.judge import Arm, Counts, lower_bound, upper_bound
 from millrace.serving.rollout.rollout import Split, decide_move, first_split, next_split
-from millrace.serving.triton.backends.traffic_split.split_block import BLOCK
+from millrace.serving.triton.backends.traffic_split.split_observations import BLOCK
 
 ROLLOUTS = 1000
 LOOKS = 10

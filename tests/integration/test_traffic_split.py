@@ -24,7 +24,7 @@ from millrace.serving.rollout.judge import Counts
 from millrace.serving.rollout.rollout import Move, Split, decide_move, first_split, next_split
 from millrace.serving.rollout.splitting import current, start_split, stop_split
 from millrace.serving.triton import server
-from millrace.serving.triton.backends.traffic_split.split_block import BLOCK
+from millrace.serving.triton.backends.traffic_split.split_observations import BLOCK
 from millrace.serving.triton.client import TritonClient, to_input
 from millrace.serving.triton.model_config import model_config, specific
 from millrace.serving.triton.repository import Repository
