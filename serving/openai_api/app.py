@@ -11,7 +11,6 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from millrace.models.common.errors import MillraceError
-from millrace.serving.openai_api import request_body
 from millrace.serving.openai_api.connection import CLIENT_GONE, ClientGone
 from millrace.serving.openai_api.error_response import SERVER, ApiError, overloaded
 from millrace.serving.openai_api.request_handler import RequestHandler, ServerSettings
@@ -30,16 +29,19 @@ def create_app(settings: ServerSettings) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        app.state.handler = RequestHandler(settings)
+        handler = RequestHandler(settings)  # its connections belong to this event loop
+        for path, method, endpoint in (
+            ("/v1/models", "GET", handler.list_models),
+            ("/v1/models/{model:path}", "GET", handler.describe_model),
+            ("/v1/completions", "POST", handler.complete),
+            ("/v1/chat/completions", "POST", handler.chat),
+        ):
+            app.add_api_route(path, endpoint, methods=[method], response_model=None)
         yield
-        await app.state.handler.close()
+        await handler.close()
 
     app = FastAPI(openapi_url=None, lifespan=lifespan, redirect_slashes=False)
     app.add_api_route("/health", _health, methods=["GET"])
-    app.add_api_route("/v1/models", _models, methods=["GET"], response_model=None)
-    app.add_api_route("/v1/models/{model:path}", _model, methods=["GET"], response_model=None)
-    app.add_api_route("/v1/completions", _completions, methods=["POST"], response_model=None)
-    app.add_api_route("/v1/chat/completions", _chats, methods=["POST"], response_model=None)
     app.add_exception_handler(ApiError, _answer_api_error)
     app.add_exception_handler(HTTPException, _answer_http_error)
     app.add_exception_handler(ClientGone, _answer_nobody)
@@ -55,27 +57,6 @@ def create_app(settings: ServerSettings) -> FastAPI:
 
 async def _health() -> dict[str, str]:
     return {"status": "ok"}
-
-
-async def _models(request: Request) -> Response:
-    return await _handler(request).list_models(request)
-
-
-async def _model(request: Request) -> Response:
-    return await _handler(request).describe_model(request)
-
-
-async def _completions(request: Request) -> Response:
-    return await _handler(request).generate(request, request_body.read_completion)
-
-
-async def _chats(request: Request) -> Response:
-    return await _handler(request).generate(request, request_body.read_chat)
-
-
-def _handler(request: Request) -> RequestHandler:
-    handler: RequestHandler = request.app.state.handler
-    return handler
 
 
 def _foreign_request(status: int, message: str) -> Response:

@@ -34,7 +34,7 @@ from millrace.serving.openai_api.reply import (
     is_cut_off,
     merge_streams,
 )
-from millrace.serving.openai_api.request_body import TextRequest
+from millrace.serving.openai_api.request_body import TextRequest, read_chat, read_completion
 from millrace.serving.triton.language.stream_client import ANSWER_SECONDS, AsyncLanguageClient
 from millrace.serving.triton.language.stream_request import Piece
 
@@ -108,7 +108,15 @@ class RequestHandler:
         self._authenticate(request.headers)
         return JSONResponse(_model_json(await self._find_model(request.path_params["model"])))
 
-    async def generate(
+    async def complete(self, request: Request) -> Response:
+        """Answer a completion; see `_generate`."""
+        return await self._generate(request, read_completion)
+
+    async def chat(self, request: Request) -> Response:
+        """Answer a chat completion; see `_generate`."""
+        return await self._generate(request, read_chat)
+
+    async def _generate(
         self, request: Request, read_request: Callable[[bytes], TextRequest]
     ) -> Response:
         """Answer a request for text.
@@ -129,10 +137,12 @@ class RequestHandler:
         reply = Reply(text_request, f"{prefix}-{secrets.token_hex(16)}", int(self._wall()))
         if text_request.stream:
             return EventStream(self._stream_events(reply, key, request_id))
-        complete = self._complete(reply, key, request_id)
-        return JSONResponse(await run_while_connected(request.receive, complete))
+        response = self._build_response(reply, key, request_id)
+        return JSONResponse(await run_while_connected(request.receive, response))
 
-    async def _complete(self, reply: Reply, key: ApiKey, request_id: str) -> Mapping[str, Any]:
+    async def _build_response(
+        self, reply: Reply, key: ApiKey, request_id: str
+    ) -> Mapping[str, Any]:
         usage = Usage()
         async with aclosing(self._generate_all(reply.request, key, usage, request_id)) as stream:
             pieces = [piece async for piece in stream]

@@ -15,33 +15,40 @@ from millrace.serving.rollout.rollout import Split
 
 
 @dataclass(frozen=True)
-class Stage:
-    """Fetch a version, check its digest, and publish its folder in the model repository."""
+class Action:
+    """One action on a model."""
 
     model: str
+
+
+@dataclass(frozen=True)
+class VersionAction(Action):
+    """One action on a version of a model."""
+
     version: int
 
 
 @dataclass(frozen=True)
-class Verify:
+class Stage(VersionAction):
+    """Fetch a version, check its digest, and publish its folder in the model repository."""
+
+
+@dataclass(frozen=True)
+class Verify(VersionAction):
     """Check a version against its pipeline's requirements of a champion."""
 
-    model: str
-    version: int
     previous: int | None
 
 
 @dataclass(frozen=True)
-class Validate:
+class Validate(VersionAction):
     """Load a version under a name that no client knows, and compare it with its certificate."""
 
-    model: str
-    version: int
     endpoint: Endpoint
 
 
 @dataclass(frozen=True)
-class Switch:
+class Switch(VersionAction):
     """Make `version` the one that answers requests which name none.
 
     Attributes:
@@ -53,8 +60,6 @@ class Switch:
         force_reload: whether to load it even if it is loaded by the server's index.
     """
 
-    model: str
-    version: int
     endpoint: Endpoint
     keep: tuple[int, ...] = ()
     previous: int | None = None
@@ -62,7 +67,7 @@ class Switch:
 
 
 @dataclass(frozen=True)
-class StartSplit:
+class StartSplit(VersionAction):
     """Split the requests between the live version and another.
 
     Attributes:
@@ -73,32 +78,28 @@ class StartSplit:
         force_reload: whether to load both versions even if they are loaded by the server's index.
     """
 
-    model: str
-    version: int
     split: Split
     endpoint: Endpoint
     force_reload: bool = False
 
 
 @dataclass(frozen=True)
-class StopSplit:
+class StopSplit(Action):
     """Unload the arms of a split, on a replica that serves a version directly again."""
 
-    model: str
     endpoint: Endpoint
 
 
 @dataclass(frozen=True)
-class Unload:
+class Unload(Action):
     """Stop serving a model on a replica."""
 
-    model: str
     endpoint: Endpoint
     previous: int
 
 
 @dataclass(frozen=True)
-class CleanUp:
+class CleanUp(Action):
     """Remove a helper model that an interrupted trial or a rollout left.
 
     Attributes:
@@ -107,16 +108,14 @@ class CleanUp:
         endpoints: the replicas that have it loaded.
     """
 
-    model: str
     name: str
     endpoints: tuple[Endpoint, ...] = ()
 
 
 @dataclass(frozen=True)
-class Record:
+class Record(Action):
     """Append an event to the release table."""
 
-    model: str
     kind: Kind
     desired: DesiredVersion
     previous: int | None = None
@@ -124,41 +123,21 @@ class Record:
 
 
 @dataclass(frozen=True)
-class Retire:
+class Retire(VersionAction):
     """Remove a version that no replica has loaded from the model repository."""
-
-    model: str
-    version: int
 
 
 @dataclass(frozen=True)
-class Tag:
+class Tag(VersionAction):
     """Set tags of a version in the registry; None removes one."""
 
-    model: str
-    version: int
     tags: Tags
-
-
-Action = (
-    Stage
-    | Verify
-    | Validate
-    | Switch
-    | StartSplit
-    | StopSplit
-    | Unload
-    | CleanUp
-    | Record
-    | Retire
-    | Tag
-)
 
 
 def describe_action(action: Action) -> str:
     """Return an action in a few words, which are the same for an equal action."""
-    version = getattr(action, "version", None)
     step = f"{action.split.weight_percent:g}%" if isinstance(action, StartSplit) else None
+    version = f"version {action.version}" if isinstance(action, VersionAction) else None
     verb = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", type(action).__name__).lower()
-    words = (verb, action.model, version and f"version {version}", step)
+    words = (verb, action.model, version, step)
     return one_line(" ".join(word for word in words if word))

@@ -41,7 +41,6 @@ from millrace.serving.release.release_state import DesiredVersion, Kind, Release
 from millrace.serving.release.trial import require_backend
 from millrace.serving.rollout import splitting
 from millrace.serving.triton.client import TritonClient
-from millrace.serving.triton.server_index import live_version
 
 log = logging.getLogger("millrace")
 
@@ -257,7 +256,7 @@ class ModelRelease:
         check = self._registry.version_check(model, version)
         artifact = self._repository.artifact(model, version)
         for replica in self.cluster.reachable:
-            if live_version(replica.index or (), model) == version:
+            if replica.live_version(model) == version:
                 with TritonClient(replica.endpoint) as client:
                     check.compare(client, model, artifact, version)
 

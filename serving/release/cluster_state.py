@@ -9,7 +9,7 @@ from millrace.models.common.installation import Endpoint
 from millrace.models.config.rollout_spec import RolloutSpec
 from millrace.serving.release.release_state import DesiredVersion, ReleaseState
 from millrace.serving.rollout.rollout import Move, Split
-from millrace.serving.triton.server_index import LoadedModel
+from millrace.serving.triton.server_index import LoadedModel, live_version, ready_versions
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,14 @@ class Replica:
     endpoint: Endpoint
     index: tuple[LoadedModel, ...] | None = ()
     unresponsive: frozenset[str] = frozenset()
+
+    def live_version(self, model: str) -> int | None:
+        """Return the version that answers a request which names none, or None."""
+        return live_version(self.index or (), model)
+
+    def ready_versions(self, model: str) -> tuple[int, ...]:
+        """Return the versions that answer requests, ascending."""
+        return ready_versions(self.index or (), model)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ from millrace.models.common.errors import MillraceError, TransientError, WorkErr
 from millrace.models.common.installation import Endpoint
 from millrace.models.common.printable import one_line
 from millrace.serving.release.cluster_state import ClusterState, Replica
-from millrace.serving.triton.server_index import live_version
 
 
 @dataclass(frozen=True)
@@ -61,7 +60,6 @@ def build_outcome(
         is_new: whether this release wrote an event, so that a refusal is new.
     """
     desired, known = cluster.desired_versions.get(model), False
-    live = None if replica.index is None else live_version(replica.index, model)
     if error is None and desired and cluster.state(model).has_refused(desired):
         refused = cluster.state(model).refused
         error = refused_error(model, desired.version, refused.reason if refused else "")
@@ -72,6 +70,7 @@ def build_outcome(
             hint="start it with: millrace up; the next release brings it up to date",
         )
     version = desired.version if desired else None
+    live = replica.live_version(model)
     return Outcome(replica.endpoint, model, version, live, False, 0.0, error, known)
 
 

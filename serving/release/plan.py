@@ -27,14 +27,7 @@ from millrace.serving.release.cluster_state import ClusterState, Replica
 from millrace.serving.release.release_state import DesiredVersion, ReleaseState
 from millrace.serving.release.version_tags import RunningStep, compute_tags
 from millrace.serving.rollout.rollout import Move, Split, first_split, next_split
-from millrace.serving.triton.server_index import (
-    ARMS,
-    TRIAL,
-    is_helper_model,
-    live_version,
-    owner_of,
-    ready_versions,
-)
+from millrace.serving.triton.server_index import ARMS, TRIAL, is_helper_model, owner_of
 
 GRACE_SECONDS = 60.0
 """How long a version stays live after its alias was removed: the alias may be moving to another."""
@@ -121,7 +114,7 @@ def _restore_live(cluster: ClusterState, model: str) -> Iterator[Action]:
 def _missing_live_event(cluster: ClusterState, model: str) -> Record | None:
     """Return a missing "live" event: all replicas answer with a version that is not recorded."""
     state = cluster.state(model)
-    answering = {live_version(replica.index or (), model) for replica in cluster.replicas}
+    answering = {replica.live_version(model) for replica in cluster.replicas}
     version = answering.pop() if len(answering) == 1 else None
     digest = cluster.staged.get(model, {}).get(version or 0)
     if version is None or digest is None or version == state.live_version:
@@ -238,16 +231,15 @@ def _plan_switches(
     model: str, target: DesiredVersion, outdated: Sequence[Replica], staged: Collection[int]
 ) -> Iterator[Action]:
     for replica in outdated:
-        index = replica.index or ()
         yield Switch(
             model,
             target.version,
             replica.endpoint,
-            keep=warm_versions(target.version, ready_versions(index, model), staged),
-            previous=live_version(index, model),
+            keep=warm_versions(target.version, replica.ready_versions(model), staged),
+            previous=replica.live_version(model),
             force_reload=model in replica.unresponsive,
         )
-        if ready_versions(index, model + ARMS):
+        if replica.ready_versions(model + ARMS):
             yield StopSplit(model, replica.endpoint)
 
 
@@ -267,8 +259,7 @@ def _is_up_to_date(
 ) -> bool:
     if model in replica.unresponsive:
         return False
-    index = replica.index or ()
-    live, arms = live_version(index, model), ready_versions(index, model + ARMS)
+    live, arms = replica.live_version(model), replica.ready_versions(model + ARMS)
     if split is not None:
         versions = tuple(sorted((split.champion, split.candidate)))
         return live == split.champion and arms == versions
@@ -277,10 +268,10 @@ def _is_up_to_date(
 
 def _plan_unloads(cluster: ClusterState, model: str) -> Iterator[Action]:
     for replica in cluster.reachable:
-        live = live_version(replica.index or (), model)
+        live = replica.live_version(model)
         if live is not None and model in cluster.staged:
             yield Unload(model, replica.endpoint, live)
-        if ready_versions(replica.index or (), model + ARMS):
+        if replica.ready_versions(model + ARMS):
             yield StopSplit(model, replica.endpoint)
 
 
@@ -339,9 +330,7 @@ def _missing_event(
 
 def _answering_replicas(cluster: ClusterState, model: str, version: int) -> list[Endpoint]:
     return [
-        replica.endpoint
-        for replica in cluster.reachable
-        if live_version(replica.index or (), model) == version
+        replica.endpoint for replica in cluster.reachable if replica.live_version(model) == version
     ]
 
 

@@ -140,12 +140,7 @@ class Repository:
 
         No server may have the version loaded.
         """
-        target = self._version(model, version)
-        if not target.exists():
-            return False
-        with self.workspace() as work:
-            target.rename(work / str(version))
-        return True
+        return self._remove(self._version(model, version))
 
     def link(self, model: str, version: int, name: str, number: int) -> None:
         """Publish a copy of a staged version as version `number` of another model."""
@@ -160,11 +155,13 @@ class Repository:
 
     def remove_model(self, model: str) -> bool:
         """Remove a model's folder by one rename; return False if there was none."""
-        target = self._model(model)
-        if not target.exists():
+        return self._remove(self._model(model))
+
+    def _remove(self, folder: Path) -> bool:
+        if not folder.exists():
             return False
         with self.workspace() as work:
-            target.rename(work / model)
+            folder.rename(work / folder.name)
         return True
 
     def write_config(self, config: pb.ModelConfig, labels: Sequence[str] = ()) -> None:

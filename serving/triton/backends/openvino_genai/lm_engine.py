@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from language_generation import ends_of  # type: ignore[import-not-found]
 from lm_arrivals import Arrivals  # type: ignore[import-not-found]
@@ -25,13 +25,6 @@ from lm_stream import Stream, pause_seconds  # type: ignore[import-not-found]
 REOPEN_SECONDS = 5.0
 SETTLING_STEPS = 2
 """After the last request: one step releases it, the next counts the cache."""
-
-
-class StreamCounter(Protocol):
-    """Counts finished requests."""
-
-    def count_finished(self, stream: Stream) -> None:
-        """Count a request that ended."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +48,7 @@ class Engine:
     Args:
         open_pipeline: opens the engine; called again after the engine failed.
         limits: of the engine.
-        counter: of finished requests.
+        count_finished: counts a request that ended.
         log: writes errors, to the server's log only.
     """
 
@@ -63,11 +56,11 @@ class Engine:
         self,
         open_pipeline: Callable[[], Any],
         limits: Limits,
-        counter: StreamCounter,
+        count_finished: Callable[[Stream], None],
         log: Callable[[str], None],
     ) -> None:
         self._open_pipeline, self._limits = open_pipeline, limits
-        self._counter, self._log = counter, log
+        self._count_finished, self._log = count_finished, log
         self._pipeline: Any = open_pipeline()
         self.tokenizer = self._pipeline.get_tokenizer()
         self._defaults = self._pipeline.get_config()
@@ -196,7 +189,7 @@ class Engine:
     def _drop_cancelled(self) -> None:
         for stream in [each for each in self.open_streams() if each.is_cancelled]:
             stream.listener.send(stream.cancelled_part())
-            self._counter.count_finished(stream)
+            self._count_finished(stream)
             self._remove(stream)
 
     def _read(self) -> None:
@@ -232,7 +225,7 @@ class Engine:
         for stream in [each for each in self._running if each.is_due(pause)]:
             is_listening = stream.listener.send(stream.next_part())
             if stream.is_done or not is_listening:
-                self._counter.count_finished(stream)
+                self._count_finished(stream)
                 self._remove(stream)
         for stream in self.open_streams():
             stream.listener.keep_alive()

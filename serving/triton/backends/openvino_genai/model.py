@@ -82,7 +82,7 @@ class TritonPythonModel:
             self.engine = Engine(
                 partial(open_pipeline, folder, values),
                 Limits(sequences, int(values["max_queue_size"]), guesses),
-                self.metrics,
+                self.metrics.count_finished,
                 pb_utils.Logger.log_error,
             )
         except RuntimeError as error:
