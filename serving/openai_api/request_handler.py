@@ -42,7 +42,7 @@ log = logging.getLogger("millrace.openai_api")
 
 DONE = b"data: [DONE]\n\n"
 KEEP_ALIVE = b": \n\n"
-"""A comment: says that the answer goes on, and finds out whether the client is there."""
+"""A comment: keeps the connection open, and detects a client that has left."""
 
 
 @dataclass(frozen=True)

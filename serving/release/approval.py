@@ -211,7 +211,7 @@ class Approver:
         if state.has_refused(desired):
             self._append(model, "withdrawn", desired, "it is tried again", began)
             self.registry.write_tags(model, version, {STATUS: None, REASON: None})
-        reason = "nothing is live; it holds what a release asks, as far as that needs no server"
+        reason = "nothing is live; it passes the checks of a release that need no server"
         if undecided.needs_trial:
             self._append(model, "accepted", desired, reason, began, evidence)
         return Choice(desired, True, reason)

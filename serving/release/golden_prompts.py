@@ -133,7 +133,7 @@ class GoldenPrompts:
             raise WorkError(
                 "its answers differ from those of its certificate",
                 seen=f"{largest:.1%} of the golden answers",
-                valid="none of them, alone as beside others" if self.exact else f"{allowed:.0%}",
+                valid="none of them, one by one or all at once" if self.exact else f"{allowed:.0%}",
             )
         return largest
 

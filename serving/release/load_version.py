@@ -35,7 +35,7 @@ def load(action: Switch, repository: Repository, client: TritonClient) -> None:
         version_policy=specific([*keep, version]),
         parameters=loaded_anew() if action.force_reload else None,
     )
-    with _config_restored_on_failure(repository, model):
+    with _restore_config_on_failure(repository, model):
         repository.write_config(config, artifact.labels)
         client.load(model)
         _require_answer(action, client)
@@ -59,7 +59,7 @@ def unload(action: Unload, client: TritonClient) -> None:
 
 
 @contextmanager
-def _config_restored_on_failure(repository: Repository, model: str) -> Iterator[None]:
+def _restore_config_on_failure(repository: Repository, model: str) -> Iterator[None]:
     saved = repository.saved_config(model)
     try:
         yield

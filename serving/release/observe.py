@@ -136,11 +136,11 @@ class Observer:
                 if version is None or live_version(index, name) != version:
                     continue
                 with _record_fault(name, faults, self.traces):
-                    if not self._answers(client, name, version):
+                    if not self._is_answering(client, name, version):
                         unresponsive.add(name)
         return Replica(endpoint, index, frozenset(unresponsive))
 
-    def _answers(self, client: TritonClient, model: str, version: int) -> bool:
+    def _is_answering(self, client: TritonClient, model: str, version: int) -> bool:
         try:
             artifact = self.repository.artifact(model, version)
             check = self.registry.version_check(model, version)

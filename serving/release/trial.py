@@ -108,7 +108,7 @@ def validate_on_replica(
         WorkError: it was not loaded, its answers differ or are not finite, or it is too slow.
         TransientError: the replica went away.
     """
-    with _loaded(model, version, repository, client) as name:
+    with _load_helper_model(model, version, repository, client) as name:
         artifact, slo = repository.artifact(model, version), check.latency_slo_ms
         difference = check.compare(client, name, artifact)
         for _ in range(MAX_PROBES):
@@ -137,7 +137,7 @@ def _probe(send: Callable[[], None]) -> list[float]:
 
 
 @contextmanager
-def _loaded(
+def _load_helper_model(
     model: str, version: int, repository: Repository, client: TritonClient
 ) -> Iterator[str]:
     """Load a staged version as a helper model for the length of the block, and yield its name."""

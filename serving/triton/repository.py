@@ -205,17 +205,17 @@ class Repository:
             wait: whether to wait for the lock; else it may not be held.
         """
         name = hashlib.sha256(model.encode()).hexdigest()[:32]
-        with self._locked(f"release-{name}.lock", wait=wait) as is_locked:
+        with self._lock(f"release-{name}.lock", wait=wait) as is_locked:
             yield is_locked
 
     @contextmanager
     def probing(self) -> Iterator[None]:
         """Hold the lock of trials on this machine, so that none disturbs another's latency."""
-        with self._locked("probing.lock"):
+        with self._lock("probing.lock"):
             yield
 
     @contextmanager
-    def _locked(self, file: str, *, wait: bool = True) -> Iterator[bool]:
+    def _lock(self, file: str, *, wait: bool = True) -> Iterator[bool]:
         with open(self.staging / file, "w", opener=_open_private) as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -46,9 +46,11 @@ class TritonPythonModel:
         """Open the session; an exception here makes Triton refuse the version."""
         config = json.loads(args["model_config"])
         version = Path(args["model_repository"]) / args["model_version"]
-        self.batches = config["max_batch_size"] > 0
+        self.is_batched = config["max_batch_size"] > 0
         self.inputs = [entry["name"] for entry in config["input"]]
-        self.shapes = {entry["name"]: input_shape(entry, self.batches) for entry in config["input"]}
+        self.shapes = {
+            entry["name"]: input_shape(entry, self.is_batched) for entry in config["input"]
+        }
         self.outputs = [entry["name"] for entry in config["output"]]
         self.session = ort.InferenceSession(
             str(version / (config.get("default_model_filename") or "model.onnx")),
@@ -85,7 +87,7 @@ class TritonPythonModel:
             for position, reason in self._find_faults(feeds).items():
                 responses[position] = error_response(ValueError(reason))
                 del feeds[position]
-        for group in [list(feeds)] if self.batches else [[position] for position in feeds]:
+        for group in [list(feeds)] if self.is_batched else [[position] for position in feeds]:
             answers = self._answer_group(
                 [requests[position] for position in group], [feeds[position] for position in group]
             )
@@ -99,7 +101,9 @@ class TritonPythonModel:
             return False
         arrays = [array for feed in feeds.values() for array in feed.values()]
         zeros = all(array.dtype != np.object_ and not array.any() for array in arrays)
-        rows = sum(len(next(iter(feed.values()))) for feed in feeds.values()) if self.batches else 1
+        rows = (
+            sum(len(next(iter(feed.values()))) for feed in feeds.values()) if self.is_batched else 1
+        )
         self.warmup_rows_left = self.warmup_rows_left - rows if zeros else 0
         return zeros
 

@@ -59,7 +59,7 @@ class TritonPythonModel:
         values = {key: entry["string_value"] for key, entry in config["parameters"].items()}
         self.arms = values["arms"]
         self.versions = {"champion": int(values["champion"]), "candidate": int(values["candidate"])}
-        self.shadow = values["kind"] == "shadow"
+        self.is_shadow = values["kind"] == "shadow"
         self.weight = float(values["weight_percent"]) / 100
         self.compared = float(values["compare_percent"]) / 100
         self.sticky_key = values["sticky_key"]
@@ -88,7 +88,7 @@ class TritonPythonModel:
         try:
             if is_probe(request):
                 sender.send(client_response(self._call("champion", request)), FINAL)
-            elif self.shadow:
+            elif self.is_shadow:
                 self._serve_shadow(request, sender)
             elif hash_to_share(self.salt, sticky_value(request, self.sticky_key)) < self.weight:
                 self._serve_canary(request, sender)

@@ -30,7 +30,7 @@ DESCRIPTIONS = {
     "compared_rows": "Rows that both versions answered, one of each request.",
     "agreeing_rows": "Rows that both answered alike.",
     "shed": "Calls that were not made because too many were under way.",
-    BEGUN: "Times that somebody began to bring the counters above up to date.",
+    BEGUN: "Times that an update of the counters above began.",
 }
 
 
