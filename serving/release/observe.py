@@ -65,12 +65,7 @@ class Observer:
         faults: dict[str, MillraceError] = {}
         events = self.ledger.by_model(model)
         states = {name: derive_state(releases) for name, releases in events.items()}
-        registry_error: MillraceError | None = None
-        champions: Mapping[str, DesiredVersion] = {}
-        try:
-            champions = self.registry.desired_versions(model)
-        except WorkError as error:
-            registry_error = error
+        champions, registry_error = self._fetch_champions(model)
         # another tool may have registered a model that we never served
         foreign = {m for m, desired in champions.items() if not desired.digest and m not in states}
         desired_versions = {m: desired for m, desired in champions.items() if m not in foreign}
@@ -115,6 +110,15 @@ class Observer:
             faults=faults,
             registry_error=registry_error,
         )
+
+    def _fetch_champions(
+        self, model: str | None
+    ) -> tuple[Mapping[str, DesiredVersion], WorkError | None]:
+        """Return the champions, or why the registry does not answer."""
+        try:
+            return self.registry.desired_versions(model), None
+        except WorkError as error:
+            return {}, error
 
     def _observe_replica(
         self,
