@@ -1,10 +1,10 @@
 """J1 and J2: how often the judge promotes what it should not, and what it should.
 
 Rollouts are simulated from their first step to their end, and
-`millrace.serving.rollout.rollout.move` decides, at ten looks before a step is over and once when it
-is. A candidate at the limit is the worst that must not be promoted more often than the level says.
-Latencies are lognormal, and each depends on the one before it, as those of requests in one queue
-do. `python -m bench.judge` prints every case.
+`millrace.serving.rollout.rollout.decide_move` decides, at ten looks before a step is over and once
+when it is. A candidate at the limit is the worst that must not be promoted more often than the
+level says. Latencies are lognormal, and each depends on the one before it, as those of requests in
+one queue do. `python -m bench.judge` prints every case.
 """
 
 import sys
@@ -22,8 +22,8 @@ from bench.catalog import attempt
 from bench.row import Row
 from millrace.models.config.rollout_spec import RolloutSpec
 from millrace.serving.rollout.judge import Arm, Counts, lower_bound, upper_bound
-from millrace.serving.rollout.rollout import Split, first_split, move, next_split
-from millrace.serving.triton.backends.traffic_split.split_block import BLOCK
+from millrace.serving.rollout.rollout import Split, decide_move, first_split, next_split
+from millrace.serving.triton.backends.traffic_split.split_observations import BLOCK
 
 ROLLOUTS = 1000
 LOOKS = 10
@@ -181,7 +181,7 @@ def rollout(case: Case, generator: np.random.Generator) -> tuple[bool, int]:
     while True:
         for look, counts in enumerate(step(case, split, generator), start=1):
             looks += 1
-            to = move(split, case.spec, counts, now=split.began + look)
+            to = decide_move(split, case.spec, counts, now=split.began + look)
             if to.kind != "stay":
                 break
         if to.weight_percent is None:

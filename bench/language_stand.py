@@ -10,7 +10,7 @@ from bench.crowd import Passages
 from bench.language_model import Shape, Written, written
 from bench.server import Bench, own_server
 from millrace.models.config.language_spec import GenerationSpec
-from millrace.serving.triton.language.openvino_config import language_config
+from millrace.serving.triton.language.language_config import openvino_config
 from millrace.serving.triton.language.stream_client import LanguageClient
 from millrace.serving.triton.model_config import latest, to_text
 
@@ -38,7 +38,7 @@ class Stand:
         target.mkdir()
         whole = self.made.drafted if generation.draft else self.made.folder
         (target / "1").symlink_to(folder or whole)
-        config = language_config(name, generation, version_policy=latest())
+        config = openvino_config(name, generation, version_policy=latest())
         (target / "config.pbtxt").write_text(to_text(config))
         self.bench.client.load(name)
         try:

@@ -14,7 +14,7 @@ from tritonclient import grpc
 from tritonclient.utils import np_to_triton_dtype, shared_memory
 
 from millrace.models.common.installation import Endpoint
-from millrace.serving.triton.client import connection
+from millrace.serving.triton.client import connect
 
 Array = npt.NDArray[Any]
 
@@ -43,7 +43,7 @@ class OfflineClient:
     ) -> None:
         self.model, self.rows = model, len(next(iter(feed.values())))
         self._opened = ExitStack()
-        self._grpc = connection(endpoint)
+        self._grpc = connect(endpoint)
         self._opened.callback(self._grpc.close)
         self._slots = [
             _Slot(self._grpc, self._opened, number, feed, answer) for number in range(in_flight)

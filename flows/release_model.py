@@ -4,7 +4,7 @@ from prefect import flow
 
 from millrace.flows import environment, settings
 from millrace.serving.release.live import live_versions, served_models
-from millrace.serving.release.outcome import Outcome, checked
+from millrace.serving.release.outcome import Outcome, raise_first_error
 from millrace.tasks.release import reconcile_triton
 from millrace.tasks.reports.run_report import publish_release, run_link
 from millrace.tasks.run_names import name_run, release_name
@@ -35,5 +35,5 @@ def release_model(
         name_run(release_name(told), *told)
     if any(outcome.changed or (outcome.error and not outcome.known) for outcome in outcomes):
         publish_release(outcomes, served_models(places, live_versions(places)))
-    checked([outcome for outcome in outcomes if not outcome.known])
+    raise_first_error([outcome for outcome in outcomes if not outcome.known])
     return outcomes

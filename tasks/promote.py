@@ -10,8 +10,8 @@ from millrace.models.registry.gates import Promotion, decide
 from millrace.models.registry.mlflow_registry import CHALLENGER, CHAMPION, registry_of
 from millrace.models.registry.version_files import ModelVersion
 from millrace.serving.release.ledger import ledger_of
-from millrace.serving.release.plan import target
-from millrace.serving.release.release_state import standing_of
+from millrace.serving.release.plan import select_target
+from millrace.serving.release.release_state import derive_state
 from millrace.tasks.kinds.steps import Exported
 from millrace.tasks.progress import log
 from millrace.tasks.release import MlflowRegistry
@@ -83,8 +83,8 @@ def _decided(
     smaller_is_better: bool,
 ) -> Promotion:
     model, number = pipeline.name, version.version
-    standing = standing_of(ledger_of(places).releases(model))
-    wanted = target(standing, desk.wishes(model).get(model), time.time())
+    standing = derive_state(ledger_of(places).releases(model))
+    wanted = select_target(standing, desk.desired_versions(model).get(model), time.time())
     live = standing.live.version if standing.live else None
     incumbent = live or (wanted.version if wanted else None)
     beside = champion = requirement = None

@@ -15,7 +15,7 @@ from millrace.models.registry.gates import Comparison, Credentials, Incumbent, r
 from millrace.models.registry.mlflow_registry import Registry, registry_of
 from millrace.models.registry.tracking import TrackedRun
 from millrace.models.registry.version_files import ModelVersion, Package
-from millrace.serving.release.actions import Action, in_words
+from millrace.serving.release.actions import Action, describe_action
 from millrace.serving.release.apply import Request
 from millrace.serving.release.ledger import ledger_of
 from millrace.serving.release.observe import Observer
@@ -23,7 +23,7 @@ from millrace.serving.release.outcome import Outcome
 from millrace.serving.release.plan import plan
 from millrace.serving.release.reconcile import reconcile
 from millrace.serving.release.release_state import DesiredVersion, Release
-from millrace.serving.release.version_check import Expected
+from millrace.serving.release.version_check import VersionCheck
 from millrace.serving.release.version_tags import Tags
 from millrace.serving.triton.repository import Repository
 from millrace.serving.triton.version_folder import Artifact
@@ -75,7 +75,7 @@ class ReleaseCheck:
 
     def due(self) -> Mapping[str, str]:
         """Return in words what a release would begin with, by model."""
-        return {model: in_words(action) for model, action in self.actions().items()}
+        return {model: describe_action(action) for model, action in self.actions().items()}
 
     def actions(self) -> Mapping[str, Action]:
         """Return what a release would begin with, by model, where none is under way."""
@@ -84,12 +84,12 @@ class ReleaseCheck:
             self._desk = MlflowRegistry(places)
         repository = Repository(places.model_repository, places.staging)
         observer = Observer(self._desk, ledger_of(places), repository, places.triton)
-        world = observer.world()
+        world = observer.observe()
         self._tell_faults(world.faults)
         due: dict[str, Action] = {}
         for model in sorted({action.model for action in plan(world)}):
             with repository.exclusive(model, wait=False) as nothing_changes:
-                if nothing_changes and (actions := plan(observer.world(model))):
+                if nothing_changes and (actions := plan(observer.observe(model))):
                     due[model] = actions[0]
         return due
 
@@ -121,7 +121,7 @@ class MlflowRegistry:
         """The registry."""
         return registry_of(self.places, self.given)
 
-    def wishes(self, model: str | None = None) -> Mapping[str, DesiredVersion]:
+    def desired_versions(self, model: str | None = None) -> Mapping[str, DesiredVersion]:
         """Return the champion of each model or of one; without a digest if we did not register it.
 
         Raises:
@@ -201,7 +201,7 @@ class MlflowRegistry:
         candidate = tags.get("millrace.candidate", "")
         return Comparison(other, is_live, name, metric, candidate, size)
 
-    def expected(self, model: str, version: int) -> Expected:
+    def version_check(self, model: str, version: int) -> VersionCheck:
         """Return what the version must answer, and what was certified of it."""
         return self._evidence(model, version).expected()
 
@@ -212,11 +212,11 @@ class MlflowRegistry:
         except InputError:
             return RolloutSpec()
 
-    def write(self, model: str, version: int, tags: Tags) -> None:
+    def write_tags(self, model: str, version: int, tags: Tags) -> None:
         """Set tags of a version; None removes one."""
         self.registry.change_tags(self._version(model, version), tags)
 
-    def tell(self, release: Release) -> None:
+    def report(self, release: Release) -> None:
         """Keep the evidence of an event in the version's description and in its run.
 
         The release table has it already, so MLflow's not taking it stops nothing.

@@ -151,20 +151,20 @@ def chosen_version(
     approver = Approver(desk, ledger_of(places), repository)
     if version is not None:
         named = registry.version(model, version)
-        return named, approver.named(model, DesiredVersion(version, named.digest))
+        return named, approver.choose_named(model, DesiredVersion(version, named.digest))
     choice = approver.choose(model)
-    number = choice.wish.version
+    number = choice.desired.version
     hint = f"move the alias to a version that is there, or score with `--version` of {model}"
     try:
         found = registry.version(model, number)
     except InputError as error:
         what = f"version {number} of {model} is live, and the registry has it no longer"
         raise InputError(what, seen=error.what, hint=hint) from error
-    if found.digest != choice.wish.digest:
+    if found.digest != choice.desired.digest:
         raise InputError(
             f"version {number} of {model} is live, and is another file in the registry",
             seen=f"sha256 {found.digest}",
-            valid=f"sha256 {choice.wish.digest}",
+            valid=f"sha256 {choice.desired.digest}",
             hint=hint,
         )
     return found, choice

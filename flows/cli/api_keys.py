@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 from functools import partial
 
 from millrace.flows.settings import Settings
-from millrace.serving.openai_api.api_key import Key, added, new_secret, revoked
-from millrace.serving.openai_api.api_key_file import FILE, change, read
+from millrace.serving.openai_api import api_key
+from millrace.serving.openai_api.api_key import KEYS_FILE, ApiKey, create_secret
 
 
 @dataclass(frozen=True)
@@ -50,14 +50,16 @@ def add_key(settings: Settings, name: str, tokens_per_minute: int) -> NewKey:
         InputError: the name or the limit is not valid, or another key has the name.
         WorkError: the file of the keys cannot be read or written.
     """
-    secret = new_secret()
+    secret = create_secret()
     settings.places().prepared()
-    change(
-        settings.home / FILE,
-        partial(
-            added, name=name, tokens_per_minute=tokens_per_minute, secret=secret, now=time.time()
-        ),
+    change = partial(
+        api_key.add_key,
+        name=name,
+        tokens_per_minute=tokens_per_minute,
+        secret=secret,
+        now=time.time(),
     )
+    api_key.update_keys(settings.home / KEYS_FILE, change)
     return NewKey(name, tokens_per_minute, secret, base_url(settings))
 
 
@@ -69,7 +71,8 @@ def revoke_key(settings: Settings, name: str) -> tuple[KnownKey, ...]:
         WorkError: the file of the keys cannot be read or written.
     """
     settings.places().prepared()
-    return _known(change(settings.home / FILE, partial(revoked, name=name)))
+    change = partial(api_key.revoke_key, name=name)
+    return _known(api_key.update_keys(settings.home / KEYS_FILE, change))
 
 
 def known_keys(settings: Settings) -> tuple[KnownKey, ...]:
@@ -78,7 +81,7 @@ def known_keys(settings: Settings) -> tuple[KnownKey, ...]:
     Raises:
         WorkError: the file of the keys cannot be read.
     """
-    return _known(read(settings.home / FILE))
+    return _known(api_key.read_keys(settings.home / KEYS_FILE))
 
 
 def base_url(settings: Settings) -> str:
@@ -86,7 +89,7 @@ def base_url(settings: Settings) -> str:
     return f"http://127.0.0.1:{settings.openai_port}/v1"
 
 
-def _known(keys: Sequence[Key]) -> tuple[KnownKey, ...]:
+def _known(keys: Sequence[ApiKey]) -> tuple[KnownKey, ...]:
     return tuple(
         KnownKey(
             each.name,

@@ -67,9 +67,9 @@ def check(file: PipelineFile, set_: Overrides = None, as_json: AsJson = False) -
         return
     sys.stdout.write(resolved_yaml(pipeline))
     if pipeline.rollout.kind != "direct":
-        from millrace.serving.rollout import evidence
+        from millrace.serving.rollout.rollout import describe_traffic
 
-        _say(evidence.in_words(pipeline.rollout))
+        _say(describe_traffic(pipeline.rollout))
 
 
 @app.command()

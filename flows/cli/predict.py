@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from millrace.models.common.errors import InputError, TransientError, nearest
 from millrace.models.common.installation import Installation
 from millrace.serving.release.ledger import ledger_of
-from millrace.serving.release.release_state import DesiredVersion, standing_of
+from millrace.serving.release.release_state import DesiredVersion, derive_state
 from millrace.serving.triton.client import TritonClient
 from millrace.tasks.kinds.steps import Answer, Question, steps_of
 
@@ -40,8 +40,10 @@ def _not_served(
     places: Installation, client: TritonClient, model: str, champion: "ModelVersion | None"
 ) -> InputError | TransientError:
     """Return the error of a model that is not loaded: for now, refused, or wanted by nobody."""
-    standing = standing_of(ledger_of(places).releases(model))
-    if champion is not None and standing.refuses(DesiredVersion(champion.version, champion.digest)):
+    standing = derive_state(ledger_of(places).releases(model))
+    if champion is not None and standing.has_refused(
+        DesiredVersion(champion.version, champion.digest)
+    ):
         return InputError(
             f"version {champion.version} of {model} is the champion, and was refused",
             seen=standing.refused.reason if standing.refused else None,

@@ -17,7 +17,7 @@ from millrace.flows.services.service_specs import errors_told, webhook_url
 from millrace.flows.settings import LOOPBACK, Settings, load
 from millrace.models.common.errors import WorkError
 from millrace.models.common.printable import guard_logging
-from millrace.serving.origin_check import OwnRequests, Policy, own_hosts
+from millrace.serving.origin_check import OriginCheck, OriginPolicy, loopback_hosts
 
 SIGN_UP_FORM = "/api/2.0/mlflow/users/create-ui"
 """The one form of MLflow, with a token of its own against forgery."""
@@ -45,24 +45,24 @@ def server_variables(settings: Settings) -> dict[str, str]:
         "_MLFLOW_IN_JOB_EXECUTOR": "false",
         "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
         # Its own default also lets in every private address.
-        "MLFLOW_SERVER_ALLOWED_HOSTS": ",".join(sorted(own_hosts(port))),
+        "MLFLOW_SERVER_ALLOWED_HOSTS": ",".join(sorted(loopback_hosts(port))),
         "MLFLOW_SERVER_CORS_ALLOWED_ORIGINS": ",".join(
-            f"http://{each}" for each in sorted(own_hosts(port))
+            f"http://{each}" for each in sorted(loopback_hosts(port))
         ),
         # Only for the server: a client in this process would go by them too.
         "MLFLOW_TRACKING_URI": database,
     }
 
 
-def policy(port: int) -> Policy:
+def policy(port: int) -> OriginPolicy:
     """Return what this server lets in.
 
     MLflow 3.17 itself looks at Host, and at Origin below /api/ and /ajax-api/ only, and takes every
     origin on localhost, whatever its port. Its artifacts are sent as octets, so a body need not be
     JSON. All of its pages are at `/`, and behind a login at `/signup`.
     """
-    return Policy(
-        hosts=own_hosts(port),
+    return OriginPolicy(
+        hosts=loopback_hosts(port),
         open_paths=frozenset({"/health", "/version"}),
         form_paths=frozenset({SIGN_UP_FORM}),
         no_links=NO_PAGES,
@@ -110,7 +110,7 @@ def main() -> None:
     logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
     with errors_told():
         settings = load()
-        app = OwnRequests(application(settings, login_of(settings)), policy(settings.mlflow_port))
+        app = OriginCheck(application(settings, login_of(settings)), policy(settings.mlflow_port))
     import uvicorn
 
     # No access log: MLflow's clients ask every few seconds, and who asks is always this machine.

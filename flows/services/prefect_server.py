@@ -12,13 +12,13 @@ import time
 
 from starlette.types import ASGIApp
 
-from millrace.serving.origin_check import OwnRequests, Policy
+from millrace.serving.origin_check import OriginCheck, OriginPolicy
 
 COMMAND = "MILLRACE_COMMAND"
 """Names the process that a temporary server works for."""
 LOOK_SECONDS = 0.5
 END_SECONDS = 5.0
-POLICY = Policy(
+POLICY = OriginPolicy(
     open_paths=frozenset({"/api/health", "/api/ready"}),
     only_json=True,
     no_links=("/api",),
@@ -38,7 +38,7 @@ def create() -> ASGIApp:
         watch.start()
     from prefect.server.api.server import create_app
 
-    return OwnRequests(create_app(), POLICY)
+    return OriginCheck(create_app(), POLICY)
 
 
 def _end_with(command: int) -> None:
@@ -63,7 +63,7 @@ def main() -> None:
 
     server = get_current_settings().server
     uvicorn.run(
-        OwnRequests(create_app(final=True), POLICY),
+        OriginCheck(create_app(final=True), POLICY),
         host=chosen.host,
         port=chosen.port,
         timeout_keep_alive=server.api.keepalive_timeout,

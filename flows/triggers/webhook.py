@@ -34,7 +34,7 @@ from millrace.flows.triggers.webhook_delivery import (
 )
 from millrace.flows.triggers.webhook_registration import Registrar, Subscription, mlflow_address
 from millrace.models.common.private_files import kept_secret
-from millrace.serving.origin_check import OwnRequests, Policy, own_hosts
+from millrace.serving.origin_check import OriginCheck, OriginPolicy, loopback_hosts
 
 BODY_SECONDS = 5.0
 LAST_RELEASE_SECONDS = 5.0
@@ -111,8 +111,8 @@ def application(
     app.add_api_route("/health", health, methods=["GET"], response_model=None)
     app.add_api_route("/mlflow", receiver.take, methods=["POST"], response_model=None)
     if port is not None:
-        policy = Policy(hosts=own_hosts(port), only_json=True)
-        app.add_middleware(OwnRequests, policy=policy)
+        policy = OriginPolicy(hosts=loopback_hosts(port), only_json=True)
+        app.add_middleware(OriginCheck, policy=policy)
     return app
 
 

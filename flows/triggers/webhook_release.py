@@ -28,8 +28,8 @@ from millrace.flows.release_model import release_model
 from millrace.flows.settings import Settings
 from millrace.flows.triggers.release_worker import one_line
 from millrace.models.common.reachable import require_http
-from millrace.serving.release.actions import Action, in_words
-from millrace.serving.release.outcome import checked
+from millrace.serving.release.actions import Action, describe_action
+from millrace.serving.release.outcome import raise_first_error
 from millrace.tasks.progress import log
 from millrace.tasks.release import ReleaseCheck, reconcile_triton
 from millrace.tasks.run_names import release_name
@@ -94,7 +94,7 @@ class Releaser:
         if not due:
             log.info("nothing is due: %s", asked_by)
             return
-        thing = ", ".join(in_words(each) for each in due.values())
+        thing = ", ".join(describe_action(each) for each in due.values())
         log.info("releasing (%s): %s", thing, asked_by)
         before = self._failed.get(thing)
         if before is not None and self._clock() - before.at < RUN_SECONDS:
@@ -130,7 +130,7 @@ class Releaser:
 
     def _without_run(self, asked_by: str, models: list[str]) -> None:
         outcomes = reconcile_triton.fn(self._settings.places(), asked_by, models=models)
-        checked([outcome for outcome in outcomes if not outcome.known])
+        raise_first_error([outcome for outcome in outcomes if not outcome.known])
 
     def _new_run(self, parameters: dict[str, object], due: Due) -> FlowRun | None:
         """Make a run of the deployment; None if Prefect does not know the deployment yet."""

@@ -1,4 +1,4 @@
-"""The guard: an Envoy on the public HTTP ports, which lets only checked requests to Triton."""
+"""The guard: an Envoy on the public HTTP ports, which passes only checked requests to Triton."""
 
 from millrace.serving.guard.process import command, find_envoy, health_url, log_file, running
 from millrace.serving.guard.sockets import http_socket, metrics_socket, socket_answers

@@ -1,7 +1,7 @@
-"""What Envoy is told: which requests there are, what is refused, and where the rest goes.
+"""Envoy's configuration: which requests are refused, and where the others are sent.
 
-Pure: a value that `json.dumps` writes. Refusals that need no body are routes, which Envoy matches
-itself; `requests.lua` reads the bodies.
+`guard_config` returns a value for `json.dumps`, and has no effects. Refusals that do not depend on
+the body are routes, which Envoy matches itself; `requests.lua` reads the bodies.
 """
 
 import os
@@ -13,13 +13,13 @@ from millrace.models.common.installation import Endpoint
 
 Json = dict[str, Any]
 
-CHECKS = Path(__file__).with_name("requests.lua")
+LUA_FILE = Path(__file__).with_name("requests.lua")
 MAX_BODY_BYTES = 64 * 2**20
-"""The largest request that is taken by HTTP; gRPC takes more."""
+"""The largest HTTP request that is accepted; gRPC accepts more."""
 MAX_PATH_BYTES, MAX_HEADERS_KIB = 2048, 8
-"""Triton's HTTP may alter a path of more than one read, and hangs up on one header over 8 KiB."""
+"""Triton's HTTP may alter a path that takes two reads, and closes on a header over 8 KiB."""
 MAX_HEAP_BYTES = 2 * 2**30
-"""Memory that the guard may take: above, it refuses requests, and ends the largest first."""
+"""Memory that the guard may use; above it, requests are refused and the largest are ended."""
 MAX_CONNECTIONS = 4096
 HEALTH = "/guard/health"
 HEADERS_SECONDS, REQUEST_SECONDS = 10, 120
@@ -27,10 +27,10 @@ HEADERS_SECONDS, REQUEST_SECONDS = 10, 120
 NO_LIMIT = "0s"
 
 _TYPES = "type.googleapis.com/envoy.extensions"
-_MODEL = r"/v2/models/[^/%]+(/versions/[0-9]+)?"
-_OF_MODEL = _MODEL + r"(/(ready|config|stats))?"
-_OF_SERVER = r"/v2(/health/(live|ready)|/models/stats)?"
-_ASK = _MODEL + r"/(infer|generate|generate_stream)"
+_MODEL_PATH = r"/v2/models/[^/%]+(/versions/[0-9]+)?"
+_MODEL_PATHS = _MODEL_PATH + r"(/(ready|config|stats))?"
+_SERVER_PATHS = r"/v2(/health/(live|ready)|/models/stats)?"
+_INFERENCE_PATHS = _MODEL_PATH + r"/(infer|generate|generate_stream)"
 
 
 @dataclass(frozen=True)
@@ -38,9 +38,9 @@ class GuardSpec:
     """Where a guard listens and what is behind it.
 
     Attributes:
-        endpoint: the public ports: those of HTTP and of metrics are the guard's.
-        http: Triton's own HTTP, a Unix socket; relative to the folder that Envoy runs in.
-        metrics: likewise its metrics.
+        endpoint: the public ports; the guard listens on those of HTTP and of metrics.
+        http: the Unix socket of Triton's HTTP, relative to the folder that Envoy runs in.
+        metrics: the Unix socket of its metrics.
     """
 
     endpoint: Endpoint
@@ -49,20 +49,22 @@ class GuardSpec:
 
 
 def guard_threads() -> int:
-    """Return how many threads a guard has: one can pass on what two or more cores compute."""
+    """Return how many threads a guard has: one is enough for what two or more cores compute."""
     return max(1, min(4, (os.cpu_count() or 1) // 2))
 
 
 def guard_config(spec: GuardSpec) -> Json:
-    """Return the whole configuration of an Envoy, without an administration port."""
-    requests = _listener("http", spec.endpoint, spec.endpoint.http_port, _http_routes(spec), _lua())
+    """Return Envoy's whole configuration, which has no administration port."""
+    requests = _listener(
+        "http", spec.endpoint, spec.endpoint.http_port, _http_routes(spec), _lua_filter()
+    )
     port = spec.endpoint.metrics_port
     metrics = _listener("metrics", spec.endpoint, port, _metrics_routes(spec), [])
     clusters = [_cluster("http", spec.http), _cluster("metrics", spec.metrics)]
     return {
         "static_resources": {"listeners": [requests, metrics], "clusters": clusters},
         "stats_config": {"stats_matcher": {"reject_all": True}},
-        "overload_manager": _overload(),
+        "overload_manager": _overload_manager(),
         "layered_runtime": {"layers": [{"name": "own", "static_layer": _LONG_EXPRESSIONS}]},
     }
 
@@ -75,19 +77,19 @@ def _listener(name: str, endpoint: Endpoint, port: int, routes: list[Json], filt
         "stat_prefix": name,
         "codec_type": "HTTP1",
         "max_request_headers_kb": MAX_HEADERS_KIB,
-        "http_protocol_options": {"accept_http_10": True},  # what nginx speaks if left alone
+        "http_protocol_options": {"accept_http_10": True},  # nginx's default
         "server_header_transformation": "PASS_THROUGH",
         "generate_request_id": False,
         "normalize_path": True,
-        "path_with_escaped_slashes_action": "KEEP_UNCHANGED",  # no route takes a % sign
+        "path_with_escaped_slashes_action": "KEEP_UNCHANGED",  # no route matches a % sign
         "strip_any_host_port": True,
         "stream_idle_timeout": NO_LIMIT,
         "request_timeout": f"{REQUEST_SECONDS}s",
         "request_headers_timeout": f"{HEADERS_SECONDS}s",
         "local_reply_config": {
             "mappers": [
-                {"filter": _answered(200), "body_format_override": _PLAIN},
-                {"filter": _answered(431), "body": {"inline_string": _TOO_LARGE}},
+                {"filter": _match_status(200), "body_format_override": _PLAIN_TEXT},
+                {"filter": _match_status(431), "body": {"inline_string": _TOO_LARGE}},
             ],
             "body_format": {"json_format": {"error": "%LOCAL_REPLY_BODY%"}},
         },
@@ -103,47 +105,51 @@ def _listener(name: str, endpoint: Endpoint, port: int, routes: list[Json], filt
     return {
         "name": name,
         "address": {"socket_address": {"address": endpoint.host, "port_value": port}},
-        "enable_reuse_port": False,  # a second guard on the port is an error, not a rival
+        "enable_reuse_port": False,  # a second guard on the port fails instead of sharing it
         "per_connection_buffer_limit_bytes": MAX_BODY_BYTES,
         "filter_chains": [chain],
     }
 
 
-def _lua() -> list[Json]:
+def _lua_filter() -> list[Json]:
     code: Json = {"@type": f"{_TYPES}.filters.http.lua.v3.Lua"}
-    code["default_source_code"] = {"filename": str(CHECKS)}
+    code["default_source_code"] = {"filename": str(LUA_FILE)}
     return [{"name": "checks", "typed_config": code, "disabled": True}]
 
 
 def _http_routes(spec: GuardSpec) -> list[Json]:
     """Return the routes; the first that matches decides."""
-    sent = _header(":method", exact="POST")
-    coded = _header("content-encoding", exact="identity") | {"invert_match": True}
+    is_post = _header(":method", exact="POST")
+    is_encoded = _header("content-encoding", exact="identity") | {"invert_match": True}
     return [
-        *_foreign_pages(spec.endpoint.host, spec.endpoint.http_port),
+        *_refuse_foreign_pages(spec.endpoint.host, spec.endpoint.http_port),
         _LONG_PATH,
-        _refused({"path": HEALTH}, 200, "the guard is well"),
-        _refused({"prefix": "/", "headers": [_header("content-encoding"), coded]}, 415, _ENCODED),
-        _passed({"safe_regex": {"regex": _ASK}, "headers": [sent]}, "http", checked=True),
-        _passed({"safe_regex": {"regex": _OF_SERVER}, "headers": [_READS]}, "http"),
-        _passed({"safe_regex": {"regex": _OF_MODEL}, "headers": [_READS]}, "http"),
-        _refused({"prefix": "/"}, 404, _NO_SUCH_PATH),
+        _respond({"path": HEALTH}, 200, "the guard is well"),
+        _respond(
+            {"prefix": "/", "headers": [_header("content-encoding"), is_encoded]}, 415, _COMPRESSED
+        ),
+        _forward(
+            {"safe_regex": {"regex": _INFERENCE_PATHS}, "headers": [is_post]}, "http", checked=True
+        ),
+        _forward({"safe_regex": {"regex": _SERVER_PATHS}, "headers": [_READ_METHODS]}, "http"),
+        _forward({"safe_regex": {"regex": _MODEL_PATHS}, "headers": [_READ_METHODS]}, "http"),
+        _respond({"prefix": "/"}, 404, _NO_SUCH_PATH),
     ]
 
 
 def _metrics_routes(spec: GuardSpec) -> list[Json]:
     return [
-        *_foreign_pages(spec.endpoint.host, spec.endpoint.metrics_port),
+        *_refuse_foreign_pages(spec.endpoint.host, spec.endpoint.metrics_port),
         _LONG_PATH,
-        _passed({"path": "/metrics", "headers": [_READS]}, "metrics"),
-        _refused({"prefix": "/"}, 404, "there is GET /metrics here, and nothing else"),
+        _forward({"path": "/metrics", "headers": [_READ_METHODS]}, "metrics"),
+        _respond({"prefix": "/"}, 404, "there is GET /metrics here, and nothing else"),
     ]
 
 
-def _foreign_pages(host: str, port: int) -> list[Json]:
-    """Refuse what a page in a browser sends that did not come from this address.
+def _refuse_foreign_pages(host: str, port: int) -> list[Json]:
+    """Return the routes that refuse the requests of a web page of another origin.
 
-    A link from elsewhere may open what is read here, as a page of its own.
+    A link of another site may open what can be read here, as a page of its own.
     """
     own = "|".join(each.replace(".", r"\.") for each in ("localhost", host))
     foreign = _header("origin", regex=rf"http://({own}):{port}") | {"invert_match": True}
@@ -155,7 +161,7 @@ def _foreign_pages(host: str, port: int) -> list[Json]:
         _header("sec-fetch-dest", exact="document") | other_than,
     )
     refused = ([_header("origin"), foreign], *([site, each] for each in no_links))
-    return [_refused({"prefix": "/", "headers": each}, 403, _FOREIGN_PAGE) for each in refused]
+    return [_respond({"prefix": "/", "headers": each}, 403, _FOREIGN_PAGE) for each in refused]
 
 
 def _own_hosts(endpoint: Endpoint) -> list[str]:
@@ -170,44 +176,44 @@ def _header(name: str, exact: str | None = None, regex: str | None = None) -> Js
     return {"name": name, "string_match": {"exact": exact}}
 
 
-def _passed(match: Json, cluster: str, *, checked: bool = False) -> Json:
+def _forward(match: Json, cluster: str, *, checked: bool = False) -> Json:
     route: Json = {"match": match, "route": {"cluster": cluster, "timeout": NO_LIMIT}}
-    route["request_headers_to_remove"] = ["content-encoding"]  # which says nothing where it passes
+    route["request_headers_to_remove"] = ["content-encoding"]  # only `identity` gets here
     if checked:
-        route["typed_per_filter_config"] = {"checks": _ENABLED}
+        route["typed_per_filter_config"] = {"checks": _LUA_ENABLED}
     return route
 
 
-def _refused(match: Json, status: int, why: str) -> Json:
-    """Answer without asking Triton."""
+def _respond(match: Json, status: int, why: str) -> Json:
+    """Return a route that answers without Triton."""
     answer = {"status": status, "body": {"inline_string": why}}
     return {"match": match, "direct_response": answer}
 
 
 def _cluster(name: str, socket: str) -> Json:
     address = {"endpoint": {"address": {"pipe": {"path": socket}}}}
-    many = {"max_connections": MAX_CONNECTIONS, "max_pending_requests": MAX_CONNECTIONS}
+    limits = {"max_connections": MAX_CONNECTIONS, "max_pending_requests": MAX_CONNECTIONS}
     return {
         "name": name,
         "connect_timeout": "5s",
-        "circuit_breakers": {"thresholds": [many | {"max_requests": MAX_CONNECTIONS}]},
+        "circuit_breakers": {"thresholds": [limits | {"max_requests": MAX_CONNECTIONS}]},
         "load_assignment": {"cluster_name": name, "endpoints": [{"lb_endpoints": [address]}]},
     }
 
 
-def _answered(status: int) -> Json:
-    """Return the filter of what the guard itself answers with a status."""
+def _match_status(status: int) -> Json:
+    """Return the filter that matches Envoy's own responses of a status."""
     value = {"default_value": status, "runtime_key": f"guard.{status}"}
     return {"status_code_filter": {"comparison": {"op": "EQ", "value": value}}}
 
 
-def _longer_than(size: int) -> str:
-    r"""Return the expression of what has more bytes: one `\C` may be counted to 1000 only."""
+def _match_longer_than(size: int) -> str:
+    r"""Return the expression that matches more than so many bytes; RE2 repeats `\C` 1000 times."""
     thousands, rest = divmod(size + 1, 1000)
     return r"\C{1000}" * thousands + rf"\C{{{rest}}}\C*"
 
 
-def _overload() -> Json:
+def _overload_manager() -> Json:
     heap = "envoy.resource_monitors.fixed_heap"
     connections = "envoy.resource_monitors.global_downstream_max_connections"
     monitors = _TYPES + ".resource_monitors"
@@ -239,20 +245,23 @@ def _overload() -> Json:
     }
 
 
-_PLAIN = {"text_format_source": {"inline_string": "%LOCAL_REPLY_BODY%\n"}}
-_ENABLED: Json = {"@type": "type.googleapis.com/envoy.config.route.v3.FilterConfig", "config": {}}
-_READS = _header(":method", regex="GET|HEAD")
-_ENCODED = "the body of a request is compressed; send it as it is"
+_PLAIN_TEXT = {"text_format_source": {"inline_string": "%LOCAL_REPLY_BODY%\n"}}
+_LUA_ENABLED: Json = {
+    "@type": "type.googleapis.com/envoy.config.route.v3.FilterConfig",
+    "config": {},
+}
+_READ_METHODS = _header(":method", regex="GET|HEAD")
+_COMPRESSED = "the body of a request is compressed; send it as it is"
 _FOREIGN_PAGE = "requests of a page of another origin are refused"
 _NO_SUCH_PATH = (
     "no such path for clients: there are GET /v2, /v2/health/live, /v2/health/ready, "
     "/v2/models/NAME with /ready, /config and /stats, and POST /v2/models/NAME/infer, /generate "
     "and /generate_stream; what changes the server is for `millrace` alone"
 )
-_FOREIGN_HOST = _refused({"prefix": "/"}, 421, "the request is for another host than this one")
+_FOREIGN_HOST = _respond({"prefix": "/"}, 421, "the request is for another host than this one")
 _LONG_EXPRESSIONS = {"re2.max_program_size.error_level": MAX_PATH_BYTES + 100}
-_LONG_PATH = _refused(
-    {"prefix": "/", "headers": [_header(":path", regex=_longer_than(MAX_PATH_BYTES))]},
+_LONG_PATH = _respond(
+    {"prefix": "/", "headers": [_header(":path", regex=_match_longer_than(MAX_PATH_BYTES))]},
     414,
     f"the path is longer than {MAX_PATH_BYTES} bytes",
 )

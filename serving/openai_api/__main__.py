@@ -1,4 +1,4 @@
-"""Run the door in the foreground: `python -m millrace.serving.openai_api --home .millrace`."""
+"""Run the OpenAI-compatible server: `python -m millrace.serving.openai_api --home .millrace`."""
 
 import argparse
 import logging
@@ -8,39 +8,39 @@ from pathlib import Path
 import uvicorn
 
 from millrace.models.common.installation import Endpoint
-from millrace.serving.openai_api.api_key_file import FILE
-from millrace.serving.openai_api.app import app_of
-from millrace.serving.openai_api.server import DoorSettings
+from millrace.serving.openai_api.api_key import KEYS_FILE
+from millrace.serving.openai_api.app import create_app
+from millrace.serving.openai_api.request_handler import ServerSettings
 
 LOOPBACK = "127.0.0.1"
 PORT = 8020
 HEADER_BYTES = 16 * 2**10
-LAST_SECONDS = 5
-"""In which answers may end when the door closes."""
+SHUTDOWN_SECONDS = 5
+"""For the answers in flight when the server stops."""
 
 
-def serve(settings: DoorSettings, *, host: str = LOOPBACK, port: int = PORT) -> None:
-    """Answer until SIGTERM.
+def serve(settings: ServerSettings, *, host: str = LOOPBACK, port: int = PORT) -> None:
+    """Serve until SIGTERM.
 
     Args:
-        settings: how the door stands.
-        host: where it listens; there is no TLS, so anything but loopback wants a proxy before it.
-        port: its port.
+        settings: of the server.
+        host: the address to bind; without TLS, so put a proxy before any that is not loopback.
+        port: the port to bind.
     """
     uvicorn.run(
-        app_of(settings),
+        create_app(settings),
         host=host,
         port=port,
         log_level="warning",
         access_log=False,
         server_header=False,
         h11_max_incomplete_event_size=HEADER_BYTES,
-        timeout_graceful_shutdown=LAST_SECONDS,
+        timeout_graceful_shutdown=SHUTDOWN_SECONDS,
     )
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Serve what the options name."""
+    """Serve with the command line's options."""
     parser = argparse.ArgumentParser(
         prog="python -m millrace.serving.openai_api", description=__doc__
     )
@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     log.setLevel(logging.INFO)
     endpoint = Endpoint(options.triton_host, grpc_port=options.triton_grpc_port)
     own_port = options.port if options.host == LOOPBACK else None
-    settings = DoorSettings(endpoint, options.home / FILE, loopback_port=own_port)
+    settings = ServerSettings(endpoint, options.home / KEYS_FILE, loopback_port=own_port)
     serve(settings, host=options.host, port=options.port)
 
 

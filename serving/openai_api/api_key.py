@@ -1,19 +1,28 @@
-"""API keys: a name, a limit, and the digest of a secret that is shown once.
+"""API keys and their file: a name, a limit, and the digest of a secret that is shown once.
 
-A secret is 32 random bytes, so that its SHA-256 needs neither salt nor stretching: there is
-nothing to guess, and who reads the digests cannot ask with them.
+A secret is 32 random bytes, so its SHA-256 needs neither salt nor key stretching: it cannot be
+guessed, and whoever reads the digests cannot authenticate with them. The file is replaced
+atomically, readable by its owner only, and read again when it changes.
 """
 
+import fcntl
 import hashlib
 import hmac
 import json
+import os
 import re
 import secrets
-from collections.abc import Sequence
+import stat
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 from millrace.models.common.errors import InputError, WorkError, nearest
 
+KEYS_FILE = "openai_keys.json"
+"""In MILLRACE_HOME."""
+MODE = 0o600
+REFRESH_SECONDS = 1.0
 PREFIX = "mr-"
 SECRET_BYTES = 32
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
@@ -21,8 +30,8 @@ DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
-class Key:
-    """Who may ask, and how much.
+class ApiKey:
+    """Who may send requests, and how many tokens a minute they may use.
 
     Attributes:
         name: of a person or a program; shows in the log.
@@ -56,26 +65,26 @@ class Key:
             )
 
 
-def new_secret() -> str:
+def create_secret() -> str:
     """Return a new secret, for its owner alone."""
     return PREFIX + secrets.token_urlsafe(SECRET_BYTES)
 
 
-def digest_of(secret: str) -> str:
-    """Return what is kept of a secret."""
+def hash_secret(secret: str) -> str:
+    """Return the SHA-256 of a secret, in hex."""
     return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).hexdigest()
 
 
-def added(
-    keys: Sequence[Key], name: str, tokens_per_minute: int, *, secret: str, now: float
-) -> tuple[Key, ...]:
+def add_key(
+    keys: Sequence[ApiKey], name: str, tokens_per_minute: int, *, secret: str, now: float
+) -> tuple[ApiKey, ...]:
     """Return the keys with one more.
 
     Args:
-        keys: those that there are.
+        keys: the existing keys.
         name: of the new one.
         tokens_per_minute: its limit.
-        secret: from `new_secret`.
+        secret: from `create_secret`.
         now: seconds since the epoch.
 
     Raises:
@@ -85,10 +94,10 @@ def added(
         raise InputError(
             "there is an API key of this name", seen=name, hint="revoke it first, or choose another"
         )
-    return (*keys, Key(name, digest_of(secret), tokens_per_minute, int(now)))
+    return (*keys, ApiKey(name, hash_secret(secret), tokens_per_minute, int(now)))
 
 
-def revoked(keys: Sequence[Key], name: str) -> tuple[Key, ...]:
+def revoke_key(keys: Sequence[ApiKey], name: str) -> tuple[ApiKey, ...]:
     """Return the keys without one.
 
     Raises:
@@ -105,27 +114,127 @@ def revoked(keys: Sequence[Key], name: str) -> tuple[Key, ...]:
     return tuple(key for key in keys if key.name != name)
 
 
-def owner(keys: Sequence[Key], secret: str) -> Key | None:
-    """Return the key whose secret it is, in a time that does not tell how near a wrong one is."""
-    digest, found = digest_of(secret), None
+def find_owner(keys: Sequence[ApiKey], secret: str) -> ApiKey | None:
+    """Return the key that a secret belongs to, comparing in constant time."""
+    digest, owner = hash_secret(secret), None
     for key in keys:
         if hmac.compare_digest(key.digest, digest):
-            found = key
-    return found
+            owner = key
+    return owner
 
 
-def to_json(keys: Sequence[Key]) -> str:
+def serialize_keys(keys: Sequence[ApiKey]) -> str:
     """Return the keys as the text of a file."""
     return json.dumps({"keys": [asdict(key) for key in keys]}, indent=2) + "\n"
 
 
-def from_json(text: str) -> tuple[Key, ...]:
-    """Read what `to_json` wrote.
+def parse_keys(text: str) -> tuple[ApiKey, ...]:
+    """Read what `serialize_keys` wrote.
 
     Raises:
-        WorkError: it did not.
+        WorkError: the text is not valid.
     """
     try:
-        return tuple(Key(**values) for values in json.loads(text)["keys"])
+        return tuple(ApiKey(**values) for values in json.loads(text)["keys"])
     except (ValueError, TypeError, KeyError, InputError) as error:
         raise WorkError("the API keys cannot be read", seen=error) from error
+
+
+def read_keys(path: Path) -> tuple[ApiKey, ...]:
+    """Return the keys in a file; none where there is no file.
+
+    Raises:
+        WorkError: the file cannot be read, or others may read or write it.
+    """
+    try:
+        with path.open(encoding="utf-8") as file:
+            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+            text = file.read()
+    except FileNotFoundError:
+        return ()
+    except (OSError, UnicodeDecodeError) as error:
+        raise WorkError(f"the API keys in {path} cannot be read", seen=error) from error
+    if mode & 0o077:
+        raise WorkError(
+            f"others may read or write the API keys in {path}",
+            seen=f"mode {mode:04o}",
+            valid=f"mode {MODE:04o}",
+            hint=f"run: chmod 600 {path}; and revoke the keys that you do not know",
+        )
+    return parse_keys(text)
+
+
+def update_keys(
+    path: Path, change: Callable[[tuple[ApiKey, ...]], tuple[ApiKey, ...]]
+) -> tuple[ApiKey, ...]:
+    """Apply a change to the keys in a file, and return the result.
+
+    A lock makes the changes of several processes follow one another.
+
+    Args:
+        path: the file; it is made if there is none.
+        change: such as `add_key` or `revoke_key`, with their other arguments.
+
+    Raises:
+        WorkError: the file cannot be read or written.
+        InputError: the change is refused.
+    """
+    try:
+        lock = os.open(path.with_name(f".{path.name}.lock"), os.O_RDWR | os.O_CREAT, MODE)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            keys = change(read_keys(path))
+            _write_keys(path, keys)
+        finally:
+            os.close(lock)
+    except OSError as error:
+        raise WorkError(f"the API keys in {path} cannot be written", seen=error) from error
+    return keys
+
+
+def _write_keys(path: Path, keys: Sequence[ApiKey]) -> None:
+    staged = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    try:
+        descriptor = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL, MODE)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(serialize_keys(keys))
+            file.flush()
+            os.fsync(file.fileno())
+        staged.replace(path)
+    finally:
+        staged.unlink(missing_ok=True)
+
+
+class KeyFile:
+    """The current keys of a file, which is checked for changes at most once a second.
+
+    Args:
+        path: the file.
+        clock: monotonic seconds.
+    """
+
+    def __init__(self, path: Path, clock: Callable[[], float]) -> None:
+        self._path, self._clock = path, clock
+        self._checked_at = float("-inf")
+        self._status: tuple[int, ...] | None = None
+        self._keys: tuple[ApiKey, ...] = ()
+
+    def read_current(self) -> tuple[ApiKey, ...]:
+        """Return the keys.
+
+        Raises:
+            WorkError: the file has changed and cannot be read; the old keys then let nobody in.
+        """
+        if self._clock() - self._checked_at >= REFRESH_SECONDS:
+            status = self._read_status()
+            if status != self._status or status is None:
+                self._keys = read_keys(self._path)
+            self._status, self._checked_at = status, self._clock()
+        return self._keys
+
+    def _read_status(self) -> tuple[int, ...] | None:
+        try:
+            status = self._path.stat()
+        except OSError:
+            return None
+        return status.st_ino, status.st_mtime_ns, status.st_size, status.st_mode

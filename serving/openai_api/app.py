@@ -1,51 +1,56 @@
-"""The web application: routes, and every error in OpenAI's form."""
+"""The web application: routes, exception handlers and middleware."""
 
 import logging
+import re
+import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from millrace.models.common.errors import MillraceError
-from millrace.serving.openai_api import request_body
-from millrace.serving.openai_api.connection import CLIENT_GONE, ClientGone, error_response
-from millrace.serving.openai_api.error_response import SERVER, Refusal
-from millrace.serving.openai_api.middleware import AtMost, RequestIds
-from millrace.serving.openai_api.server import Door, DoorSettings
-from millrace.serving.origin_check import OwnRequests, Policy, own_hosts
+from millrace.serving.openai_api.connection import CLIENT_GONE, ClientGone
+from millrace.serving.openai_api.error_response import SERVER, ApiError, overloaded
+from millrace.serving.openai_api.request_handler import RequestHandler, ServerSettings
+from millrace.serving.origin_check import OriginCheck, OriginPolicy, loopback_hosts
+
+REQUEST_ID = b"x-request-id"
+VALID_REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
+UNLIMITED_PATHS = frozenset({"/health"})
+"""Paths that are answered however many requests are in flight."""
 
 log = logging.getLogger("millrace.openai_api")
 
 
-def app_of(settings: DoorSettings) -> FastAPI:
-    """Return the application; it connects to Triton when it starts, which may be later.
-
-    Args:
-        settings: how it stands.
-    """
+def create_app(settings: ServerSettings) -> FastAPI:
+    """Return the application; it connects to Triton when it starts, which may be later."""
 
     @asynccontextmanager
-    async def opened(app: FastAPI) -> AsyncIterator[None]:
-        app.state.door = Door(settings)
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        handler = RequestHandler(settings)  # its connections belong to this event loop
+        for path, method, endpoint in (
+            ("/v1/models", "GET", handler.list_models),
+            ("/v1/models/{model:path}", "GET", handler.describe_model),
+            ("/v1/completions", "POST", handler.complete),
+            ("/v1/chat/completions", "POST", handler.chat),
+        ):
+            app.add_api_route(path, endpoint, methods=[method], response_model=None)
         yield
-        await app.state.door.close()
+        await handler.close()
 
-    app = FastAPI(openapi_url=None, lifespan=opened, redirect_slashes=False)
+    app = FastAPI(openapi_url=None, lifespan=lifespan, redirect_slashes=False)
     app.add_api_route("/health", _health, methods=["GET"])
-    app.add_api_route("/v1/models", _models, methods=["GET"], response_model=None)
-    app.add_api_route("/v1/models/{model:path}", _model, methods=["GET"], response_model=None)
-    app.add_api_route("/v1/completions", _completions, methods=["POST"], response_model=None)
-    app.add_api_route("/v1/chat/completions", _chats, methods=["POST"], response_model=None)
-    app.add_exception_handler(Refusal, _refused)
-    app.add_exception_handler(HTTPException, _not_routed)
-    app.add_exception_handler(ClientGone, _gone)
-    app.add_exception_handler(MillraceError, _told)
-    app.add_exception_handler(Exception, _failed)
-    app.add_middleware(AtMost, most=settings.max_requests)
+    app.add_exception_handler(ApiError, _answer_api_error)
+    app.add_exception_handler(HTTPException, _answer_http_error)
+    app.add_exception_handler(ClientGone, _answer_nobody)
+    app.add_exception_handler(MillraceError, _answer_own_error)
+    app.add_exception_handler(Exception, _answer_unexpected)
+    app.add_middleware(RequestLimit, max_requests=settings.max_requests)
     if settings.loopback_port is not None:
-        policy = Policy(hosts=own_hosts(settings.loopback_port), refuse=_not_own)
-        app.add_middleware(OwnRequests, policy=policy)
+        policy = OriginPolicy(loopback_hosts(settings.loopback_port), refuse=_foreign_request)
+        app.add_middleware(OriginCheck, policy=policy)
     app.add_middleware(RequestIds)
     return app
 
@@ -54,54 +59,93 @@ async def _health() -> dict[str, str]:
     return {"status": "ok"}
 
 
-async def _models(request: Request) -> Response:
-    return await _door(request).models(request)
+def _foreign_request(status: int, message: str) -> Response:
+    return ApiError(status, message, code="foreign_request").response()
 
 
-async def _model(request: Request) -> Response:
-    return await _door(request).model(request)
+async def _answer_api_error(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, ApiError)
+    return error.response()
 
 
-async def _completions(request: Request) -> Response:
-    return await _door(request).answer(request, request_body.completion)
-
-
-async def _chats(request: Request) -> Response:
-    return await _door(request).answer(request, request_body.chat)
-
-
-def _door(request: Request) -> Door:
-    door: Door = request.app.state.door
-    return door
-
-
-def _not_own(status: int, message: str) -> Response:
-    return error_response(Refusal(status, message, code="foreign_request"))
-
-
-async def _refused(_request: Request, error: Exception) -> Response:
-    assert isinstance(error, Refusal)
-    return error_response(error)
-
-
-async def _not_routed(request: Request, error: Exception) -> Response:
+async def _answer_http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     message = f"{error.detail}: {request.method} {request.url.path}"
-    return error_response(Refusal(error.status_code, message, code="unknown_url"))
+    return ApiError(error.status_code, message, code="unknown_url").response()
 
 
-async def _gone(_request: Request, _error: Exception) -> Response:
+async def _answer_nobody(_request: Request, _error: Exception) -> Response:
     return Response(status_code=CLIENT_GONE)
 
 
-async def _told(_request: Request, error: Exception) -> Response:
-    """Answer what is wrong here and told in the log, such as keys that cannot be read."""
+async def _answer_own_error(_request: Request, error: Exception) -> Response:
+    """Log an error of this server, such as keys that cannot be read, and answer 500."""
     log.error("%s", " ".join(str(error).split()))
-    return error_response(Refusal(500, "The server cannot answer; its log says why.", type=SERVER))
+    return ApiError(500, "The server cannot answer; its log says why.", type=SERVER).response()
 
 
-async def _failed(request: Request, _error: Exception) -> Response:
-    """Answer what nobody foresaw; the server's log gets the exception itself."""
-    response = error_response(Refusal(500, "The server failed at this request.", type=SERVER))
+async def _answer_unexpected(request: Request, _error: Exception) -> Response:
+    """Answer 500 to an unexpected exception, which uvicorn logs."""
+    response = ApiError(500, "The server failed at this request.", type=SERVER).response()
     response.headers["x-request-id"] = request.state.request_id
     return response
+
+
+class RequestIds:
+    """Middleware that gives each request an id, and returns it in the header `x-request-id`.
+
+    A valid id that the client sent is used.
+
+    Args:
+        app: finds the id in `request.state.request_id`.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        given = dict(scope["headers"]).get(REQUEST_ID, b"")
+        is_valid = VALID_REQUEST_ID.fullmatch(given)
+        request_id = given if is_valid else b"req_" + secrets.token_hex(16).encode()
+        scope.setdefault("state", {})["request_id"] = request_id.decode()
+
+        async def send_with_id(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", ()), (REQUEST_ID, request_id)]
+            await send(message)
+
+        await self._app(scope, receive, send_with_id)
+
+
+class RequestLimit:
+    """Middleware that refuses requests while too many are in flight.
+
+    Args:
+        app: answers the others.
+        max_requests: in flight at a time.
+    """
+
+    def __init__(self, app: ASGIApp, max_requests: int) -> None:
+        self._app, self._max_requests = app, max_requests
+        self._in_flight = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, or refuse it."""
+        if scope["type"] != "http" or scope["path"] in UNLIMITED_PATHS:
+            await self._app(scope, receive, send)
+            return
+        if self._in_flight >= self._max_requests:
+            error = overloaded(
+                f"{self._max_requests} requests are under way, which is the most here."
+            )
+            await error.response()(scope, receive, send)
+            return
+        self._in_flight += 1
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            self._in_flight -= 1

@@ -1,4 +1,4 @@
-"""The client's side of a request: its body, whether it is still there, and what it is sent."""
+"""The client's connection: read its body, notice when it leaves, and stream events to it."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Coroutine
@@ -6,14 +6,14 @@ from contextlib import aclosing
 from typing import Any, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from millrace.serving.openai_api.error_response import Refusal
+from millrace.serving.openai_api.error_response import ApiError
 
 BODY_SECONDS = 20.0
 SEND_SECONDS = 30.0
-"""For which a client may take nothing of what it is sent."""
+"""How long a send may block while the client reads nothing."""
 CLIENT_GONE = 499
 """nginx's status of a request whose client has left; nobody reads it."""
 
@@ -21,35 +21,31 @@ Result = TypeVar("Result")
 
 
 class ClientGone(Exception):
-    """Nobody waits for the answer any more."""
+    """The client has disconnected."""
 
 
-async def body_of(request: Request, most: int) -> bytes:
-    """Read a body as far as it may go, and none of one that says itself that it is too large.
-
-    Args:
-        request: its body was not read yet.
-        most: bytes.
+async def read_body(request: Request, max_bytes: int) -> bytes:
+    """Read the body of a request, unless its Content-Length is already too large.
 
     Raises:
-        Refusal: 413 or 408.
+        ApiError: 413 or 408.
         ClientGone: the client left.
     """
-    too_large = Refusal(
-        413, f"The body is larger than {most} bytes, the most here.", code="request_too_large"
+    too_large = ApiError(
+        413, f"The body is larger than {max_bytes} bytes, the most here.", code="request_too_large"
     )
     length = request.headers.get("content-length", "")
-    if length.isdecimal() and int(length) > most:
+    if length.isdecimal() and int(length) > max_bytes:
         raise too_large
     body = bytearray()
     try:
         async with asyncio.timeout(BODY_SECONDS):
             async for chunk in request.stream():
                 body += chunk
-                if len(body) > most:
+                if len(body) > max_bytes:
                     raise too_large
     except TimeoutError:
-        raise Refusal(
+        raise ApiError(
             408, f"The body did not come within {BODY_SECONDS:g} s.", code="request_timeout"
         ) from None
     except ClientDisconnect:
@@ -57,18 +53,18 @@ async def body_of(request: Request, most: int) -> bytes:
     return bytes(body)
 
 
-async def while_connected(receive: Receive, work: Coroutine[Any, Any, Result]) -> Result:
-    """Do some work, and cancel it when the client leaves.
+async def run_while_connected(receive: Receive, work: Coroutine[Any, Any, Result]) -> Result:
+    """Run a coroutine, and cancel it when the client leaves.
 
     Args:
         receive: of ASGI; the body was read.
         work: awaited to its end, also when it is cancelled.
 
     Raises:
-        ClientGone: the client left before it was done.
+        ClientGone: the client left before the work was done.
     """
     task = asyncio.ensure_future(work)
-    gone = asyncio.ensure_future(_disconnected(receive))
+    gone = asyncio.ensure_future(_wait_for_disconnect(receive))
     try:
         await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
@@ -80,20 +76,15 @@ async def while_connected(receive: Receive, work: Coroutine[Any, Any, Result]) -
         await asyncio.gather(task, gone, return_exceptions=True)
 
 
-async def _disconnected(receive: Receive) -> None:
+async def _wait_for_disconnect(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
-def error_response(refusal: Refusal) -> JSONResponse:
-    """Return an error as a response."""
-    return JSONResponse(refusal.body(), refusal.status, refusal.headers())
-
-
 class EventStream(Response):
-    """Server-sent events, or an error's response if it comes before the first of them.
+    """Server-sent events, or the response of an error that is raised before the first event.
 
-    The client's leaving cancels the events, and closes them before the request ends.
+    When the client leaves, the events are cancelled and closed before the request ends.
 
     Args:
         events: whole, each with the empty line at its end.
@@ -109,7 +100,7 @@ class EventStream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the events."""
         try:
-            await while_connected(receive, self._respond(scope, receive, send))
+            await run_while_connected(receive, self._respond(scope, receive, send))
         except ClientGone:
             return
 
@@ -117,8 +108,8 @@ class EventStream(Response):
         async with aclosing(self._events) as events:
             try:
                 first = await anext(events)
-            except Refusal as refusal:
-                await error_response(refusal)(scope, receive, send)
+            except ApiError as error:
+                await error.response()(scope, receive, send)
                 return
             start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
             await send(start)

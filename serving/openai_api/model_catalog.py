@@ -1,7 +1,7 @@
-"""Which language models Triton serves now, asked again when what is known is old.
+"""Which language models Triton serves now, cached for a second.
 
-The repository's index would tell, but it is for those who may change what is served; the
-statistics are for everybody, and name every version that is ready.
+Triton's repository index needs the token of those who may change what is served. Its statistics
+need none, and name every version that is ready.
 """
 
 import asyncio
@@ -15,21 +15,21 @@ from tritonclient.grpc import service_pb2_grpc
 
 from millrace.models.common.errors import TransientError
 from millrace.models.common.installation import Endpoint
-from millrace.serving.triton.names import is_made_here
+from millrace.serving.triton.server_index import is_helper_model
 
 FRESH_SECONDS = 1.0
 CALL_SECONDS = 5.0
 NOT_READY = ("no available versions", "not at ready state")
-"""Triton's words of a model that it had, or is about to have."""
+"""Triton's words for a model that is known and has no version that is ready."""
 
 
 @dataclass(frozen=True)
-class Served:
-    """A language model that answers.
+class ServedModel:
+    """A language model that answers requests.
 
     Attributes:
-        name: the model.
-        version: that answers.
+        name: of the model.
+        version: the one that answers.
         since: whole seconds since the epoch, at which this process first saw the version.
     """
 
@@ -38,55 +38,55 @@ class Served:
     since: int
 
 
-Listing = Mapping[str, Served]
+ServedModels = Mapping[str, ServedModel]
 """The language models that answer, by name."""
 
 
-class Catalog:
+class ModelCatalog:
     """Asks one server; made and used in one event loop.
 
     Args:
         endpoint: the server.
-        clock: seconds that only grow.
+        clock: monotonic seconds.
         wall: seconds since the epoch.
     """
 
     def __init__(
         self, endpoint: Endpoint, clock: Callable[[], float], wall: Callable[[], float]
     ) -> None:
-        self._endpoint, self._clock, self._wall = endpoint, clock, wall
+        self._clock, self._wall = clock, wall
         self._channel = grpc.aio.insecure_channel(endpoint.grpc)
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
-        self._asking = asyncio.Lock()
-        self._asked_at = float("-inf")
-        self._listing: Listing = {}
-        self._kinds: dict[tuple[str, int], bool | None] = {}
+        self._fetching = asyncio.Lock()
+        self._fetched_at = float("-inf")
+        self._models: ServedModels = {}
+        self._is_language: dict[tuple[str, int], bool | None] = {}
 
     async def close(self) -> None:
         """Close the connection."""
         await self._channel.close()
 
-    async def listing(self, *, fresh: bool = False) -> Listing:
-        """Return what there is, as of a second ago at most.
+    async def list_models(self, *, fresh: bool = False) -> ServedModels:
+        """Return the models, at most a second old.
 
         Args:
-            fresh: as of now.
+            fresh: ask the server even if the cache is new.
 
         Raises:
             TransientError: the server does not answer.
         """
         begun = self._clock()
-        async with self._asking:
-            # whoever waited for the lock takes what was asked meanwhile
+        async with self._fetching:
+            # whoever waited for the lock takes what was fetched meanwhile
             oldest = begun if fresh else begun - FRESH_SECONDS
-            if self._asked_at < oldest:
+            if self._fetched_at < oldest:
                 now = self._clock()
-                self._listing = await self._ask()
-                self._asked_at = now
-        return self._listing
+                self._models = await self._fetch_models()
+                self._fetched_at = now
+        return self._models
 
-    async def is_away(self, name: str) -> bool:
-        """Tell whether Triton knows a model of this name of which no version is ready."""
+    async def is_unavailable(self, name: str) -> bool:
+        """Whether Triton knows a model of this name and no version of it is ready."""
         try:
             request = pb.ModelConfigRequest(name=name)
             await self._stub.ModelConfig(request, timeout=CALL_SECONDS)
@@ -94,7 +94,7 @@ class Catalog:
             return any(words in (error.details() or "") for words in NOT_READY)
         return False
 
-    async def _ask(self) -> Listing:
+    async def _fetch_models(self) -> ServedModels:
         try:
             request = pb.ModelStatisticsRequest()
             answer = await self._stub.ModelStatistics(request, timeout=CALL_SECONDS)
@@ -102,19 +102,19 @@ class Catalog:
             raise TransientError(
                 "the models cannot be listed", seen=error.details(), hint="start: millrace up"
             ) from error
-        live = live_versions((each.name, int(each.version)) for each in answer.model_stats)
-        self._kinds = {each: await self._is_language(*each) for each in live.items()}
-        return {n: self._served(n, v) for n, v in live.items() if self._kinds[n, v]}
+        live = select_live_versions((each.name, int(each.version)) for each in answer.model_stats)
+        self._is_language = {each: await self._check_language(*each) for each in live.items()}
+        return {n: self._served_model(n, v) for n, v in live.items() if self._is_language[n, v]}
 
-    def _served(self, name: str, version: int) -> Served:
-        before = self._listing.get(name)
+    def _served_model(self, name: str, version: int) -> ServedModel:
+        before = self._models.get(name)
         if before is not None and before.version == version:
             return before
-        return Served(name, version, int(self._wall()))
+        return ServedModel(name, version, int(self._wall()))
 
-    async def _is_language(self, name: str, version: int) -> bool | None:
-        """Tell whether it is one; None if the version has gone meanwhile."""
-        known = self._kinds.get((name, version))
+    async def _check_language(self, name: str, version: int) -> bool | None:
+        """Return whether a version is of a language model; None if it has gone meanwhile."""
+        known = self._is_language.get((name, version))
         if known is not None:
             return known
         request = pb.ModelConfigRequest(name=name, version=str(version))
@@ -122,21 +122,21 @@ class Catalog:
             answer = await self._stub.ModelConfig(request, timeout=CALL_SECONDS)
         except grpc.RpcError:
             return None
-        return is_language(answer.config)
+        return is_language_model(answer.config)
 
 
-def is_language(config: Any) -> bool:
-    """Tell whether a model takes a text and streams one, as Triton's vLLM backend does."""
+def is_language_model(config: Any) -> bool:
+    """Whether a model takes a text and streams one, with the tensors of Triton's vLLM backend."""
     inputs = {each.name for each in config.input}
     outputs = {each.name for each in config.output}
     streams = config.model_transaction_policy.decoupled
     return streams and "text_input" in inputs and "text_output" in outputs
 
 
-def live_versions(ready: Iterable[tuple[str, int]]) -> dict[str, int]:
-    """Return the version of each model that answers: the highest that is ready.
+def select_live_versions(ready: Iterable[tuple[str, int]]) -> dict[str, int]:
+    """Return the live version of each model: the highest that is ready.
 
     Args:
         ready: names and versions.
     """
-    return {name: version for name, version in sorted(ready) if not is_made_here(name)}
+    return {name: version for name, version in sorted(ready) if not is_helper_model(name)}

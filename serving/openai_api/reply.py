@@ -1,28 +1,28 @@
-"""Pieces of answers to OpenAI's objects: whole, or streamed in the order in which they come."""
+"""OpenAI's response objects, from the pieces of the answers: whole, or as chunks of a stream."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
-from millrace.serving.openai_api.request_body import Ask
+from millrace.serving.openai_api.request_body import TextRequest
 from millrace.serving.triton.language.stream_request import Piece
 
-ENDS = frozenset({"stop", "length"})
-"""Why an answer may have ended that is whole."""
+COMPLETE = frozenset({"stop", "length"})
+"""The finish reasons of a complete answer."""
 
 Json = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Heard:
+class PromptPiece:
     """A piece of the answers to one prompt.
 
     Attributes:
-        prompt: its index in the request.
+        prompt: the index of the prompt in the request.
         version: of the model that answers.
-        piece: what came.
+        piece: what the model sent.
     """
 
     prompt: int
@@ -32,15 +32,15 @@ class Heard:
 
 @dataclass
 class Usage:
-    """Tokens of a request; a prompt counts once, whatever its answers."""
+    """Tokens of a request; a prompt counts once, however many answers it has."""
 
     inputs: dict[int, int] = field(default_factory=dict)
     output_tokens: int = 0
 
-    def hear(self, heard: Heard) -> None:
-        """Count a piece."""
-        self.inputs[heard.prompt] = heard.piece.input_tokens
-        self.output_tokens += sum(heard.piece.output_tokens)
+    def count_piece(self, piece: PromptPiece) -> None:
+        """Count the tokens of a piece."""
+        self.inputs[piece.prompt] = piece.piece.input_tokens
+        self.output_tokens += sum(piece.piece.output_tokens)
 
     @property
     def input_tokens(self) -> int:
@@ -58,72 +58,70 @@ class Usage:
 
 @dataclass(frozen=True)
 class Reply:
-    """What every object of one answer has alike.
+    """Builds the response objects of one request.
 
     Attributes:
-        ask: what was asked.
-        id: of the answer.
+        request: what the client asks for.
+        id: of the response.
         created: whole seconds since the epoch.
     """
 
-    ask: Ask
+    request: TextRequest
     id: str
     created: int
 
-    def whole(self, heard: Sequence[Heard], usage: Usage) -> Json:
-        """Return the answer that is not streamed."""
-        make = _chat_choice if self.ask.is_chat else _completion_choice
-        choices = [
-            make(index, text, reason) for index, (text, reason) in _answers(self.ask, heard).items()
-        ]
-        kind = "chat.completion" if self.ask.is_chat else "text_completion"
-        versions = sorted({each.version for each in heard})
+    def build_response(self, pieces: Sequence[PromptPiece], usage: Usage) -> Json:
+        """Return the response of a request that is not streamed."""
+        is_chat = self.request.is_chat
+        build_choice = _chat_choice if is_chat else _completion_choice
+        answers = _join_answers(self.request, pieces).items()
+        versions = sorted({each.version for each in pieces})
         return {
-            **self._head(kind, versions),
-            "choices": choices,
+            **self._head("chat.completion" if is_chat else "text_completion", versions),
+            "choices": [build_choice(index, text, reason) for index, (text, reason) in answers],
             "usage": usage.as_json(),
         }
 
-    def opening(self, heard: Heard) -> list[Json]:
-        """Return the chunks that say who speaks, before the first text of a chat's answers."""
-        if not self.ask.is_chat:
+    def build_first_chunks(self, piece: PromptPiece) -> list[Json]:
+        """Return the chunks before a chat's first text, which name the role; none otherwise."""
+        if not self.request.is_chat:
             return []
         delta = {"role": "assistant", "content": ""}
         return [
-            self._chunk(heard.version, _delta(index, delta, None)) for index in range(self.ask.n)
+            self._chunk(piece.version, _delta(index, delta, None))
+            for index in range(self.request.n)
         ]
 
-    def chunks(self, heard: Heard) -> list[Json]:
+    def build_chunks(self, prompt_piece: PromptPiece) -> list[Json]:
         """Return the chunks of a piece: one for each answer that it has something of."""
-        piece, first = heard.piece, heard.prompt * self.ask.n
-        found = []
+        piece, version = prompt_piece.piece, prompt_piece.version
+        first = prompt_piece.prompt * self.request.n
+        choices = []
         for index, (text, reason) in enumerate(
             zip(piece.texts, piece.finish_reasons, strict=True), first
         ):
-            if not text and not reason:
-                continue
-            if not self.ask.is_chat:
-                choice = _completion_choice(index, text, reason or None)
-                found.append(self._chunk(heard.version, choice))
+            if not self.request.is_chat:
+                if text or reason:
+                    choices.append(_completion_choice(index, text, reason or None))
                 continue
             if text:
-                found.append(self._chunk(heard.version, _delta(index, {"content": text}, None)))
+                choices.append(_delta(index, {"content": text}, None))
             if reason:
-                found.append(self._chunk(heard.version, _delta(index, {}, reason)))
-        return found
+                choices.append(_delta(index, {}, reason))
+        return [self._chunk(version, choice) for choice in choices]
 
-    def closing(self, versions: Sequence[int], usage: Usage) -> list[Json]:
-        """Return the chunk with the usage, if it is wanted."""
-        if not self.ask.include_usage:
+    def build_last_chunks(self, versions: Sequence[int], usage: Usage) -> list[Json]:
+        """Return the chunk with the usage, if the request asks for it."""
+        if not self.request.include_usage:
             return []
         return [{**self._head(self._chunk_kind, versions), "choices": [], "usage": usage.as_json()}]
 
     @property
     def _chunk_kind(self) -> str:
-        return "chat.completion.chunk" if self.ask.is_chat else "text_completion"
+        return "chat.completion.chunk" if self.request.is_chat else "text_completion"
 
     def _chunk(self, version: int, choice: Json) -> Json:
-        usage = {"usage": None} if self.ask.include_usage else {}
+        usage = {"usage": None} if self.request.include_usage else {}
         return {**self._head(self._chunk_kind, [version]), "choices": [choice], **usage}
 
     def _head(self, kind: str, versions: Sequence[int]) -> Json:
@@ -131,28 +129,30 @@ class Reply:
             "id": self.id,
             "object": kind,
             "created": self.created,
-            "model": self.ask.model,
-            "system_fingerprint": fingerprint(self.ask.model, versions),
+            "model": self.request.model,
+            "system_fingerprint": fingerprint(self.request.model, versions),
         }
 
 
 def fingerprint(model: str, versions: Sequence[int]) -> str:
-    """Return a name for what answers: the model and its version, or those of several prompts."""
+    """Return the `system_fingerprint`: MODEL@VERSION, of each version that answers."""
     return ",".join(f"{model}@{version}" for version in versions)
 
 
 def is_cut_off(piece: Piece) -> bool:
-    """Tell whether the server gave an answer up before its end."""
-    return any(reason and reason not in ENDS for reason in piece.finish_reasons)
+    """Whether the server gave up an answer before its end."""
+    return any(reason and reason not in COMPLETE for reason in piece.finish_reasons)
 
 
-def _answers(ask: Ask, heard: Sequence[Heard]) -> Mapping[int, tuple[str, str]]:
-    """Return text and reason of each answer by its index, ascending."""
-    texts: dict[int, list[str]] = {index: [] for index in range(ask.n * len(ask.prompts))}
+def _join_answers(
+    request: TextRequest, pieces: Sequence[PromptPiece]
+) -> Mapping[int, tuple[str, str]]:
+    """Return text and finish reason of each answer by its index, ascending."""
+    texts: dict[int, list[str]] = {index: [] for index in range(request.n * len(request.prompts))}
     reasons = dict.fromkeys(texts, "")
-    for each in heard:
+    for each in pieces:
         parts = zip(each.piece.texts, each.piece.finish_reasons, strict=True)
-        for index, (text, reason) in enumerate(parts, each.prompt * ask.n):
+        for index, (text, reason) in enumerate(parts, each.prompt * request.n):
             texts[index].append(text)
             reasons[index] = reason or reasons[index]
     return {index: ("".join(parts), reasons[index]) for index, parts in texts.items()}
@@ -176,42 +176,30 @@ def _delta(index: int, delta: Json, reason: str | None) -> Json:
 
 
 Item = TypeVar("Item")
-AHEAD = 16
-"""Items that are taken before somebody wants them."""
+QUEUE_SIZE = 16
+"""Items of all streams that wait to be taken."""
 
 
-@dataclass(frozen=True)
-class _End:
-    """The end of a stream: by an error, or as it should."""
-
-    error: Exception | None = None
-
-
-@dataclass(frozen=True)
-class _Got(Generic[Item]):
-    """An item of a stream."""
-
-    item: Item
-
-
-async def merged(streams: Sequence[AsyncGenerator[Item, None]]) -> AsyncGenerator[Item, None]:
-    """Yield the items of all streams; the first error ends all.
+async def merge_streams(
+    streams: Sequence[AsyncGenerator[Item, None]],
+) -> AsyncGenerator[Item, None]:
+    """Yield the items of all streams as they come; the first error ends all.
 
     Args:
-        streams: closed in the end, however it comes.
+        streams: closed in the end, however it comes. No item is None or an exception.
     """
-    queue: asyncio.Queue[_Got[Item] | _End] = asyncio.Queue(AHEAD)
+    queue: asyncio.Queue[Item | Exception | None] = asyncio.Queue(QUEUE_SIZE)
     tasks = [asyncio.create_task(_pump(stream, queue)) for stream in streams]
     try:
         open_streams = len(tasks)
         while open_streams:
-            match await queue.get():
-                case _Got(item):
-                    yield item
-                case _End(error=Exception() as error):
-                    raise error
-                case _End():
-                    open_streams -= 1
+            item = await queue.get()
+            if isinstance(item, Exception):
+                raise item
+            if item is None:
+                open_streams -= 1
+            else:
+                yield item
     finally:
         for task in tasks:
             task.cancel()
@@ -219,13 +207,14 @@ async def merged(streams: Sequence[AsyncGenerator[Item, None]]) -> AsyncGenerato
 
 
 async def _pump(
-    stream: AsyncGenerator[Item, None], queue: "asyncio.Queue[_Got[Item] | _End]"
+    stream: AsyncGenerator[Item, None], queue: "asyncio.Queue[Item | Exception | None]"
 ) -> None:
+    """Put the items of a stream into a queue, and at its end None or its error."""
     try:
         async with aclosing(stream):
             async for item in stream:
-                await queue.put(_Got(item))
+                await queue.put(item)
     except Exception as error:  # it is raised where the items are taken
-        await queue.put(_End(error))
+        await queue.put(error)
     else:
-        await queue.put(_End())
+        await queue.put(None)

@@ -1,8 +1,9 @@
 """The fields of a request's body, with their types and bounds.
 
 Names and bounds are those of OpenAI's API reference (completions, chat completions); `top_k`,
-`repetition_penalty`, `min_tokens` and `ignore_eos` are vLLM's. What is known there and not served
-here is named below, with the values that change nothing: these are taken, any other is refused.
+`repetition_penalty`, `min_tokens` and `ignore_eos` are vLLM's. OpenAI's parameters that are not
+supported here are listed below with their neutral values, which are accepted; all others are
+refused.
 """
 
 from collections.abc import Mapping
@@ -10,27 +11,27 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-MOST_ANSWERS = 128
-MOST_PROMPTS = 64
-WHOLE = 2**31 - 1
-SEEDS = 2**63
+MAX_ANSWERS = 128
+MAX_PROMPTS = 64
+MAX_INT32 = 2**31 - 1
+SEED_SPACE = 2**63
 
 IGNORED = (
     *("user", "metadata", "safety_identifier"),
     *("prompt_cache_key", "prompt_cache_retention", "prompt_cache_options"),
 )
-"""They change no answer."""
+"""Accepted with any value: they change no answer."""
 
-_OF_BOTH: Mapping[str, tuple[object, ...]] = {"logit_bias": (None, {})}
-OF_COMPLETIONS: Mapping[str, tuple[object, ...]] = {
-    **_OF_BOTH,
+_NEUTRAL: Mapping[str, tuple[object, ...]] = {"logit_bias": (None, {})}
+NEUTRAL_FOR_COMPLETIONS: Mapping[str, tuple[object, ...]] = {
+    **_NEUTRAL,
     "best_of": (None, 1),
     "echo": (None, False),
     "logprobs": (None,),
     "suffix": (None, ""),
 }
-OF_CHATS: Mapping[str, tuple[object, ...]] = {
-    **_OF_BOTH,
+NEUTRAL_FOR_CHATS: Mapping[str, tuple[object, ...]] = {
+    **_NEUTRAL,
     "audio": (None,),
     "function_call": (None, "none", "auto"),
     "functions": (None, []),
@@ -50,7 +51,7 @@ OF_CHATS: Mapping[str, tuple[object, ...]] = {
     "web_search_options": (None,),
 }
 
-Positive = Annotated[int, Field(ge=1, le=WHOLE)]
+Positive = Annotated[int, Field(ge=1, le=MAX_INT32)]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
 
 
@@ -59,33 +60,33 @@ class _Fields(BaseModel):
 
 
 class StreamOptions(_Fields):
-    """What a stream has beside the answer."""
+    """What a stream holds beside the answer."""
 
     include_usage: bool | None = None
     include_obfuscation: Literal[False] | None = None
 
 
-class Common(_Fields):
+class RequestFields(_Fields):
     """The fields of both kinds of request."""
 
     model: Annotated[str, Field(min_length=1, max_length=256)]
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    n: Annotated[int, Field(ge=1, le=MOST_ANSWERS)] | None = None
+    n: Annotated[int, Field(ge=1, le=MAX_ANSWERS)] | None = None
     stop: str | list[str] | None = None
-    seed: Annotated[int, Field(ge=-SEEDS, lt=SEEDS)] | None = None
+    seed: Annotated[int, Field(ge=-SEED_SPACE, lt=SEED_SPACE)] | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
     max_tokens: Positive | None = None
-    top_k: Annotated[int, Field(ge=-1, le=WHOLE)] | None = None
+    top_k: Annotated[int, Field(ge=-1, le=MAX_INT32)] | None = None
     repetition_penalty: Annotated[float, Field(gt=0)] | None = None
-    min_tokens: Annotated[int, Field(ge=0, le=WHOLE)] | None = None
+    min_tokens: Annotated[int, Field(ge=0, le=MAX_INT32)] | None = None
     ignore_eos: bool | None = None
 
 
-class CompletionFields(Common):
+class CompletionFields(RequestFields):
     """The body of a completion."""
 
     prompt: Any
@@ -99,7 +100,7 @@ class TextPart(_Fields):
 
 
 class Message(_Fields):
-    """A message of a chat; what it leaves empty, such as `tool_calls`, is not there."""
+    """A message of a chat; empty fields, such as `tool_calls`, are dropped."""
 
     role: Literal["system", "developer", "user", "assistant"]
     content: str | list[TextPart]
@@ -114,7 +115,7 @@ class Message(_Fields):
         return {key: each for key, each in values.items() if key == "content" or each not in empty}
 
 
-class ChatFields(Common):
+class ChatFields(RequestFields):
     """The body of a chat completion."""
 
     messages: Annotated[list[Message], Field(min_length=1)]

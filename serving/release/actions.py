@@ -1,11 +1,10 @@
-"""What a release can do to the model repository, the servers, the registry and its own table.
+"""The actions of a release on the model repository, the servers, the registry and its own table.
 
-`millrace.serving.release.plan` returns them in order, `millrace.serving.release.reconcile` carries
+`millrace.serving.release.plan` returns them in order, and `millrace.serving.release.apply` carries
 them out.
 """
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from millrace.models.common.installation import Endpoint
@@ -16,155 +15,129 @@ from millrace.serving.rollout.rollout import Split
 
 
 @dataclass(frozen=True)
-class Stage:
-    """Fetch a version, check its digest, and publish its folder in the model repository."""
+class Action:
+    """One action on a model."""
 
     model: str
+
+
+@dataclass(frozen=True)
+class VersionAction(Action):
+    """One action on a version of a model."""
+
     version: int
 
 
 @dataclass(frozen=True)
-class Verify:
-    """Check a version against what its pipeline requires of a champion."""
+class Stage(VersionAction):
+    """Fetch a version, check its digest, and publish its folder in the model repository."""
 
-    model: str
-    version: int
+
+@dataclass(frozen=True)
+class Verify(VersionAction):
+    """Check a version against its pipeline's requirements of a champion."""
+
     previous: int | None
 
 
 @dataclass(frozen=True)
-class Validate:
-    """Load a version where no client reaches it, and compare its answers with its certificate."""
+class Validate(VersionAction):
+    """Load a version under a name that no client knows, and compare it with its certificate."""
 
-    model: str
-    version: int
     endpoint: Endpoint
 
 
 @dataclass(frozen=True)
-class Switch:
+class Switch(VersionAction):
     """Make `version` the one that answers requests which name none.
 
     Attributes:
         model: the model.
-        version: the version wanted.
+        version: the new live version.
         endpoint: the replica.
         keep: versions to keep loaded beside it, all of them lower.
         previous: the version that answers now, or None.
-        anew: whether to load it even if the server thinks that it has it.
+        force_reload: whether to load it even if it is loaded by the server's index.
     """
 
-    model: str
-    version: int
     endpoint: Endpoint
     keep: tuple[int, ...] = ()
     previous: int | None = None
-    anew: bool = False
+    force_reload: bool = False
 
 
 @dataclass(frozen=True)
-class StartSplit:
-    """Let the splitter share requests out between the live version and another.
+class StartSplit(VersionAction):
+    """Split the requests between the live version and another.
 
     Attributes:
         model: the model.
-        version: the version on trial.
-        split: the step.
+        version: the candidate.
+        split: the step of the rollout.
         endpoint: the replica.
-        anew: whether to load both versions even if the server thinks that it has them.
+        force_reload: whether to load both versions even if they are loaded by the server's index.
     """
 
-    model: str
-    version: int
     split: Split
     endpoint: Endpoint
-    anew: bool = False
+    force_reload: bool = False
 
 
 @dataclass(frozen=True)
-class StopSplit:
-    """Unload what the splitter called, on a replica that serves a version directly again."""
+class StopSplit(Action):
+    """Unload the arms of a split, on a replica that serves a version directly again."""
 
-    model: str
     endpoint: Endpoint
 
 
 @dataclass(frozen=True)
-class Unload:
+class Unload(Action):
     """Stop serving a model on a replica."""
 
-    model: str
     endpoint: Endpoint
     previous: int
 
 
 @dataclass(frozen=True)
-class CleanUp:
-    """Remove what an interrupted trial or a rollout left: on replicas, and its folder on disk.
+class CleanUp(Action):
+    """Remove a helper model that an interrupted trial or a rollout left.
 
     Attributes:
-        model: the model that was tried.
-        name: under which it was.
+        model: the model that it belongs to.
+        name: of the helper model.
         endpoints: the replicas that have it loaded.
     """
 
-    model: str
     name: str
     endpoints: tuple[Endpoint, ...] = ()
 
 
 @dataclass(frozen=True)
-class Record:
-    """Write an event into the release table."""
+class Record(Action):
+    """Append an event to the release table."""
 
-    model: str
     kind: Kind
-    wish: DesiredVersion
+    desired: DesiredVersion
     previous: int | None = None
     reason: str = ""
 
 
 @dataclass(frozen=True)
-class Retire:
-    """Remove a version from the model repository that no replica has loaded."""
-
-    model: str
-    version: int
+class Retire(VersionAction):
+    """Remove a version that no replica has loaded from the model repository."""
 
 
 @dataclass(frozen=True)
-class Tag:
-    """Write what is real into the registry: these tags of a version; None removes one."""
+class Tag(VersionAction):
+    """Set tags of a version in the registry; None removes one."""
 
-    model: str
-    version: int
     tags: Tags
 
 
-Action = (
-    Stage
-    | Verify
-    | Validate
-    | Switch
-    | StartSplit
-    | StopSplit
-    | Unload
-    | CleanUp
-    | Record
-    | Retire
-    | Tag
-)
-
-
-def of_model(actions: Sequence[Action], model: str) -> tuple[Action, ...]:
-    """Return the actions of one model."""
-    return tuple(action for action in actions if action.model == model)
-
-
-def in_words(action: Action) -> str:
-    """Return an action in a few words, the same for the same thing to do."""
-    version = getattr(action, "version", None)
+def describe_action(action: Action) -> str:
+    """Return an action in a few words, which are the same for an equal action."""
     step = f"{action.split.weight_percent:g}%" if isinstance(action, StartSplit) else None
+    version = f"version {action.version}" if isinstance(action, VersionAction) else None
     verb = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", type(action).__name__).lower()
-    words = (verb, action.model, version and f"version {version}", step)
+    words = (verb, action.model, version, step)
     return one_line(" ".join(word for word in words if word))

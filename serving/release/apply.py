@@ -1,8 +1,8 @@
-"""One release of one model: a plan is carried out, action by action.
+"""Carry out the plan of one model's release, action by action.
 
-`millrace.serving.release.plan` decides; here are the effects. Triton passes no change on to another
-replica, so each one is told. Whatever stops this in the middle, the next release begins from what
-it finds.
+`millrace.serving.release.plan` decides, and this file has the effects. Triton replicas do not share
+changes, so each one gets its own. If a release is interrupted, the next one continues from the
+state that it observes.
 """
 
 import logging
@@ -31,305 +31,293 @@ from millrace.serving.release.actions import (
     Unload,
     Validate,
     Verify,
-    in_words,
+    describe_action,
 )
-from millrace.serving.release.cluster_state import ClusterState
+from millrace.serving.release.cluster_state import ClusterState, Replica
 from millrace.serving.release.observe import Observer
-from millrace.serving.release.outcome import Outcome, outcome_of, refusal, sentence
+from millrace.serving.release.outcome import Outcome, build_outcome, refused_error, summarize_error
 from millrace.serving.release.plan import plan
 from millrace.serving.release.release_state import DesiredVersion, Kind, Release
 from millrace.serving.release.trial import require_backend
 from millrace.serving.rollout import splitting
 from millrace.serving.triton.client import TritonClient
-from millrace.serving.triton.server_index import live_version
 
 log = logging.getLogger("millrace")
 
 MAX_ROUNDS = 12
-"""A refusal that is tried again takes six: it is withdrawn, staged, proved, recorded, what served
-before is loaded, and tags are set.
+"""A refused version that is tried again takes six: it is withdrawn, staged, validated and recorded,
+the version that served before is loaded, and tags are set.
 """
 
 
 @dataclass(frozen=True)
 class Request:
-    """Who wants a release, and how.
+    """The request for a release.
 
     Attributes:
-        asked_by: who or what asked for it, for the release table.
+        asked_by: who or what requested it, for the release table.
         link: where to read more about it.
-        again_from: refusals before this moment are tried again; None keeps to them.
+        retry_refused_before: refusals before this moment are tried again; None retries none.
     """
 
     asked_by: str
     link: str = ""
-    again_from: datetime | None = None
+    retry_refused_before: datetime | None = None
 
 
 class ModelRelease:
-    """What a release of one model last saw, did and could not do.
-
-    Only one may be at work on a model at a time.
+    """One release of one model; only one may run for a model at a time.
 
     Args:
         model: the model.
-        observer: looks at everything.
-        request: who asks, and how.
-        stop: tells to begin nothing more.
+        observer: observes the state.
+        request: for the release.
+        stop: once it is set, no further action begins.
     """
 
     def __init__(self, model: str, observer: Observer, request: Request, stop: Event) -> None:
         self.model, self.request = model, request
-        self.world = _seen(observer, model)
+        self.cluster = _observe(observer, model)
         self._observer, self._stop = observer, stop
-        self._desk, self._ledger = observer.desk, observer.ledger
+        self._registry, self._ledger = observer.registry, observer.ledger
         self._repository = observer.repository
-        self._asked_for = self.world.wishes.get(model)
+        self._desired_at_start = self._desired
         self._began = time.perf_counter()
         self._failure: MillraceError | None = None
         self._refusal: MillraceError | None = None
         self._recorded = False
-        self._unswept: set[str] = set()
-        self._measured: dict[int, Mapping[str, object]] = {}
-        self._changes: dict[Endpoint, Outcome] = {}
+        self._failed_cleanups: set[str] = set()
+        self._evidence_by_version: dict[int, Mapping[str, object]] = {}
+        self._changes: dict[Endpoint, tuple[int | None, float]] = {}
+
+    @property
+    def _desired(self) -> DesiredVersion | None:
+        """The version that the alias pointed to when the cluster was last observed."""
+        return self.cluster.desired_versions.get(self.model)
 
     def carry_out(self) -> None:
-        """Plan, do and look again, until nothing is left to do or a fault leaves it to the next."""
+        """Plan, act and observe again, until nothing is due or an error ends it."""
         for _ in range(MAX_ROUNDS):
-            actions = self._due()
+            actions = self._plan()
             if not actions or self._failure or self._stop.is_set():
                 return
-            self._do_all(actions)
+            self._run_actions(actions)
             try:
-                self.world = _seen(self._observer, self.model)
-            except MillraceError as error:  # what was done is told all the same
+                self.cluster = _observe(self._observer, self.model)
+            except MillraceError as error:  # the changes so far are still reported
                 self._failure = self._failure or error
                 return
-        if actions := self._due():
+        if actions := self._plan():
             self._failure = self._failure or WorkError(
-                f"the release of {self.model} comes to no rest",
-                seen=f"after {MAX_ROUNDS} rounds there is still: {in_words(actions[0])}",
-                hint="see Triton's log; the next release goes on",
+                f"the release of {self.model} did not converge",
+                seen=f"after {MAX_ROUNDS} rounds this is still due: {describe_action(actions[0])}",
+                hint="see Triton's log; the next release continues",
             )
 
     def outcomes(self) -> tuple[Outcome, ...]:
-        """Return what became of it on every replica; nothing where nobody wants it any more."""
-        error = self._failure or self._refusal or self.world.registry_away
-        if self.model not in self.world.wishes and not self._changes and error is None:
+        """Return the outcome on each replica; none if the model is neither desired nor changed."""
+        error = self._failure or self._refusal or self.cluster.registry_error
+        if self.model not in self.cluster.desired_versions and not self._changes and error is None:
             return ()
-        found = (
-            outcome_of(self.world, self.model, replica, error, told_now=self._recorded)
-            for replica in self.world.replicas
-        )
-        return tuple(self._with_change(outcome) for outcome in found)
+        return tuple(self._build_outcome(replica, error) for replica in self.cluster.replicas)
 
-    def _with_change(self, outcome: Outcome) -> Outcome:
-        done = self._changes.get(outcome.endpoint)
-        if done is None:
+    def _build_outcome(self, replica: Replica, error: MillraceError | None) -> Outcome:
+        outcome = build_outcome(self.cluster, self.model, replica, error, is_new=self._recorded)
+        if replica.endpoint not in self._changes:
             return outcome
-        return replace(done, version=outcome.version, error=outcome.error, known=outcome.known)
+        previous, seconds = self._changes[replica.endpoint]
+        return replace(outcome, previous=previous, changed=True, seconds=seconds)
 
-    def _due(self) -> list[Action]:
+    def _plan(self) -> list[Action]:
         return [
             action
-            for action in plan(self.world)
-            if not (isinstance(action, CleanUp) and action.name in self._unswept)
+            for action in plan(self.cluster)
+            if not (isinstance(action, CleanUp) and action.name in self._failed_cleanups)
         ]
 
-    def _do_all(self, actions: Sequence[Action]) -> None:
-        """Do what was planned; a fault ends it."""
+    def _run_actions(self, actions: Sequence[Action]) -> None:
+        """Run the planned actions until one fails."""
         for action in actions:
             if self._stop.is_set():
                 return
             try:
-                self._do(action)
-                if isinstance(action, Validate) and not self._is_still_wanted():
-                    return  # that took a while
+                self._run(action)
+                if isinstance(action, Validate) and not self._is_still_desired():
+                    return  # the alias may have moved during the trial
             except (MillraceError, OSError) as raised:
-                error = raised if isinstance(raised, MillraceError) else _local(action, raised)
+                error = raised if isinstance(raised, MillraceError) else _disk_error(action, raised)
                 if not isinstance(action, CleanUp):
-                    self._take(action, error)
+                    self._handle_error(action, error)
                     return
-                self._unswept.add(action.name)  # the next release sweeps again
+                self._failed_cleanups.add(action.name)  # the next release tries again
                 log.warning("%s is left behind: %s", action.name, error.what)
 
-    def _take(self, action: Action, error: MillraceError) -> None:
-        """Remember a refusal in the table; anything else is told, and tried again next time."""
-        standing = self.world.standing(self.model)
-        wish = action.wish if isinstance(action, Record) else self.world.wishes.get(self.model)
-        judged = isinstance(action, Stage | Verify | Validate | StartSplit | Switch | Record)
-        passing = error.transient or is_of_the_disk(error)
-        if passing or not judged or not wish or standing.is_live(wish):
+    def _handle_error(self, action: Action, error: MillraceError) -> None:
+        """Record the refusal of a version; the next release retries after any other error."""
+        state, desired = self.cluster.state(self.model), self._desired
+        if isinstance(action, Record):
+            desired = action.desired
+        can_refuse = isinstance(action, Stage | Verify | Validate | StartSplit | Switch | Record)
+        is_transient = error.transient or is_of_the_disk(error)
+        if is_transient or not can_refuse or not desired or state.is_live(desired):
             self._failure = error
             return
-        self._refusal = refusal(self.model, wish.version, sentence(error))
-        self._append("refused", wish, sentence(error))
+        self._refusal = refused_error(self.model, desired.version, summarize_error(error))
+        self._append("refused", desired, summarize_error(error))
 
     @singledispatchmethod
-    def _do(self, action: Action) -> None:
-        """Carry one action out."""
+    def _run(self, action: Action) -> None:
+        """Run one action."""
         raise TypeError(f"{type(action).__name__} is no action")
 
-    @_do.register
+    @_run.register
     def _(self, action: Stage) -> None:
-        artifact = self._desk.fetch(action.model, action.version)
-        for replica in self.world.reachable:
+        artifact = self._registry.fetch(action.model, action.version)
+        for replica in self.cluster.reachable:
             with TritonClient(replica.endpoint) as client:
                 require_backend(artifact, client)
         self._repository.stage(action.model, action.version, artifact)
 
-    @_do.register
+    @_run.register
     def _(self, action: Verify) -> None:
-        self._desk.verify(action.model, action.version, action.previous)
+        self._registry.verify(action.model, action.version, action.previous)
 
-    @_do.register
+    @_run.register
     def _(self, action: StartSplit) -> None:
         with TritonClient(action.endpoint) as client:
-            self._make_whole(action.model, action.split.champion, action.split.candidate)
-            splitting.start_split(action.split, self._repository, client, anew=action.anew)
+            self._restage_damaged(action.model, action.split.champion, action.split.candidate)
+            splitting.start_split(action.split, self._repository, client, anew=action.force_reload)
 
-    @_do.register
+    @_run.register
     def _(self, action: StopSplit) -> None:
         with TritonClient(action.endpoint) as client:
             splitting.stop_split(action.model, client)
 
-    @_do.register
+    @_run.register
     def _(self, action: Retire) -> None:
         self._repository.remove(action.model, action.version)
 
-    @_do.register
+    @_run.register
     def _(self, action: Tag) -> None:
-        self._desk.write(action.model, action.version, action.tags)
+        self._registry.write_tags(action.model, action.version, action.tags)
 
-    @_do.register
+    @_run.register
     def _(self, action: Validate) -> None:
-        expected = self._desk.expected(action.model, action.version)
+        check = self._registry.version_check(action.model, action.version)
         artifact = self._repository.artifact(action.model, action.version)
-        expected.try_alone(artifact)
+        check.smoke_test(artifact)
         # two trials at a time would slow each other down
         with self._repository.probing(), TritonClient(action.endpoint) as client:
-            evidence = trial.try_on_replica(
-                action.model,
-                action.version,
-                self._repository,
-                client,
-                expected,
+            result = trial.validate_on_replica(
+                action.model, action.version, self._repository, client, check
             )
-        draft = str(artifact.draft) if artifact.draft else ""
-        told = {"draft": draft, "caution": expected.caution}
-        known = {name: value for name, value in told.items() if value}
-        self._measured[action.version] = asdict(evidence) | known
+        evidence: dict[str, object] = asdict(result)
+        if artifact.draft:
+            evidence["draft"] = str(artifact.draft)
+        if check.caution:
+            evidence["caution"] = check.caution
+        self._evidence_by_version[action.version] = evidence
 
-    @_do.register
+    @_run.register
     def _(self, action: Switch) -> None:
-        self._make_whole(action.model, action.version, *action.keep)
-        with TritonClient(action.endpoint) as client, self._noted(action):
+        self._restage_damaged(action.model, action.version, *action.keep)
+        with TritonClient(action.endpoint) as client, self._record_change(action):
             load_version.load(action, self._repository, client)
 
-    @_do.register
+    @_run.register
     def _(self, action: Unload) -> None:
-        with TritonClient(action.endpoint) as client, self._noted(action):
+        with TritonClient(action.endpoint) as client, self._record_change(action):
             load_version.unload(action, client)
 
     @contextmanager
-    def _noted(self, action: Switch | Unload) -> Iterator[None]:
+    def _record_change(self, action: Switch | Unload) -> Iterator[None]:
         start = time.perf_counter()
         yield
-        version = action.version if isinstance(action, Switch) else None
-        self._changes[action.endpoint] = Outcome(
-            action.endpoint,
-            action.model,
-            version,
-            action.previous,
-            True,
-            time.perf_counter() - start,
-        )
+        self._changes[action.endpoint] = (action.previous, time.perf_counter() - start)
 
-    @_do.register
+    @_run.register
     def _(self, action: CleanUp) -> None:
         for endpoint in action.endpoints:
             with TritonClient(endpoint) as client:
                 client.unload(action.name)
         self._repository.remove_model(action.name)
 
-    @_do.register
+    @_run.register
     def _(self, action: Record) -> None:
-        """Write an event; a version is live only if it answers by the served name as certified."""
+        """Append an event; a version is live only if the served model answers as certified."""
         if action.kind == "live":
-            self._check_live(action.model, action.wish.version)
+            self._check_live(action.model, action.desired.version)
         if action.kind == "proved" and action.reason:
-            evidence = {**self._evidence(action.wish), "rollout": action.reason}
-            self._measured[action.wish.version] = evidence
-        self._append(action.kind, action.wish, action.reason, action.previous)
+            evidence = {**self._evidence(action.desired), "rollout": action.reason}
+            self._evidence_by_version[action.desired.version] = evidence
+        self._append(action.kind, action.desired, action.reason, action.previous)
 
     def _check_live(self, model: str, version: int) -> None:
-        expected = self._desk.expected(model, version)
+        check = self._registry.version_check(model, version)
         artifact = self._repository.artifact(model, version)
-        for replica in self.world.reachable:
-            if live_version(replica.index or (), model) == version:
+        for replica in self.cluster.reachable:
+            if replica.live_version(model) == version:
                 with TritonClient(replica.endpoint) as client:
-                    expected.compare(client, model, artifact, version)
+                    check.compare(client, model, artifact, version)
 
     def _append(
-        self, kind: Kind, wish: DesiredVersion, reason: str, previous: int | None = None
+        self, kind: Kind, desired: DesiredVersion, reason: str, previous: int | None = None
     ) -> None:
-        live = self.world.standing(self.model).live
-        if previous is None and live is not None:
-            previous = live.version
+        if previous is None:
+            previous = self.cluster.state(self.model).live_version
         release = Release(
             model=self.model,
             kind=kind,
-            version=wish.version,
-            digest=wish.digest,
+            version=desired.version,
+            digest=desired.digest,
             previous=previous,
-            asked_by=self._asked_by(),
+            asked_by=self._requester(),
             reason=reason,
-            evidence=self._evidence(wish) if kind in ("proved", "live", "refused") else {},
+            evidence=self._evidence(desired) if kind in ("proved", "live", "refused") else {},
             link=self.request.link,
             seconds=time.perf_counter() - self._began,
         )
         self._ledger.append(release)
         self._recorded = True
-        self._desk.tell(release)
+        self._registry.report(release)
 
-    def _asked_by(self) -> str:
-        """Return who asked, and that the alias moved while that release was under way."""
+    def _requester(self) -> str:
+        """Return who requested the release, and whether the alias moved during it."""
         asked_by = self.request.asked_by
-        moved = self.world.wishes.get(self.model) != self._asked_for
-        return f"the alias, which moved during a release ({asked_by})" if moved else asked_by
+        has_moved = self._desired != self._desired_at_start
+        return f"the alias, which moved during a release ({asked_by})" if has_moved else asked_by
 
-    def _evidence(self, wish: DesiredVersion) -> Mapping[str, object]:
-        """Return what was measured of a version: now, or when it was proved or live before."""
-        measured = self._measured.get(wish.version)
+    def _evidence(self, desired: DesiredVersion) -> Mapping[str, object]:
+        """Return the measurements of a version: of this release, or else of the last one."""
+        measured = self._evidence_by_version.get(desired.version)
         if measured is not None:
             return measured
-        earlier = [each for each in self._ledger.releases(self.model) if each.wish == wish]
+        earlier = [each for each in self._ledger.releases(self.model) if each.desired == desired]
         return next((each.evidence for each in reversed(earlier) if each.evidence), {})
 
-    def _is_still_wanted(self) -> bool:
-        """Look whether the alias is where it was when the plan was made."""
-        now = self._desk.wishes(self.model).get(self.model)
-        return now == self.world.wishes.get(self.model)
+    def _is_still_desired(self) -> bool:
+        """Whether the alias still points to the version of the plan."""
+        return self._registry.desired_versions(self.model).get(self.model) == self._desired
 
-    def _make_whole(self, model: str, *versions: int) -> None:
-        """Stage again what was changed on disk since it was staged."""
+    def _restage_damaged(self, model: str, *versions: int) -> None:
+        """Stage versions again whose files were changed on disk."""
         for version in versions:
             if not self._repository.is_whole(model, version):
                 log.warning("%s version %s was changed on disk; staged again", model, version)
-                self._repository.stage(model, version, self._desk.fetch(model, version))
+                self._repository.stage(model, version, self._registry.fetch(model, version))
 
 
-def _seen(observer: Observer, model: str) -> ClusterState:
-    """Look at a model, or raise why it cannot be looked at."""
-    world = observer.world(model)
-    if model in world.faults:
-        raise world.faults[model]
-    return world
+def _observe(observer: Observer, model: str) -> ClusterState:
+    """Observe a model, or raise its fault."""
+    cluster = observer.observe(model)
+    if model in cluster.faults:
+        raise cluster.faults[model]
+    return cluster
 
 
-def _local(action: Action, error: OSError) -> MillraceError:
+def _disk_error(action: Action, error: OSError) -> MillraceError:
     return TransientError(
-        f"{in_words(action)} failed",
+        f"{describe_action(action)} failed",
         seen=f"{error.strerror or error}: {error.filename or ''}".rstrip(": "),
         hint="check the free space and the permissions of MILLRACE_HOME; release again",
     )

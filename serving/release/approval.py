@@ -1,9 +1,11 @@
-"""The approved version of a model for a process that has no server: decided, and written down.
+"""The approved version of a model: what online serves, and what batch scores with.
 
-A release proves a version on a server. A batch job has none, and where nothing is live it does what
-of that needs none: the requirements of the pipeline, and the golden answers in a process of its own
-with limits. A verdict is an event of the release table: `accepted`, which makes nothing live and
-spares no release its trial on the server, or `refused`, which holds for online too.
+Both follow one decision. A live version is approved, whatever the alias says. If none is live, the
+version with the alias is what a release would try. A batch job has no server to try it on, so it
+applies the part of a release's checks that needs none: the requirements of the pipeline, and the
+golden answers in a process of its own with limits. Its verdict is an event of the release table:
+`accepted`, which makes no version live and replaces no trial on a server, or `refused`, which holds
+for online too.
 """
 
 import logging
@@ -13,28 +15,114 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from millrace.models.common.errors import InputError, MillraceError
-from millrace.serving.release.approved import (
-    SCORE,
-    Approved,
-    Unapproved,
-    Undecided,
-    Verdict,
-    approved,
-)
 from millrace.serving.release.ledger import Ledger
 from millrace.serving.release.model_registry import ModelRegistry
-from millrace.serving.release.outcome import sentence
+from millrace.serving.release.outcome import summarize_error
+from millrace.serving.release.plan import select_target
 from millrace.serving.release.release_state import (
     DesiredVersion,
     Kind,
     Release,
     ReleaseState,
-    standing_of,
+    derive_state,
 )
 from millrace.serving.release.version_tags import REASON, STATUS
 from millrace.serving.triton.repository import Repository
 
+SCORE = "millrace score"
+"""`asked_by` of an event that a batch job recorded."""
+
 log = logging.getLogger("millrace")
+
+
+@dataclass(frozen=True)
+class Approved:
+    """A version to answer with.
+
+    Attributes:
+        desired: the version.
+        reason: why it is this one, in a sentence.
+    """
+
+    desired: DesiredVersion
+    reason: str
+
+
+@dataclass(frozen=True)
+class Undecided:
+    """No version is live, and the one with the alias is to be checked.
+
+    Attributes:
+        desired: the version.
+        needs_trial: whether its answers are to be compared; else only the requirements are checked,
+            which may have changed.
+    """
+
+    desired: DesiredVersion
+    needs_trial: bool
+
+
+@dataclass(frozen=True)
+class Unapproved:
+    """There is no version to answer with.
+
+    Attributes:
+        what: why, in a sentence.
+        seen: the reason of a refusal; None if no version was refused.
+        version: that was refused.
+    """
+
+    what: str
+    seen: str | None = None
+    version: int | None = None
+
+
+Verdict = Approved | Undecided | Unapproved
+
+
+def decide_approval(
+    model: str, state: ReleaseState, desired: DesiredVersion | None, now: float
+) -> Verdict:
+    """Return the approved version of a model, or why there is none.
+
+    Args:
+        model: its name.
+        state: of its releases.
+        desired: the version with the alias champion.
+        now: seconds since 1970.
+    """
+    target, live = select_target(state, desired, now), state.live
+    if target is not None and live is not None:
+        return Approved(live.desired, _explain_live(state, desired, live.version))
+    if target is not None:
+        is_checked = state.is_validated(target) or state.is_accepted(target)
+        return Undecided(target, needs_trial=not is_checked)
+    refused = state.refused
+    if desired is not None and refused is not None:
+        if refused.asked_by == SCORE:  # a batch job has no release that tries again
+            return Undecided(desired, needs_trial=True)
+        what = f"version {desired.version} of {model} has the alias champion and was refused, and "
+        return Unapproved(what + "nothing else is live", refused.reason, desired.version)
+    if live is not None:
+        what = f"the alias champion of {model} was removed, and version {live.version} is unloaded"
+        return Unapproved(what)
+    return Unapproved(f"{model} has no champion to score with")
+
+
+def _explain_live(state: ReleaseState, desired: DesiredVersion | None, live: int) -> str:
+    """Return why the live version is the approved one."""
+    is_live = f"version {live} is live"
+    if desired is None:
+        return f"{is_live}; no version has the alias champion"
+    if state.is_live(desired):
+        return is_live
+    other = f"{is_live}; version {desired.version} has the alias champion and"
+    if state.refused is not None and state.has_refused(desired):
+        return f"{other} was refused: {state.refused.reason}"
+    step = state.step
+    if step is not None and step.desired == desired:
+        return f"{other} is rolled out: {step.reason}"
+    return f"{other} is not live yet"
 
 
 @dataclass(frozen=True)
@@ -42,12 +130,12 @@ class Choice:
     """The version that a batch job answers with.
 
     Attributes:
-        wish: the version.
-        is_approved: whether it is the one that online serves, or would.
+        desired: the version.
+        is_approved: whether it is the one that online serves, or would serve.
         reason: why it is this one, in a sentence.
     """
 
-    wish: DesiredVersion
+    desired: DesiredVersion
     is_approved: bool
     reason: str
 
@@ -57,90 +145,92 @@ class Approver:
     """Decides for batch jobs.
 
     Attributes:
-        desk: the registry's side of a release.
+        registry: the model registry.
         ledger: the release table.
-        repository: whose lock keeps releases of the model out while it is judged.
+        repository: its lock keeps out releases of the model during the checks.
         clock: seconds since 1970.
     """
 
-    desk: ModelRegistry
+    registry: ModelRegistry
     ledger: Ledger
     repository: Repository
     clock: Callable[[], float] = field(default=time.time)
 
     def choose(self, model: str) -> Choice:
-        """Return the approved version; one that was never released is judged now.
+        """Return the approved version; one that was never released is checked now.
 
         Raises:
-            InputError: there is none, or it was refused; with the reason and the way out.
+            InputError: there is none, or it was refused; with the reason and the next step.
             TransientError: the registry or the release table does not answer.
         """
-        _, found = self._look(model)
-        if isinstance(found, Undecided):
-            with self.repository.exclusive(model):  # a release that is at work may decide it
-                standing, found = self._look(model)
-                if isinstance(found, Undecided):
-                    return self._judged(model, standing, found)
-        if isinstance(found, Unapproved):
-            raise unapproved(model, found)
-        return Choice(found.wish, True, found.reason)
+        _, verdict = self._decide(model)
+        if isinstance(verdict, Undecided):
+            with self.repository.exclusive(model):  # a release in progress may decide it
+                state, verdict = self._decide(model)
+                if isinstance(verdict, Undecided):
+                    return self._check(model, state, verdict)
+        if isinstance(verdict, Unapproved):
+            raise _no_version(model, verdict)
+        return Choice(verdict.desired, True, verdict.reason)
 
-    def named(self, model: str, wish: DesiredVersion) -> Choice:
-        """Return a version that somebody asked for, and whether it is the approved one."""
-        standing, found = self._look(model)
-        told = f"asked for by its number, {wish.version}"
-        if isinstance(found, Approved):
-            return Choice(wish, found.wish == wish, f"{told}; {found.reason}")
-        if isinstance(found, Unapproved):
-            reason = f"{found.what}{f': {found.seen}' if found.seen else ''}"
-            return Choice(wish, False, f"{told}; {reason}")
-        accepted = standing.is_accepted(wish) and found.wish == wish
-        return Choice(wish, accepted, f"{told}; {'accepted' if accepted else 'nothing is live'}")
+    def choose_named(self, model: str, desired: DesiredVersion) -> Choice:
+        """Return a version that somebody named, and whether it is the approved one."""
+        state, verdict = self._decide(model)
+        named = f"asked for by its number, {desired.version}"
+        if isinstance(verdict, Approved):
+            return Choice(desired, verdict.desired == desired, f"{named}; {verdict.reason}")
+        if isinstance(verdict, Unapproved):
+            reason = f"{verdict.what}{f': {verdict.seen}' if verdict.seen else ''}"
+            return Choice(desired, False, f"{named}; {reason}")
+        is_accepted = state.is_accepted(desired) and verdict.desired == desired
+        reason = "accepted" if is_accepted else "nothing is live"
+        return Choice(desired, is_accepted, f"{named}; {reason}")
 
-    def _look(self, model: str) -> tuple[ReleaseState, Verdict]:
-        wish = self.desk.wishes(model).get(model)
-        standing = standing_of(self.ledger.releases(model))
-        return standing, approved(model, standing, wish, self.clock())
+    def _decide(self, model: str) -> tuple[ReleaseState, Verdict]:
+        desired = self.registry.desired_versions(model).get(model)
+        state = derive_state(self.ledger.releases(model))
+        return state, decide_approval(model, state, desired, self.clock())
 
-    def _judged(self, model: str, standing: ReleaseState, found: Undecided) -> Choice:
-        """Judge a version as a release does, as far as that needs no server."""
-        wish, began = found.wish, time.perf_counter()
+    def _check(self, model: str, state: ReleaseState, undecided: Undecided) -> Choice:
+        """Check a version as a release does, as far as that needs no server."""
+        desired, began = undecided.desired, time.perf_counter()
+        version = desired.version
         try:
-            evidence = self._tried(model, found)
+            evidence = self._compare_answers(model, undecided)
         except MillraceError as error:
-            if error.transient or not wish.digest:  # of another tool: not ours to judge
+            if error.transient or not desired.digest:  # another tool's versions are not checked
                 raise
-            reason = sentence(error)
-            known = standing.refused if standing.refuses(wish) else None
+            reason = summarize_error(error)
+            known = state.refused if state.has_refused(desired) else None
             if known is None or known.reason != reason:
-                self._append(model, "refused", wish, reason, began)
-                self.desk.write(model, wish.version, {STATUS: "refused", REASON: reason})
-            what = f"version {wish.version} of {model} has the alias champion and is refused, and "
-            raise unapproved(
-                model, Unapproved(what + "nothing else is live", reason, wish.version)
-            ) from error
-        if standing.refuses(wish):
-            self._append(model, "withdrawn", wish, "it is tried again", began)
-            self.desk.write(model, wish.version, {STATUS: None, REASON: None})
-        reason = "nothing is live; it holds what a release asks, as far as that needs no server"
-        if found.needs_trial:
-            self._append(model, "accepted", wish, reason, began, evidence)
-        return Choice(wish, True, reason)
+                self._append(model, "refused", desired, reason, began)
+                self.registry.write_tags(model, version, {STATUS: "refused", REASON: reason})
+            what = f"version {version} of {model} has the alias champion and is refused, and "
+            unapproved = Unapproved(what + "nothing else is live", reason, version)
+            raise _no_version(model, unapproved) from error
+        if state.has_refused(desired):
+            self._append(model, "withdrawn", desired, "it is tried again", began)
+            self.registry.write_tags(model, version, {STATUS: None, REASON: None})
+        reason = "nothing is live; it passes the checks of a release that need no server"
+        if undecided.needs_trial:
+            self._append(model, "accepted", desired, reason, began, evidence)
+        return Choice(desired, True, reason)
 
-    def _tried(self, model: str, found: Undecided) -> Mapping[str, Any]:
-        version = found.wish.version
-        artifact = self.desk.fetch(model, version)
-        self.desk.verify(model, version, None)
-        if not found.needs_trial:
+    def _compare_answers(self, model: str, undecided: Undecided) -> Mapping[str, Any]:
+        version = undecided.desired.version
+        artifact = self.registry.fetch(model, version)
+        self.registry.verify(model, version, None)
+        if not undecided.needs_trial:
             return {}
         log.info("%s version %s: nothing is live, so its answers are tried here", model, version)
-        return {"difference": self.desk.expected(model, version).validate_alone(artifact)}
+        check = self.registry.version_check(model, version)
+        return {"difference": check.validate_in_subprocess(artifact)}
 
     def _append(
         self,
         model: str,
         kind: Kind,
-        wish: DesiredVersion,
+        desired: DesiredVersion,
         reason: str,
         began: float,
         evidence: Mapping[str, Any] | None = None,
@@ -148,30 +238,30 @@ class Approver:
         release = Release(
             model=model,
             kind=kind,
-            version=wish.version,
-            digest=wish.digest,
+            version=desired.version,
+            digest=desired.digest,
             asked_by=SCORE,
             reason=reason,
             evidence=evidence or {},
             seconds=time.perf_counter() - began,
         )
         self.ledger.append(release)
-        self.desk.tell(release)
+        self.registry.report(release)
 
 
-def unapproved(model: str, found: Unapproved) -> InputError:
+def _no_version(model: str, verdict: Unapproved) -> InputError:
     """Return the error of a batch job that has no version to score with."""
-    if found.version is None:
+    if verdict.version is None:
         return InputError(
-            found.what,
+            verdict.what,
             valid=f"a version of {model} with the alias champion",
             hint="run `millrace run FILE`, then set the alias in the MLflow UI",
         )
     return InputError(
-        found.what,
-        seen=found.seen,
+        verdict.what,
+        seen=verdict.seen,
         valid="a version that a release accepts; online and batch take the same",
-        hint="mend what is said there, or move the alias champion to another version; `millrace "
-        f"release` has this one tried again, `millrace score FILE --version {found.version}` "
+        hint="fix what `seen` says, or move the alias champion to another version; `millrace "
+        f"release` tries this one again, `millrace score FILE --version {verdict.version}` "
         "scores with it all the same",
     )

@@ -1,4 +1,4 @@
-"""What is wanted and what is there, as one look saw it: all that a plan is made from."""
+"""The desired and the actual state at one moment: all that a plan is made from."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -9,23 +9,31 @@ from millrace.models.common.installation import Endpoint
 from millrace.models.config.rollout_spec import RolloutSpec
 from millrace.serving.release.release_state import DesiredVersion, ReleaseState
 from millrace.serving.rollout.rollout import Move, Split
-from millrace.serving.triton.server_index import LoadedModel
+from millrace.serving.triton.server_index import LoadedModel, live_version, ready_versions
 
 
 @dataclass(frozen=True)
 class Replica:
-    """One Triton server as it was seen.
+    """The state of one Triton server.
 
     Attributes:
-        endpoint: where it is.
+        endpoint: its address.
         index: what it has loaded; None when it does not answer.
-        unwell: models that it says are ready, and that do not answer: Triton 2.51 does not start
-            the process of a Python-based backend again when it was killed.
+        unresponsive: models that are ready by its index and do not answer: Triton 2.51 does not
+            restart the process of a Python-based backend that was killed.
     """
 
     endpoint: Endpoint
     index: tuple[LoadedModel, ...] | None = ()
-    unwell: frozenset[str] = frozenset()
+    unresponsive: frozenset[str] = frozenset()
+
+    def live_version(self, model: str) -> int | None:
+        """Return the version that answers a request which names none, or None."""
+        return live_version(self.index or (), model)
+
+    def ready_versions(self, model: str) -> tuple[int, ...]:
+        """Return the versions that answer requests, ascending."""
+        return ready_versions(self.index or (), model)
 
 
 @dataclass(frozen=True)
@@ -33,8 +41,8 @@ class Policy:
     """How one model is released.
 
     Attributes:
-        quorum: replicas that must be there before any of them switches; None for all.
-        keep_versions: versions that stay on disk, the live one and the one before it always.
+        quorum: replicas that must answer before any of them switches; None for all.
+        keep_versions: versions that stay on disk; the live one and the one before it always do.
     """
 
     quorum: int | None = 1
@@ -46,42 +54,42 @@ class ClusterState:
     """All that the plan is made from.
 
     Attributes:
-        wishes: the champion of each model.
-        standings: what the release events say, by model.
+        desired_versions: the champion of each model.
+        states: what the release events say, by model.
         replicas: every Triton server.
         staged: the versions of each model that are whole on disk, and their digests.
-        left_alone: models whose champion is not ours to load; what is loaded of them stays.
+        foreign: models whose champion another tool registered; what is loaded of them stays.
         policies: how each model is released, where it differs from the default.
-        tags: the tags of versions that were read, by model and version; None of a version that
-            was deleted, to which nothing can be written.
-        rollouts: how a new version of a model comes to all traffic, where it does so in steps.
-        splits: the step of a rollout that is on, by model.
-        moves: what the judge says of it.
+        tags: the tags of versions that were read, by model and version; None for a version that
+            was deleted, which takes no tags.
+        rollouts: how a new version of a model gets all traffic, where it does so in steps.
+        splits: the running step of a rollout, by model.
+        moves: what the judge decides about that step.
         now: seconds since 1970.
-        again_from: refusals before this moment are tried again; None keeps to them.
-        faults: why a model could not be looked at, by model: it is left as it is.
-        registry_away: why the registry does not answer, where it does not: nothing is known of
-            what is wanted, and what was live is what is to serve.
+        retry_refused_before: refusals before this moment are tried again; None retries none.
+        faults: why a model could not be observed, by model: it is left as it is.
+        registry_error: why the registry does not answer; None if it does. Without it the desired
+            versions are unknown, and the live ones stay.
     """
 
-    wishes: Mapping[str, DesiredVersion]
-    standings: Mapping[str, ReleaseState]
+    desired_versions: Mapping[str, DesiredVersion]
+    states: Mapping[str, ReleaseState]
     replicas: tuple[Replica, ...]
     staged: Mapping[str, Mapping[int, str]]
-    left_alone: Collection[str] = ()
+    foreign: Collection[str] = ()
     policies: Mapping[str, Policy] = field(default_factory=dict)
     tags: Mapping[tuple[str, int], Mapping[str, str] | None] = field(default_factory=dict)
     rollouts: Mapping[str, RolloutSpec] = field(default_factory=dict)
     splits: Mapping[str, Split] = field(default_factory=dict)
     moves: Mapping[str, Move] = field(default_factory=dict)
     now: float = 0.0
-    again_from: datetime | None = None
+    retry_refused_before: datetime | None = None
     faults: Mapping[str, MillraceError] = field(default_factory=dict)
-    registry_away: MillraceError | None = None
+    registry_error: MillraceError | None = None
 
-    def standing(self, model: str) -> ReleaseState:
-        """Return where a model stands."""
-        return self.standings.get(model, ReleaseState())
+    def state(self, model: str) -> ReleaseState:
+        """Return the state of a model."""
+        return self.states.get(model, ReleaseState())
 
     def policy(self, model: str) -> Policy:
         """Return how a model is released."""

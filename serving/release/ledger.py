@@ -1,7 +1,6 @@
-"""The release table: a Delta table to which every release appends one row, and nothing else."""
+"""The release table: a Delta table to which each release event appends one row."""
 
 import json
-from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -17,8 +16,8 @@ from millrace.models.common.installation import Installation
 from millrace.models.data.sources.delta_files import dataset_of
 from millrace.serving.release.release_state import Release
 
-TICK = timedelta(microseconds=1)
-TRIES = 5
+CLOCK_TICK = timedelta(microseconds=1)
+MAX_TRIES = 5
 SCHEMA = pa.schema(
     {
         "id": pa.string(),
@@ -48,17 +47,17 @@ class Ledger:
     uri: str
 
     def append(self, release: Release) -> None:
-        """Add an event in a commit of its own.
+        """Append an event, in a commit of its own.
 
-        Its time is after that of every event of the model, whatever the clock says: the order of
-        events is what a release goes by.
+        Its time is after that of the model's earlier events, even if the clock was set back: the
+        state of a model follows from the order of its events.
 
         Raises:
             TransientError: the table cannot be read or written.
         """
         earlier = self.releases(release.model)
-        newest = max((each.at for each in earlier), default=release.at - TICK)
-        release = replace(release, at=max(release.at, newest + TICK))
+        newest = max((each.at for each in earlier), default=release.at - CLOCK_TICK)
+        release = replace(release, at=max(release.at, newest + CLOCK_TICK))
         values = vars(release) | {"evidence": json.dumps(dict(release.evidence))}
         row = pa.Table.from_pylist([{name: values[name] for name in SCHEMA.names}], SCHEMA)
         try:
@@ -67,12 +66,12 @@ class Ledger:
             raise TransientError(
                 "the release table cannot be written",
                 seen=str(error).splitlines()[0],
-                hint=f"check {self.uri}; release again, nothing that serves was changed by this",
+                hint=f"check {self.uri}, and release again; this changed nothing that serves",
             ) from error
 
     def _write(self, row: pa.Table) -> None:
-        """Append; again where others made the table at the same moment."""
-        for _ in range(TRIES - 1):
+        """Append a row, and try again if another process made the table at the same time."""
+        for _ in range(MAX_TRIES - 1):
             with suppress(CommitFailedError):
                 write_deltalake(self.uri, row, mode="append")
                 return
@@ -85,7 +84,7 @@ class Ledger:
             TransientError: the table cannot be read.
         """
         try:
-            if not _is_there(self.uri):
+            if not _exists(self.uri):
                 return ()
             rows = dataset_of(DeltaTable(self.uri)).to_table()
         except (DeltaError, OSError) as error:
@@ -96,11 +95,17 @@ class Ledger:
             ) from error
         if model is not None:
             rows = rows.filter(pc.equal(rows["model"], model))
-        return tuple(_release(row) for row in rows.sort_by("at").to_pylist())
+        return tuple(
+            Release(**{**row, "evidence": json.loads(row["evidence"])})
+            for row in rows.sort_by("at").to_pylist()
+        )
 
     def by_model(self, model: str | None = None) -> dict[str, tuple[Release, ...]]:
         """Return the events of every model or of one, oldest first."""
-        return _grouped(self.releases(model))
+        grouped: dict[str, tuple[Release, ...]] = {}
+        for release in self.releases(model):
+            grouped[release.model] = (*grouped.get(release.model, ()), release)
+        return grouped
 
 
 def ledger_of(places: Installation) -> Ledger:
@@ -108,22 +113,10 @@ def ledger_of(places: Installation) -> Ledger:
     return Ledger(places.table("releases"))
 
 
-def _grouped(releases: Iterable[Release]) -> dict[str, tuple[Release, ...]]:
-    found: dict[str, tuple[Release, ...]] = {}
-    for release in releases:
-        found[release.model] = (*found.get(release.model, ()), release)
-    return found
-
-
-def _is_there(uri: str) -> bool:
+def _exists(uri: str) -> bool:
     if "://" not in uri and not Path(uri).exists():
         return False
     try:
         return bool(DeltaTable.is_deltatable(uri))
     except TableNotFoundError:
         return False
-
-
-def _release(row: dict[str, object]) -> Release:
-    values = {**row, "evidence": json.loads(str(row["evidence"]))}
-    return Release(**values)

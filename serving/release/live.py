@@ -1,4 +1,4 @@
-"""What is live: what each Triton serves, and what the release table says of it."""
+"""The live versions: what each Triton serves, and what the release table says."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,23 +6,23 @@ from dataclasses import dataclass
 from millrace.models.common.errors import InputError, MillraceError, nearest
 from millrace.models.common.installation import Installation
 from millrace.serving.release.ledger import ledger_of
-from millrace.serving.release.release_state import Release, standing_of
+from millrace.serving.release.release_state import Release, derive_state
 from millrace.serving.triton.client import TritonClient
 
 
 @dataclass(frozen=True)
 class Served:
-    """Where a model stands.
+    """The state of a served model.
 
     Attributes:
         model: the model.
-        version: the version that should be served; None if nobody wants it any more.
+        version: the version that should be served; None if the model was unloaded.
         since: when it went live, ISO 8601.
         replicas: `m of n`: how many of the servers answer with it.
-        refused: the version that has the alias and was refused, if one was.
-        reason: why.
-        rollout: the step of a rollout that is on, and of which version.
-        accepted: the version that batch jobs score with, where nothing is live.
+        refused: the version that has the alias and was refused, if any.
+        reason: why it was refused.
+        rollout: the running step of a rollout, and of which version.
+        accepted: the version that batch jobs score with, if none is live.
     """
 
     model: str
@@ -36,7 +36,7 @@ class Served:
 
     @property
     def note(self) -> str:
-        """Why the alias and what is live differ, in words; empty where they do not."""
+        """Why the live version is not the one with the alias, in words; empty if it is."""
         if self.refused is not None:
             return f"version {self.refused} was refused: {self.reason}"
         if self.accepted is not None:
@@ -45,7 +45,7 @@ class Served:
 
 
 def live_versions(places: Installation) -> Mapping[str, object]:
-    """Return the live version of every model, by endpoint; or why there is none to tell."""
+    """Return the live version of each model, by endpoint; or why the endpoint does not answer."""
     found: dict[str, object] = {}
     for endpoint in places.triton:
         with TritonClient(endpoint) as client:
@@ -59,21 +59,23 @@ def live_versions(places: Installation) -> Mapping[str, object]:
 
 
 def served_models(places: Installation, live: Mapping[str, object] | None) -> tuple[Served, ...]:
-    """Return where every model stands that was ever released, by its name.
+    """Return the state of each model that was ever released, by its name.
 
     Args:
-        places: where the release table is.
-        live: what `live_versions` returned; None if no Triton was asked.
+        places: has the release table.
+        live: of `live_versions`; None if no Triton was asked.
     """
     by_model = ledger_of(places).by_model()
-    return tuple(_served(places, model, by_model[model], live or {}) for model in sorted(by_model))
+    return tuple(
+        _describe_model(places, model, by_model[model], live or {}) for model in sorted(by_model)
+    )
 
 
 def history(places: Installation, model: str, limit: int | None = None) -> tuple[Release, ...]:
     """Return the releases of a model, the newest first.
 
     Raises:
-        InputError: no release knows the model.
+        InputError: the model was never released.
     """
     by_model = ledger_of(places).by_model()
     if model not in by_model:
@@ -85,24 +87,24 @@ def history(places: Installation, model: str, limit: int | None = None) -> tuple
     return by_model[model][::-1][:limit]
 
 
-def _served(
+def _describe_model(
     places: Installation, model: str, releases: tuple[Release, ...], live: Mapping[str, object]
 ) -> Served:
-    standing = standing_of(releases)
-    version = standing.live.version if standing.live else None
+    state = derive_state(releases)
+    version = state.live_version
     answering = [
         endpoint
         for endpoint, models in live.items()
         if version is not None and isinstance(models, Mapping) and models.get(model) == version
     ]
-    refused = standing.refused
+    refused = state.refused
     return Served(
         model,
         version,
-        standing.live.at.isoformat() if standing.live else None,
+        state.live.at.isoformat() if state.live else None,
         f"{len(answering)} of {len(places.triton)}",
         refused.version if refused else None,
         refused.reason if refused else None,
-        f"version {standing.step.version}: {standing.step.reason}" if standing.step else None,
-        standing.accepted.version if standing.accepted and not standing.live else None,
+        f"version {state.step.version}: {state.step.reason}" if state.step else None,
+        state.accepted.version if state.accepted and not state.live else None,
     )

@@ -1,4 +1,4 @@
-"""Making one Triton server serve a version of a model, or none."""
+"""Make one Triton server serve a version of a model, or unload the model."""
 
 import time
 from collections.abc import Iterator
@@ -17,15 +17,15 @@ POLL_SECONDS = 0.02
 
 
 def load(action: Switch, repository: Repository, client: TritonClient) -> None:
-    """Write the model's configuration, load it by gRPC, and see that the version answers.
+    """Write the model's configuration, load it by gRPC, and check that the version answers.
 
     Raises:
-        WorkError: the version was refused, with Triton's reason. The configuration is the old one
-            again and the versions that were loaded still serve.
+        WorkError: Triton refused the version. The old configuration is restored, and the versions
+            that were loaded still serve.
     """
     model, version = action.model, action.version
     artifact = repository.artifact(model, version)
-    # one config.pbtxt describes all loaded versions, so an older one that differs cannot stay
+    # one config.pbtxt describes all loaded versions, so an older one with another cannot stay
     keep = [
         each for each in action.keep if one_config_for(repository.artifact(model, each), artifact)
     ]
@@ -33,16 +33,16 @@ def load(action: Switch, repository: Repository, client: TritonClient) -> None:
         model,
         artifact,
         version_policy=specific([*keep, version]),
-        parameters=loaded_anew() if action.anew else None,
+        parameters=loaded_anew() if action.force_reload else None,
     )
-    with _config_restored_on_failure(repository, model):
+    with _restore_config_on_failure(repository, model):
         repository.write_config(config, artifact.labels)
         client.load(model)
-        _must_answer(action, client)
+        _require_answer(action, client)
 
 
 def unload(action: Unload, client: TritonClient) -> None:
-    """Unload a model and wait until it answers no more.
+    """Unload a model, and wait until it no longer answers.
 
     Raises:
         TransientError: it is still loaded after a minute.
@@ -59,7 +59,7 @@ def unload(action: Unload, client: TritonClient) -> None:
 
 
 @contextmanager
-def _config_restored_on_failure(repository: Repository, model: str) -> Iterator[None]:
+def _restore_config_on_failure(repository: Repository, model: str) -> Iterator[None]:
     saved = repository.saved_config(model)
     try:
         yield
@@ -68,7 +68,7 @@ def _config_restored_on_failure(repository: Repository, model: str) -> Iterator[
         raise
 
 
-def _must_answer(action: Switch, client: TritonClient) -> None:
+def _require_answer(action: Switch, client: TritonClient) -> None:
     index = client.index()
     live = live_version(index, action.model)
     if live == action.version:

@@ -1,11 +1,11 @@
-"""What a release asks of the registry: who is wanted, what it must answer, and where to write."""
+"""The protocol of the model registry, as far as a release needs it."""
 
 from collections.abc import Mapping
 from typing import Protocol
 
 from millrace.models.config.rollout_spec import RolloutSpec
 from millrace.serving.release.release_state import DesiredVersion, Release
-from millrace.serving.release.version_check import Expected
+from millrace.serving.release.version_check import VersionCheck
 from millrace.serving.release.version_tags import Tags
 from millrace.serving.triton.version_folder import Artifact
 
@@ -13,38 +13,32 @@ from millrace.serving.triton.version_folder import Artifact
 class ModelRegistry(Protocol):
     """The registry's side of a release."""
 
-    def wishes(self, model: str | None = None) -> Mapping[str, DesiredVersion]:
-        """Return the champion of each model or of one; without a digest if we did not register it.
+    def desired_versions(self, model: str | None = None) -> Mapping[str, DesiredVersion]:
+        """Return the champion of each model or of one.
+
+        The digest is empty if another tool registered the version.
 
         Raises:
             TransientError: the registry does not answer.
         """
-        ...
 
     def tags(self, model: str, version: int) -> Mapping[str, str] | None:
         """Return the tags of a version; None if it was deleted."""
-        ...
 
     def fetch(self, model: str, version: int) -> Artifact:
-        """Bring a version to this machine, its digest checked."""
-        ...
+        """Download a version, and check its digest."""
 
     def verify(self, model: str, version: int, previous: int | None) -> None:
-        """Raise unless the version is what its pipeline requires of a champion."""
-        ...
+        """Raise unless the version meets its pipeline's requirements of a champion."""
 
-    def expected(self, model: str, version: int) -> Expected:
-        """Return what the version must answer."""
-        ...
+    def version_check(self, model: str, version: int) -> VersionCheck:
+        """Return the check of the version's answers."""
 
     def rollout(self, model: str, version: int) -> RolloutSpec:
-        """Return how the version comes to all traffic."""
-        ...
+        """Return how the version is rolled out."""
 
-    def write(self, model: str, version: int, tags: Tags) -> None:
+    def write_tags(self, model: str, version: int, tags: Tags) -> None:
         """Set tags of a version; None removes one."""
-        ...
 
-    def tell(self, release: Release) -> None:
-        """Keep the evidence of an event where people look for it."""
-        ...
+    def report(self, release: Release) -> None:
+        """Show an event and its evidence in the registry."""

@@ -1,4 +1,4 @@
-"""Look at the registry, the release table, the disk and every server, and say what is there."""
+"""Observe the registry, the release table, the disk and every server."""
 
 import logging
 import time
@@ -15,192 +15,196 @@ from millrace.models.config.rollout_spec import RolloutSpec
 from millrace.serving.release.cluster_state import ClusterState, Policy, Replica
 from millrace.serving.release.ledger import Ledger
 from millrace.serving.release.model_registry import ModelRegistry
-from millrace.serving.release.release_state import DesiredVersion, ReleaseState, standing_of
+from millrace.serving.release.release_state import DesiredVersion, ReleaseState, derive_state
 from millrace.serving.rollout import splitting
 from millrace.serving.rollout.judge import Counts
-from millrace.serving.rollout.rollout import Split, move
-from millrace.serving.rollout.split_metrics import counted, read
+from millrace.serving.rollout.rollout import Split, decide_move
+from millrace.serving.rollout.split_metrics import count_step, read_counters
 from millrace.serving.triton.client import TritonClient
-from millrace.serving.triton.names import owner_of
 from millrace.serving.triton.repository import Repository
-from millrace.serving.triton.server_index import live_version
+from millrace.serving.triton.server_index import live_version, owner_of
 
 log = logging.getLogger("millrace")
 
 ANSWER_SECONDS = 5.0
 INDEX_SECONDS = 3.0
-"""A server that is frozen holds a release up by this much in every round."""
+"""How long a frozen server delays a release in each round."""
 
 
 @dataclass(frozen=True)
 class Observer:
-    """Where to look.
+    """Observes the state that a plan is made from.
 
     Attributes:
-        desk: the registry's side.
+        registry: the model registry.
         ledger: the release table.
         repository: the model repository that the servers read.
         endpoints: every server.
-        again_from: refusals before this moment are tried again; None keeps to them.
-        traces: folder for the traces of faults that nobody expected; None keeps none.
+        retry_refused_before: refusals before this moment are tried again; None retries none.
+        traces: folder for the traces of unexpected faults; None writes none.
     """
 
-    desk: ModelRegistry
+    registry: ModelRegistry
     ledger: Ledger
     repository: Repository
     endpoints: tuple[Endpoint, ...]
-    again_from: datetime | None = None
+    retry_refused_before: datetime | None = None
     traces: Path | None = None
 
-    def world(self, model: str | None = None) -> ClusterState:
-        """Look at the registry, the table, the disk and every replica.
+    def observe(self, model: str | None = None) -> ClusterState:
+        """Observe the registry, the table, the disk and every replica.
 
-        What cannot be read of one model is that model's fault, and nobody else's.
+        An error that concerns one model becomes a fault of that model, and affects no other.
 
         Args:
-            model: the model to look at, with what was made of it for a while; None for all.
+            model: this model and its helper models; None for all.
 
         Raises:
             TransientError: the release table cannot be read.
         """
         faults: dict[str, MillraceError] = {}
         events = self.ledger.by_model(model)
-        standings = {each: standing_of(events[each]) for each in events}
-        try:
-            champions, away = self.desk.wishes(model), None
-        except WorkError as error:
-            champions, away = {}, error
-        # A model that we never served may be another tool's.
-        foreign = {m for m, wish in champions.items() if not wish.digest and m not in standings}
-        wishes = {model: wish for model, wish in champions.items() if model not in foreign}
+        states = {name: derive_state(releases) for name, releases in events.items()}
+        champions, registry_error = self._fetch_champions(model)
+        # another tool may have registered a model that we never served
+        foreign = {m for m, desired in champions.items() if not desired.digest and m not in states}
+        desired_versions = {m: desired for m, desired in champions.items() if m not in foreign}
         staged = self.repository.digests(model)
         replicas = tuple(
-            self._seen(endpoint, standings, model, faults) for endpoint in self.endpoints
+            self._observe_replica(endpoint, states, model, faults) for endpoint in self.endpoints
         )
         now = time.time()
         policies: dict[str, Policy] = {}
         rollouts: dict[str, RolloutSpec] = {}
-        for name, wish in wishes.items():
-            if wish.version in staged.get(name, ()):
-                with _own_fault(name, faults, self.traces):
-                    policies[name] = self._policy(name, wish)
-                    if (spec := self.desk.rollout(name, wish.version)).kind != "direct":
+        for name, desired in desired_versions.items():
+            if desired.version in staged.get(name, ()):
+                with _record_fault(name, faults, self.traces):
+                    policies[name] = self._policy(name, desired)
+                    spec = self.registry.rollout(name, desired.version)
+                    if spec.kind != "direct":
                         rollouts[name] = spec
         tags: dict[tuple[str, int], Mapping[str, str] | None] = {}
-        for name in (wishes.keys() | standings.keys()) if away is None else ():
-            with _own_fault(name, faults, self.traces):
-                tags |= self._tags(name, wishes, standings)
+        if registry_error is None:
+            for name in desired_versions.keys() | states.keys():
+                with _record_fault(name, faults, self.traces):
+                    tags |= self._tags(name, desired_versions.get(name), states.get(name))
         splits = dict(self._splits(staged))
         moves = {
-            model: move(split, rollouts[model], _counts(split, replicas), now)
-            for model, split in splits.items()
-            if model in rollouts
+            name: decide_move(split, rollouts[name], _count_split(split, replicas), now)
+            for name, split in splits.items()
+            if name in rollouts
         }
         return ClusterState(
-            wishes=wishes,
-            standings=standings,
+            desired_versions=desired_versions,
+            states=states,
             replicas=replicas,
             staged=staged,
-            left_alone=foreign,
+            foreign=foreign,
             policies=policies,
             tags=tags,
             rollouts=rollouts,
             splits=splits,
             moves=moves,
             now=now,
-            again_from=self.again_from,
+            retry_refused_before=self.retry_refused_before,
             faults=faults,
-            registry_away=away,
+            registry_error=registry_error,
         )
 
-    def _seen(
+    def _fetch_champions(
+        self, model: str | None
+    ) -> tuple[Mapping[str, DesiredVersion], WorkError | None]:
+        """Return the champions, or why the registry does not answer."""
+        try:
+            return self.registry.desired_versions(model), None
+        except WorkError as error:
+            return {}, error
+
+    def _observe_replica(
         self,
         endpoint: Endpoint,
-        standings: Mapping[str, ReleaseState],
+        states: Mapping[str, ReleaseState],
         model: str | None,
         faults: dict[str, MillraceError],
     ) -> Replica:
-        """Look at a replica, and ask what should be live there for one golden row."""
+        """Read the index of a replica, and send a probe to each version that should be live."""
         with TritonClient(endpoint) as client:
             try:
                 loaded = client.index(INDEX_SECONDS)
             except TransientError:
                 return Replica(endpoint, None)
             index = tuple(each for each in loaded if model in (None, owner_of(each.name)))
-            live = {
-                model: standing.live.version
-                for model, standing in standings.items()
-                if standing.live and live_version(index, model) == standing.live.version
-            }
-            unwell = set()
-            for name, version in live.items():
-                with _own_fault(name, faults, self.traces):
-                    if not self._answers(client, name, version):
-                        unwell.add(name)
-        return Replica(endpoint, index, frozenset(unwell))
+            unresponsive = set()
+            for name, state in states.items():
+                version = state.live_version
+                if version is None or live_version(index, name) != version:
+                    continue
+                with _record_fault(name, faults, self.traces):
+                    if not self._is_answering(client, name, version):
+                        unresponsive.add(name)
+        return Replica(endpoint, index, frozenset(unresponsive))
 
-    def _answers(self, client: TritonClient, model: str, version: int) -> bool:
+    def _is_answering(self, client: TritonClient, model: str, version: int) -> bool:
         try:
             artifact = self.repository.artifact(model, version)
-            expected = self.desk.expected(model, version)
+            check = self.registry.version_check(model, version)
         except MillraceError:
-            return True  # its files are gone: there is nothing to ask it
+            return True  # its files are gone, so there is no probe
         try:
-            expected.ping(client, model, artifact, version, ANSWER_SECONDS)
+            check.ping(client, model, artifact, version, ANSWER_SECONDS)
         except MillraceError as error:
             log.warning("%s version %s does not answer: %s", model, version, error.seen)
             return False
         return True
 
-    def _policy(self, model: str, wish: DesiredVersion) -> Policy:
-        serving = self.repository.artifact(model, wish.version).serving
+    def _policy(self, model: str, desired: DesiredVersion) -> Policy:
+        serving = self.repository.artifact(model, desired.version).serving
         quorum = None if serving.quorum == "all" else serving.quorum
         return Policy(quorum, serving.keep_versions)
 
     def _splits(self, staged: Iterable[str]) -> Iterator[tuple[str, Split]]:
         for model in staged:
-            with suppress(MillraceError):  # a damaged configuration is written anew
+            with suppress(MillraceError):  # a damaged configuration is replaced
                 if (split := splitting.current(self.repository, model)) is not None:
                     yield model, split
 
     def _tags(
-        self,
-        model: str,
-        wishes: Mapping[str, DesiredVersion],
-        standings: Mapping[str, ReleaseState],
+        self, model: str, desired: DesiredVersion | None, state: ReleaseState | None
     ) -> Mapping[tuple[str, int], Mapping[str, str] | None]:
-        """Return the tags of each version of a model that is concerned."""
-        standing = standings.get(model, ReleaseState())
-        versions = {wishes[model].version} if model in wishes else set()
-        if standing.live is not None:
-            versions.add(standing.live.version)
-        if standing.superseded is not None:
-            versions.add(standing.superseded)
-        if standing.withdrawn is not None:
-            versions.add(standing.withdrawn.version)
-        return {(model, version): self.desk.tags(model, version) for version in versions}
+        """Return the tags of each version of a model that a release may change."""
+        state = state or ReleaseState()
+        withdrawn = state.withdrawn.version if state.withdrawn else None
+        desired_version = desired.version if desired else None
+        versions = {desired_version, state.live_version, state.superseded, withdrawn}
+        return {
+            (model, version): self.registry.tags(model, version)
+            for version in versions
+            if version is not None
+        }
 
 
 @contextmanager
-def _own_fault(model: str, faults: dict[str, MillraceError], traces: Path | None) -> Iterator[None]:
-    """Keep what the block raises as the fault of its model; what passes ends the whole look.
+def _record_fault(
+    model: str, faults: dict[str, MillraceError], traces: Path | None
+) -> Iterator[None]:
+    """Record what the block raises as a fault of its model, except a transient error.
 
     Raises:
-        TransientError: a service went away meanwhile, which is the fault of no model.
+        TransientError: a service went away meanwhile, which is no fault of the model.
     """
     try:
         yield
     except TransientError:
         raise
     except Exception as error:
-        faults[model] = unexpected(f"{one_line(model)} cannot be looked at", error, traces)
+        faults[model] = unexpected(f"{one_line(model)} cannot be observed", error, traces)
 
 
-def _counts(split: Split, replicas: Iterable[Replica]) -> Counts:
-    """Return what was counted in a step of a rollout, on all replicas that answer."""
+def _count_split(split: Split, replicas: Iterable[Replica]) -> Counts:
+    """Return the counts of a rollout's step on all replicas that answer."""
     counts = Counts()
     for replica in replicas:
         if replica.index is not None:
             with suppress(TransientError):
-                counts += counted(split, read(replica.endpoint))
+                counts += count_step(split, read_counters(replica.endpoint))
     return counts

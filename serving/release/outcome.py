@@ -1,4 +1,4 @@
-"""What became of a release, model by model and server by server."""
+"""The outcome of a release for each model and server."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,22 +7,21 @@ from millrace.models.common.errors import MillraceError, TransientError, WorkErr
 from millrace.models.common.installation import Endpoint
 from millrace.models.common.printable import one_line
 from millrace.serving.release.cluster_state import ClusterState, Replica
-from millrace.serving.triton.server_index import live_version
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one model on one server.
+    """The outcome of a release for one model on one server.
 
     Attributes:
         endpoint: the server.
         model: the model.
-        version: the version that was wanted; None when the model was to be unloaded.
+        version: the desired version; None when the model was to be unloaded.
         previous: the version that answered before, if any.
         changed: whether the server was changed.
         seconds: how long that took.
         error: why it failed; what served before still does.
-        known: whether an earlier release told that error already: a refusal that still holds.
+        known: whether an earlier release reported that error already: a refusal that still holds.
     """
 
     endpoint: Endpoint
@@ -35,48 +34,48 @@ class Outcome:
     known: bool = False
 
 
-def checked(outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
-    """Return the outcomes, or raise the first error among them."""
+def raise_first_error(outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
+    """Raise the first error among the outcomes, or return them."""
     for outcome in outcomes:
         if outcome.error is not None:
             raise outcome.error
     return outcomes
 
 
-def outcome_of(
-    world: ClusterState,
+def build_outcome(
+    cluster: ClusterState,
     model: str,
     replica: Replica,
     error: MillraceError | None = None,
     *,
-    told_now: bool = False,
+    is_new: bool = False,
 ) -> Outcome:
-    """Return where a model stands on a replica, unchanged.
+    """Return the outcome of a release that changed nothing on a replica.
 
     Args:
-        world: what was seen.
+        cluster: the observed state.
         model: the model.
         replica: the server.
         error: what its release failed with.
-        told_now: whether this release wrote an event: a refusal is no old one then.
+        is_new: whether this release wrote an event, so that a refusal is new.
     """
-    wish, known = world.wishes.get(model), False
-    live = None if replica.index is None else live_version(replica.index, model)
-    if error is None and wish and world.standing(model).refuses(wish):
-        refused = world.standing(model).refused
-        error = refusal(model, wish.version, refused.reason if refused else "")
-        known = not told_now
+    desired, known = cluster.desired_versions.get(model), False
+    if error is None and desired and cluster.state(model).has_refused(desired):
+        refused = cluster.state(model).refused
+        error = refused_error(model, desired.version, refused.reason if refused else "")
+        known = not is_new
     if error is None and replica.index is None:
         error = TransientError(
             f"no Triton answers at {replica.endpoint.grpc}",
             hint="start it with: millrace up; the next release brings it up to date",
         )
-    version = wish.version if wish else None
+    version = desired.version if desired else None
+    live = replica.live_version(model)
     return Outcome(replica.endpoint, model, version, live, False, 0.0, error, known)
 
 
-def refusal(model: str, version: int, reason: str) -> WorkError:
-    """Return the error of a version that did not pass."""
+def refused_error(model: str, version: int, reason: str) -> WorkError:
+    """Return the error of a version that was refused."""
     return WorkError(
         f"version {version} of {one_line(model)} was refused",
         seen=reason,
@@ -84,8 +83,8 @@ def refusal(model: str, version: int, reason: str) -> WorkError:
     )
 
 
-def sentence(error: MillraceError) -> str:
-    """Return what failed, what was seen and what is valid in one line: the reason of a refusal."""
+def summarize_error(error: MillraceError) -> str:
+    """Return what failed, what was seen and what is valid in one line: a refusal's reason."""
     parts = [error.what, f"seen: {error.seen}" if error.seen else ""]
     parts.append(f"valid: {error.valid}" if error.valid else "")
     return "; ".join(part for part in parts if part)

@@ -1,8 +1,8 @@
-"""What must happen so that every replica serves what the registry wants: decisions, no effects.
+"""Plan the actions after which every replica serves what the registry wants; no effects.
 
-Aliases are the desired state, the index of each Triton the actual one, and the release events say
-what was tried before. `plan` compares them and returns actions in order. Whoever carries them out
-may stop after any of them: the plan made from what is there then finishes the work.
+Aliases are the desired state, and the index of each Triton is the actual one. The release events
+say what was tried before. `plan` compares them and returns actions in order. They may be
+interrupted after any of them: the next plan, from the state at that time, finishes the work.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -25,346 +25,351 @@ from millrace.serving.release.actions import (
 )
 from millrace.serving.release.cluster_state import ClusterState, Replica
 from millrace.serving.release.release_state import DesiredVersion, ReleaseState
-from millrace.serving.release.version_tags import Trial, statuses
+from millrace.serving.release.version_tags import RunningStep, compute_tags
 from millrace.serving.rollout.rollout import Move, Split, first_split, next_split
-from millrace.serving.triton.names import ARMS, TRIAL, is_made_here, owner_of
-from millrace.serving.triton.server_index import live_version, ready_versions
+from millrace.serving.triton.server_index import ARMS, TRIAL, is_helper_model, owner_of
 
 GRACE_SECONDS = 60.0
-"""How long a version stays live whose alias was removed: it may be set again on another one."""
+"""How long a version stays live after its alias was removed: the alias may be moving to another."""
 
 
-def plan(world: ClusterState) -> tuple[Action, ...]:
-    """Decide what to do now; nothing when everything is as it should be.
+def plan(cluster: ClusterState) -> tuple[Action, ...]:
+    """Return the actions that are due; none when everything is as it should be.
 
     Returns:
-        Actions in order: each model by its name, and what earlier trials of it left first.
+        Actions in order: the models by name, and for each the clean-up of earlier trials first.
     """
-    if world.registry_away is not None:
-        return tuple(action for model in sorted(world.standings) for action in _kept(world, model))
-    left = _left_behind(world)
-    staged = world.staged.keys() - set(world.left_alone)
-    models = world.wishes.keys() | staged | _remembered(world)
-    ours = {model for model in models - world.faults.keys() if not is_made_here(model)}
+    if cluster.registry_error is not None:
+        models = sorted(cluster.states)
+        return tuple(action for model in models for action in _restore_live(cluster, model))
+    cleanups = _plan_cleanups(cluster)
+    staged = cluster.staged.keys() - set(cluster.foreign)
+    known = cluster.desired_versions.keys() | staged | _recorded_models(cluster)
+    ours = {model for model in known - cluster.faults.keys() if not is_helper_model(model)}
     return tuple(
         action
-        for model in sorted(ours | left.keys())
-        for action in (*left.get(model, ()), *(_actions(world, model) if model in ours else ()))
+        for model in sorted(ours | cleanups.keys())
+        for action in (
+            *cleanups.get(model, ()),
+            *(_plan_model(cluster, model) if model in ours else ()),
+        )
     )
 
 
-def _remembered(world: ClusterState) -> set[str]:
-    """Return models of which only their events tell: refused before anything of them was staged."""
-    found = world.standings.items()
-    return {model for model, known in found if not known.live and (known.tried or known.withdrawn)}
+def _recorded_models(cluster: ClusterState) -> set[str]:
+    """Return the models that only events know: refused before a version was staged."""
+    return {
+        model
+        for model, state in cluster.states.items()
+        if not state.live and (state.attempted or state.withdrawn)
+    }
 
 
-def target(
-    standing: ReleaseState, wish: DesiredVersion | None, now: float
+def select_target(
+    state: ReleaseState, desired: DesiredVersion | None, now: float
 ) -> DesiredVersion | None:
-    """Return what should be served: what is desired, or what is live if that was refused or is new.
+    """Return the version to serve: the desired one, or the live one if the desired was refused.
 
-    An alias that is removed may be on its way to another version, so what is live stays a while.
+    After the alias was removed the live version stays for a while: the alias may be moving.
 
     Args:
-        standing: where the model stands.
-        wish: the version that the alias asks for.
+        state: of the model.
+        desired: the version that the alias points to.
         now: seconds since 1970.
     """
-    gone = standing.unwanted
-    if wish is None and gone is not None and now - gone.at.timestamp() >= GRACE_SECONDS:
+    removed = state.alias_removed
+    if desired is None and removed is not None and now - removed.at.timestamp() >= GRACE_SECONDS:
         return None
-    if wish is not None and not standing.refuses(wish):
-        return wish
-    return standing.live.wish if standing.live else None
+    if desired is not None and not state.has_refused(desired):
+        return desired
+    return state.live.desired if state.live else None
 
 
-def _actions(world: ClusterState, model: str) -> Iterator[Action]:
-    wish, standing = world.wishes.get(model), world.standing(model)
-    untold = _untold(world, model) or _given_up(world, model)
-    if untold is not None:
-        yield untold
+def _plan_model(cluster: ClusterState, model: str) -> Iterator[Action]:
+    state = cluster.state(model)
+    record = _missing_live_event(cluster, model) or _missing_withdrawal(cluster, model)
+    if record is not None:
+        yield record
         return
-    wanted = target(standing, wish, world.now)
-    rollout = _rollout(world, model, wanted)
-    if rollout is not None and wanted is not None and rollout.ends_badly:
-        yield Record(model, "refused", wanted, _live(standing), rollout.reason)
+    target = select_target(state, cluster.desired_versions.get(model), cluster.now)
+    rollout = _plan_rollout(cluster, model, target)
+    if rollout is not None and target is not None and rollout.is_failed:
+        yield Record(model, "refused", target, state.live_version, rollout.reason)
         return
-    changes = tuple(_changes(world, model, wanted, rollout))
+    changes = tuple(_plan_changes(cluster, model, target, rollout))
     yield from changes
-    if changes:  # what is written down and cleaned up follows from what came of them
+    if not changes:  # else the next plan sees their outcome
+        yield from _plan_records(cluster, model, target, rollout)
+
+
+def _restore_live(cluster: ClusterState, model: str) -> Iterator[Action]:
+    """Yield what makes every replica serve the live version; a rollout waits for the registry."""
+    live, staged = cluster.state(model).live, cluster.staged.get(model, {})
+    if live is None or live.version not in staged or model in cluster.splits:
         return
-    yield from _settled(world, model, wanted, rollout)
+    outdated = _outdated_replicas(cluster, model, live.desired, None)
+    yield from _plan_switches(model, live.desired, outdated, staged)
 
 
-def _kept(world: ClusterState, model: str) -> Iterator[Action]:
-    """Yield what makes every replica serve what was live; a rollout waits for the registry."""
-    live, staged = world.standing(model).live, world.staged.get(model, {})
-    if live is None or live.version not in staged or model in world.splits:
-        return
-    behind = [r for r in world.reachable if not _serves(world, r, model, live.wish, None)]
-    yield from _switches(model, live.wish, behind, staged)
-
-
-def _untold(world: ClusterState, model: str) -> Record | None:
-    """Return that a version is live which every replica answers with, whatever is wanted now."""
-    standing = world.standing(model)
-    answering = {live_version(replica.index or (), model) for replica in world.replicas}
+def _missing_live_event(cluster: ClusterState, model: str) -> Record | None:
+    """Return a missing "live" event: all replicas answer with a version that is not recorded."""
+    state = cluster.state(model)
+    answering = {replica.live_version(model) for replica in cluster.replicas}
     version = answering.pop() if len(answering) == 1 else None
-    digest = world.staged.get(model, {}).get(version or 0)
-    if version is None or digest is None or version == _live(standing):
+    digest = cluster.staged.get(model, {}).get(version or 0)
+    if version is None or digest is None or version == state.live_version:
         return None
     found = DesiredVersion(version, digest)
-    return None if standing.refuses(found) else Record(model, "live", found, _live(standing))
+    is_refused = state.has_refused(found)
+    return None if is_refused else Record(model, "live", found, state.live_version)
 
 
-def _given_up(world: ClusterState, model: str) -> Record | None:
-    """Return that a version is no longer tried, which was refused or is rolled out."""
-    standing, wish = world.standing(model), world.wishes.get(model)
-    tried, live = standing.tried, _live(standing)
-    if tried is None:
+def _missing_withdrawal(cluster: ClusterState, model: str) -> Record | None:
+    """Return the event that a version, refused or rolled out until now, is no longer tried."""
+    state, desired = cluster.state(model), cluster.desired_versions.get(model)
+    attempted, live = state.attempted, state.live_version
+    if attempted is None:
         return None
-    if wish is None:
-        return Record(model, "left", tried.wish, live, "its alias was removed")
-    if wish != tried.wish:
-        other = f"the alias went to version {wish.version}"
-        reason = other if wish.version != tried.version else "it is another file now"
-        return Record(model, "withdrawn", tried.wish, live, reason)
-    refused, again = standing.refused, world.again_from
-    if refused is not None and again is not None and refused.at < again:
-        return Record(model, "withdrawn", tried.wish, live, "it is tried again")
+    if desired is None:
+        return Record(model, "left", attempted.desired, live, "its alias was removed")
+    if desired != attempted.desired:
+        moved = f"the alias went to version {desired.version}"
+        reason = moved if desired.version != attempted.version else "it is another file now"
+        return Record(model, "withdrawn", attempted.desired, live, reason)
+    refused, before = state.refused, cluster.retry_refused_before
+    if refused is not None and before is not None and refused.at < before:
+        return Record(model, "withdrawn", attempted.desired, live, "it is tried again")
     return None
 
 
 @dataclass(frozen=True)
 class _Rollout:
-    """A rollout of the wanted version: the step that should be on, and why.
+    """The rollout of the target version: the step that should run, and why.
 
     Attributes:
-        split: the step; None if it ended.
-        is_on: whether it is the one that is on already.
-        ends_badly: whether the wanted version is to be refused.
-        reason: what the judge said.
+        split: the step; None if the rollout ended.
+        is_running: whether the step runs already.
+        is_failed: whether the target version is to be refused.
+        reason: of the judge.
     """
 
     split: Split | None
-    is_on: bool = False
-    ends_badly: bool = False
+    is_running: bool = False
+    is_failed: bool = False
     reason: str = ""
 
 
-def _rollout(world: ClusterState, model: str, wanted: DesiredVersion | None) -> _Rollout | None:
-    """Return the rollout of the wanted version; None where it is served directly."""
-    standing, spec = world.standing(model), world.rollouts.get(model)
-    if wanted is None or standing.live is None or wanted in standing.served or spec is None:
+def _plan_rollout(
+    cluster: ClusterState, model: str, target: DesiredVersion | None
+) -> _Rollout | None:
+    """Return the rollout of the target version; None if it is served directly."""
+    state, spec = cluster.state(model), cluster.rollouts.get(model)
+    if target is None or state.live is None or target in state.served_before or spec is None:
         return None
-    if _answering(world, model, wanted.version):  # it ended well: what is left is to say so
+    if _answering_replicas(cluster, model, target.version):  # it succeeded, and is to be recorded
         return None
-    split, live = world.splits.get(model), standing.live.version
-    if split is None or (split.champion, split.candidate) != (live, wanted.version):
-        return _Rollout(first_split(model, live, wanted.version, spec, world.now))
-    if any(model in replica.unwell for replica in world.reachable):
-        # Triton loads nothing again that is configured as before, and what was counted is gone
-        return _Rollout(replace(split, began=world.now))
-    move = world.moves.get(model) or Move("stay", "its counters cannot be read")
+    split, live = cluster.splits.get(model), state.live.version
+    if split is None or (split.champion, split.candidate) != (live, target.version):
+        return _Rollout(first_split(model, live, target.version, spec, cluster.now))
+    if any(model in replica.unresponsive for replica in cluster.reachable):
+        # Triton does not reload an unchanged configuration, and the counters are lost
+        return _Rollout(replace(split, began=cluster.now))
+    move = cluster.moves.get(model) or Move("stay", "its counters cannot be read")
     if move.kind == "stay":
-        return _Rollout(split, is_on=True, reason=move.reason)
+        return _Rollout(split, is_running=True, reason=move.reason)
     if move.kind == "step" and move.weight_percent is not None:
-        return _Rollout(next_split(split, spec, move.weight_percent, world.now))
-    return _Rollout(None, ends_badly=move.kind == "back", reason=move.reason)
+        return _Rollout(next_split(split, spec, move.weight_percent, cluster.now))
+    return _Rollout(None, is_failed=move.kind == "back", reason=move.reason)
 
 
-def _changes(
-    world: ClusterState, model: str, wanted: DesiredVersion | None, rollout: _Rollout | None
+def _plan_changes(
+    cluster: ClusterState, model: str, target: DesiredVersion | None, rollout: _Rollout | None
 ) -> Iterator[Action]:
-    """Yield what changes what clients get."""
-    if wanted is None:
-        yield from _unloads(world, model)
+    """Yield the actions that change what clients get."""
+    if target is None:
+        yield from _plan_unloads(cluster, model)
         return
-    staged = world.staged.get(model, {})
+    staged = cluster.staged.get(model, {})
     split = rollout.split if rollout else None
-    behind = [r for r in world.reachable if not _serves(world, r, model, wanted, split)]
-    begun = rollout is None or rollout.split is None or rollout.is_on
-    if not behind and begun:
+    outdated = _outdated_replicas(cluster, model, target, split)
+    is_new_step = rollout is not None and rollout.split is not None and not rollout.is_running
+    if not outdated and not is_new_step:
         return
-    if wanted.version not in staged:
-        yield Stage(model, wanted.version)
-        return  # how it is to be released is known when it is here
-    if waits(world, model, wanted):
+    if target.version not in staged:
+        yield Stage(model, target.version)
+        return  # its files say how it is to be released
+    if is_below_quorum(cluster, model, target):
         return
-    if len(behind) == len(world.reachable):  # what a replica has, has been proved
-        yield from _proofs(world, model, wanted, rollout)
-    if split is not None:
-        diverted = behind if begun else world.reachable
-        for replica in diverted:
-            anew = model in replica.unwell
-            yield StartSplit(model, wanted.version, split, replica.endpoint, anew)
-    else:
-        yield from _switches(model, wanted, behind, staged)
+    if len(outdated) == len(cluster.reachable):  # a version on any replica has passed already
+        yield from _plan_validation(cluster, model, target, rollout)
+    if split is None:
+        yield from _plan_switches(model, target, outdated, staged)
+        return
+    for replica in cluster.reachable if is_new_step else outdated:
+        force_reload = model in replica.unresponsive
+        yield StartSplit(model, target.version, split, replica.endpoint, force_reload)
 
 
-def _proofs(
-    world: ClusterState, model: str, wanted: DesiredVersion, rollout: _Rollout | None
+def _plan_validation(
+    cluster: ClusterState, model: str, target: DesiredVersion, rollout: _Rollout | None
 ) -> Iterator[Action]:
-    """Yield what a version must pass before it takes traffic, and what it passed so far."""
-    standing = world.standing(model)
-    live = _live(standing)
-    if wanted not in standing.served and not _is_split_for(world, model, wanted):
-        yield Verify(model, wanted.version, live)  # what is required may have changed since a proof
-        if not standing.has_proved(wanted):
-            yield Validate(model, wanted.version, world.reachable[0].endpoint)
-            yield Record(model, "proved", wanted, live)
-    if rollout is not None and rollout.split is None and not standing.has_passed(wanted):
-        yield Record(model, "proved", wanted, live, rollout.reason)
+    """Yield what a version must pass before it takes traffic, and the events of what it passed."""
+    state, split = cluster.state(model), cluster.splits.get(model)
+    live = state.live_version
+    is_in_split = split is not None and split.candidate == target.version
+    if target not in state.served_before and not is_in_split:
+        yield Verify(model, target.version, live)  # again: requirements may change after a trial
+        if not state.is_validated(target):
+            yield Validate(model, target.version, cluster.reachable[0].endpoint)
+            yield Record(model, "proved", target, live)
+    has_ended = rollout is not None and rollout.split is None
+    if rollout is not None and has_ended and not state.has_completed_rollout(target):
+        yield Record(model, "proved", target, live, rollout.reason)
 
 
-def _switches(
-    model: str, wanted: DesiredVersion, behind: Sequence[Replica], staged: Collection[int]
+def _plan_switches(
+    model: str, target: DesiredVersion, outdated: Sequence[Replica], staged: Collection[int]
 ) -> Iterator[Action]:
-    for replica in behind:
-        yield _switch(replica, model, wanted, staged)
-        if ready_versions(replica.index or (), model + ARMS):
+    for replica in outdated:
+        yield Switch(
+            model,
+            target.version,
+            replica.endpoint,
+            keep=warm_versions(target.version, replica.ready_versions(model), staged),
+            previous=replica.live_version(model),
+            force_reload=model in replica.unresponsive,
+        )
+        if replica.ready_versions(model + ARMS):
             yield StopSplit(model, replica.endpoint)
 
 
-def _serves(
-    world: ClusterState, replica: Replica, model: str, wanted: DesiredVersion, split: Split | None
-) -> bool:
-    """Whether a replica serves the step, or the wanted version where there is none."""
-    if model in replica.unwell:
-        return False
-    index = replica.index or ()
-    arms = ready_versions(index, model + ARMS)
-    if split is not None:
-        versions = tuple(sorted((split.champion, split.candidate)))
-        return live_version(index, model) == split.champion and arms == versions
-    plain = model not in world.splits and not arms
-    return plain and live_version(index, model) == wanted.version
-
-
-def _is_split_for(world: ClusterState, model: str, wanted: DesiredVersion) -> bool:
-    split = world.splits.get(model)
-    return split is not None and split.candidate == wanted.version
-
-
-def _unloads(world: ClusterState, model: str) -> Iterator[Action]:
-    for replica in world.reachable:
-        live = live_version(replica.index or (), model)
-        if live is not None and model in world.staged:
-            yield Unload(model, replica.endpoint, live)
-        if ready_versions(replica.index or (), model + ARMS):
-            yield StopSplit(model, replica.endpoint)
-
-
-def _live(standing: ReleaseState) -> int | None:
-    return standing.live.version if standing.live else None
-
-
-def waits(world: ClusterState, model: str, wanted: DesiredVersion) -> bool:
-    """Whether too few replicas are there to switch to a version that is not live yet."""
-    quorum = world.policy(model).quorum
-    needed = len(world.replicas) if quorum is None else min(quorum, len(world.replicas))
-    return len(world.reachable) < needed and not world.standing(model).is_live(wanted)
-
-
-def _switch(
-    replica: Replica, model: str, wanted: DesiredVersion, staged: Collection[int]
-) -> Switch:
-    index = replica.index or ()
-    return Switch(
-        model,
-        wanted.version,
-        replica.endpoint,
-        keep=warm_versions(wanted.version, ready_versions(index, model), staged),
-        previous=live_version(index, model),
-        anew=model in replica.unwell,
-    )
-
-
-def _settled(
-    world: ClusterState, model: str, wanted: DesiredVersion | None, rollout: _Rollout | None
-) -> Iterator[Action]:
-    """Yield what follows from what is served now: an event, or else tags and what may go."""
-    trial = Trial(rollout.split, rollout.reason) if rollout and rollout.split else None
-    event = _event(world, model, wanted, trial)
-    if event is not None:
-        yield event
-        return
-    standing = world.standing(model)
-    live = _live(standing)
-    answering = [] if live is None else _answering(world, model, live)
-    told = statuses(standing, world.wishes.get(model), answering, len(world.replicas), trial)
-    for version, tags in told.items():
-        known = world.tags.get((model, version), {})
-        if known is None:
-            continue
-        if changed := {k: v for k, v in tags.items() if known.get(k) != v}:
-            yield Tag(model, version, changed)
-    yield from _retired(world, model, wanted)
-
-
-def _event(
-    world: ClusterState, model: str, wanted: DesiredVersion | None, trial: Trial | None
-) -> Record | None:
-    """Return what happened and is not written down yet."""
-    standing, wish = world.standing(model), world.wishes.get(model)
-    live = standing.live.wish if standing.live else None
-    if wish is None and live is not None and world.reachable:
-        if wanted is None:
-            return Record(model, "unloaded", live, live.version)
-        if standing.unwanted is None and not standing.stays:
-            return Record(model, "unwanted", live, live.version, "the alias was removed")
-    if wish is None or wanted is None:
-        return None
-    returned = standing.unwanted is not None or standing.stays
-    if _answering(world, model, wanted.version) and (wanted != live or returned):
-        return Record(model, "live", wanted, _live(standing))
-    if trial and not standing.is_at(wanted, str(trial)):
-        return Record(model, "step", wanted, _live(standing), str(trial))
-    return None
-
-
-def _answering(world: ClusterState, model: str, version: int) -> list[Endpoint]:
+def _outdated_replicas(
+    cluster: ClusterState, model: str, target: DesiredVersion, split: Split | None
+) -> list[Replica]:
+    """Return the reachable replicas that do not serve the step, or the target without a step."""
     return [
-        replica.endpoint
-        for replica in world.reachable
-        if live_version(replica.index or (), model) == version
+        replica
+        for replica in cluster.reachable
+        if not _is_up_to_date(cluster, replica, model, target, split)
     ]
 
 
-def _retired(world: ClusterState, model: str, wanted: DesiredVersion | None) -> Iterator[Retire]:
-    """Yield the versions beyond the keep count that no replica may still read."""
-    if wanted is None or len(world.reachable) < len(world.replicas):
+def _is_up_to_date(
+    cluster: ClusterState, replica: Replica, model: str, target: DesiredVersion, split: Split | None
+) -> bool:
+    if model in replica.unresponsive:
+        return False
+    live, arms = replica.live_version(model), replica.ready_versions(model + ARMS)
+    if split is not None:
+        versions = tuple(sorted((split.champion, split.candidate)))
+        return live == split.champion and arms == versions
+    return model not in cluster.splits and not arms and live == target.version
+
+
+def _plan_unloads(cluster: ClusterState, model: str) -> Iterator[Action]:
+    for replica in cluster.reachable:
+        live = replica.live_version(model)
+        if live is not None and model in cluster.staged:
+            yield Unload(model, replica.endpoint, live)
+        if replica.ready_versions(model + ARMS):
+            yield StopSplit(model, replica.endpoint)
+
+
+def is_below_quorum(cluster: ClusterState, model: str, target: DesiredVersion) -> bool:
+    """Whether too few replicas answer to switch to a version that is not live yet."""
+    quorum = cluster.policy(model).quorum
+    needed = len(cluster.replicas) if quorum is None else min(quorum, len(cluster.replicas))
+    return len(cluster.reachable) < needed and not cluster.state(model).is_live(target)
+
+
+def _plan_records(
+    cluster: ClusterState, model: str, target: DesiredVersion | None, rollout: _Rollout | None
+) -> Iterator[Action]:
+    """Yield what records the served state: an event, or else tags and the removal of versions."""
+    running = None
+    if rollout is not None and rollout.split is not None:
+        running = RunningStep(rollout.split, rollout.reason)
+    event = _missing_event(cluster, model, target, running)
+    if event is not None:
+        yield event
         return
-    standing, staged = world.standing(model), sorted(world.staged.get(model, {}), reverse=True)
-    needed = {wanted.version, standing.superseded}
-    for replica in world.replicas:
+    state, desired = cluster.state(model), cluster.desired_versions.get(model)
+    live = state.live_version
+    answering = [] if live is None else _answering_replicas(cluster, model, live)
+    wanted = compute_tags(state, desired, answering, len(cluster.replicas), running)
+    for version, tags in wanted.items():
+        current = cluster.tags.get((model, version), {})
+        if current is None:
+            continue
+        if changed := {k: v for k, v in tags.items() if current.get(k) != v}:
+            yield Tag(model, version, changed)
+    yield from _plan_retirement(cluster, model, target)
+
+
+def _missing_event(
+    cluster: ClusterState, model: str, target: DesiredVersion | None, running: RunningStep | None
+) -> Record | None:
+    """Return an event that happened and is not recorded yet."""
+    state, desired = cluster.state(model), cluster.desired_versions.get(model)
+    live = state.live.desired if state.live else None
+    if desired is None and live is not None and cluster.reachable:
+        if target is None:
+            return Record(model, "unloaded", live, live.version)
+        if state.alias_removed is None and not state.is_kept:
+            return Record(model, "unwanted", live, live.version, "the alias was removed")
+    if desired is None or target is None:
+        return None
+    has_alias_again = state.alias_removed is not None or state.is_kept
+    is_answering = bool(_answering_replicas(cluster, model, target.version))
+    if is_answering and (target != live or has_alias_again):
+        return Record(model, "live", target, state.live_version)
+    if running and not state.is_at_step(target, str(running)):
+        return Record(model, "step", target, state.live_version, str(running))
+    return None
+
+
+def _answering_replicas(cluster: ClusterState, model: str, version: int) -> list[Endpoint]:
+    return [
+        replica.endpoint for replica in cluster.reachable if replica.live_version(model) == version
+    ]
+
+
+def _plan_retirement(
+    cluster: ClusterState, model: str, target: DesiredVersion | None
+) -> Iterator[Retire]:
+    """Yield the removal of versions beyond the keep count that no replica may still read."""
+    if target is None or len(cluster.reachable) < len(cluster.replicas):
+        return
+    staged = sorted(cluster.staged.get(model, {}), reverse=True)
+    needed = {target.version, cluster.state(model).superseded}
+    for replica in cluster.replicas:
         needed |= {entry.version for entry in replica.index or () if entry.name == model}
     others = [version for version in staged if version not in needed]
-    room = max(world.policy(model).keep_versions - (len(staged) - len(others)), 0)
+    room = max(cluster.policy(model).keep_versions - (len(staged) - len(others)), 0)
     yield from (Retire(model, version) for version in sorted(others[room:]))
 
 
-def _left_behind(world: ClusterState) -> dict[str, list[CleanUp]]:
-    """Return what trials and rollouts left, by model; arms only where nothing may call them."""
+def _plan_cleanups(cluster: ClusterState) -> dict[str, list[CleanUp]]:
+    """Return the removal of helper models, by model; of arms only if no splitter may call them."""
     loaded: dict[str, list[Endpoint]] = {}
-    for replica in world.reachable:
+    for replica in cluster.reachable:
         for entry in replica.index or ():
-            if is_made_here(entry.name) and entry.is_loaded:
+            if is_helper_model(entry.name) and entry.is_loaded:
                 loaded.setdefault(entry.name, []).append(replica.endpoint)
-    left: dict[str, list[CleanUp]] = {}
-    for name in sorted({name for name in world.staged if is_made_here(name)} | loaded.keys()):
+    cleanups: dict[str, list[CleanUp]] = {}
+    for name in sorted({name for name in cluster.staged if is_helper_model(name)} | loaded.keys()):
         model = owner_of(name)
-        if TRIAL in name or (model not in world.splits and name not in loaded):
-            left.setdefault(model, []).append(CleanUp(model, name, tuple(loaded.get(name, ()))))
-    return left
+        if TRIAL in name or (model not in cluster.splits and name not in loaded):
+            endpoints = tuple(loaded.get(name, ()))
+            cleanups.setdefault(model, []).append(CleanUp(model, name, endpoints))
+    return cleanups
 
 
-def warm_versions(wanted: int, ready: Collection[int], staged: Collection[int]) -> tuple[int, ...]:
-    """Return which versions stay loaded beside the wanted one: the last one below it.
+def warm_versions(target: int, ready: Collection[int], staged: Collection[int]) -> tuple[int, ...]:
+    """Return which versions stay loaded beside the target: the highest one below it.
 
     Triton answers a request that names no version with the highest number it has loaded, so after
-    a rollback nothing above the wanted version may stay.
+    a rollback no version above the target may stay.
     """
-    below = [version for version in ready if version < wanted and version in staged]
+    below = [version for version in ready if version < target and version in staged]
     return (max(below),) if below else ()

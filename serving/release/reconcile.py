@@ -1,12 +1,15 @@
-"""Make every Triton server serve the champions: what is due is done, model beside model.
+"""Make every Triton server serve the champions: plan, and release the models concurrently.
 
-One release of a model is at work at a time, on this machine, and no model waits for another: a
-candidate that hangs in its trial keeps nobody else from going live.
+Only one release of a model runs at a time on this machine, and no model waits for another: a
+candidate that hangs in its trial keeps no other model from going live.
 """
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from contextvars import copy_context
 from pathlib import Path
-from threading import Event
+from threading import Event, Thread
 
 from millrace.models.common.errors import MillraceError, unexpected
 from millrace.models.common.installation import Endpoint
@@ -15,67 +18,124 @@ from millrace.serving.release.apply import ModelRelease, Request
 from millrace.serving.release.ledger import Ledger
 from millrace.serving.release.model_registry import ModelRegistry
 from millrace.serving.release.observe import Observer
-from millrace.serving.release.outcome import Outcome, outcome_of
+from millrace.serving.release.outcome import Outcome, build_outcome
 from millrace.serving.release.plan import plan
-from millrace.serving.triton.every_replica import abreast
 from millrace.serving.triton.repository import Repository
+
+MAX_THREADS = 4
+STOP_SECONDS = 5.0
+"""How long the threads of an interrupted process may go on; then they end with the process."""
+
+Outcomes = tuple[Outcome, ...]
 
 
 def reconcile(
-    desk: ModelRegistry,
+    registry: ModelRegistry,
     ledger: Ledger,
     repository: Repository,
     endpoints: Sequence[Endpoint],
     request: Request,
     models: Sequence[str] | None = None,
     traces: Path | None = None,
-) -> tuple[Outcome, ...]:
-    """Bring every server to the desired versions, as far as that goes.
+) -> Outcomes:
+    """Bring every server to the desired versions, as far as possible.
 
-    A version that is refused leaves what served before serving, and no model stops another: its
-    outcome carries the error. Doing it again changes nothing.
+    If a version is refused, the version that served before still does. No model stops another: its
+    outcome has the error. A second call changes nothing.
 
     Args:
-        desk: the registry's side.
+        registry: the model registry.
         ledger: the release table.
         repository: the model repository that the servers read.
         endpoints: every server.
-        request: who asks, and how.
+        request: for the release.
         models: the models to release; None for all.
-        traces: folder for the traces of faults that nobody expected.
+        traces: folder for the traces of unexpected faults.
 
     Raises:
         WorkError: the registry does not answer, or fails; every server has what was live.
     """
-    observer = Observer(desk, ledger, repository, tuple(endpoints), request.again_from, traces)
+    retry_before = request.retry_refused_before
+    observer = Observer(registry, ledger, repository, tuple(endpoints), retry_before, traces)
 
-    def release(model: str, stop: Event) -> tuple[Outcome, ...]:
+    def release(model: str, stop: Event) -> Outcomes:
         with repository.exclusive(model):
             try:
-                made = ModelRelease(model, observer, request, stop)
-                made.carry_out()
-                return made.outcomes()
+                model_release = ModelRelease(model, observer, request, stop)
+                model_release.carry_out()
+                return model_release.outcomes()
             except Exception as error:  # whatever it is, the other models go on
-                return failed(model, unexpected(_failed(model), error, traces))
+                what = f"the release of {one_line(model)} ended in a fault"
+                return fail(model, unexpected(what, error, traces))
 
-    def failed(model: str, error: MillraceError) -> tuple[Outcome, ...]:
+    def fail(model: str, error: MillraceError) -> Outcomes:
         return tuple(Outcome(e, model, None, None, False, 0.0, error) for e in endpoints)
 
-    outcomes: dict[str, tuple[Outcome, ...]] = {}
-    away: MillraceError | None = None
+    outcomes: dict[str, Outcomes] = {}
+    registry_error: MillraceError | None = None
     if models is None:
-        world = observer.world()
-        models = list(dict.fromkeys(action.model for action in plan(world)))
-        for model in world.wishes.keys() - set(models):
-            outcomes[model] = tuple(outcome_of(world, model, each) for each in world.replicas)
-        for model, fault in world.faults.items():
-            outcomes[model] = failed(model, fault)
-        away = world.registry_away
-    outcomes |= abreast(release, models)
-    if away is not None:
-        raise away
+        cluster = observer.observe()
+        models = list(dict.fromkeys(action.model for action in plan(cluster)))
+        for model in cluster.desired_versions.keys() - set(models):
+            outcomes[model] = tuple(build_outcome(cluster, model, r) for r in cluster.replicas)
+        outcomes |= {model: fail(model, fault) for model, fault in cluster.faults.items()}
+        registry_error = cluster.registry_error
+    futures = run_in_threads(release, models)
+    outcomes |= {model: future.result() for model, future in futures.items()}
+    if registry_error is not None:
+        raise registry_error
     return tuple(outcome for model in sorted(outcomes) for outcome in outcomes[model])
 
 
-def _failed(model: str) -> str:
-    return f"the release of {one_line(model)} ended in a fault"
+def run_in_threads(
+    release: Callable[[str, Event], Outcomes], models: Sequence[str]
+) -> dict[str, "Future[Outcomes]"]:
+    """Release models in a few threads, and return when all have ended.
+
+    A single model is released in this thread. If this thread is interrupted, the event is set, and
+    no further release begins. The threads are daemons, unlike those of a `ThreadPoolExecutor`,
+    which Python joins when it exits: a release that hangs would keep an interrupted process alive.
+
+    Args:
+        release: releases one model; called from several threads, in the caller's context.
+        models: the models.
+    """
+    stop = Event()
+    futures: dict[str, Future[Outcomes]] = {model: Future() for model in models}
+    waiting = deque(futures.items())
+    if len(futures) <= 1:
+        _release_waiting(waiting, release, stop)
+        return futures
+    work = (_release_waiting, waiting, release, stop)
+    threads = [
+        Thread(target=copy_context().run, args=work, daemon=True)
+        for _ in range(min(MAX_THREADS, len(futures)))
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        for thread in threads:
+            thread.join()
+    except BaseException:
+        stop.set()
+        for thread in threads:
+            thread.join(STOP_SECONDS / len(threads))
+        raise
+    return futures
+
+
+def _release_waiting(
+    waiting: "deque[tuple[str, Future[Outcomes]]]",
+    release: Callable[[str, Event], Outcomes],
+    stop: Event,
+) -> None:
+    """Release the models that wait, one after the other, until none does or the event is set."""
+    while not stop.is_set():
+        try:
+            model, future = waiting.popleft()
+        except IndexError:
+            return
+        try:
+            future.set_result(release(model, stop))
+        except BaseException as error:
+            future.set_exception(error)

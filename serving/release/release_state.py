@@ -1,4 +1,4 @@
-"""What the release events of a model say about where it stands: decisions only, no effects."""
+"""The release events of a model, and the state that follows from them; no effects."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -17,18 +17,25 @@ Kind = Literal[
     "unwanted",
     "unloaded",
 ]
-"""proved: it passed its trial. accepted: it passed what of that needs no server, in a batch job
-where nothing was live; that makes nothing live, and spares it no trial. live: clients get it.
-refused: it did not pass, what served before still does. step: a step of a rollout of it began.
-withdrawn: the alias left a version that was refused or rolled out, or it is to be tried again.
-left: the alias of such a version is gone, and what is live stays. unwanted: the alias of what is
-live was removed, and may come back. unloaded: it did not, and nothing is served.
+"""What happened to a version:
+
+- proved: it passed its trial.
+- accepted: it passed the part of the trial that needs no server, in a batch job while no version
+  was live. It is not live, and still needs the trial.
+- live: clients get it.
+- refused: it did not pass, and what served before still does.
+- step: a step of its rollout began.
+- withdrawn: it was refused or rolled out, and the alias moved to another version, or it is to be
+  tried again.
+- left: it was refused or rolled out, and its alias was removed; the live version stays.
+- unwanted: it is live and its alias was removed; the alias may come back.
+- unloaded: the alias did not come back, and nothing is served.
 """
 
 
 @dataclass(frozen=True)
 class DesiredVersion:
-    """The version that an alias asks for, by its number and what it must consist of."""
+    """The version that an alias points to, and the digest that its files must have."""
 
     version: int
     digest: str
@@ -44,12 +51,12 @@ class Release:
         version: the version that it happened to.
         digest: sha256 of its `model.onnx`.
         previous: the version that clients got before; None if there was none.
-        asked_by: who or what asked for it.
-        reason: why, in a sentence; empty where nothing needs saying.
+        asked_by: who or what requested it.
+        reason: why, in a sentence; may be empty.
         evidence: what was measured: names and plain values.
-        link: where to read more; empty if there is no such place.
+        link: where to read more; may be empty.
         seconds: how long it took.
-        at: when it was over.
+        at: when it ended.
         id: of this event.
     """
 
@@ -67,106 +74,112 @@ class Release:
     id: str = field(default_factory=lambda: uuid4().hex)
 
     @property
-    def wish(self) -> DesiredVersion:
-        """The version that it happened to, as an alias would ask for it."""
+    def desired(self) -> DesiredVersion:
+        """The version that it happened to, as an alias would point to it."""
         return DesiredVersion(self.version, self.digest)
 
 
 @dataclass(frozen=True)
 class ReleaseState:
-    """Where a model stands.
+    """The state of a model after its release events.
 
     Attributes:
-        live: the newest event that made a version live; None if there was none since the model
-            was unloaded.
+        live: the event that made the live version live; None if no version is.
         superseded: the version that was live before it.
-        refused: the newest refusal, unless it was withdrawn or something went live after it.
-        served: every version, with its digest, that was live at some time: it has proved itself,
-            and going back to it needs no new proof.
-        proved: the newest proof, until something goes live, is refused or withdrawn.
-        step: the newest step of a rollout, until that ends.
+        refused: the newest refusal, unless it was withdrawn or a version went live after it.
+        served_before: every version that was ever live: going back to it needs no new trial.
+        proved: the newest trial that was passed, until a version goes live, is refused or
+            withdrawn.
+        step: the newest step of a rollout, until the rollout ends.
         withdrawn: the last version that the alias left before it was live, until another is tried.
-        stays: whether what is live stays without an alias: that was last on another version.
-        unwanted: the event that found the alias of what is live gone, until one is set again.
-        accepted: the newest acceptance by a batch job, until something goes live, is refused or
+        is_kept: whether the live version stays without an alias, because the alias was on another
+            version when it was removed.
+        alias_removed: the event that the live version lost its alias, until an alias is set again.
+        accepted: the newest acceptance by a batch job, until a version goes live, is refused or
             withdrawn.
     """
 
     live: Release | None = None
     superseded: int | None = None
     refused: Release | None = None
-    served: frozenset[DesiredVersion] = frozenset()
+    served_before: frozenset[DesiredVersion] = frozenset()
     proved: Release | None = None
     step: Release | None = None
     withdrawn: Release | None = None
-    stays: bool = False
-    unwanted: Release | None = None
+    is_kept: bool = False
+    alias_removed: Release | None = None
     accepted: Release | None = None
 
     @property
-    def tried(self) -> Release | None:
+    def live_version(self) -> int | None:
+        """The number of the live version."""
+        return self.live.version if self.live else None
+
+    @property
+    def attempted(self) -> Release | None:
         """The event of the version that has the alias and is not live: refused, or rolled out."""
         return self.refused or self.step
 
-    def refuses(self, wish: DesiredVersion) -> bool:
-        """Whether this very version was refused, and nothing happened since to try it again."""
-        return self.refused is not None and wish == self.refused.wish
+    def has_refused(self, version: DesiredVersion) -> bool:
+        """Whether this version was refused, and is not to be tried again."""
+        return self.refused is not None and self.refused.desired == version
 
-    def has_proved(self, wish: DesiredVersion) -> bool:
-        """Whether the version needs no proof: it was live once, or it passed a moment ago."""
-        return wish in self.served or (self.proved is not None and wish == self.proved.wish)
+    def is_validated(self, version: DesiredVersion) -> bool:
+        """Whether the version needs no trial: it was live before, or has just passed."""
+        has_passed = self.proved is not None and self.proved.desired == version
+        return version in self.served_before or has_passed
 
-    def is_accepted(self, wish: DesiredVersion) -> bool:
-        """Whether a batch job accepted this very version, and nothing happened since."""
-        return self.accepted is not None and wish == self.accepted.wish
+    def is_accepted(self, version: DesiredVersion) -> bool:
+        """Whether a batch job accepted this version, and nothing happened since."""
+        return self.accepted is not None and self.accepted.desired == version
 
-    def has_passed(self, wish: DesiredVersion) -> bool:
-        """Whether its rollout ended well a moment ago: then its proof says so."""
-        return self.proved is not None and wish == self.proved.wish and bool(self.proved.reason)
+    def has_completed_rollout(self, version: DesiredVersion) -> bool:
+        """Whether its rollout has just succeeded: then the event of its trial has a reason."""
+        proved = self.proved
+        return proved is not None and proved.desired == version and bool(proved.reason)
 
-    def is_at(self, wish: DesiredVersion, step: str) -> bool:
-        """Whether the last step of a rollout was this one of this version."""
+    def is_at_step(self, version: DesiredVersion, step: str) -> bool:
+        """Whether this is the newest step of the rollout of this version."""
         last = self.step
-        return last is not None and (last.version, last.reason) == (wish.version, step)
+        return last is not None and (last.version, last.reason) == (version.version, step)
 
-    def is_live(self, wish: DesiredVersion) -> bool:
-        """Whether the version was the last one to go live."""
-        return self.live is not None and wish == self.live.wish
+    def is_live(self, version: DesiredVersion) -> bool:
+        """Whether this version is live."""
+        return self.live is not None and self.live.desired == version
 
 
-def standing_of(releases: Iterable[Release]) -> ReleaseState:
-    """Return where a model stands after its events, oldest first."""
-    standing = ReleaseState()
+def derive_state(releases: Iterable[Release]) -> ReleaseState:
+    """Return the state of a model after its events, oldest first."""
+    state = ReleaseState()
     for event in releases:
-        standing = _after(standing, event)
-    return standing
+        state = _apply_event(state, event)
+    return state
 
 
-def _after(standing: ReleaseState, event: Release) -> ReleaseState:
+def _apply_event(state: ReleaseState, event: Release) -> ReleaseState:
     match event.kind:
         case "proved":
-            return replace(standing, proved=event)
+            return replace(state, proved=event)
         case "accepted":
-            return replace(standing, accepted=event)
+            return replace(state, accepted=event)
         case "refused":
-            return ReleaseState(standing.live, standing.superseded, event, standing.served)
+            return ReleaseState(state.live, state.superseded, event, state.served_before)
         case "step":
-            return replace(standing, step=event, withdrawn=None, stays=False)
+            return replace(state, step=event, withdrawn=None, is_kept=False)
         case "withdrawn" | "left":
-            stays = event.kind == "left"
             return replace(
-                standing,
+                state,
                 refused=None,
                 proved=None,
                 step=None,
                 withdrawn=event,
-                stays=stays,
+                is_kept=event.kind == "left",
                 accepted=None,
             )
         case "unwanted":
-            return replace(standing, unwanted=event)
+            return replace(state, alias_removed=event)
         case "unloaded":
-            return ReleaseState(None, event.version, None, standing.served)
-    before = standing.live.version if standing.live else standing.superseded
-    superseded = standing.superseded if before == event.version else before
-    return ReleaseState(event, superseded, None, standing.served | {event.wish})
+            return ReleaseState(None, event.version, None, state.served_before)
+    before = state.live.version if state.live else state.superseded
+    superseded = state.superseded if before == event.version else before
+    return ReleaseState(event, superseded, None, state.served_before | {event.desired})

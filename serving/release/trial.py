@@ -1,9 +1,9 @@
-"""Trying a version before it takes traffic, within limits and where no client reaches it.
+"""The trial of a version before it takes traffic, within limits and out of reach of clients.
 
-First the file alone, in a process of its own with limits on time and memory: what hangs or crashes
-takes nothing with it. Then on the replica, under a name that nobody knows, beside the version that
-serves. A trial that is interrupted leaves a model and a folder with `TRIAL` in their names, which
-the next plan sweeps.
+First its files are opened in a process of their own, with limits on time and memory, so that a
+model that hangs or crashes affects nothing else. Then it is loaded on a replica, under a name that
+no client knows, beside the version that serves. A trial that is interrupted leaves a model and a
+folder with `TRIAL` in their names, which the next plan removes.
 """
 
 import json
@@ -20,45 +20,48 @@ from millrace.models.common.hardware import memory_bytes
 from millrace.models.common.subprocess_runner import Limits
 from millrace.models.config.serving_spec import ServingSpec
 from millrace.models.inference.language_engine import EngineName
-from millrace.serving.release.version_check import Expected
+from millrace.serving.release.version_check import VersionCheck
 from millrace.serving.triton.client import TritonClient
-from millrace.serving.triton.language import vllm_config
+from millrace.serving.triton.language.language_config import VLLM_BACKEND
 from millrace.serving.triton.model_config import latest
-from millrace.serving.triton.names import TRIAL
 from millrace.serving.triton.repository import Repository
+from millrace.serving.triton.server_index import TRIAL
 from millrace.serving.triton.version_config import config_of
 from millrace.serving.triton.version_folder import Artifact
 
-ALONE = Limits(seconds=60.0, memory=16 << 30)
-"""Of the smallest model; a larger one has more of both. Less memory where the machine has less."""
-SHARE, MOST_SHARE = 0.5, 0.75
-"""Of the machine's memory: for the smallest model, and for any. The rest is for what serves."""
-LEAST = 4 << 30
-"""Of address space, of which ONNX Runtime and OpenVINO reserve more than they use."""
+BASE_LIMITS = Limits(seconds=60.0, memory=16 << 30)
+"""For the smallest model. A larger one gets more of both; a small machine gives less memory."""
+MEMORY_SHARE, MAX_MEMORY_SHARE = 0.5, 0.75
+"""Of the machine's memory, for the smallest model and for any. The rest is for the servers."""
+MIN_MEMORY = 4 << 30
+"""Bytes of address space: ONNX Runtime and OpenVINO reserve more than they use."""
 BYTES_PER_SECOND = 16 << 20
-"""What a model is given time for beyond that: a slow disk, and as many operations as weights."""
-COPIES = 4
-"""Of the weights in memory: the file, the graph, its optimized form, what is unpacked."""
+"""Extra time for larger models: a slow disk, and operations in proportion to the weights."""
+WEIGHT_COPIES = 4
+"""Copies of the weights in memory: the file, the graph, its optimized and its unpacked form."""
 LOAD_SECONDS = 120.0
 ENGINE_SECONDS = 400.0
-"""With an accelerator, which builds its engines while the version loads and warms up; vLLM compiles
-too.
-"""
+"""With an accelerator, which builds its engines while the version loads; vLLM compiles too."""
 
 
-def alone_limits(size: int) -> Limits:
-    """Return what a model of so many bytes may take to be opened and to answer once."""
-    return Limits(ALONE.seconds + size / BYTES_PER_SECOND, memory_limit(size, memory_bytes()))
+def subprocess_limits(size: int) -> Limits:
+    """Return the limits of a process that opens a model of so many bytes and lets it answer."""
+    return Limits(BASE_LIMITS.seconds + size / BYTES_PER_SECOND, memory_limit(size, memory_bytes()))
 
 
 def memory_limit(size: int, machine: int) -> int:
-    """Return the bytes that a trial of a model of so many bytes may take on such a machine."""
-    wanted = min(ALONE.memory, int(SHARE * machine)) + COPIES * size
-    return max(LEAST, min(wanted, int(MOST_SHARE * machine)))
+    """Return the memory limit of a trial, in bytes.
+
+    Args:
+        size: bytes of the model.
+        machine: bytes of the machine's memory.
+    """
+    wanted = min(BASE_LIMITS.memory, int(MEMORY_SHARE * machine)) + WEIGHT_COPIES * size
+    return max(MIN_MEMORY, min(wanted, int(MAX_MEMORY_SHARE * machine)))
 
 
 def load_seconds(serving: ServingSpec, size: int, engine: EngineName | None = None) -> float:
-    """Return how long a version, a model of so many bytes, may take to load.
+    """Return how many seconds a version may take to load.
 
     Args:
         serving: how it is served.
@@ -71,17 +74,17 @@ def load_seconds(serving: ServingSpec, size: int, engine: EngineName | None = No
 
 PROBE_SECONDS = 2.0
 PROBE_REQUESTS = 200
-PROBES = 3
-"""A probe that is too slow is done again: the moment may have been busy, and a refusal stays."""
+MAX_PROBES = 3
+"""A probe that is too slow is repeated: the machine may have been busy, and a refusal is final."""
 
 
 @dataclass(frozen=True)
-class Evidence:
-    """What a trial measured.
+class TrialResult:
+    """The measurements of a trial.
 
     Attributes:
-        difference: largest difference from the answers that were certified.
-        p50_ms: median latency of the least request, of one row or one token, milliseconds; so
+        difference: largest difference from the certified answers.
+        p50_ms: median latency of the smallest request, one row or one token, in milliseconds; so
             p99_ms.
         requests: requests of the probe.
     """
@@ -92,24 +95,24 @@ class Evidence:
     requests: int
 
 
-def try_on_replica(
+def validate_on_replica(
     model: str,
     version: int,
     repository: Repository,
     client: TritonClient,
-    expected: Expected,
-) -> Evidence:
-    """Load a staged version under a secret name, and measure its answers and its latency.
+    check: VersionCheck,
+) -> TrialResult:
+    """Load a staged version as a helper model, and measure its answers and its latency.
 
     Raises:
         WorkError: it was not loaded, its answers differ or are not finite, or it is too slow.
         TransientError: the replica went away.
     """
-    with _loaded(model, version, repository, client) as name:
-        artifact, slo = repository.artifact(model, version), expected.latency_slo_ms
-        difference = expected.compare(client, name, artifact)
-        for _ in range(PROBES):
-            times = _probe(lambda: expected.ask(client, name, artifact))
+    with _load_helper_model(model, version, repository, client) as name:
+        artifact, slo = repository.artifact(model, version), check.latency_slo_ms
+        difference = check.compare(client, name, artifact)
+        for _ in range(MAX_PROBES):
+            times = _probe(lambda: check.send_smallest(client, name, artifact))
             p50, p99 = (float(np.quantile(times, share)) * 1000 for share in (0.5, 0.99))
             if slo is None or p99 <= slo:
                 break
@@ -119,25 +122,25 @@ def try_on_replica(
             seen=f"p99 {p99:.2f} ms in {len(times)} requests of one row or token",
             valid=f"serving.latency_slo_ms, {slo:g} ms",
         )
-    return Evidence(difference, p50, p99, len(times))
+    return TrialResult(difference, p50, p99, len(times))
 
 
-def _probe(ask: Callable[[], None]) -> list[float]:
-    """Return the seconds of the least requests that there are, one after the other."""
+def _probe(send: Callable[[], None]) -> list[float]:
+    """Send the smallest request repeatedly, and return the seconds of each."""
     times: list[float] = []
-    until = time.perf_counter() + PROBE_SECONDS
-    while len(times) < PROBE_REQUESTS and (not times or time.perf_counter() < until):
+    deadline = time.perf_counter() + PROBE_SECONDS
+    while len(times) < PROBE_REQUESTS and (not times or time.perf_counter() < deadline):
         start = time.perf_counter()
-        ask()
+        send()
         times.append(time.perf_counter() - start)
     return times
 
 
 @contextmanager
-def _loaded(
+def _load_helper_model(
     model: str, version: int, repository: Repository, client: TritonClient
 ) -> Iterator[str]:
-    """Load a staged version under a name of its own for the length of the block."""
+    """Load a staged version as a helper model for the length of the block, and yield its name."""
     name = f"{model}{TRIAL}{version}-{token_hex(4)}"
     artifact = repository.artifact(model, version)
     config = config_of(name, artifact, version_policy=latest())
@@ -153,32 +156,32 @@ def _loaded(
         repository.remove_model(name)
 
 
-ABSENT = "unable to find backend library"
-"""What Triton says of a backend that it does not have."""
+NO_BACKEND = "unable to find backend library"
+"""In Triton's error for a backend that it does not have."""
 
 
 def require_backend(artifact: Artifact, client: TritonClient) -> None:
-    """Raise if a server cannot serve a version for want of its backend.
+    """Raise if a server does not have a version's backend.
 
-    Only vLLM's is asked for: the others come with the server, or with any. Triton lists no
-    backends, so it is told to load a model without files, which always fails: where the backend is,
-    for want of the files.
+    Only vLLM's is checked: every server has the others. Triton does not list its backends, so a
+    model without files is loaded, which always fails: with the backend, because the files are
+    missing.
 
     Raises:
-        WorkError: it has no such backend.
+        WorkError: the server does not have the backend.
         TransientError: the server cannot be reached.
     """
-    if artifact.engine != vllm_config.BACKEND:
+    if artifact.engine != VLLM_BACKEND:
         return
-    name = f"{vllm_config.BACKEND}{TRIAL}{token_hex(4)}"
+    name = f"{VLLM_BACKEND}{TRIAL}{token_hex(4)}"
     try:
-        client.load_without_files(name, json.dumps({"backend": vllm_config.BACKEND}))
+        client.load_without_files(name, json.dumps({"backend": VLLM_BACKEND}))
     except WorkError as error:
-        if ABSENT not in str(error.seen):
+        if NO_BACKEND not in str(error.seen):
             return
         raise WorkError(
-            "this Triton has no vllm backend, which the version's form needs",
+            "this Triton has no vllm backend, which the version needs",
             seen=f"the server at {client.endpoint.grpc}",
             valid="NVIDIA's container for vLLM (tritonserver:…-vllm-python-py3), on a GPU",
-            hint="name such a server in MILLRACE_TRITON, or export an openvino form",
+            hint="name such a server in MILLRACE_TRITON, or export an openvino variant",
         ) from error

@@ -1,4 +1,4 @@
-"""What the registry is told of a version: the tags that say what is real, whatever was wished."""
+"""The tags of a version in the registry: its actual state, beside the alias, its desired state."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,97 +18,97 @@ LINK = "millrace.release"
 
 
 @dataclass(frozen=True)
-class Trial:
-    """A rollout that is on.
+class RunningStep:
+    """The running step of a rollout.
 
     Attributes:
-        split: its step.
-        reason: what the judge said of it so far.
+        split: how the requests are split.
+        reason: the judge's findings so far.
     """
 
     split: Split
     reason: str
 
     def __str__(self) -> str:
-        """Return the step, for people."""
+        """Return the step in words."""
         weight = "" if self.split.kind == "shadow" else f" at {self.split.weight_percent:g}%"
         return f"{self.split.kind}{weight} beside version {self.split.champion}"
 
 
-def statuses(
-    standing: ReleaseState,
-    wish: DesiredVersion | None,
-    serving: Sequence[Endpoint],
+def compute_tags(
+    state: ReleaseState,
+    desired: DesiredVersion | None,
+    answering: Sequence[Endpoint],
     replicas: int,
-    trial: Trial | None = None,
+    running: RunningStep | None = None,
 ) -> dict[int, Tags]:
-    """Return the tags that each version concerned should have.
+    """Return the tags that each affected version should have.
 
     Args:
-        standing: where the model stands.
-        wish: the version that the alias asks for.
-        serving: the replicas that answer with the version that is live.
+        state: of the model.
+        desired: the version that the alias points to.
+        answering: the replicas that answer with the live version.
         replicas: how many there are.
-        trial: the rollout of the wish, if one is on.
+        running: the running step of the desired version's rollout, if any.
     """
-    found: dict[int, Tags] = {}
-    live = standing.live and standing.live.version
-    if (left := standing.withdrawn) is not None and left.version not in (live, None):
-        found[left.version] = {STATUS: "staged", REASON: f"not live: {left.reason}"}
-    if standing.superseded is not None:
-        found[standing.superseded] = {
+    tags: dict[int, Tags] = {}
+    live = state.live_version
+    if (withdrawn := state.withdrawn) is not None and withdrawn.version != live:
+        tags[withdrawn.version] = {STATUS: "staged", REASON: f"not live: {withdrawn.reason}"}
+    if state.superseded is not None:
+        tags[state.superseded] = {
             STATUS: "superseded",
-            REASON: f"version {live} took its place" if standing.live else "unloaded",
-            SINCE: _moment(standing.live) if standing.live else None,
+            REASON: f"version {live} took its place" if state.live else "unloaded",
+            SINCE: _format_time(state.live) if state.live else None,
             REPLICAS: None,
             ENDPOINT: None,
         }
-    refused = standing.refused if wish and standing.refuses(wish) else None
-    if standing.live is not None:
-        found[standing.live.version] = _live(
-            standing.live, serving, replicas, _difference(standing, wish, refused)
+    refused = state.refused if desired and state.has_refused(desired) else None
+    if state.live is not None:
+        tags[state.live.version] = _live_tags(
+            state.live, answering, replicas, _explain_difference(state, desired, refused)
         )
     if refused is not None and refused.version != live:
-        found[refused.version] = {
+        tags[refused.version] = {
             STATUS: "refused",
             REASON: refused.reason,
-            SINCE: _moment(refused),
+            SINCE: _format_time(refused),
             LINK: refused.link or None,
         }
-    elif wish is not None and refused is None and not standing.is_live(wish):
-        waits = f"waits for replicas: {len(serving)} of {replicas} answer"
-        found[wish.version] = {STATUS: "staged", REASON: str(trial or waits)}
-    return found
+    elif desired is not None and refused is None and not state.is_live(desired):
+        waits = f"waits for replicas: {len(answering)} of {replicas} answer"
+        tags[desired.version] = {STATUS: "staged", REASON: str(running or waits)}
+    return tags
 
 
-def _difference(
-    standing: ReleaseState, wish: DesiredVersion | None, refused: Release | None
+def _explain_difference(
+    state: ReleaseState, desired: DesiredVersion | None, refused: Release | None
 ) -> str | None:
-    """Return why what is live is not what the alias says."""
+    """Return why the live version is not the one with the alias."""
     if refused is not None:
         return f"version {refused.version} has the alias, but was refused"
-    if wish is not None:
+    if desired is not None:
         return None
-    if standing.stays and standing.withdrawn is not None:
-        return f"no version has the alias; the last one, {standing.withdrawn.version}, was not live"
+    if state.is_kept and state.withdrawn is not None:
+        return f"no version has the alias; the last one, {state.withdrawn.version}, was not live"
     return "its alias was removed; it is unloaded unless one is set within a minute"
 
 
-def _live(
-    live: Release, serving: Sequence[Endpoint], replicas: int, difference: str | None
+def _live_tags(
+    live: Release, answering: Sequence[Endpoint], replicas: int, difference: str | None
 ) -> Tags:
     reason = difference
-    if reason is None and len(serving) < replicas:
-        reason = f"{replicas - len(serving)} of {replicas} replicas do not answer"
+    if reason is None and len(answering) < replicas:
+        reason = f"{replicas - len(answering)} of {replicas} replicas do not answer"
     return {
         STATUS: "live",
         REASON: reason,
-        SINCE: _moment(live),
-        REPLICAS: f"{len(serving)} of {replicas}",
-        ENDPOINT: ", ".join(endpoint.grpc for endpoint in serving) or None,
+        SINCE: _format_time(live),
+        REPLICAS: f"{len(answering)} of {replicas}",
+        ENDPOINT: ", ".join(endpoint.grpc for endpoint in answering) or None,
         LINK: live.link or None,
     }
 
 
-def _moment(event: Release) -> str:
+def _format_time(event: Release) -> str:
     return event.at.strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -1,25 +1,28 @@
-"""A rollout: its steps, the two models that Triton serves meanwhile, and what comes next.
+"""A rollout: its steps, its two models' configurations, the next move, the traffic that it needs.
 
-While one is on, the model repository holds
+This file has no effects.
+
+During a rollout the model repository has
 
     MODEL.arms/     the champion and the candidate, loaded together; no client knows the name
     MODEL/          as before, but its config.pbtxt is the splitter's, which sends requests there
 
-Where a rollout stands is written in the splitter's configuration and nowhere else, so whoever
-comes next reads it there. Decisions only, no effects.
+The state of a rollout is stored in the splitter's configuration only, where the next release reads
+it.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Literal
 
 from tritonclient.grpc import model_config_pb2 as pb
 
-from millrace.models.config.rollout_spec import RolloutSpec
+from millrace.models.config.rollout_spec import JudgeSpec, RolloutSpec
 from millrace.models.config.serving_spec import ServingSpec
 from millrace.serving.rollout.judge import TESTS, Counts, judge
 from millrace.serving.triton.model_config import Signature, model_config, specific
-from millrace.serving.triton.names import ARMS
+from millrace.serving.triton.server_index import ARMS
 
 BACKEND = "traffic_split"
 TIMEOUT_SECONDS = 10.0
@@ -27,7 +30,7 @@ TIMEOUT_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class Split:
-    """How a model's requests are shared out now.
+    """A step of a rollout: how the requests of a model are split.
 
     Attributes:
         model: the model.
@@ -36,9 +39,9 @@ class Split:
         kind: canary or shadow.
         weight_percent: percent of the requests that the candidate answers; 0 in a shadow.
         compare_percent: percent of those that the champion answers too.
-        sticky_key: the request parameter by whose value requests stay with one version.
+        sticky_key: the request parameter whose value decides which version answers.
         tolerance: relative difference up to which two numbers agree.
-        began: when this step began, seconds since 1970; counts of another step differ in it.
+        began: when this step began, seconds since 1970; it identifies the counts of the step.
         timeout_s: seconds after which the candidate has failed a request.
     """
 
@@ -55,17 +58,17 @@ class Split:
 
     @property
     def arms(self) -> str:
-        """The name of the model that has both versions loaded."""
+        """The name of the helper model that has both versions loaded."""
         return self.model + ARMS
 
 
 @dataclass(frozen=True)
 class Move:
-    """What is to happen to a rollout.
+    """The next move of a rollout.
 
     Attributes:
         kind: stay: the step goes on. step: the next weight. promote: the candidate gets all
-            requests. back: the champion gets them all again.
+            requests. back: the champion gets all requests again.
         reason: why.
         weight_percent: the weight of the next step.
     """
@@ -76,7 +79,7 @@ class Move:
 
 
 def weights(spec: RolloutSpec) -> tuple[float, ...]:
-    """Return the weight of each step, percent; none where nothing is rolled out in steps."""
+    """Return the weight of each step, in percent; none for a direct rollout."""
     return {"direct": (), "canary": spec.steps, "shadow": (0.0,)}[spec.kind]
 
 
@@ -87,7 +90,7 @@ def first_split(model: str, champion: int, candidate: int, spec: RolloutSpec, no
         model: the model.
         champion: the version that serves.
         candidate: the version on trial.
-        spec: how it is rolled out.
+        spec: of the rollout.
         now: seconds since 1970.
     """
     weight = weights(spec)[0]
@@ -119,20 +122,20 @@ def compare_percent(spec: RolloutSpec, weight: float) -> float:
     return min(100.0, 100.0 * spec.compare_percent / weight) if weight else 100.0
 
 
-def move(split: Split, spec: RolloutSpec, counts: Counts, now: float) -> Move:
-    """Decide what comes next for a rollout.
+def decide_move(split: Split, spec: RolloutSpec, counts: Counts, now: float) -> Move:
+    """Decide the next move of a rollout.
 
-    Inconclusive is never a promotion: a step that ends without enough evidence goes back.
+    A step that ends without enough evidence is inconclusive, and goes back.
 
     Args:
-        split: the step that is on.
-        spec: how the candidate is rolled out.
-        counts: what was counted in this step, on all replicas.
+        split: the running step.
+        spec: of the rollout.
+        counts: of this step, on all replicas.
         now: seconds since 1970.
     """
-    over = now - split.began >= spec.hold_s
+    is_over = now - split.began >= spec.hold_s
     steps = weights(spec)
-    verdict = judge(counts, spec.judge, tests=TESTS * len(steps), over=over)
+    verdict = judge(counts, spec.judge, tests=TESTS * len(steps), is_over=is_over)
     if verdict.kind == "continue":
         return Move("stay", verdict.reason)
     if verdict.kind != "promote":
@@ -141,6 +144,48 @@ def move(split: Split, spec: RolloutSpec, counts: Counts, now: float) -> Move:
     if later:
         return Move("step", verdict.reason, later[0])
     return Move("promote", verdict.reason)
+
+
+def min_requests(spec: JudgeSpec, tests: int) -> tuple[int, int]:
+    """Return how many requests a candidate must answer in a step, and how many must be compared.
+
+    The figures are for a candidate that never fails and always agrees; any other needs more, and
+    so does one whose latencies vary. They solve the judge's bounds (Clopper and Pearson), which are
+    powers then: `(1 - limit)^n` and `limit^n` equal the level of one test.
+
+    Args:
+        spec: the limits and the level.
+        tests: tests in the whole rollout.
+    """
+    level = math.log(spec.level / tests)
+    answered = math.ceil(level / math.log1p(-spec.max_failures))
+    compared = math.ceil(level / math.log(spec.min_agreement)) if spec.min_agreement else 0
+    return answered, compared
+
+
+def min_model_requests(spec: RolloutSpec) -> tuple[int, ...]:
+    """Return how many requests the model needs in each step for its candidate to get enough."""
+    steps = weights(spec)
+    answered, compared = min_requests(spec.judge, TESTS * len(steps)) if steps else (0, 0)
+    needed = []
+    for weight in steps:
+        share = weight / 100 or 1.0  # a shadow gets all requests of the champion
+        both = share * compare_percent(spec, weight) / 100
+        needed.append(round(max(answered / share, compared / both)))
+    return tuple(needed)
+
+
+def describe_traffic(spec: RolloutSpec) -> str:
+    """Return in words how much traffic a rollout needs; it must not be direct."""
+    needed = [
+        f"{requests:,} requests{f' at {weight:g} %' * bool(weight)}"
+        f" ({requests / spec.hold_s:,.1f}/s)"
+        for weight, requests in zip(weights(spec), min_model_requests(spec), strict=True)
+    ]
+    return (
+        f"rollout: a step of {spec.hold_s:g} s needs at least {', '.join(needed)}; "
+        "with less traffic it stays inconclusive, and the version goes back"
+    )
 
 
 def arms_config(
@@ -152,10 +197,10 @@ def arms_config(
     """Return the configuration of the model that has both versions loaded.
 
     Args:
-        split: the rollout.
-        signature: what both versions take and give; their `served` must be equal.
-        serving: how the candidate is served.
-        parameters: further ones.
+        split: the step.
+        signature: inputs and outputs of both versions; their `served` must be equal.
+        serving: of the candidate.
+        parameters: further parameters.
     """
     return model_config(
         split.arms,
@@ -169,10 +214,10 @@ def arms_config(
 def splitter_config(
     split: Split, signature: Signature, serving: ServingSpec, labels: Sequence[str] = ()
 ) -> pb.ModelConfig:
-    """Return the configuration of the splitter, with which clients see the same model as before.
+    """Return the configuration of the splitter, which looks to clients like the served model.
 
-    Names, types, shapes, labels and the largest batch are the served model's. Requests are not
-    merged and nothing is reshaped here, so each goes on as the client sent it.
+    It has the served model's names, types, shapes, labels and largest batch. It neither batches nor
+    reshapes requests, so that each is passed on as the client sent it.
     """
     config = model_config(
         split.model,
@@ -199,7 +244,7 @@ def splitter_config(
 
 
 def split_of(config: pb.ModelConfig) -> Split | None:
-    """Read a rollout back from a model's configuration; None where none is on."""
+    """Read the running step from a model's configuration; None if it has none."""
     if config.backend != BACKEND:
         return None
     values = {key: parameter.string_value for key, parameter in config.parameters.items()}

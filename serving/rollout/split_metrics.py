@@ -1,16 +1,15 @@
-"""What a splitter has counted, read from Triton's metrics endpoint.
+"""Read the counters of a splitter from Triton's metrics endpoint.
 
-Counters begin at zero with every load of the splitter, and each load has series of its own. So what
-was counted between two readings is what each series gained, all of it where the series is new or
-has begun again. A page that Triton wrote while a splitter brought its counters up to date is read
-again; how that shows is in the backend's `split_counters`.
+Counters begin at zero with every load of the splitter, and each load has its own series. So the
+count between two readings is the sum of what each series gained, which is its whole value if the
+series is new or has begun again. A page that Triton wrote while a splitter updated its counters is
+read again; the backend's `split_counters` describes how that is detected.
 """
 
 import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from urllib.error import URLError
 from urllib.request import urlopen
 
 from millrace.models.common.errors import TransientError
@@ -21,9 +20,9 @@ from millrace.serving.rollout.rollout import Split
 PREFIX = "millrace_split_"
 SUFFIX = "_total"
 READ_SECONDS = 5.0
-READS = 20
+MAX_READS = 20
 WAIT_SECONDS = 0.05
-"""Between two readings; whose counters do not belong together in any of them has died."""
+"""Between two readings. A splitter whose counters are inconsistent in all of them has died."""
 BEGUN, DONE = "flushes_begun", "flushes_done"
 _LINE = re.compile(rf"{PREFIX}(\w+){SUFFIX}\{{(.*)\}} (\S+)")
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
@@ -44,7 +43,7 @@ class Reading:
     values: Mapping[Series, float] = field(default_factory=dict)
 
     def flushes(self, model: str) -> dict[Labels, float]:
-        """Return how often each splitter of a model has handed its counters over."""
+        """Return how often each splitter of a model has updated its counters."""
         of_model = ("model", model)
         return {
             labels: value
@@ -52,46 +51,46 @@ class Reading:
             if name == DONE and of_model in labels
         }
 
-    def serves(self, split: Split) -> bool:
-        """Whether the splitter of this very step is loaded."""
-        return any(_of_step(split) <= labels for _, labels in self.values)
+    def has_step(self, split: Split) -> bool:
+        """Whether the splitter of this step is loaded."""
+        return any(_step_labels(split) <= labels for _, labels in self.values)
 
     @property
-    def torn(self) -> frozenset[Labels]:
-        """The labels of counters that do not belong together."""
+    def inconsistent(self) -> frozenset[Labels]:
+        """The labels of counters that were read during an update."""
         done = {labels: value for (name, labels), value in self.values.items() if name == DONE}
         begun = {labels: value for (name, labels), value in self.values.items() if name == BEGUN}
         return frozenset(labels for labels, value in begun.items() if done.get(labels) != value)
 
 
-def read(endpoint: Endpoint) -> Reading:
-    """Read a server's counters; they are up to half a second old.
+def read_counters(endpoint: Endpoint) -> Reading:
+    """Read the counters of a server, which are up to half a second old.
 
     Raises:
         TransientError: the metrics endpoint does not answer.
     """
-    for _ in range(READS):
-        if not (reading := parse(_page(endpoint))).torn:
+    for _ in range(MAX_READS):
+        if not (reading := parse_counters(_fetch_page(endpoint))).inconsistent:
             break
         time.sleep(WAIT_SECONDS)
     return reading
 
 
-def _page(endpoint: Endpoint) -> str:
+def _fetch_page(endpoint: Endpoint) -> str:
     address = f"http://{endpoint.host}:{endpoint.metrics_port}/metrics"
     try:
         with urlopen(address, timeout=READ_SECONDS) as answer:
             return str(answer.read().decode())
-    except (URLError, OSError, UnicodeDecodeError) as error:
+    except (OSError, UnicodeDecodeError) as error:
         raise TransientError(
             "Triton's metrics cannot be read",
             seen=f"{address}: {error}",
-            hint="set MILLRACE_TRITON_METRICS_PORT to the port that Triton gives them at",
+            hint="set MILLRACE_TRITON_METRICS_PORT to the port of Triton's metrics",
         ) from error
 
 
-def parse(text: str) -> Reading:
-    """Read the splitters' counters from Prometheus' text format."""
+def parse_counters(text: str) -> Reading:
+    """Parse the splitters' counters in Prometheus' text format."""
     values: dict[Series, float] = {}
     for line in text.splitlines():
         if match := _LINE.fullmatch(line):
@@ -100,15 +99,15 @@ def parse(text: str) -> Reading:
     return Reading(values)
 
 
-def counted(split: Split, now: Reading, before: Reading | None = None) -> Counts:
-    """Return what was counted in a step of a rollout.
+def count_step(split: Split, now: Reading, before: Reading | None = None) -> Counts:
+    """Return the counts of a rollout's step.
 
     Args:
-        split: the step; what another one left is not counted.
+        split: the step; counters of other steps are ignored.
         now: a reading.
-        before: an earlier one of the same server; None for all since the step began.
+        before: an earlier reading of the same server; None for the start of the step.
     """
-    gained = _gained(split, now, before or Reading())
+    gained = _sum_gains(split, now, before or Reading())
 
     def of(arm: str, name: str) -> float:
         return gained.get((arm, name), 0.0)
@@ -133,13 +132,13 @@ def counted(split: Split, now: Reading, before: Reading | None = None) -> Counts
     )
 
 
-def _gained(split: Split, now: Reading, before: Reading) -> dict[tuple[str, str], float]:
-    """Return what each counter of each arm gained, over all loads of the step's splitter."""
-    step = _of_step(split)
+def _sum_gains(split: Split, now: Reading, before: Reading) -> dict[tuple[str, str], float]:
+    """Return the gain of each counter of each arm, over all loads of the step's splitter."""
+    step = _step_labels(split)
     gained: dict[tuple[str, str], float] = {}
-    torn = now.torn
+    inconsistent = now.inconsistent
     for (name, labels), value in now.values.items():
-        if not step <= labels or labels in torn:
+        if not step <= labels or labels in inconsistent:
             continue
         start = before.values.get((name, labels), 0.0)
         key = dict(labels)["arm"], name
@@ -147,5 +146,5 @@ def _gained(split: Split, now: Reading, before: Reading) -> dict[tuple[str, str]
     return gained
 
 
-def _of_step(split: Split) -> Labels:
+def _step_labels(split: Split) -> Labels:
     return frozenset({("model", split.model), ("began", str(split.began))})

@@ -25,9 +25,8 @@ from millrace.serving.rollout import split_metrics
 from millrace.serving.rollout.rollout import Split, arms_config, split_of, splitter_config
 from millrace.serving.triton.client import TritonClient
 from millrace.serving.triton.model_config import Signature, from_text, loaded_anew
-from millrace.serving.triton.names import ARMS
 from millrace.serving.triton.repository import Repository
-from millrace.serving.triton.server_index import ready_versions
+from millrace.serving.triton.server_index import ARMS, ready_versions
 from millrace.serving.triton.version_config import one_config_for, triton_kind
 
 DRAIN_SECONDS = 60.0
@@ -52,7 +51,7 @@ def start_split(
     """Serve a step of a rollout on a replica, whatever it serves now.
 
     Both versions must be staged. The step is loaded anew even if it was loaded: what was counted of
-    it on this replica begins at zero (`split_metrics.Reading.serves` tells whether it is there).
+    it on this replica begins at zero (`split_metrics.Reading.has_step` tells whether it is there).
     Versions that are loaded stay as they are, or are loaded again `anew`.
 
     Raises:
@@ -130,7 +129,7 @@ class _Drained:
 
     def now(self) -> bool:
         """Look once more."""
-        flushes = split_metrics.read(self._client.endpoint).flushes(self._model)
+        flushes = split_metrics.read_counters(self._client.endpoint).flushes(self._model)
         if flushes != self._seen:
             self._seen, self._since = flushes, time.monotonic()
         return not flushes or time.monotonic() - self._since >= STILL_SECONDS

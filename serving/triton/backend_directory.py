@@ -1,8 +1,8 @@
 """The Triton binary of the nvidia-pytriton wheel, and a backend directory made for it.
 
-The wheel holds a real `tritonserver` and the python backend, without the stub of the running Python
-where that backend looks for it, and no other backend. So a directory of ours gets both, and the
-Python-based backends of `serving/triton/backends` beside them.
+The wheel holds a real `tritonserver` and the python backend, but no other backend, and the stub of
+the running Python is not where the python backend looks for it. So Millrace makes a directory with
+the python backend, its stub, and the Python-based backends of `serving/triton/backends`.
 """
 
 import hashlib
@@ -17,13 +17,13 @@ from pathlib import Path
 from millrace.models.common import language_generation
 from millrace.models.common.errors import WorkError
 
-OURS = Path(__file__).with_name("backends")
-SHARED = Path(language_generation.__file__)
-"""What the backend of language models has a copy of."""
+BACKENDS = Path(__file__).with_name("backends")
+SHARED_MODULE = Path(language_generation.__file__)
+"""Copied into the backend of language models."""
 
 
 @dataclass(frozen=True)
-class Server:
+class TritonFiles:
     """The parts of the wheel that are needed to run Triton.
 
     Attributes:
@@ -39,7 +39,7 @@ class Server:
     libraries: Path
 
 
-def find_server() -> Server:
+def find_server() -> TritonFiles:
     """Find Triton in this environment, without importing pytriton.
 
     Raises:
@@ -48,41 +48,41 @@ def find_server() -> Server:
     spec = find_spec("pytriton")
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     if spec is None or spec.origin is None:
-        raise _missing("the package nvidia-pytriton is not installed")
+        raise _no_server("the package nvidia-pytriton is not installed")
     package = Path(spec.origin).parent
-    server = Server(
+    files = TritonFiles(
         binary=package / "tritonserver" / "bin" / "tritonserver",
         python_backend=package / "tritonserver" / "backends" / "python",
         stub=package / "tritonserver/python_backend_stubs" / version / "triton_python_backend_stub",
         libraries=package.parent / "nvidia_pytriton.libs",
     )
-    for part in (server.binary, server.python_backend, server.stub, server.libraries):
+    for part in (files.binary, files.python_backend, files.stub, files.libraries):
         if not part.exists():
-            raise _missing(f"{part} does not exist")
-    return server
+            raise _no_server(f"{part} does not exist")
+    return files
 
 
 def prepare_backends(home: Path) -> Path:
     """Make the backend directory below `home` if it is not there, and return it.
 
-    Its name tells its contents, so a running server's files are never replaced: an upgrade makes
-    another directory.
+    Its name is a digest of its contents, so that the files of a running server are never replaced:
+    an upgrade makes another directory.
 
     Raises:
-        WorkError: no Triton here, or `home` cannot be written.
+        WorkError: there is no Triton on this machine, or `home` cannot be written.
     """
-    server = find_server()
-    target = home / "backends" / _tag(server)
+    files = find_server()
+    target = home / "backends" / _hash_contents(files)
     if target.exists():
         return target
     try:
         target.parent.mkdir(exist_ok=True)
         work = Path(tempfile.mkdtemp(prefix=".making-", dir=target.parent))
-        shutil.copytree(server.python_backend, work / "python", ignore=_compiled)
-        shutil.copy2(server.stub, work / "python")
-        shutil.copytree(OURS, work, ignore=_compiled, dirs_exist_ok=True)
-        _give_sessions(work / "onnxruntime", work / "text_onnxruntime")
-        shutil.copy2(SHARED, work / "openvino_genai")
+        shutil.copytree(files.python_backend, work / "python", ignore=_ignore_compiled)
+        shutil.copy2(files.stub, work / "python")
+        shutil.copytree(BACKENDS, work, ignore=_ignore_compiled, dirs_exist_ok=True)
+        _copy_sessions(work / "onnxruntime", work / "text_onnxruntime")
+        shutil.copy2(SHARED_MODULE, work / "openvino_genai")
         _publish(work, target)
     except OSError as error:
         raise WorkError(
@@ -94,7 +94,7 @@ def prepare_backends(home: Path) -> Path:
 
 
 def python_environment() -> dict[str, str]:
-    """Return the variables by which the stub processes find this Python and its packages."""
+    """Return the environment in which the stub processes find this Python and its packages."""
     libraries = (sysconfig.get_config_var("LIBDIR"), str(find_server().libraries))
     return {
         "PATH": f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin",
@@ -103,11 +103,11 @@ def python_environment() -> dict[str, str]:
     }
 
 
-_compiled = shutil.ignore_patterns("__pycache__", "__init__.py")
+_ignore_compiled = shutil.ignore_patterns("__pycache__", "__init__.py")
 
 
-def _give_sessions(source: Path, target: Path) -> None:
-    """Copy the backend that another builds on beside it: each is a folder that can go elsewhere."""
+def _copy_sessions(source: Path, target: Path) -> None:
+    """Copy a backend into the one that builds on it: each folder must be usable by itself."""
     for file in source.glob("*.py"):
         shutil.copy2(file, target / ("text_session.py" if file.name == "model.py" else file.name))
 
@@ -117,22 +117,22 @@ def _publish(work: Path, target: Path) -> None:
         work.rename(target)
     except OSError:
         shutil.rmtree(work)
-        if not target.exists():  # else another process was first, with the same contents
+        if not target.exists():  # another process may have made the same directory
             raise
 
 
-def _tag(server: Server) -> str:
-    """Name the contents: the wheel's files by path, size and time, ours by what they say."""
+def _hash_contents(files: TritonFiles) -> str:
+    """Hash the wheel's files by path, size and time, and our own by their contents."""
     digest = hashlib.sha256()
-    for part in (server.stub, server.python_backend / "libtriton_python.so"):
+    for part in (files.stub, files.python_backend / "libtriton_python.so"):
         status = part.stat()
         digest.update(f"{part}:{status.st_size}:{status.st_mtime_ns}".encode())
-    for file in (SHARED, *sorted(OURS.rglob("*.py"))):
+    for file in (SHARED_MODULE, *sorted(BACKENDS.rglob("*.py"))):
         digest.update(file.read_bytes())
     return digest.hexdigest()[:16]
 
 
-def _missing(seen: str) -> WorkError:
+def _no_server(seen: str) -> WorkError:
     return WorkError(
         "there is no Triton server to start on this machine",
         seen=seen,

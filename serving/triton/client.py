@@ -1,9 +1,7 @@
-"""A thin client of one Triton server, by gRPC, whose errors tell the user what to do."""
+"""A gRPC client of one Triton server, whose errors tell the user what to do next."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -19,45 +17,28 @@ from millrace.models.common.errors import (
     nearest,
 )
 from millrace.models.common.installation import Endpoint
-from millrace.serving.triton import server_index as repository_index
 from millrace.serving.triton.backends.traffic_split.split_key import PROBE
 from millrace.serving.triton.language.stream_client import LanguageClient
-from millrace.serving.triton.server_index import UNHEALTHY, LoadedModel
+from millrace.serving.triton.language.stream_request import PROCESS_DIED
+from millrace.serving.triton.server_index import (
+    READY,
+    UNHEALTHY,
+    LoadedModel,
+    live_version,
+    ready_versions,
+)
 
 Array = npt.NDArray[Any]
 
 CALL_SECONDS = 10.0
 PREDICT_SECONDS = 60.0
 LOAD_SECONDS = 600.0
-NO_ID = "[request id: <id_unknown>] "
+EMPTY_ID = "[request id: <id_unknown>] "
 
 TOKEN_HEADER = "millrace-token"
 """The HTTP header of an endpoint's token."""
 TOKEN_METADATA = f"triton-grpc-protocol-{TOKEN_HEADER}"
-"""The same in gRPC, where Triton puts a prefix before it."""
-
-
-@dataclass(frozen=True)
-class VersionStatistics:
-    """Counts and times of one version since it was loaded.
-
-    Attributes:
-        version: the version.
-        requests: requests answered.
-        failures: requests that failed.
-        rows: rows answered; Triton's inference_count.
-        executions: runs of the model; fewer than requests when batching merged some.
-        queue_seconds: time that requests waited, summed.
-        compute_seconds: time in the model, summed.
-    """
-
-    version: int
-    requests: int
-    failures: int
-    rows: int
-    executions: int
-    queue_seconds: float
-    compute_seconds: float
+"""The same header in gRPC, where Triton adds a prefix."""
 
 
 class TritonClient:
@@ -69,18 +50,13 @@ class TritonClient:
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
-        self._grpc = connection(endpoint)
+        self._grpc = connect(endpoint)
         self._streams: LanguageClient | None = None
 
     def __enter__(self) -> "TritonClient":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __repr__(self) -> str:
@@ -94,13 +70,13 @@ class TritonClient:
 
     @property
     def streams(self) -> LanguageClient:
-        """The same server, asked for answers that come in pieces; one thread begins to use it."""
+        """A client of the server's streams, made at first use; let one thread make it."""
         if self._streams is None:
             self._streams = LanguageClient(self.endpoint)
         return self._streams
 
     def is_ready(self) -> bool:
-        """Tell whether the server answers and is ready; a server that is not there is not."""
+        """Whether the server answers and is ready."""
         try:
             return bool(self._grpc.is_server_ready(client_timeout=CALL_SECONDS))
         except InferenceServerException:
@@ -110,47 +86,47 @@ class TritonClient:
         """Return every model of the repository and every version that was loaded.
 
         Args:
-            seconds: how long to wait for it.
+            seconds: how long to wait for the answer.
         """
-        with self._errors("the models cannot be listed"):
-            answer = self._grpc.get_model_repository_index(client_timeout=seconds)
+        with self._translate_errors("the models cannot be listed"):
+            response = self._grpc.get_model_repository_index(client_timeout=seconds)
         return tuple(
             LoadedModel(
                 name=entry.name,
                 version=int(entry.version) if entry.version else None,
                 state=entry.state or "UNKNOWN",
-                reason=_plain(entry.reason),
+                reason=_clean_message(entry.reason),
             )
-            for entry in answer.models
+            for entry in response.models
         )
 
     def live_version(self, name: str) -> int | None:
         """Return the version that answers a request which names none, or None."""
-        return repository_index.live_version(self.index(), name)
+        return live_version(self.index(), name)
 
     def load(self, name: str, timeout: float = LOAD_SECONDS) -> None:
-        """Load or reload a model as its `config.pbtxt` says; what serves goes on until it is done.
+        """Load or reload a model by its `config.pbtxt`; loaded versions serve until it is done.
 
         Raises:
             WorkError: Triton refused it; the versions that were loaded still are.
             TransientError: the server cannot be reached.
         """
-        with self._errors(f"Triton refused to load {name}", refused=WorkError):
+        with self._translate_errors(f"Triton refused to load {name}", error_type=WorkError):
             self._grpc.load_model(name, client_timeout=timeout)
 
     def load_without_files(self, name: str, config: str) -> None:
-        """Load a model that is in no repository and has a configuration alone, JSON.
+        """Load a model that is in no repository and has only a configuration, in JSON.
 
         Raises:
             As `load`.
         """
         nothing = {"file:1/nothing": b""}
-        with self._errors(f"Triton refused to load {name}", refused=WorkError):
+        with self._translate_errors(f"Triton refused to load {name}", error_type=WorkError):
             self._grpc.load_model(name, config=config, files=nothing, client_timeout=LOAD_SECONDS)
 
     def unload(self, name: str) -> None:
         """Unload all versions of a model; requests in flight are answered."""
-        with self._errors(f"Triton refused to unload {name}", refused=WorkError):
+        with self._translate_errors(f"Triton refused to unload {name}", error_type=WorkError):
             self._grpc.unload_model(name, client_timeout=CALL_SECONDS)
 
     def predict(
@@ -169,26 +145,17 @@ class TritonClient:
             inputs: an array for each input, the batch first.
             version: a version, or None for the live one.
             timeout: seconds.
-            probe: whether it only asks if there is an answer; a rollout does not count it.
+            probe: whether it is a health check, which a rollout does not count.
 
         Raises:
             InputError: no such model, version or input, or a wrong shape or type.
-            TransientError: the server cannot be reached, the model is not loaded, or time is up.
+            TransientError: the server cannot be reached, the model is not loaded, or the request
+                timed out.
         """
-        number = "" if version is None else str(version)
-        try:
-            answer = self._grpc.infer(
-                name,
-                [to_input(key, array) for key, array in inputs.items()],
-                model_version=number,
-                client_timeout=timeout,
-                parameters={PROBE: True} if probe else None,
-            )
-        except InferenceServerException as error:
-            raise self._explained(error, name, version) from error
-        return {
-            output.name: answer.as_numpy(output.name) for output in answer.get_response().outputs
-        }
+        parameters = {PROBE: True} if probe else None
+        result = self._infer(name, inputs, version, client_timeout=timeout, parameters=parameters)
+        names = [output.name for output in result.get_response().outputs]
+        return {output: result.as_numpy(output) for output in names}
 
     def labels(
         self, name: str, inputs: Mapping[str, Array], output: str, count: int, *, version: int
@@ -198,69 +165,60 @@ class TritonClient:
         Args:
             name: the model.
             inputs: one row.
-            output: a tensor of numbers; of strings, Triton 2.51 would not survive the question.
-            count: columns to ask for.
+            output: a tensor of numbers; for one of strings, Triton 2.51 would crash.
+            count: columns to request.
             version: of the model.
 
         Raises:
             As `predict`.
         """
-        tensors = [to_input(key, array) for key, array in inputs.items()]
-        wanted = [grpc.InferRequestedOutput(output, class_count=count)]
-        try:
-            answer = self._grpc.infer(
-                name,
-                tensors,
-                model_version=str(version),
-                outputs=wanted,
-                client_timeout=PREDICT_SECONDS,
-            )
-        except InferenceServerException as error:
-            raise self._explained(error, name, version) from error
-        found = answer.as_numpy(output).ravel()
+        outputs = [grpc.InferRequestedOutput(output, class_count=count)]
+        result = self._infer(name, inputs, version, client_timeout=PREDICT_SECONDS, outputs=outputs)
+        found = result.as_numpy(output).ravel()
         rows = [each.decode(errors="replace").split(":", 2) for each in found]
         return {int(row[1]): row[2] for row in rows if len(row) == 3}
 
-    def statistics(self, name: str) -> tuple[VersionStatistics, ...]:
-        """Return the counts of a model's loaded versions, by ascending version.
+    def _infer(
+        self, name: str, inputs: Mapping[str, Array], version: int | None, **options: Any
+    ) -> grpc.InferResult:
+        try:
+            return self._grpc.infer(
+                name,
+                [to_input(key, array) for key, array in inputs.items()],
+                model_version="" if version is None else str(version),
+                **options,
+            )
+        except InferenceServerException as error:
+            raise self._prediction_error(error, name, version) from error
 
-        Raises:
-            InputError: the model is not loaded.
-        """
-        with self._errors(f"there are no statistics of {name}"):
-            answer = self._grpc.get_inference_statistics(name, client_timeout=CALL_SECONDS)
-        return tuple(
-            sorted((_statistics(entry) for entry in answer.model_stats), key=lambda s: s.version)
-        )
-
-    def _explained(
+    def _prediction_error(
         self, error: InferenceServerException, name: str, version: int | None
     ) -> MillraceError:
-        """Turn the error of a prediction into ours, with what would have been valid."""
+        """Translate the error of a prediction, and add what would have been valid."""
         status = _status(error)
         what = f"the prediction of {name} failed"
         if status in ("UNAVAILABLE", "NOT_FOUND") and self.is_ready():
-            return self._not_served(error, name, version)
+            return self._not_served_error(error, name, version)
         if status == "INVALID_ARGUMENT":
             return InputError(
                 f"the model {name} does not take this input",
-                seen=_plain(error.message()),
+                seen=_clean_message(error.message()),
                 valid=self._inputs_of(name, version),
             )
         if UNHEALTHY in str(error.message()):
             return TransientError(
                 what,
-                seen=_plain(error.message()),
-                hint="the process that serves it died; the next release loads it anew",
+                seen=_clean_message(error.message()),
+                hint=PROCESS_DIED,
             )
-        return self._translated(what, error)
+        return self._translate_error(what, error)
 
-    def _not_served(
+    def _not_served_error(
         self, error: InferenceServerException, name: str, version: int | None
     ) -> InputError | TransientError:
         entries = self.index()
-        loaded = sorted({entry.name for entry in entries if entry.state == repository_index.READY})
-        ready = repository_index.ready_versions(entries, name)
+        loaded = sorted({entry.name for entry in entries if entry.state == READY})
+        ready = ready_versions(entries, name)
         if name not in {entry.name for entry in entries}:
             return InputError(
                 "there is no such model",
@@ -274,7 +232,7 @@ class TritonClient:
             )
         return TransientError(
             f"the model {name} is not loaded now",
-            seen=_plain(error.message()),
+            seen=_clean_message(error.message()),
             valid=", ".join(loaded) or "no model is loaded",
             hint="promote a version, then run: millrace release",
         )
@@ -291,21 +249,21 @@ class TritonClient:
         )
 
     @contextmanager
-    def _errors(
-        self, what: str, refused: type[InputError | WorkError] = InputError
+    def _translate_errors(
+        self, what: str, error_type: type[InputError | WorkError] = InputError
     ) -> Iterator[None]:
         try:
             yield
         except InferenceServerException as error:
-            raise self._translated(what, error, refused) from error
+            raise self._translate_error(what, error, error_type) from error
 
-    def _translated(
+    def _translate_error(
         self,
         what: str,
         error: InferenceServerException,
-        refused: type[InputError | WorkError] = WorkError,
+        error_type: type[InputError | WorkError] = WorkError,
     ) -> InputError | WorkError:
-        status, seen = _status(error), _plain(error.message())
+        status, seen = _status(error), _clean_message(error.message())
         if status == "DEADLINE_EXCEEDED":
             return TransientError(what, seen="no answer in time", hint="try again; see its load")
         if status in ("UNAVAILABLE", "CANCELLED") and not self.is_ready():
@@ -315,8 +273,8 @@ class TritonClient:
                 hint="start it with: millrace up; or set MILLRACE_TRITON to one that runs",
             )
         if TOKEN_METADATA in seen:
-            return refused(what, seen=seen, hint=self._token_hint())
-        return refused(what, seen=seen)
+            return error_type(what, seen=seen, hint=self._token_hint())
+        return error_type(what, seen=seen)
 
     def _token_hint(self) -> str:
         if self.endpoint.token:
@@ -324,23 +282,23 @@ class TritonClient:
         return "unset MILLRACE_TRITON, and set MILLRACE_HOME to the home that the server runs for"
 
 
-def connection(endpoint: Endpoint) -> grpc.InferenceServerClient:
-    """Connect to a server; every call carries the endpoint's token, if it has one."""
-    opened = grpc.InferenceServerClient(endpoint.grpc)
+def connect(endpoint: Endpoint) -> grpc.InferenceServerClient:
+    """Connect to a server; every call sends the endpoint's token, if it has one."""
+    client = grpc.InferenceServerClient(endpoint.grpc)
     if endpoint.token:
-        opened.register_plugin(
+        client.register_plugin(
             lambda request: request.headers.update({TOKEN_METADATA: endpoint.token})
         )
-    return opened
+    return client
 
 
 def _status(error: InferenceServerException) -> str:
     return str(error.status() or "").removeprefix("StatusCode.")
 
 
-def _plain(message: str) -> str:
-    """Return Triton's words without the request's empty id and the backend's stack trace."""
-    return message.removeprefix(NO_ID).partition("\n\nAt:")[0].strip()
+def _clean_message(message: str) -> str:
+    """Return Triton's message without the empty request id and the backend's stack trace."""
+    return message.removeprefix(EMPTY_ID).partition("\n\nAt:")[0].strip()
 
 
 def to_input(name: str, array: Array) -> grpc.InferInput:
@@ -352,7 +310,7 @@ def to_input(name: str, array: Array) -> grpc.InferInput:
     datatype = np_to_triton_dtype(array.dtype)
     if datatype is None:
         raise InputError(
-            f"the input {name} has a type that Triton does not know",
+            f"the input {name} has a type that Triton does not have",
             seen=array.dtype,
             valid="bool, signed and unsigned integers, float16, float32, float64, str",
         )
@@ -361,16 +319,3 @@ def to_input(name: str, array: Array) -> grpc.InferInput:
     tensor = grpc.InferInput(name, list(array.shape), datatype)
     tensor.set_data_from_numpy(array)
     return tensor
-
-
-def _statistics(entry: Any) -> VersionStatistics:
-    times = entry.inference_stats
-    return VersionStatistics(
-        version=int(entry.version),
-        requests=times.success.count,
-        failures=times.fail.count,
-        rows=entry.inference_count,
-        executions=entry.execution_count,
-        queue_seconds=times.queue.ns / 1e9,
-        compute_seconds=times.compute_infer.ns / 1e9,
-    )

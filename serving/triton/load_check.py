@@ -1,7 +1,7 @@
-"""`python -m millrace.serving.triton.load_check FILE [OUTPUT…]`: answer the rows on stdin.
+"""`python -m millrace.serving.triton.load_check FILE [OUTPUT…]`: run a graph on the rows on stdin.
 
-The rows are an npz, and so are the answers on stdout, of the outputs that are named. Where none is,
-it is run to see it end well: nobody reads the answers.
+The rows are an npz file, and so are the answers on stdout, of the outputs in the arguments. Without
+outputs only the exit code matters.
 """
 
 import sys
@@ -12,7 +12,7 @@ import onnxruntime
 
 
 def main() -> None:
-    """Open the file and answer once."""
+    """Open the graph and run it once."""
     file, *outputs = sys.argv[1:]
     with np.load(BytesIO(sys.stdin.buffer.read()), allow_pickle=False) as rows:
         inputs = {k: v.astype(object) if v.dtype.kind == "U" else v for k, v in rows.items()}
@@ -20,12 +20,12 @@ def main() -> None:
     options.intra_op_num_threads = 1
     options.log_severity_level = 4
     session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
-    there = [node.name for node in session.get_outputs()]
-    asked = [name for name in outputs if name in there]  # one that is lacking is seen as such
-    answers = session.run(asked or None, inputs)
+    existing = [node.name for node in session.get_outputs()]
+    requested = [name for name in outputs if name in existing]  # the caller sees which is missing
+    answers = session.run(requested or None, inputs)
     if outputs:
         buffer = BytesIO()
-        np.savez(buffer, **dict(zip(asked or there, answers, strict=True)))
+        np.savez(buffer, **dict(zip(requested or existing, answers, strict=True)))
         sys.stdout.buffer.write(buffer.getvalue())
 
 

@@ -1,4 +1,4 @@
-"""A small closed-loop load generator: every client sends its next request after its last answer."""
+"""A closed-loop load generator: each client sends its next request after its last answer."""
 
 import asyncio
 import time
@@ -18,7 +18,7 @@ from millrace.serving.triton.client import PREDICT_SECONDS, to_input
 
 @dataclass(frozen=True)
 class LoadReport:
-    """What a load run saw.
+    """The result of a load run.
 
     Attributes:
         requests: requests answered.
@@ -55,7 +55,7 @@ def measure(
     clients: int,
     seconds: float,
 ) -> LoadReport:
-    """Send the same request from so many clients, for so long.
+    """Send the same request from a number of clients at once, and measure the latency.
 
     All clients share one event loop and one connection. Do not call it from a running event loop.
 
@@ -76,7 +76,7 @@ def measure(
             valid="positive numbers",
         )
     latencies, errors, elapsed = asyncio.run(
-        _all_clients(endpoint, model, inputs, clients, seconds)
+        _run_clients(endpoint, model, inputs, clients, seconds)
     )
     rows = len(next(iter(inputs.values())))
     p50, p90, p99 = np.percentile(latencies or [float("nan")], (50, 90, 99)) * 1e3
@@ -91,7 +91,7 @@ def measure(
     )
 
 
-async def _all_clients(
+async def _run_clients(
     endpoint: Endpoint,
     model: str,
     inputs: Mapping[str, npt.NDArray[Any]],

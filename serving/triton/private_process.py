@@ -1,17 +1,17 @@
 """Start a program with arguments and files that no other user of this machine can read.
 
-    python private_arguments.py FOLDER PROGRAM ARGUMENT...
+    python private_process.py FOLDER PROGRAM ARGUMENT...
 
-An argument `@NAME` stands for the value of the variable NAME. Every user may read the arguments of
-every process in `/proc/PID/cmdline`, from its first moment on; its environment only the process's
-own user may. The kernel shows as arguments what lies in one range of the new process's memory, and
-the process itself reads them by pointers. So it is stopped after `execve`, before its first
-instruction, and the pointer of each such argument is set to the value in its environment: the range
-keeps `@NAME`.
+An argument `@NAME` stands for the value of the environment variable NAME. Every user can read the
+arguments of every process in `/proc/PID/cmdline`, as soon as it exists; only the process's own user
+can read its environment. The kernel shows one range of the new process's memory as its arguments,
+while the process itself reads them through pointers. So the process is stopped after `execve`,
+before its first instruction, and the pointer of each such argument is set to the value in its
+environment: the range keeps `@NAME`.
 
-Who stops it is a helper process, a tracer, that ends at once. Where the kernel allows no tracing
-the arguments are given in the open, with a warning on stderr. A program whose memory is not as
-expected is killed. It needs the standard library alone, and starts within milliseconds.
+A helper process, the tracer, stops it and then ends. Where the kernel does not allow tracing, the
+arguments are public, with a warning on stderr. A program whose memory is not as expected is killed.
+This file needs the standard library only, and starts within milliseconds.
 """
 
 import ctypes
@@ -23,22 +23,23 @@ import sys
 
 STACK_BYTES = 512 * 2**20
 """Triton 2.51 copies the body of an HTTP request to the stack of a thread, at twice its size: with
-the usual 8 MiB a body of 5 MB ends the server. Only what is used of a stack is memory."""
+the default of 8 MiB a body of 5 MB crashes the server. The unused part of a stack takes no memory.
+"""
 
 PTRACE_CONT, PTRACE_DETACH, PTRACE_SEIZE = 7, 17, 0x4206
 TRACE_EXEC, EXIT_KILL = 0x10, 0x100000
 EVENT_EXEC, EVENT_STOP = 4, 128
 WAIT_ALL = 0x40000000
 PR_SET_PTRACER = 0x59616D61
-WARNING = "warning: this kernel allows no tracing: other users can read Triton's token in `ps`\n"
+NO_TRACING = "warning: this kernel allows no tracing: other users can read Triton's token in `ps`\n"
 
 
-OPEN_MEMORY = "warning: this kernel filters no calls: other users can read requests in /dev/shm\n"
+NO_SECCOMP = "warning: this kernel filters no calls: other users can read requests in /dev/shm\n"
 PR_SET_SECCOMP, PR_SET_NO_NEW_PRIVS, SECCOMP_MODE_FILTER = 22, 38, 2
 X86_64, FCHMOD = 0xC000003E, 91
 _LOAD, _EQUAL, _ANY, _RETURN = 0x20, 0x15, 0x45, 0x06
 _ALLOW, _DO_NOTHING = 0x7FFF0000, 0x00050000
-KEEP_CLOSED = (
+FCHMOD_FILTER = (
     (_LOAD, 0, 0, 4),  # the architecture
     (_EQUAL, 0, 5, X86_64),
     (_LOAD, 0, 0, 0),  # the number of the call
@@ -48,7 +49,7 @@ KEEP_CLOSED = (
     (_RETURN, 0, 0, _DO_NOTHING),
     (_RETURN, 0, 0, _ALLOW),
 )
-"""A filter of seccomp(2): code, how many to skip if true and if false, and a number."""
+"""A filter of seccomp(2): code, instructions to skip if true and if false, and a number."""
 
 
 class SockFilter(ctypes.Structure):
@@ -73,14 +74,14 @@ class LayoutError(Exception):
 
 
 def main(folder: str, argv: list[str]) -> None:
-    """Become the program; returns never."""
+    """Become the program; never returns."""
     os.chdir(folder)
-    _close_files()
-    _deepen_stack()
+    _keep_files_private()
+    _raise_stack_limit()
     if not any(_is_private(argument) for argument in argv):
         os.execv(argv[0], argv)  # noqa: S606
-    if not _traced(argv):
-        sys.stderr.write(WARNING)
+    if not _start_tracer(argv):
+        sys.stderr.write(NO_TRACING)
         sys.stderr.flush()
         argv = [os.environ[each[1:]] if _is_private(each) else each for each in argv]
     os.execv(argv[0], argv)  # noqa: S606
@@ -90,55 +91,56 @@ def _is_private(argument: str) -> bool:
     return argument.startswith("@")
 
 
-def _close_files() -> None:
-    """Have whatever the program makes be this user's alone, as its backends' memory in `/dev/shm`.
+def _keep_files_private() -> None:
+    """Keep the program's files private, among them its backends' memory in `/dev/shm`.
 
-    What clients send lies there, and Boost opens it to be read by all whatever the umask is: it
-    calls `fchmod`. So the kernel is asked to do nothing where that would open a file to others.
+    That memory holds the requests of clients, and Boost makes it readable for all by `fchmod`,
+    whatever the umask is. So a seccomp filter makes every `fchmod` that would open a file to others
+    do nothing.
     """
     os.umask(0o077)
-    filters = (SockFilter * len(KEEP_CLOSED))(*(SockFilter(*each) for each in KEEP_CLOSED))
-    program = SockProgram(len(KEEP_CLOSED), filters)
+    filters = (SockFilter * len(FCHMOD_FILTER))(*(SockFilter(*each) for each in FCHMOD_FILTER))
+    program = SockProgram(len(FCHMOD_FILTER), filters)
     refused = _libc().prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) or _libc().prctl(
         PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.byref(program), 0, 0
     )
     if refused:
-        sys.stderr.write(OPEN_MEMORY)
+        sys.stderr.write(NO_SECCOMP)
         sys.stderr.flush()
 
 
-def _deepen_stack() -> None:
+def _raise_stack_limit() -> None:
     _, most = resource.getrlimit(resource.RLIMIT_STACK)
     wanted = STACK_BYTES if most == resource.RLIM_INFINITY else min(STACK_BYTES, most)
     resource.setrlimit(resource.RLIMIT_STACK, (wanted, most))
 
 
-def _traced(argv: list[str]) -> bool:
-    """Start the tracer of this process, and return whether it is allowed to be that."""
-    to_us, from_tracer = os.pipe()
-    to_tracer, from_us = os.pipe()
-    between = os.fork()
-    if between == 0:  # the tracer is nobody's child: no zombie for a program that expects none
+def _start_tracer(argv: list[str]) -> bool:
+    """Start the tracer of this process, and return whether the kernel lets it trace."""
+    from_tracer_read, from_tracer_write = os.pipe()
+    to_tracer_read, to_tracer_write = os.pipe()
+    middle = os.fork()
+    if middle == 0:  # the tracer is no child of the program, which would not reap it
         tracer = os.fork()
         if tracer == 0:
-            os.close(from_us)
-            os._exit(_trace(os.read(to_tracer, 16), from_tracer, argv))
-        os.write(from_tracer, b"%15d" % tracer)
+            os.close(to_tracer_write)
+            os._exit(_run_tracer(os.read(to_tracer_read, 16), from_tracer_write, argv))
+        os.write(from_tracer_write, b"%15d" % tracer)
         os._exit(0)
-    os.close(from_tracer)
-    os.close(to_tracer)
-    os.waitpid(between, 0)
-    number = os.read(to_us, 15)
-    _libc().prctl(PR_SET_PTRACER, int(number), 0, 0, 0)  # for Yama; elsewhere there is no need
-    os.write(from_us, b"%15d" % os.getpid())
-    os.close(from_us)
-    allowed = os.read(to_us, 1) == b"+"
-    os.close(to_us)
+    os.close(from_tracer_write)
+    os.close(to_tracer_read)
+    os.waitpid(middle, 0)
+    number = os.read(from_tracer_read, 15)
+    _libc().prctl(PR_SET_PTRACER, int(number), 0, 0, 0)  # needed with Yama only
+    os.write(to_tracer_write, b"%15d" % os.getpid())
+    os.close(to_tracer_write)
+    allowed = os.read(from_tracer_read, 1) == b"+"
+    os.close(from_tracer_read)
     return allowed
 
 
-def _trace(number: bytes, report: int, argv: list[str]) -> int:
-    """Wait for the process to become the program, point its arguments elsewhere, and let it go."""
+def _run_tracer(number: bytes, report: int, argv: list[str]) -> int:
+    """Wait until the process becomes the program, replace its pointers, and detach."""
     pid = int(number)
     if _ptrace(PTRACE_SEIZE, pid, 0, TRACE_EXEC | EXIT_KILL) != 0:
         os.write(report, b"-")
@@ -152,7 +154,7 @@ def _trace(number: bytes, report: int, argv: list[str]) -> int:
         event = status >> 16
         if event == EVENT_EXEC:
             try:
-                _point_elsewhere(pid, argv)
+                _replace_pointers(pid, argv)
             except (LayoutError, OSError) as error:
                 sys.stderr.write(f"error: the arguments cannot be kept private: {error}\n")
                 sys.stderr.flush()
@@ -163,7 +165,7 @@ def _trace(number: bytes, report: int, argv: list[str]) -> int:
         _ptrace(PTRACE_CONT, pid, 0, 0 if event == EVENT_STOP else os.WSTOPSIG(status))
 
 
-def _point_elsewhere(pid: int, argv: list[str]) -> None:
+def _replace_pointers(pid: int, argv: list[str]) -> None:
     with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123
         fields = file.read().rpartition(b")")[2].split()  # from field 3 on, see proc(5)
     stack, environment, end = (int(fields[number - 3]) for number in (28, 50, 51))
@@ -176,20 +178,20 @@ def _point_elsewhere(pid: int, argv: list[str]) -> None:
         variables = os.pread(memory, end - environment, environment)
         for number, argument in enumerate(argv):
             if _is_private(argument):
-                _check(memory, pointers[number], argument)
-                value = environment + _offset(variables, argument[1:])
+                _require_argument(memory, pointers[number], argument)
+                value = environment + _find_value(variables, argument[1:])
                 os.pwrite(memory, struct.pack("=Q", value), stack + 8 + 8 * number)
     finally:
         os.close(memory)
 
 
-def _check(memory: int, pointer: int, argument: str) -> None:
+def _require_argument(memory: int, pointer: int, argument: str) -> None:
     wanted = argument.encode() + b"\0"
     if os.pread(memory, len(wanted), pointer) != wanted:
         raise LayoutError(f"{argument} is not where it should be")
 
 
-def _offset(variables: bytes, name: str) -> int:
+def _find_value(variables: bytes, name: str) -> int:
     """Return where in the environment the value of a variable begins."""
     at = (b"\0" + variables).find(b"\0" + name.encode() + b"=")
     if at < 0:

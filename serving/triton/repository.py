@@ -4,8 +4,8 @@
     MODEL/labels.txt
     MODEL/<version>/         see `serving/triton/version_folder.py`
 
-MLflow version N is Triton version N. A version folder appears by one rename and never changes: a
-folder that is touched while Triton loads it gives half a model.
+MLflow version N is Triton version N. A version folder is published by one rename and never changes:
+if it did while Triton loads it, Triton could load half a model.
 """
 
 import fcntl
@@ -22,7 +22,7 @@ from tritonclient.grpc import model_config_pb2 as pb
 
 from millrace.models.common.errors import InputError, TransientError, WorkError
 from millrace.serving.triton.model_config import LABELS, to_text
-from millrace.serving.triton.names import owner_of
+from millrace.serving.triton.server_index import owner_of
 from millrace.serving.triton.version_config import triton_kind
 from millrace.serving.triton.version_folder import (
     Artifact,
@@ -39,7 +39,7 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 @dataclass(frozen=True)
 class SavedConfig:
-    """A model's configuration files as they were; None where there was none."""
+    """The contents of a model's configuration files; None for a file that did not exist."""
 
     config: bytes | None
     labels: bytes | None
@@ -56,13 +56,13 @@ class Repository:
         """Return the models on disk and their versions, ascending.
 
         Args:
-            model: the model to look at, with what was made of it for a while; None for all.
+            model: this model and its helper models; None for all.
         """
         found: dict[str, tuple[int, ...]] = {}
         for folder in sorted(self.root.iterdir()):
             ours = NAME.fullmatch(folder.name) and model in (None, owner_of(folder.name))
             if ours and folder.is_dir():
-                with suppress(FileNotFoundError):  # another model's trial, over by now
+                with suppress(FileNotFoundError):  # a helper model, removed meanwhile
                     found[folder.name] = tuple(sorted(_versions_in(folder)))
         return found
 
@@ -70,7 +70,7 @@ class Repository:
         """Return the models on disk, and the digest of each version whose folder is whole.
 
         Args:
-            model: the model to look at, with what was made of it for a while; None for all.
+            model: this model and its helper models; None for all.
         """
         found: dict[str, dict[int, str]] = {}
         for name, versions in self.versions(model).items():
@@ -81,7 +81,7 @@ class Repository:
         return found
 
     def artifact(self, model: str, version: int) -> Artifact:
-        """Return what was staged as a version.
+        """Return the files of a staged version, and what belongs to them.
 
         Raises:
             WorkError: the version is not staged, or its folder is damaged.
@@ -89,7 +89,7 @@ class Repository:
         return read_version(self._version(model, version))
 
     def stage(self, model: str, version: int, artifact: Artifact) -> bool:
-        """Publish a version folder by one rename; return False if it was there already.
+        """Publish a version folder by one rename; return False if it already existed.
 
         Raises:
             InputError, TransientError: the files cannot be served or copied.
@@ -99,7 +99,7 @@ class Repository:
         if target.exists() and not self.is_whole(model, version):
             self.remove(model, version)
         if target.exists():
-            self._must_equal(model, version, artifact)
+            self._require_same_contents(model, version, artifact)
             return False
         with self.workspace() as work:
             folder = work / str(version)
@@ -116,34 +116,31 @@ class Repository:
                 folder.rename(target)
             except OSError as error:
                 if not target.exists():
-                    raise _unmovable(folder, target, error) from error
-                self._must_equal(model, version, artifact)
+                    raise _cannot_move(folder, target, error) from error
+                self._require_same_contents(model, version, artifact)
                 return False
         return True
 
     def is_whole(self, model: str, version: int) -> bool:
-        """Return whether a version's files are those that were staged: reads all of them."""
+        """Whether a version's files are unchanged since it was staged; reads all of them."""
         folder = self._version(model, version)
         if not is_whole(folder):
             return False
         artifact = read_version(folder)
-        beside = triton_kind(artifact).backend_files(artifact, folder)
-        return all(_text_or_none(folder / name) == text for name, text in beside.items())
+        backend_files = triton_kind(artifact).backend_files(artifact, folder)
+        return all(
+            _bytes_or_none(folder / name) == text.encode() for name, text in backend_files.items()
+        )
 
     def remove(self, model: str, version: int) -> bool:
-        """Take a version folder away by one rename; return False if there was none.
+        """Remove a version folder by one rename; return False if there was none.
 
-        Only for versions that no server has loaded.
+        No server may have the version loaded.
         """
-        target = self._version(model, version)
-        if not target.exists():
-            return False
-        with self.workspace() as work:
-            target.rename(work / str(version))
-        return True
+        return self._remove(self._version(model, version))
 
     def link(self, model: str, version: int, name: str, number: int) -> None:
-        """Publish a staged version as version `number` of another model too, by one rename."""
+        """Publish a copy of a staged version as version `number` of another model."""
         source, target = self._version(model, version), self._version(name, number)
         if target.exists():
             return
@@ -154,16 +151,18 @@ class Repository:
             folder.rename(target)
 
     def remove_model(self, model: str) -> bool:
-        """Take a model's whole folder away by one rename; return False if there was none."""
-        target = self._model(model)
-        if not target.exists():
+        """Remove a model's folder by one rename; return False if there was none."""
+        return self._remove(self._model(model))
+
+    def _remove(self, folder: Path) -> bool:
+        if not folder.exists():
             return False
         with self.workspace() as work:
-            target.rename(work / model)
+            folder.rename(work / folder.name)
         return True
 
     def write_config(self, config: pb.ModelConfig, labels: Sequence[str] = ()) -> None:
-        """Write a model's `config.pbtxt` and `labels.txt`, each replaced as a whole."""
+        """Replace a model's `config.pbtxt` and `labels.txt`, each atomically."""
         text = "".join(f"{one_line(label)}\n" for label in labels)
         self.restore(
             config.name, SavedConfig(to_text(config).encode(), text.encode() if labels else None)
@@ -175,10 +174,10 @@ class Repository:
         return SavedConfig(*(_bytes_or_none(folder / name) for name in ("config.pbtxt", LABELS)))
 
     def restore(self, model: str, saved: SavedConfig) -> None:
-        """Make a model's configuration files be `saved`."""
+        """Write a model's configuration files as they were saved."""
         folder = self._model(model)
         folder.mkdir(mode=0o750, exist_ok=True)
-        # labels first: a config that names a file needs it
+        # labels first: the config names their file
         for name, content in ((LABELS, saved.labels), ("config.pbtxt", saved.config)):
             if content is None:
                 (folder / name).unlink(missing_ok=True)
@@ -190,31 +189,31 @@ class Repository:
 
     @contextmanager
     def workspace(self) -> Iterator[Path]:
-        """Give a private folder beside the repository, removed afterwards."""
+        """Yield a private folder beside the repository, which is removed afterwards."""
         with tempfile.TemporaryDirectory(prefix="stage-", dir=self.staging) as folder:
             yield Path(folder)
 
     @contextmanager
     def exclusive(self, model: str, *, wait: bool = True) -> Iterator[bool]:
-        """Keep other releases of a model on this machine out, and tell whether the block does.
+        """Hold the lock of a model's releases on this machine, and yield whether it is held.
 
         Args:
-            model: the model; a registry's name, whatever is in it.
-            wait: wait for a release that is under way; else the block is not kept free of it.
+            model: the model; any name of the registry.
+            wait: whether to wait for the lock; else it may not be held.
         """
         name = hashlib.sha256(model.encode()).hexdigest()[:32]
-        with self._locked(f"release-{name}.lock", wait=wait) as free:
-            yield free
+        with self._lock(f"release-{name}.lock", wait=wait) as is_locked:
+            yield is_locked
 
     @contextmanager
     def probing(self) -> Iterator[None]:
-        """Keep other trials on this machine out while latency is measured."""
-        with self._locked("probing.lock"):
+        """Hold the lock of trials on this machine, so that none disturbs another's latency."""
+        with self._lock("probing.lock"):
             yield
 
     @contextmanager
-    def _locked(self, file: str, *, wait: bool = True) -> Iterator[bool]:
-        with open(self.staging / file, "w", opener=_private) as lock:
+    def _lock(self, file: str, *, wait: bool = True) -> Iterator[bool]:
+        with open(self.staging / file, "w", opener=_open_private) as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -225,7 +224,7 @@ class Repository:
     def _model(self, model: str) -> Path:
         if not NAME.fullmatch(model):
             raise InputError(
-                "the name of a model cannot be a folder's",
+                "the name of a model cannot be the name of a folder",
                 seen=repr(model),
                 valid="letters, digits, '.', '_' and '-', a letter or a digit first",
                 hint="register the model by another name",
@@ -239,7 +238,7 @@ class Repository:
             )
         return self._model(model) / str(version)
 
-    def _must_equal(self, model: str, version: int, artifact: Artifact) -> None:
+    def _require_same_contents(self, model: str, version: int, artifact: Artifact) -> None:
         folder = self._version(model, version)
         if (found := found_in(folder)) != artifact.contents:
             raise WorkError(
@@ -252,7 +251,7 @@ class Repository:
 
 
 def one_line(label: str) -> str:
-    """Return a label as Triton gives it to clients: a line of `labels.txt`."""
+    """Return a label as Triton returns it to clients: a line of `labels.txt`."""
     return " ".join(label.splitlines())
 
 
@@ -269,16 +268,11 @@ def _bytes_or_none(path: Path) -> bytes | None:
         return None
 
 
-def _text_or_none(path: Path) -> str | None:
-    found = _bytes_or_none(path)
-    return None if found is None else found.decode(errors="replace")
-
-
-def _private(path: str, flags: int) -> int:
+def _open_private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
-def _unmovable(folder: Path, target: Path, error: OSError) -> TransientError:
+def _cannot_move(folder: Path, target: Path, error: OSError) -> TransientError:
     return TransientError(
         f"{folder} cannot be moved to {target}",
         seen=error.strerror,

@@ -1,8 +1,8 @@
-"""The embedded Triton server: its command line, and a block in which it runs.
+"""Start the embedded Triton server: its command line, and a context manager that runs it.
 
-Its HTTP and its metrics are on Unix sockets in the home, which other users cannot enter; the guard
-listens on the public ports of both (`millrace.serving.guard`). Its gRPC is public and wants a token
-for all that changes the server.
+Its HTTP and its metrics are on Unix sockets in MILLRACE_HOME, which other users cannot open; the
+guard listens on their public ports (`millrace.serving.guard`). Its gRPC is public, and requires a
+token for all that changes the server.
 """
 
 import hashlib
@@ -29,8 +29,6 @@ from millrace.serving.triton.backend_directory import (
 )
 from millrace.serving.triton.client import TOKEN_HEADER, TritonClient
 
-__all__ = ["clean_up", "command", "find_server", "log_file", "prepare_backends", "running"]
-
 SHARED_MEMORY = Path("/dev/shm")
 START_SECONDS = 60.0
 STOP_SECONDS = 20.0
@@ -39,7 +37,7 @@ LAUNCHER = Path(__file__).with_name("private_process.py")
 TOKEN_VARIABLE = "MILLRACE_TRITON_GRPC_RULE"
 OPEN_TOKEN_VARIABLE = "MILLRACE_TRITON_HTTP_RULE"
 RESTRICTED = "model-repository,shared-memory,trace,logging"
-"""What changes the server, as Triton calls it; loading a model may bring code of its own."""
+"""Triton's names of the protocols that change the server; a loaded model may contain code."""
 
 
 def command(
@@ -48,21 +46,21 @@ def command(
     """Return the arguments and the environment of a server, for any supervisor to start.
 
     The models on disk are not loaded: a release loads the champions. The environment is complete
-    and holds none of the caller's variables, so no other secret of ours reaches the server. The
-    endpoint's token does: Triton takes it as an argument only, and `private_arguments` keeps that
-    from other users. Whoever has it may change what is served; requests, metadata, health and
-    statistics need none.
+    and has none of the caller's variables, so no other secret reaches the server. The endpoint's
+    token does: Triton takes it as an argument only, which `private_process` hides from other users.
+    Whoever has the token may change what is served; requests, metadata, health and statistics need
+    none.
 
     Args:
         places: a prepared home.
         endpoint: the public addresses.
-        guarded: whether a guard listens at the ports of HTTP and metrics; else Triton does.
+        guarded: whether the guard listens on the ports of HTTP and metrics; else Triton does.
 
     Raises:
-        InputError: the endpoint is not on loopback; this binary is old and must not be public.
+        InputError: the endpoint is not on loopback; this Triton is old and must not be public.
         WorkError: there is no Triton on this machine.
     """
-    _must_be_loopback(endpoint)
+    _require_loopback(endpoint)
     prefix = _shared_memory_prefix(places, endpoint)
     options = {
         "model-repository": places.model_repository,
@@ -83,14 +81,14 @@ def command(
     }
     flags = (f"--{key}={value}" for key, value in options.items())
     program = [str(find_server().binary), "--disable-auto-complete-config", *flags]
-    secrets = {} if not endpoint.token else _rules(endpoint.token, guarded=guarded)
+    secrets = {} if not endpoint.token else _token_flags(endpoint.token, guarded=guarded)
     launch = [sys.executable, "-I", "-S", str(LAUNCHER), str(places.home)]
     argv = [*launch, *program, *(f"@{name}" for name in secrets)]
     return argv, python_environment() | secrets
 
 
-def _rules(token: str, *, guarded: bool) -> dict[str, str]:
-    """Return the flags that ask for the token, by the variables that keep them private."""
+def _token_flags(token: str, *, guarded: bool) -> dict[str, str]:
+    """Return the flags that require the token, by the variables that keep them private."""
     rule = f"{RESTRICTED}:{TOKEN_HEADER}={token}"
     rules = {TOKEN_VARIABLE: f"--grpc-restricted-protocol={rule}"}
     return rules if guarded else rules | {OPEN_TOKEN_VARIABLE: f"--http-restricted-api={rule}"}
@@ -110,7 +108,7 @@ def running(
     deadline: float = START_SECONDS,
     guarded: bool = True,
 ) -> Iterator[TritonClient]:
-    """Run a server and its guard for the length of the block, and give a client of the server.
+    """Run a server and its guard for the length of the block, and yield a client of the server.
 
     Afterwards both, the server's stub processes and its shared memory are gone.
 
@@ -119,14 +117,15 @@ def running(
         endpoint: where to listen.
         extra_environment: variables to add, such as `CUDA_VISIBLE_DEVICES`.
         deadline: seconds in which it must be ready.
-        guarded: whether a guard takes its HTTP; see `command`.
+        guarded: whether the guard is before its HTTP; see `command`.
 
     Raises:
         InputError: the endpoint is not on loopback.
-        WorkError: no Triton here, a port is taken, or the server did not become ready.
+        WorkError: there is no Triton on this machine, a port is taken, or the server did not become
+            ready.
     """
     argv, environment = command(places, endpoint, guarded=guarded)
-    _must_be_free(endpoint)
+    _require_free_ports(endpoint)
     clean_up(places, endpoint)
     log = log_file(places, endpoint)
     with log.open("ab") as output:
@@ -137,7 +136,7 @@ def running(
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            start_new_session=True,  # Ctrl-C reaches us alone, and we stop the server in order
+            start_new_session=True,  # Ctrl-C reaches only us, and we stop the server
         )
     try:
         with TritonClient(endpoint) as client, ExitStack() as stack:
@@ -152,7 +151,7 @@ def running(
 
 
 def clean_up(places: Installation, endpoint: Endpoint) -> None:
-    """Remove what a killed server left, memory and sockets; only while none runs at `endpoint`."""
+    """Remove the shared memory and the sockets of a killed server; none may run at `endpoint`."""
     for path in (guard.http_socket(endpoint), guard.metrics_socket(endpoint)):
         (places.home / path).unlink(missing_ok=True)
     if SHARED_MEMORY.is_dir():
@@ -161,12 +160,12 @@ def clean_up(places: Installation, endpoint: Endpoint) -> None:
 
 
 def _shared_memory_prefix(places: Installation, endpoint: Endpoint) -> str:
-    """Return a name that no other server of this machine has, and the next one here has again."""
+    """Return a name that is unique on this machine, and the same for the next server here."""
     home = hashlib.sha256(str(places.home.resolve()).encode()).hexdigest()[:8]
     return f"millrace_{home}_{endpoint.grpc_port}_"
 
 
-def _must_be_loopback(endpoint: Endpoint) -> None:
+def _require_loopback(endpoint: Endpoint) -> None:
     try:
         loopback = ipaddress.ip_address(endpoint.host).is_loopback
     except ValueError:
@@ -180,7 +179,7 @@ def _must_be_loopback(endpoint: Endpoint) -> None:
         )
 
 
-def _must_be_free(endpoint: Endpoint) -> None:
+def _require_free_ports(endpoint: Endpoint) -> None:
     ports = {
         "MILLRACE_TRITON_HTTP_PORT": endpoint.http_port,
         "MILLRACE_TRITON_GRPC_PORT": endpoint.grpc_port,
@@ -211,11 +210,11 @@ def _wait_until_ready(
     seconds: float,
 ) -> None:
     deadline = time.monotonic() + seconds
-    # gRPC waits a second after a refused connection, so ask the port first
+    # gRPC waits a second after a refused connection, so the port is tried first
     while not (
-        _listens(client.endpoint, client.endpoint.grpc_port)
+        _is_port_open(client.endpoint, client.endpoint.grpc_port)
         and client.is_ready()
-        and _takes_http(client.endpoint, http_socket)
+        and _is_http_ready(client.endpoint, http_socket)
     ):
         ended = process.poll() is not None
         if ended or time.monotonic() > deadline:
@@ -223,20 +222,20 @@ def _wait_until_ready(
                 f"Triton ended with status {process.returncode} while starting"
                 if ended
                 else f"Triton was not ready after {seconds:g} s",
-                seen=_tail(log),
+                seen="\n".join(log.read_text(errors="replace").splitlines()[-8:]),
                 hint=f"read the whole log, {log}",
             )
         time.sleep(POLL_SECONDS)
 
 
-def _takes_http(endpoint: Endpoint, http_socket: Path | None) -> bool:
-    """Return whether HTTP is there too, which Triton opens after gRPC."""
+def _is_http_ready(endpoint: Endpoint, http_socket: Path | None) -> bool:
+    """Whether HTTP is ready too, which Triton opens after gRPC."""
     if http_socket is None:
-        return _listens(endpoint, endpoint.http_port)
+        return _is_port_open(endpoint, endpoint.http_port)
     return guard.socket_answers(http_socket, "/v2/health/live")
 
 
-def _listens(endpoint: Endpoint, port: int) -> bool:
+def _is_port_open(endpoint: Endpoint, port: int) -> bool:
     try:
         with socket.create_connection((endpoint.host, port), timeout=1):
             return True
@@ -244,13 +243,11 @@ def _listens(endpoint: Endpoint, port: int) -> bool:
         return False
 
 
-def _tail(log: Path, lines: int = 8) -> str:
-    return "\n".join(log.read_text(errors="replace").splitlines()[-lines:])
-
-
 def _stop(process: "subprocess.Popen[bytes]") -> None:
-    """End the server in order, and by force what is left of it and of its stubs."""
-    stubs = _children(process.pid)
+    """Terminate the server, and kill it and its stubs if they do not end in time."""
+    stubs: list[psutil.Process] = []
+    with suppress(psutil.NoSuchProcess):
+        stubs = psutil.Process(process.pid).children(recursive=True)
     process.terminate()
     try:
         process.wait(STOP_SECONDS)
@@ -262,9 +259,3 @@ def _stop(process: "subprocess.Popen[bytes]") -> None:
     for stub in left:
         with suppress(psutil.NoSuchProcess):
             stub.kill()
-
-
-def _children(pid: int) -> list[psutil.Process]:
-    with suppress(psutil.NoSuchProcess):
-        return list(psutil.Process(pid).children(recursive=True))
-    return []

@@ -11,7 +11,7 @@ from millrace.serving.batch.job import Job
 from millrace.serving.batch.monitoring.agreement import Agreement, require_agreement
 from millrace.serving.batch.monitoring.live_model import Live, compared, in_a_line, not_live
 from millrace.serving.release.ledger import ledger_of
-from millrace.serving.release.release_state import DesiredVersion, standing_of
+from millrace.serving.release.release_state import DesiredVersion, derive_state
 from millrace.serving.triton.client import TritonClient
 from millrace.tasks.kinds.steps import KindSteps, LiveSample, steps_of
 from millrace.tasks.progress import log
@@ -83,7 +83,7 @@ class LiveCheck:
 
     def _obstacle(self, client: TritonClient) -> str:
         job = self.job
-        standing = standing_of(ledger_of(self.places).releases(job.model))
+        standing = derive_state(ledger_of(self.places).releases(job.model))
         wish = DesiredVersion(job.version, job.digest)
         return not_live(client.index(INDEX_SECONDS), standing, job.model, wish)
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from millrace.models.training.train_job import TrainJob
     from millrace.serving.batch.job import Job
     from millrace.serving.batch.monitoring.live_model import Live
-    from millrace.serving.release.version_check import Expected
+    from millrace.serving.release.version_check import VersionCheck
     from millrace.serving.triton.client import TritonClient
     from millrace.serving.triton.version_folder import Artifact
 
@@ -200,7 +200,7 @@ class VersionEvidence(Protocol):
         """
         ...
 
-    def expected(self) -> Expected:
+    def expected(self) -> VersionCheck:
         """Return what the version must answer.
 
         Raises:

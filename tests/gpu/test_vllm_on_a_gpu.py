@@ -22,7 +22,7 @@ from millrace.export.select import Gates
 from millrace.export.vllm.vllm_python import lacking_vllm
 from millrace.models.common.subprocess_runner import Limits, run_apart
 from millrace.models.config.language_spec import GenerationSpec
-from millrace.serving.triton.language.vllm_config import engine_arguments
+from millrace.serving.triton.language.language_config import engine_arguments
 from tests.unit.export import language_models
 
 pytestmark = pytest.mark.gpu

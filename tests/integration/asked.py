@@ -34,7 +34,7 @@ class Line:
 
     def release_again(self, *models: str) -> tuple[Outcome, ...]:
         """Release as a person does who asks for it: what was refused is tried again."""
-        return self._released(models, Request("a test", again_from=datetime.now(UTC)))
+        return self._released(models, Request("a test", retry_refused_before=datetime.now(UTC)))
 
     def _released(self, models: tuple[str, ...], request: Request) -> tuple[Outcome, ...]:
         repository = Repository(self.places.model_repository, self.places.staging)

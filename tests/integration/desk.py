@@ -13,7 +13,7 @@ from millrace.models.config.rollout_spec import RolloutSpec
 from millrace.models.config.serving_spec import ServingSpec
 from millrace.serving.release.golden_batch import GoldenBatch
 from millrace.serving.release.release_state import DesiredVersion, Release
-from millrace.serving.release.version_check import Expected
+from millrace.serving.release.version_check import VersionCheck
 from millrace.serving.release.version_tags import Tags
 from millrace.serving.triton.language.draft_files import Draft
 from millrace.serving.triton.version_folder import Artifact
@@ -39,7 +39,7 @@ class FileDesk:
     written: dict[tuple[str, int], dict[str, str]] = field(default_factory=dict)
     told: list[Release] = field(default_factory=list)
     artifacts: dict[tuple[str, int], Artifact] = field(default_factory=dict)
-    golden: dict[tuple[str, int], Expected] = field(default_factory=dict)
+    golden: dict[tuple[str, int], VersionCheck] = field(default_factory=dict)
     rollouts: dict[tuple[str, int], RolloutSpec] = field(default_factory=dict)
 
     def register(
@@ -66,7 +66,7 @@ class FileDesk:
         model: str,
         version: int,
         files: Path,
-        expected: Expected,
+        expected: VersionCheck,
         draft: Path | None = None,
         **serving: object,
     ) -> None:
@@ -82,7 +82,7 @@ class FileDesk:
         )
         self.golden[model, version] = expected
 
-    def wishes(self, model: str | None = None) -> Mapping[str, DesiredVersion]:
+    def desired_versions(self, model: str | None = None) -> Mapping[str, DesiredVersion]:
         return {
             name: DesiredVersion(version, self.artifacts[name, version].sha256)
             for name, version in self.champions.items()
@@ -99,17 +99,17 @@ class FileDesk:
         if (reason := self.refuses.get((model, version))) is not None:
             raise WorkError(reason)
 
-    def expected(self, model: str, version: int) -> Expected:
+    def version_check(self, model: str, version: int) -> VersionCheck:
         return self.golden[model, version]
 
     def rollout(self, model: str, version: int) -> RolloutSpec:
         return self.rollouts.get((model, version), RolloutSpec())
 
-    def write(self, model: str, version: int, tags: Tags) -> None:
+    def write_tags(self, model: str, version: int, tags: Tags) -> None:
         known = {**self.written.get((model, version), {}), **tags}
         self.written[model, version] = {k: v for k, v in known.items() if v is not None}
 
-    def tell(self, release: Release) -> None:
+    def report(self, release: Release) -> None:
         self.told.append(release)
 
 

@@ -24,8 +24,7 @@ import grpc
 import psutil
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from millrace.serving.openai_api.api_key import added, new_secret
-from millrace.serving.openai_api.api_key_file import FILE, change
+from millrace.serving.openai_api.api_key import KEYS_FILE, add_key, create_secret, update_keys
 from tests.integration.guard_stand import Stand, stand
 from tests.integration.test_openai_api import running as door_running
 
@@ -301,9 +300,9 @@ def _server(served: Stand) -> psutil.Process:
 def run(home: Path, requests: int, seed: int) -> Found:
     """Start the servers in a home of their own, and send the requests."""
     with stand(home) as served, door_running(served.places.home, served.endpoint) as door:
-        secret = new_secret()
-        new = partial(added, name="fuzz", tokens_per_minute=10**9, secret=secret, now=time.time())
-        change(served.places.home / FILE, new)
+        secret = create_secret()
+        new = partial(add_key, name="fuzz", tokens_per_minute=10**9, secret=secret, now=time.time())
+        update_keys(served.places.home / KEYS_FILE, new)
         return fuzz(served, door, secret, requests, seed)
 
 

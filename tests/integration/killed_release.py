@@ -21,7 +21,7 @@ from tests.integration.asked import Line
 MOMENTS = {
     "in the trial": (trial, "_probe"),
     "before the load": (TritonClient, "load"),
-    "before it is told": (MlflowRegistry, "tell"),
+    "before it is told": (MlflowRegistry, "report"),
 }
 
 
@@ -31,7 +31,7 @@ def die(*_: object, **__: object) -> None:
 
 def dying_after(actions: int) -> Any:
     done = iter(range(1, 100))
-    carry_out = vars(module.ModelRelease)["_do"]
+    carry_out = vars(module.ModelRelease)["_run"]
 
     def do(self: Any, action: Any) -> None:
         carry_out.__get__(self, type(self))(action)
@@ -51,7 +51,7 @@ def main() -> None:
         owner, name = MOMENTS[moment]
         setattr(owner, name, die)
     else:
-        module.ModelRelease._do = dying_after(int(moment))
+        module.ModelRelease._run = dying_after(int(moment))
     with TritonClient(endpoint) as client:
         Line(places, client).release()
     sys.exit("it was to die, and did not")

@@ -15,7 +15,7 @@ from millrace.models.registry.signing import SIGNATURE_TAG
 from millrace.models.registry.tracking import client
 from millrace.models.registry.version_files import DIGEST_TAG, EVIDENCE_TAG, EXTRA_FILES
 from millrace.serving.release.outcome import Outcome
-from millrace.serving.triton.names import is_made_here
+from millrace.serving.triton.server_index import is_helper_model
 from millrace.tasks.release import ReleaseCheck
 from tests.integration.asked import Asking, Line
 from tests.integration.planted import Planted, good, ingest_rows, plant, seal
@@ -202,7 +202,7 @@ def test_names_that_cannot_be_used_stop_no_other_model(
             outcomes = {each.model: each.error for each in line.release()}
         assert outcomes[NAME] is None
         assert line.client.live_version(NAME) == second.number
-        told = [name for name in NAMES if not is_made_here(name)]
+        told = [name for name in NAMES if not is_helper_model(name)]
         assert all(outcomes[name] is not None for name in told)
         assert all(str(outcomes[name]).replace("\n", "").isprintable() for name in told)
         assert all(record.getMessage().isprintable() for record in caplog.records)

@@ -20,7 +20,7 @@ from millrace.flows.cli.api_keys import add_key
 from millrace.flows.services import control
 from millrace.flows.settings import PORTS
 from millrace.serving.release.ledger import ledger_of
-from millrace.serving.triton.client import connection
+from millrace.serving.triton.client import connect
 from tests.integration.attacks import (
     completions,
     delivery,
@@ -112,7 +112,7 @@ class Attacked:
     def state(self) -> dict[str, Any]:
         """Return what must stay: processes, the registry, what is served, and who was answered."""
         places = self.up.places
-        with connection(places.triton[0]) as triton:
+        with connect(places.triton[0]) as triton:
             (model,) = triton.get_inference_statistics(as_json=True)["model_stats"]
             served = [
                 triton.get_model_repository_index(as_json=True),

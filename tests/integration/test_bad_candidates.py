@@ -18,7 +18,7 @@ from millrace.models.inference.features import FEATURES
 from millrace.models.registry.tracking import client
 from millrace.models.registry.version_files import DIGEST_TAG
 from millrace.serving.release import trial
-from millrace.serving.release.outcome import checked
+from millrace.serving.release.outcome import raise_first_error
 from tests.integration.asked import Asking, Line, nothing_of_a_trial_is_left
 from tests.integration.planted import (
     GOLDEN,
@@ -46,7 +46,7 @@ def champion(line: Line) -> Planted:
     ingest_rows(line.places, NAME)
     planted = plant(line.places, NAME, good())
     line.promote(planted)
-    checked(line.release())
+    raise_first_error(line.release())
     assert line.client.live_version(NAME) == planted.number
     return planted
 
@@ -263,7 +263,7 @@ BAD: dict[str, tuple[Callable[[], Version], Spoil, str]] = {
 def test_a_bad_version_is_refused_with_its_reason(
     line: Line, champion: Planted, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trial, "ALONE", replace(trial.ALONE, seconds=12.0))
+    monkeypatch.setattr(trial, "BASE_LIMITS", replace(trial.BASE_LIMITS, seconds=12.0))
     make, spoil, reason = BAD[kind]
     planted = plant(line.places, NAME, make(), signed=False)
     spoil(planted, line.places)
@@ -285,7 +285,7 @@ def test_a_bad_version_is_refused_with_its_reason(
 def test_a_good_version_goes_live_after_all_of_them(line: Line, champion: Planted) -> None:
     planted = plant(line.places, NAME, good(SEED))
     line.promote(planted)
-    checked(line.release())
+    raise_first_error(line.release())
     assert line.client.live_version(NAME) == planted.number
     assert line.tags(planted)["millrace.status"] == "live"
     assert line.tags(champion)["millrace.status"] == "superseded"

@@ -96,9 +96,9 @@ def line(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Line]:
 def test_golden_prompts_are_answered_without_a_server(line: Line) -> None:
     line.register("apart", 1, 0)
     artifact = line.desk.fetch("apart", 1)
-    assert line.golden(0).validate_alone(artifact) == 0.0
+    assert line.golden(0).validate_in_subprocess(artifact) == 0.0
     with pytest.raises(WorkError, match="differ from those of its certificate"):
-        line.golden(1).validate_alone(artifact)
+        line.golden(1).validate_in_subprocess(artifact)
 
 
 def test_a_champion_is_proved_and_answers_as_certified(line: Line) -> None:

@@ -28,7 +28,7 @@ from millrace.models.common.language_generation import MAX_TOKENS
 from millrace.models.config.language_spec import GenerationSpec
 from millrace.serving.triton import server as triton
 from millrace.serving.triton.client import TritonClient
-from millrace.serving.triton.language.openvino_config import language_config
+from millrace.serving.triton.language.language_config import openvino_config
 from millrace.serving.triton.language.stream_client import AsyncLanguageClient, LanguageClient
 from millrace.serving.triton.language.stream_request import Piece, Sampling
 from millrace.serving.triton.model_config import loaded_anew, specific, to_text
@@ -73,7 +73,7 @@ class Served:
         folder = self.places.model_repository / name
         if not (folder / str(version)).exists():
             shutil.copytree(files or self.made.folder, folder / str(version))
-        config = language_config(
+        config = openvino_config(
             name,
             generation or GenerationSpec(),
             version_policy=specific([version]),
@@ -349,7 +349,7 @@ def test_what_is_not_valid_is_refused_by_name(served, prompt, sampling, says) ->
     with pytest.raises(InputError, match=says) as refused:
         served.client.complete("lm", prompt, sampling)
     assert "/" not in str(refused.value), "no path of the engine's build"
-    assert served.client.is_alive("lm")
+    served.client.ping("lm")
 
 
 def test_either_a_text_or_messages(served, narrow) -> None:
@@ -509,7 +509,7 @@ def test_a_failing_engine_ends_its_requests_and_is_made_anew(served, tmp_path) -
     found = served.client.complete("poisoned", PROMPT, GREEDY)
     assert found.texts[0] == greedy(served, PROMPT)
     log = triton.log_file(served.places, served.endpoint).read_text()
-    assert "the engine failed, and is made anew" in log
+    assert "the engine failed, and is opened again" in log
     wait_for(lambda: served.is_idle("poisoned"))
     served.triton.unload("poisoned")
 
@@ -543,9 +543,10 @@ def _kill_and_come_back(served: Served, greedy_answer: str) -> None:
         assert time.monotonic() - began < 20
     with pytest.raises(TransientError, match="died; the next release loads it anew"):
         served.client.complete("doomed", PROMPT)
-    assert not served.client.is_alive("doomed")
+    with pytest.raises(TransientError):
+        served.client.ping("doomed")
     served.serve("doomed", parameters=loaded_anew())
-    assert served.client.is_alive("doomed")
+    served.client.ping("doomed")
     with closing(served.client.generate("doomed", PROMPT, LONG)) as stream:
         next(stream)
         assert kill_backends(folder) == 1

@@ -26,11 +26,16 @@ from openai import OpenAI
 
 from millrace.models.common.installation import Endpoint, Installation
 from millrace.models.config.language_spec import GenerationSpec
-from millrace.serving.openai_api.api_key import added, new_secret, revoked
-from millrace.serving.openai_api.api_key_file import FILE, change
+from millrace.serving.openai_api.api_key import (
+    KEYS_FILE,
+    add_key,
+    create_secret,
+    revoke_key,
+    update_keys,
+)
 from millrace.serving.triton import server as triton
 from millrace.serving.triton.client import TritonClient
-from millrace.serving.triton.language.openvino_config import language_config
+from millrace.serving.triton.language.language_config import openvino_config
 from millrace.serving.triton.model_config import specific, to_text
 from tests.integration.ports import free_endpoint, free_ports
 from tests.language_model import Made, make
@@ -74,7 +79,7 @@ class Door:
         if not (folder / str(version)).exists():
             shutil.copytree(self.made.folder, folder / str(version))
         policy = specific([version])
-        config = language_config(name, GenerationSpec(**generation), version_policy=policy)
+        config = openvino_config(name, GenerationSpec(**generation), version_policy=policy)
         (folder / "config.pbtxt").write_text(to_text(config))
         self.triton.load(name)
 
@@ -132,11 +137,11 @@ def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
     made = make(folder, TEXT, max_position_embeddings=CONTEXT)
     endpoint = free_endpoint()
     places = Installation(tmp_path_factory.mktemp("home"), "", "").prepared()
-    keys = {name: new_secret() for name in ("anna", "bob", "small")}
+    keys = {name: create_secret() for name in ("anna", "bob", "small")}
     for name, secret in keys.items():
         limit = SMALL if name == "small" else MUCH
-        new = partial(added, name=name, tokens_per_minute=limit, secret=secret, now=time.time())
-        change(places.home / FILE, new)
+        new = partial(add_key, name=name, tokens_per_minute=limit, secret=secret, now=time.time())
+        update_keys(places.home / KEYS_FILE, new)
     with triton.running(places, endpoint) as server, running(places.home, endpoint) as url:
         opened = Door(places, endpoint, server, made, url, keys)
         opened.serve("lm", 3, stream_interval=4)
@@ -315,7 +320,7 @@ def test_a_key_over_its_limit_waits_and_others_do_not(door) -> None:
 
 
 def test_keys_come_and_go_while_it_runs(door) -> None:
-    path, secret = door.places.home / FILE, new_secret()
+    path, secret = door.places.home / KEYS_FILE, create_secret()
     client = door.client(secret)
 
     def is_let_in() -> bool:
@@ -325,17 +330,17 @@ def test_keys_come_and_go_while_it_runs(door) -> None:
             return False
 
     assert not is_let_in()
-    change(
-        path, partial(added, name="carl", tokens_per_minute=MUCH, secret=secret, now=time.time())
+    update_keys(
+        path, partial(add_key, name="carl", tokens_per_minute=MUCH, secret=secret, now=time.time())
     )
     wait_for(is_let_in)
-    change(path, partial(revoked, name="carl"))
+    update_keys(path, partial(revoke_key, name="carl"))
     wait_for(lambda: not is_let_in())
     assert secret not in path.read_text()
 
 
 def test_keys_that_others_may_write_let_nobody_in(door) -> None:
-    path, models = door.places.home / FILE, f"{door.url}/v1/models"
+    path, models = door.places.home / KEYS_FILE, f"{door.url}/v1/models"
     headers = {"authorization": f"Bearer {door.keys['anna']}"}
     path.chmod(0o666)
     wait_for(lambda: httpx.get(models, headers=headers).status_code == 500)

@@ -132,7 +132,7 @@ def test_without_the_registry_a_server_gets_back_what_was_live(
 
     served.client.unload(served.name)
     with monkeypatch.context() as patched:
-        patched.setattr(FileDesk, "wishes", away)
+        patched.setattr(FileDesk, "desired_versions", away)
         with pytest.raises(TransientError, match="MLflow cannot be reached"):
             served.release()
     assert served.answers() == 1
@@ -173,13 +173,13 @@ def test_a_damaged_folder_is_staged_again_and_stops_no_other_model(
 def test_an_alias_that_moves_back_during_the_proof_gives_the_version_no_traffic(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    prove = apply.trial.try_on_replica
+    prove = apply.trial.validate_on_replica
 
     def moved_meanwhile(*arguments: object, **options: object) -> object:
         served.desk.champions[served.name] = 1
         return prove(*arguments, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(apply.trial, "try_on_replica", moved_meanwhile)
+    monkeypatch.setattr(apply.trial, "validate_on_replica", moved_meanwhile)
     served.release(2)
     assert served.events() == [("live", 1)]
     assert served.answers() == 1
@@ -246,7 +246,7 @@ def test_a_clock_that_was_set_back_changes_no_order(served: Served) -> None:
 def test_a_look_that_fails_is_told_of_its_model_and_hides_no_other(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    look = Observer.world
+    look = Observer.observe
 
     def failing(self: Observer, model: str | None = None) -> object:
         if model == served.name and served.answers() == 2:
@@ -254,7 +254,7 @@ def test_a_look_that_fails_is_told_of_its_model_and_hides_no_other(
         return look(self, model)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Observer, "world", failing)
+        patched.setattr(Observer, "observe", failing)
         outcome = served.release(2)
     assert outcome.changed
     assert "cannot be read" in str(outcome.error)

@@ -170,7 +170,7 @@ def test_a_candidate_that_hangs_keeps_no_other_model_waiting(
     other = plant(line.places, next(NAMES), good(0))
     slow = plant(line.places, live.name, good(0))
     hangs, goes_on = threading.Event(), threading.Event()
-    alone = GoldenBatch.try_alone
+    alone = GoldenBatch.smoke_test
 
     def hanging(expected: GoldenBatch, artifact: Artifact) -> None:
         if live.name in str(artifact.files[ONNX]):
@@ -178,7 +178,7 @@ def test_a_candidate_that_hangs_keeps_no_other_model_waiting(
             assert goes_on.wait(60)
         alone(expected, artifact)
 
-    monkeypatch.setattr(GoldenBatch, "try_alone", hanging)
+    monkeypatch.setattr(GoldenBatch, "smoke_test", hanging)
     line.promote(slow)
     first = threading.Thread(target=line.release)
     first.start()

@@ -10,7 +10,7 @@ import pytest
 
 from millrace.models.common.installation import Installation
 from millrace.models.registry.mlflow_registry import registry_of
-from millrace.serving.openai_api import api_key, api_key_file
+from millrace.serving.openai_api import api_key
 from millrace.serving.release.ledger import ledger_of
 from tests.integration.conftest import Home, make_home
 
@@ -66,8 +66,8 @@ def test_its_version_and_its_releases_are_read(stored: Stored) -> None:
 
 
 def test_its_api_key_opens(stored: Stored) -> None:
-    keys = api_key_file.read(stored.home.path / "openai_keys.json")
-    owner = api_key.owner(keys, SECRET)
+    keys = api_key.read_keys(stored.home.path / "openai_keys.json")
+    owner = api_key.find_owner(keys, SECRET)
     assert owner is not None
     assert owner.name == "reader"
 

@@ -21,10 +21,10 @@ from millrace.models.common.installation import Installation
 from millrace.models.config.rollout_spec import JudgeSpec, RolloutSpec
 from millrace.serving.rollout import split_metrics
 from millrace.serving.rollout.judge import Counts
-from millrace.serving.rollout.rollout import Move, Split, first_split, move, next_split
+from millrace.serving.rollout.rollout import Move, Split, decide_move, first_split, next_split
 from millrace.serving.rollout.splitting import current, start_split, stop_split
 from millrace.serving.triton import server
-from millrace.serving.triton.backends.traffic_split.split_block import BLOCK
+from millrace.serving.triton.backends.traffic_split.split_observations import BLOCK
 from millrace.serving.triton.client import TritonClient, to_input
 from millrace.serving.triton.model_config import model_config, specific
 from millrace.serving.triton.repository import Repository
@@ -97,7 +97,7 @@ class Served:
             return list(pool.map(lambda key: ask(client, key), keys))
 
     def counts(self, split: Split) -> Counts:
-        return split_metrics.counted(split, split_metrics.read(self.client.endpoint))
+        return split_metrics.count_step(split, split_metrics.read_counters(self.client.endpoint))
 
 
 @pytest.fixture(scope="module")
@@ -371,7 +371,7 @@ def test_a_rollout_begins_and_ends_under_load_without_an_error(served, weight) -
     assert seen.errors == []
     assert set(seen.answers) == ({1.0, 2.0} if weight else {1.0})
     assert ready_versions(served.client.index(), f"{model}.arms") == ()
-    assert split_metrics.read(served.client.endpoint).flushes(model) == {}
+    assert split_metrics.read_counters(served.client.endpoint).flushes(model) == {}
 
 
 def test_the_candidate_is_promoted_under_load_without_an_error(served) -> None:
@@ -454,7 +454,7 @@ def test_a_rollout_is_found_on_disk(served) -> None:
     served.plain("found", constant(1), constant(2))
     split = served.start_split("found", 12.5)
     assert current(served.repository, "found") == split
-    assert split_metrics.read(served.client.endpoint).serves(split)
+    assert split_metrics.read_counters(served.client.endpoint).has_step(split)
     served.serve("found", 1)
     assert current(served.repository, "found") is None
 
@@ -467,7 +467,7 @@ def rolled_out(served: Served, model: str, spec: RolloutSpec, clients: int) -> t
         while True:
             time.sleep(0.5)
             counts = served.counts(split)
-            to = move(split, spec, counts, time.time())
+            to = decide_move(split, spec, counts, time.time())
             if to.kind in ("promote", "back"):
                 break
             if to.weight_percent is not None:

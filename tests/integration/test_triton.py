@@ -32,7 +32,7 @@ from millrace.serving.release.apply import Request
 from millrace.serving.release.golden_prompts import GoldenPrompts
 from millrace.serving.release.ledger import Ledger
 from millrace.serving.release.observe import Observer
-from millrace.serving.release.outcome import Outcome, checked
+from millrace.serving.release.outcome import Outcome, raise_first_error
 from millrace.serving.release.reconcile import reconcile
 from millrace.serving.release.trial import require_backend
 from millrace.serving.triton import server
@@ -75,7 +75,7 @@ class Served:
 
     def serve(self, model: str, proto: bytes, **options: Any) -> Path:
         path = self.desk.register(model, 1, proto, **options)
-        checked([self.release(**{model: 1})])
+        raise_first_error([self.release(**{model: 1})])
         return path
 
 
@@ -182,17 +182,24 @@ def test_only_the_requested_output_is_sent(served) -> None:
     assert [output.name for output in answer.outputs] == ["label"]
 
 
+def statistics(served: Served, name: str) -> Any:
+    """Return Triton's statistics of the one version of a model that is loaded."""
+    with grpc.InferenceServerClient(served.client.endpoint.grpc) as client:
+        return client.get_inference_statistics(name).model_stats[0]
+
+
 def test_concurrent_requests_are_answered_by_fewer_runs(served) -> None:
     path = served.serve("batched", classifier(), max_queue_delay_microseconds=100_000)
-    before = served.client.statistics("batched")[0]
+    before = statistics(served, "batched")
     rows = [ROWS + number for number in range(12)]
     with ThreadPoolExecutor(len(rows)) as pool:
         answers = list(pool.map(lambda each: served.client.predict("batched", {"x": each}), rows))
-    after = served.client.statistics("batched")[0]
+    after = statistics(served, "batched")
     for each, answer in zip(rows, answers, strict=True):
         np.testing.assert_allclose(answer["scores"], raw_answer(path, each)["scores"], rtol=1e-5)
-    assert after.requests - before.requests == len(rows)
-    assert after.executions - before.executions < len(rows) / 2
+    requests = after.inference_stats.success.count - before.inference_stats.success.count
+    assert requests == len(rows)
+    assert after.execution_count - before.execution_count < len(rows) / 2
 
 
 def test_a_bad_request_does_not_fail_those_it_was_batched_with(served) -> None:
@@ -237,7 +244,7 @@ def test_online_refuses_what_batch_refuses(served) -> None:
     )
     artifact = served.desk.artifacts["ruled", 1]
     served.desk.artifacts["ruled", 1] = replace(artifact, rules=RULED.rules())
-    checked([served.release(ruled=1)])  # Triton's warm-up, of zeros, is not held to them
+    raise_first_error([served.release(ruled=1)])  # Triton's warm-up, of zeros, is not held to them
 
     def ask(row: list[float]) -> float | str:
         try:
@@ -273,7 +280,7 @@ def test_a_shape_that_does_not_hold_its_numbers_fails_no_other_request(served) -
     )
     artifact = served.desk.artifacts["shapes", 1]
     served.desk.artifacts["shapes", 1] = replace(artifact, rules=RULED.rules())
-    checked([served.release(shapes=1)])
+    raise_first_error([served.release(shapes=1)])
     outcomes: dict[str, set[str]] = {"good": set(), "bad": set()}
 
     def ask(kind: str, shape: list[int]) -> None:
@@ -348,7 +355,7 @@ def test_a_new_version_takes_over_under_load_without_an_error(served) -> None:
     served.serve("swap", constant(1))
     served.desk.register("swap", 2, constant(2))
     with asking(served, "swap") as answers:
-        outcome = checked([served.release(swap=2)])[0]
+        outcome = raise_first_error([served.release(swap=2)])[0]
         wait_for(lambda: answers[-1] == 2)
     assert set(answers) == {1.0, 2.0}
     assert (outcome.previous, outcome.version, outcome.changed) == (1, 2, True)
@@ -357,16 +364,16 @@ def test_a_new_version_takes_over_under_load_without_an_error(served) -> None:
 def test_the_older_version_stays_warm(served) -> None:
     served.serve("warm", constant(1))
     served.desk.register("warm", 2, constant(2))
-    checked([served.release(warm=2)])
+    raise_first_error([served.release(warm=2)])
     assert served.client.predict("warm", {"x": ROWS}, version=1)["y"][0, 0] == 1
 
 
 def test_rollback_under_load_without_an_error(served) -> None:
     served.serve("back", constant(1))
     served.desk.register("back", 2, constant(2))
-    checked([served.release(back=2)])
+    raise_first_error([served.release(back=2)])
     with asking(served, "back") as answers:
-        outcome = checked([served.release(back=1)])[0]
+        outcome = raise_first_error([served.release(back=1)])[0]
         wait_for(lambda: answers[-1] == 1)
     assert set(answers) == {1.0, 2.0}
     assert outcome.previous == 2
@@ -375,7 +382,7 @@ def test_rollback_under_load_without_an_error(served) -> None:
 def test_a_version_with_other_inputs_replaces_the_older_one(served) -> None:
     served.serve("wider", constant(1))
     served.desk.register("wider", 2, constant(2, width=6), {"x": np.ones((3, 6), np.float32)})
-    checked([served.release(wider=2)])
+    raise_first_error([served.release(wider=2)])
     assert served.client.predict("wider", {"x": np.ones((1, 6), np.float32)})["y"][0, 0] == 2
     assert served.client.live_version("wider") == 2
 
@@ -414,10 +421,10 @@ def test_a_killed_backend_process_is_replaced_by_the_next_release(served) -> Non
 
 def test_a_release_that_comes_to_no_rest_says_so(served, monkeypatch) -> None:
     served.serve("restless", constant(1))
-    monkeypatch.setattr(Observer, "_answers", lambda self, client, model, version: False)
+    monkeypatch.setattr(Observer, "_is_answering", lambda self, client, model, version: False)
     monkeypatch.setattr(apply, "MAX_ROUNDS", 3)
     outcome = served.release(restless=1)
-    assert "comes to no rest" in str(outcome.error)
+    assert "did not converge" in str(outcome.error)
     assert "switch restless version 1" in str(outcome.error)
     assert answer_of(served, "restless") == 1
 
@@ -456,13 +463,16 @@ def test_an_unknown_version_names_those_loaded(served) -> None:
 
 def test_a_load_run_counts_what_the_server_counts(served) -> None:
     served.serve("loaded", constant(1))
-    before = served.client.statistics("loaded")[0]
+    before = statistics(served, "loaded")
     report = measure(served.client.endpoint, "loaded", {"x": ROWS}, clients=4, seconds=0.5)
     assert report.errors == 0
     deadline = time.monotonic() + 30
     while True:  # Triton counts a request after it has answered it
-        after = served.client.statistics("loaded")[0]
-        counted = (after.requests - before.requests, after.rows - before.rows)
+        after = statistics(served, "loaded")
+        counted = (
+            after.inference_stats.success.count - before.inference_stats.success.count,
+            after.inference_count - before.inference_count,
+        )
         if counted == (report.requests, report.rows) or time.monotonic() > deadline:
             break
     assert counted == (report.requests, report.rows)

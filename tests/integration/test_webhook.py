@@ -24,7 +24,7 @@ from millrace.flows.triggers.webhook_delivery import (
     signature,
 )
 from millrace.flows.triggers.webhook_release import TAG, deployment
-from millrace.serving.triton.names import TRIAL
+from millrace.serving.triton.server_index import TRIAL
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -81,10 +81,11 @@ def test_the_backend_reads_a_chat_as_transformers_does(
     made: tuple[Instruct, Path], generator: Generator
 ) -> None:
     mine, form = made
-    tokenizer, template = generator.engine._tokenizer, module("lm_chat").template_of(form)
+    tokenizer, template = generator.engine._tokenizer, chat_template_of(form)
     for chat in ASKED:
         messages = np.array([json.dumps(chat).encode()], object)
-        read = backend.asked_of({"messages": messages}, tokenizer, template, backend.Bounds(128, 4))
+        bounds = backend.Bounds(128, 4)
+        read = backend.read_request({"messages": messages}, tokenizer, template, bounds)
         asked = mine.tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=False)
         assert read.ids[0].tolist() == mine.tokenizer(asked, add_special_tokens=False).input_ids
 

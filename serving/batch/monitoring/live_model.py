@@ -19,8 +19,7 @@ from millrace.serving.batch.prompts.prompt_rows import Prompts
 from millrace.serving.batch.row_job import RowJob
 from millrace.serving.release.release_state import DesiredVersion, ReleaseState
 from millrace.serving.triton.language.stream_request import Messages, Piece, Sampling
-from millrace.serving.triton.names import ARMS
-from millrace.serving.triton.server_index import LoadedModel, live_version, ready_versions
+from millrace.serving.triton.server_index import ARMS, LoadedModel, live_version, ready_versions
 
 TOKENS = 32
 """Of an answer that is compared: the live model has others to serve."""
@@ -136,7 +135,7 @@ def not_live(
         return f"version {version} is live, not {wish.version}"
     if ready_versions(loaded, model + ARMS):
         return "a rollout is on, and another version answers too"
-    if standing.live is None or standing.live.wish != wish:
+    if standing.live is None or standing.live.desired != wish:
         return f"no release tells that version {version} is live with these files"
     return ""
 

@@ -26,7 +26,7 @@ from millrace.serving.batch.prompts import vllm_rows
 from millrace.serving.batch.prompts.prompt_rows import Prompts
 from millrace.serving.batch.prompts.vllm_rows import Tokens, ends_of
 from millrace.serving.batch.prompts.vllm_workers import runtime_env_of
-from millrace.serving.triton.language.vllm_config import engine_arguments
+from millrace.serving.triton.language.language_config import engine_arguments
 
 BLOCK_BYTES = 256 * 1024
 """Of rows as they are on the way through Ray, where answers travel with all their tokens; a kill

@@ -1,1 +1,1 @@
-"""Causal language models behind Triton: how they are configured, and how they are asked."""
+"""Causal language models behind Triton: their configurations and their clients."""

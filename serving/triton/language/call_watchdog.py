@@ -1,10 +1,10 @@
-"""Ends calls that hear nothing and whose backend is dead.
+"""A watchdog that ends calls which receive nothing because their backend is dead.
 
-Triton never answers a request that was in a backend process when that died. Our backend lets every
-stream hear of it each second between two steps of its engine. So when a call hears nothing, its
-model is asked whether it lives; a step may take long, and then it is only late. `millrace up` has a
-process that died replaced within seconds: where one that lets its streams hear answers, and a call
-still hears nothing, the call was in the one before.
+Triton never answers a request that was in a backend process when that process died. Our backend
+sends a keep-alive to each stream every second, between two steps of its engine. So if a call
+receives nothing, its model is sent a health check: a step may take long, and then the call is only
+late. `millrace up` replaces a dead process within seconds. If a model with keep-alives passes the
+health check and a call still receives nothing, the call was in the old process.
 """
 
 import threading
@@ -20,13 +20,13 @@ LOOK_SECONDS = 0.5
 
 
 class Pulse(IntEnum):
-    """What a model was found to be; the number of silences after which its calls are ended."""
+    """The result of a health check: how many silent intervals a call of the model may have."""
 
     DEAD = 1
-    BEATS = 2
-    """It answers, and lets those who wait hear of it."""
+    BEATING = 2
+    """It answers, and sends keep-alives to its streams."""
     QUIET = 12
-    """It answers, and those who wait may hear nothing for long, as of vLLM."""
+    """It answers, and its streams may be silent for long, like those of vLLM."""
 
 
 Target = tuple[str, int | None]
@@ -41,52 +41,52 @@ class Call(Protocol):
 
 
 @dataclass
-class Wait:
-    """Somebody waits for a call: for whose answer, since when, and when that was last asked."""
+class PendingCall:
+    """A call that a client waits for: its model, since when, and the last health check."""
 
     target: Target
     since: float
-    asked: float
+    checked: float
 
 
-class Silence:
-    """Watches calls while somebody waits for them, by one thread.
+class Watchdog:
+    """Watches calls while clients wait for them, by one thread.
 
     Args:
-        seconds: of waiting after which the model is asked whether it lives.
-        pulse: asks it.
+        seconds: of silence after which the model gets a health check.
+        pulse: the health check.
     """
 
     def __init__(self, seconds: float, pulse: Callable[[Target], Pulse]) -> None:
         self.seconds, self._pulse = seconds, pulse
         self._lock = threading.Lock()
-        self._waits: dict[Call, Wait] = {}
+        self._pending: dict[Call, PendingCall] = {}
         self._ended: set[Call] = set()
         self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="silence", daemon=True)
+        self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
         self._thread.start()
 
     @contextmanager
-    def watched(self, call: Call, target: Target) -> Iterator[None]:
+    def watch(self, call: Call, target: Target) -> Iterator[None]:
         """Watch a call while the block waits for it."""
         now = time.monotonic()
         with self._lock:
-            self._waits[call] = Wait(target, now, now)
+            self._pending[call] = PendingCall(target, now, now)
         try:
             yield
         finally:
             with self._lock:
-                self._waits.pop(call, None)
+                self._pending.pop(call, None)
 
-    def ended(self, call: Call) -> bool:
-        """Tell, once, whether a call was ended for its silence."""
+    def was_ended(self, call: Call) -> bool:
+        """Return whether a call was ended for its silence, and forget it."""
         with self._lock:
             was_ended = call in self._ended
             self._ended.discard(call)
             return was_ended
 
     def close(self) -> None:
-        """Watch no more."""
+        """Stop watching."""
         self._closed.set()
         self._thread.join()
 
@@ -94,24 +94,22 @@ class Silence:
         while not self._closed.wait(min(LOOK_SECONDS, self.seconds / 4)):
             now = time.monotonic()
             with self._lock:
-                silent = {
-                    call: wait
-                    for call, wait in self._waits.items()
-                    if wait.asked < now - self.seconds
-                }
-            pulses = {target: self._of(target) for target in {w.target for w in silent.values()}}
+                pending = list(self._pending.items())
+            silent = {call: wait for call, wait in pending if wait.checked < now - self.seconds}
+            targets = {wait.target for wait in silent.values()}
+            pulses = {target: self._check_pulse(target) for target in targets}
             for call, wait in silent.items():
-                wait.asked = time.monotonic()
+                wait.checked = time.monotonic()
                 if wait.since < now - pulses[wait.target] * self.seconds:
                     self._end(call, wait)
 
-    def _of(self, target: Target) -> Pulse:
+    def _check_pulse(self, target: Target) -> Pulse:
         return Pulse.QUIET if self._closed.is_set() else self._pulse(target)
 
-    def _end(self, call: Call, wait: Wait) -> None:
-        """End a call, unless it was heard of meanwhile."""
+    def _end(self, call: Call, wait: PendingCall) -> None:
+        """End a call, unless it has received something meanwhile."""
         with self._lock:
-            if self._waits.get(call) is not wait:
+            if self._pending.get(call) is not wait:
                 return
             self._ended.add(call)
         call.cancel()

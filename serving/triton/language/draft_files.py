@@ -1,7 +1,8 @@
-"""The smaller model that drafts tokens for a language model to check: what is staged of it.
+"""The draft model of speculative decoding: its staged files, and whether it fits a language model.
 
-Speculative decoding (Leviathan, Kalman and Matias 2023): every token of an answer is one that the
-model itself chose, so a draft changes how long an answer takes, and of greedy ones nothing else.
+A smaller model drafts tokens, and the model accepts or rejects them (Leviathan, Kalman and Matias
+2023). Every token of an answer is one that the model itself chose, so the draft changes how long an
+answer takes, and nothing in greedy answers.
 """
 
 from collections.abc import Mapping
@@ -17,7 +18,7 @@ DRAFT = "draft"
 """Its folder, beside the model's files."""
 IR, TOKENIZER, CONFIG = "openvino_model.xml", "tokenizer.json", "config.json"
 CONTEXT = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length")
-"""The names that architectures have for the longest sequence."""
+"""The keys of the longest sequence in the configurations of different architectures."""
 
 
 @dataclass(frozen=True)
@@ -26,8 +27,8 @@ class Draft:
 
     Attributes:
         name: which version, NAME/VERSION.
-        files: its files, by the names that they have in the folder `draft`.
-        sha256: the digest that the registry holds for them, see `digest_of_model`.
+        files: its files, by their names in the folder `draft`.
+        sha256: their digest in the registry, see `digest_of_model`.
     """
 
     name: str
@@ -35,19 +36,19 @@ class Draft:
     sha256: str
 
     def __str__(self) -> str:
-        """Return which version it is, and of which files."""
+        """Return the version and the digest of its files."""
         return f"{self.name}, sha256 {self.sha256[:16]}"
 
 
 @dataclass(frozen=True)
 class Tokens:
-    """What a model and its draft must have in common.
+    """The properties that a model and its draft must share.
 
     Attributes:
         tokenizer: SHA-256 of `tokenizer.json`, in hexadecimal.
-        vocab_size: tokens that are chosen from; None if that is not known yet.
-        context: tokens of prompt and answer together; None if that is not known.
-        engine: that opens both; None if that is not known yet.
+        vocab_size: tokens of the vocabulary; None if not known yet.
+        context: tokens of prompt and answer together; None if not known.
+        engine: of both; None if not known yet.
     """
 
     tokenizer: str
@@ -57,22 +58,22 @@ class Tokens:
 
 
 def tokens_of(files: Mapping[str, Path], whose: str) -> Tokens:
-    """Read what tokens a form of a language model reads and writes.
+    """Read the tokenizer, the vocabulary and the context of a variant of a language model.
 
     Args:
-        files: of the form, by name.
+        files: of the variant, by name.
         whose: the model, in words.
 
     Raises:
-        InputError: it is no form of OpenVINO's or vLLM's, or it cannot be read.
+        InputError: the variant is neither for OpenVINO nor for vLLM, or cannot be read.
     """
     engine = engine_of(files)
     needed = (*([IR] if engine == "openvino_genai" else []), TOKENIZER, CONFIG)
     if missing := [name for name in needed if name not in files]:
         raise InputError(
-            f"{whose} is in no form that is served",
+            f"{whose} has no variant that can be served",
             seen=f"no {missing[0]}",
-            valid="a version of which an openvino or a vllm form was registered",
+            valid="a version with a registered openvino or vllm variant",
             hint="name such a version in serving.generation.draft",
         )
     try:
@@ -87,23 +88,25 @@ def tokens_of(files: Mapping[str, Path], whose: str) -> Tokens:
 
 
 def require_fit(model: Tokens, draft: Draft) -> None:
-    """Raise InputError unless a draft's tokens are the model's own, and its context as long.
+    """Raise InputError unless a draft has the model's tokens, and a context that is as long.
 
-    What is not known of the model is not compared.
+    Properties of the model that are not known are not compared.
     """
     own = tokens_of(draft.files, draft.name)
     if model.engine not in (None, own.engine):
-        raise _misfit(draft, "its form is for another engine", own.engine, model.engine)
+        raise _mismatch(draft, "its variant is for another engine", own.engine, model.engine)
     if own.tokenizer != model.tokenizer:
-        raise _misfit(draft, "its tokenizer is another one", own.tokenizer, model.tokenizer)
+        raise _mismatch(draft, "its tokenizer is another one", own.tokenizer, model.tokenizer)
     if None not in (own.vocab_size, model.vocab_size) and own.vocab_size != model.vocab_size:
-        raise _misfit(draft, "its vocabulary is of another size", own.vocab_size, model.vocab_size)
+        raise _mismatch(
+            draft, "its vocabulary is of another size", own.vocab_size, model.vocab_size
+        )
     if own.context is not None and own.context < (model.context or 0):
         least = f"at least {model.context}"
-        raise _misfit(draft, "its context is shorter than the model's", own.context, least)
+        raise _mismatch(draft, "its context is shorter than the model's", own.context, least)
 
 
-def _misfit(draft: Draft, why: str, seen: object, valid: object) -> InputError:
+def _mismatch(draft: Draft, why: str, seen: object, valid: object) -> InputError:
     return InputError(
         f"{draft.name} cannot draft for this model: {why}",
         seen=seen,

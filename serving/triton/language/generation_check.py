@@ -1,8 +1,8 @@
-"""Continue texts greedily: `python -m millrace.serving.triton.language.generation_check FORM N`.
+"""Continue texts greedily: `python -m millrace.serving.triton.language.generation_check FOLDER N`.
 
-The texts are a JSON list, and so are the answers, the last line on stdout. A release runs it before
-a server loads the model, with limits on time and memory: what hangs or crashes takes nothing with
-it. If the folder has a draft, that is opened and asked too.
+The texts are a JSON list on stdin, and so are the answers, in the last line on stdout. A release
+runs it before a server loads the model, with limits on time and memory, so that a model that hangs
+or crashes affects nothing else. If the folder has a draft, it is used too.
 """
 
 import json
@@ -14,13 +14,13 @@ from millrace.models.common.language_generation import ends_of, greedy_config, p
 from millrace.models.inference.language_engine import own_properties
 from millrace.serving.triton.language.draft_files import DRAFT
 
-DRAFTED = 2
-"""Tokens at a time."""
+ASSISTANT_TOKENS = 2
+"""That the draft model proposes at a time."""
 THREADS = {"INFERENCE_NUM_THREADS": 1}
 
 
 def main() -> None:
-    """Open the model and answer."""
+    """Open the model, and write its answers."""
     sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
     import openvino as ov
     import openvino_genai as genai
@@ -36,7 +36,7 @@ def main() -> None:
     tokenizer, defaults = pipeline.get_tokenizer(), pipeline.get_config()
     config = greedy_config(defaults, int(sys.argv[2]))
     if draft.is_dir():
-        config.num_assistant_tokens = DRAFTED
+        config.num_assistant_tokens = ASSISTANT_TOKENS
     ids = [ov.Tensor(prompt_ids(tokenizer, text, is_chat=False)) for text in texts]
     found = pipeline.generate(ids, [config] * len(ids))
     shown = [list(shown_ids(each.m_generation_ids[0], ends_of(defaults))) for each in found]

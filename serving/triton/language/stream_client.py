@@ -1,34 +1,33 @@
 """A streaming client of a language model behind Triton, for threads and for asyncio.
 
-`tritonclient` keeps one stream in a client; here every request has a stream of its own on one
-connection, so that it has a deadline, and ending it tells the server, which then drops the request.
+`tritonclient` has one stream for each client. Here every request has its own stream, on one
+connection, so that it can have a deadline, and ending the stream cancels the request.
 """
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
-from types import TracebackType
 from typing import Any
 
 import grpc
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc import service_pb2_grpc
 
-from millrace.models.common.errors import InputError, MillraceError, TransientError, WorkError
+from millrace.models.common.errors import InputError, MillraceError, TransientError
 from millrace.models.common.installation import Endpoint
-from millrace.serving.triton.language.call_watchdog import SILENCE_SECONDS, Pulse, Silence, Target
+from millrace.serving.triton.language.call_watchdog import SILENCE_SECONDS, Pulse, Target, Watchdog
 from millrace.serving.triton.language.stream_request import (
-    NO_SUCH,
+    NO_SUCH_MODEL,
     Messages,
     Piece,
     Sampling,
-    died,
-    error_of,
+    build_request,
+    death_error,
     is_death,
+    is_from_own_backend,
     is_last,
-    is_ours,
-    joined,
-    piece_of,
-    request_of,
+    join_pieces,
+    parse_error,
+    parse_piece,
 )
 
 ANSWER_SECONDS = 600.0
@@ -45,29 +44,24 @@ class LanguageClient:
 
     Args:
         endpoint: the server.
-        silence: seconds without a word after which it is looked whether the backend died.
+        silence: seconds without a response after which the backend gets a health check.
     """
 
     def __init__(self, endpoint: Endpoint, silence: float = SILENCE_SECONDS) -> None:
         self.endpoint = endpoint
-        self._silence = Silence(silence, self._pulse)
+        self._watchdog = Watchdog(silence, self._pulse)
         self._channel = grpc.insecure_channel(endpoint.grpc, options=OPTIONS)
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
 
     def __enter__(self) -> "LanguageClient":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
         """Close the connection, and end its streams."""
-        self._silence.close()
+        self._watchdog.close()
         self._channel.close()
 
     def generate(
@@ -82,40 +76,40 @@ class LanguageClient:
     ) -> Iterator[Piece]:
         """Yield the pieces of the answers to a prompt, as they come.
 
-        Whoever stops early closes the iterator (`contextlib.closing`), and the server ends its
-        work; so does the iterator when it is forgotten.
+        To stop early, close the iterator (`contextlib.closing`), which cancels the request.
 
         Args:
             model: its name.
-            prompt: a text to go on with, or the messages of a chat.
-            sampling: how the answer is made, also as JSON.
-            version: of the model; None for the one that serves.
+            prompt: a text to continue, or the messages of a chat.
+            sampling: how the answer is generated, also as JSON.
+            version: of the model; None for the live one.
             deadline: seconds for the whole answer.
             request_id: shows in Triton's log.
 
         Raises:
             InputError: the request is not valid, or there is no such model.
-            TransientError: too much waits, the server or the model is away, or time is up.
+            TransientError: the server is overloaded or away, the model is away, or the deadline
+                passed.
             WorkError: the server failed otherwise.
         """
-        request = request_of(model, prompt, sampling, version=version, request_id=request_id)
+        request = build_request(model, prompt, sampling, version=version, request_id=request_id)
         call = self._stub.ModelStreamInfer(iter([request]), timeout=deadline)
         try:
             while (response := self._next(call, (model, version))) is not None:
                 if is_last(response):
-                    drained(call)
-                piece = checked(response, model)
+                    drain(call)
+                piece = read_response(response, model)
                 if piece is not None:
                     yield piece
                 if is_last(response):
                     return
-            raise broken_off(model)
+            raise early_end_error(model)
         except grpc.RpcError as error:
-            if self._silence.ended(call):
-                raise silent(model, self._silence.seconds) from error
-            raise translated(error, model, self.endpoint, deadline) from error
+            if self._watchdog.was_ended(call):
+                raise silence_error(model, self._watchdog.seconds) from error
+            raise translate_error(error, model, self.endpoint, deadline) from error
         finally:
-            self._silence.ended(call)
+            self._watchdog.was_ended(call)
             call.cancel()
 
     def complete(
@@ -132,12 +126,12 @@ class LanguageClient:
         Raises:
             As `generate`.
         """
-        return joined(
+        return join_pieces(
             list(self.generate(model, prompt, sampling, version=version, deadline=deadline))
         )
 
     def ping(self, model: str, version: int | None = None, seconds: float = ALIVE_SECONDS) -> None:
-        """See whether a model answers, by a request that gives it no work.
+        """Check that a model answers, by a request that it rejects.
 
         Raises:
             MillraceError: it does not.
@@ -145,29 +139,21 @@ class LanguageClient:
         try:
             self.complete(model, "", version=version, deadline=seconds)
         except InputError as error:
-            if error.what == NO_SUCH:
+            if error.what == NO_SUCH_MODEL:
                 raise
-            # else it is the answer to a request for nothing
-
-    def is_alive(self, model: str, version: int | None = None) -> bool:
-        """Tell whether a model answers, by a request that gives it no work."""
-        try:
-            self.ping(model, version)
-        except MillraceError:
-            return False
-        return True
+            # else a live backend rejected the empty prompt
 
     def _pulse(self, target: Target) -> Pulse:
         model, version = target
         try:
             self.complete(model, "", version=version, deadline=ALIVE_SECONDS)
         except MillraceError as error:
-            return pulse_of(error)
+            return classify_error(error)
         return Pulse.QUIET
 
     def _next(self, call: Any, target: Target) -> pb.ModelStreamInferResponse | None:
         """Wait for the next response; None when there is none."""
-        with self._silence.watched(call, target):
+        with self._watchdog.watch(call, target):
             return next(call, None)
 
 
@@ -176,7 +162,7 @@ class AsyncLanguageClient:
 
     Args:
         endpoint: the server.
-        silence: seconds without a word after which it is looked whether the backend died.
+        silence: seconds without a response after which the backend gets a health check.
     """
 
     def __init__(self, endpoint: Endpoint, silence: float = SILENCE_SECONDS) -> None:
@@ -187,12 +173,7 @@ class AsyncLanguageClient:
     async def __aenter__(self) -> "AsyncLanguageClient":
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def close(self) -> None:
@@ -211,23 +192,23 @@ class AsyncLanguageClient:
     ) -> AsyncIterator[Piece]:
         """Yield the pieces of the answers to a prompt, as they come.
 
-        Whoever stops early closes the iterator (`contextlib.aclosing`); a task that is cancelled
-        does. Arguments and errors are those of `LanguageClient.generate`.
+        To stop early, close the iterator (`contextlib.aclosing`) or cancel the task. Arguments and
+        errors are those of `LanguageClient.generate`.
         """
-        request = request_of(model, prompt, sampling, version=version, request_id=request_id)
+        request = build_request(model, prompt, sampling, version=version, request_id=request_id)
         call = self._stub.ModelStreamInfer(iter([request]), timeout=deadline)
         try:
             while (response := await self._next(call, model, version)) is not EOF:
                 if is_last(response):
                     await call.read()
-                piece = checked(response, model)
+                piece = read_response(response, model)
                 if piece is not None:
                     yield piece
                 if is_last(response):
                     return
-            raise broken_off(model)
+            raise early_end_error(model)
         except grpc.RpcError as error:
-            raise translated(error, model, self.endpoint, deadline) from error
+            raise translate_error(error, model, self.endpoint, deadline) from error
         finally:
             call.cancel()
 
@@ -242,10 +223,10 @@ class AsyncLanguageClient:
     ) -> Piece:
         """Return the whole answers to a prompt; errors are those of `generate`."""
         pieces = self.generate(model, prompt, sampling, version=version, deadline=deadline)
-        return joined([piece async for piece in pieces])
+        return join_pieces([piece async for piece in pieces])
 
     async def _next(self, call: Any, model: str, version: int | None) -> Any:
-        """Wait for the next response, and end the call when its backend is dead."""
+        """Wait for the next response; raise if the backend is dead."""
         reading = asyncio.ensure_future(call.read())
         try:
             for silences in range(1, Pulse.QUIET + 1):
@@ -256,53 +237,53 @@ class AsyncLanguageClient:
                     break
         finally:
             reading.cancel()
-        raise silent(model, self._silence)
+        raise silence_error(model, self._silence)
 
     async def _pulse(self, model: str, version: int | None) -> Pulse:
         try:
             await self.complete(model, "", version=version, deadline=ALIVE_SECONDS)
         except MillraceError as error:
-            return pulse_of(error)
+            return classify_error(error)
         return Pulse.QUIET
 
 
-def pulse_of(error: MillraceError) -> Pulse:
-    """Return what the answer to a request for nothing says of the model."""
+def classify_error(error: MillraceError) -> Pulse:
+    """Return the pulse of a model that answered a health check with this error."""
     if is_death(error):
         return Pulse.DEAD
-    return Pulse.BEATS if is_ours(error) else Pulse.QUIET
+    return Pulse.BEATING if is_from_own_backend(error) else Pulse.QUIET
 
 
-def drained(call: Any) -> None:
+def drain(call: Any) -> None:
     """Wait until the server ends a call whose last response was read, which it does at once.
 
-    A call that is cancelled just then keeps Triton 2.51 from ever unloading the model.
+    If the call is cancelled at that moment, Triton 2.51 can never unload the model.
     """
     for _ in call:
         pass
 
 
-def checked(response: pb.ModelStreamInferResponse, model: str) -> Piece | None:
-    """Return what a response says, or raise the error that it is."""
+def read_response(response: pb.ModelStreamInferResponse, model: str) -> Piece | None:
+    """Return the piece in a response, or raise its error."""
     if response.error_message:
-        raise error_of(response.error_message, model)
-    return piece_of(response.infer_response)
+        raise parse_error(response.error_message, model)
+    return parse_piece(response.infer_response)
 
 
-def broken_off(model: str) -> WorkError:
+def early_end_error(model: str) -> TransientError:
     """Return the error of a stream that ended without a last piece."""
     return TransientError(
         f"{model} did not answer", seen="the stream ended early", hint="try again"
     )
 
 
-def silent(model: str, seconds: float) -> TransientError:
-    """Return the error of a stream that heard nothing for so long."""
-    return died(model, f"nothing came for {seconds:g} s")
+def silence_error(model: str, seconds: float) -> TransientError:
+    """Return the error of a stream that received nothing for so long."""
+    return death_error(model, f"nothing came for {seconds:g} s")
 
 
-def translated(error: Any, model: str, endpoint: Endpoint, seconds: float) -> MillraceError:
-    """Turn an error of gRPC into ours."""
+def translate_error(error: Any, model: str, endpoint: Endpoint, seconds: float) -> MillraceError:
+    """Translate an error of gRPC."""
     what, code = f"{model} did not answer", error.code()
     if code == grpc.StatusCode.DEADLINE_EXCEEDED:
         return TransientError(what, seen=f"{seconds:g} s were not enough", hint="see its load")
@@ -314,4 +295,4 @@ def translated(error: Any, model: str, endpoint: Endpoint, seconds: float) -> Mi
         )
     if code == grpc.StatusCode.CANCELLED:
         return TransientError(what, seen="the call was cancelled")
-    return error_of(error.details() or str(code), model)
+    return parse_error(error.details() or str(code), model)

@@ -1,7 +1,7 @@
-"""What a language model is asked over Triton's gRPC, what it says, and what its errors mean.
+"""Requests to a language model over Triton's gRPC, its responses, and its errors.
 
-gRPC carries no code inside a stream, so the backend's texts begin with a word for it; the others
-are Triton's own.
+gRPC has no error codes inside a stream, so our backend's error texts begin with a word for the
+code. The other texts are Triton's own.
 """
 
 import json
@@ -18,13 +18,13 @@ from millrace.serving.triton.server_index import UNHEALTHY
 
 Messages = Sequence[Mapping[str, str]]
 FINAL = "triton_final_response"
-GOES_ON = ("", "None")
-"""What the backends say for the reason why an answer ended that has not; the second is vLLM's."""
+UNFINISHED = ("", "None")
+"""The finish reasons of an answer that has not ended; the second is vLLM's."""
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """How an answer is made; None leaves a value to the server.
+    """How an answer is generated; None leaves a value to the server.
 
     Attributes:
         temperature: 0 always takes the likeliest token.
@@ -35,9 +35,9 @@ class Sampling:
         seed: the same seed gives the same answer again.
         stop: texts that end an answer; they are not part of it.
         max_tokens: of one answer.
-        min_tokens: before which the end of text is not chosen.
+        min_tokens: of one answer; before that the end of text is not chosen.
         n: answers to the prompt.
-        ignore_eos: go on past the end of text.
+        ignore_eos: continue after the end of text.
     """
 
     temperature: float | None = None
@@ -54,17 +54,17 @@ class Sampling:
     ignore_eos: bool | None = None
 
     def as_json(self) -> str:
-        """Return the values that are set."""
+        """Return the values that are set, as JSON."""
         return json.dumps({key: value for key, value in asdict(self).items() if value is not None})
 
 
 @dataclass(frozen=True)
 class Piece:
-    """What one response says, one element for each answer.
+    """The content of one response, one element for each answer.
 
     Attributes:
         texts: the new text.
-        finish_reasons: why the answer ended: stop, length or cancelled; "" while it goes on.
+        finish_reasons: why the answer ended: stop, length or cancelled; "" while it continues.
         input_tokens: of the prompt.
         output_tokens: new since the piece before.
         is_last: whether no piece follows.
@@ -77,7 +77,7 @@ class Piece:
     is_last: bool
 
 
-def joined(pieces: Sequence[Piece]) -> Piece:
+def join_pieces(pieces: Sequence[Piece]) -> Piece:
     """Return the pieces of a whole answer as one."""
     reasons = zip(*(piece.finish_reasons for piece in pieces), strict=True)
     return Piece(
@@ -89,7 +89,7 @@ def joined(pieces: Sequence[Piece]) -> Piece:
     )
 
 
-def request_of(
+def build_request(
     model: str,
     prompt: str | Messages,
     sampling: Sampling | str,
@@ -101,9 +101,9 @@ def request_of(
 
     Args:
         model: its name.
-        prompt: a text to go on with, or the messages of a chat.
-        sampling: how the answer is made, also as JSON.
-        version: of the model; None for the one that serves.
+        prompt: a text to continue, or the messages of a chat.
+        sampling: how the answer is generated, also as JSON.
+        version: of the model; None for the live one.
         request_id: shows in Triton's log.
     """
     request = pb.ModelInferRequest(
@@ -131,14 +131,14 @@ def _add(request: pb.ModelInferRequest, name: str, datatype: str, value: Any) ->
     request.raw_input_contents.append(raw)
 
 
-def piece_of(response: pb.ModelInferResponse) -> Piece | None:
-    """Return what a response says; None for one that only says that it is the last."""
+def parse_piece(response: pb.ModelInferResponse) -> Piece | None:
+    """Return the piece in a response; None if it only marks the end of the stream."""
     if not response.outputs:
         return None
     raw = dict(zip((o.name for o in response.outputs), response.raw_output_contents, strict=True))
     return Piece(
         texts=_texts(raw["text_output"]),
-        finish_reasons=tuple("" if w in GOES_ON else w for w in _texts(raw["finish_reason"])),
+        finish_reasons=tuple("" if w in UNFINISHED else w for w in _texts(raw["finish_reason"])),
         input_tokens=int(np.frombuffer(raw["num_input_tokens"], np.uint32)[0]),
         output_tokens=tuple(np.frombuffer(raw["num_output_tokens"], np.uint32).tolist()),
         is_last=_is_final(response),
@@ -146,7 +146,7 @@ def piece_of(response: pb.ModelInferResponse) -> Piece | None:
 
 
 def is_last(response: pb.ModelStreamInferResponse) -> bool:
-    """Tell whether no response follows: after an error, none does."""
+    """Whether no response follows; none does after an error."""
     return bool(response.error_message) or _is_final(response.infer_response)
 
 
@@ -158,28 +158,28 @@ def _texts(raw: bytes) -> tuple[str, ...]:
     return tuple(item.decode() for item in deserialize_bytes_tensor(raw))
 
 
-ID = "[request id: "
+REQUEST_ID = "[request id: "
 HINTS = {"full": "send fewer at a time, or serve on more replicas", "unavailable": None}
-EMPTY = "the prompt is empty"
-"""What our backend says to a request for nothing."""
-DEATH = "the process that serves it died; the next release loads it anew"
-NO_MODEL = "unknown model"
-NO_SUCH = "there is no such model, or not this version"
+EMPTY_PROMPT = "the prompt is empty"
+"""Our backend's error for a health check."""
+PROCESS_DIED = "the process that serves it died; the next release loads it anew"
+UNKNOWN_MODEL = "unknown model"
+NO_SUCH_MODEL = "there is no such model, or not this version"
 NOT_READY = ("is not ready", "is not available", "no available versions", "has no available")
-OF_VLLM = "Error generating stream: "
-"""How Triton's vLLM backend begins what it says against a request, whatever is at fault."""
-ENGINE_DEAD = "EngineCore encountered an issue"
-DIED = (ENGINE_DEAD, "Failed to process the request", "stub process", "Stub process")
+VLLM_PREFIX = "Error generating stream: "
+"""The prefix of every error of Triton's vLLM backend, whatever its cause."""
+DEAD_ENGINE = "EngineCore encountered an issue"
+DEATH_SIGNS = (DEAD_ENGINE, "Failed to process the request", "stub process", "Stub process")
 
 
-def error_of(text: str, model: str) -> MillraceError:
-    """Return the error that a text of the server stands for.
+def parse_error(text: str, model: str) -> MillraceError:
+    """Return the error for an error text of the server.
 
     Args:
-        text: the message, with or without a request's id before it.
-        model: what was asked.
+        text: the message, with or without a request id before it.
+        model: the name in the request.
     """
-    if text.startswith(ID):
+    if text.startswith(REQUEST_ID):
         text = text.partition("] ")[2]
     what = f"{model} did not answer"
     word, _, rest = text.partition(": ")
@@ -187,32 +187,28 @@ def error_of(text: str, model: str) -> MillraceError:
         return InputError(f"{model} does not take this request", seen=rest)
     if word in HINTS:
         return TransientError(what, seen=rest, hint=HINTS[word])
-    if NO_MODEL in text:
-        return InputError(NO_SUCH, seen=text)
-    if UNHEALTHY in text or any(each in text for each in DIED):
-        return died(model, text)
+    if UNKNOWN_MODEL in text:
+        return InputError(NO_SUCH_MODEL, seen=text)
+    if UNHEALTHY in text or any(each in text for each in DEATH_SIGNS):
+        return death_error(model, text)
     if any(each in text for each in NOT_READY):
         return TransientError(what, seen=text, hint="promote a version, then run: millrace release")
-    if text.startswith(OF_VLLM):
-        seen = text.removeprefix(OF_VLLM)
+    if text.startswith(VLLM_PREFIX):
+        seen = text.removeprefix(VLLM_PREFIX)
         return InputError(f"{model} does not take this request", seen=seen)
     return WorkError(what, seen=text)
 
 
 def is_death(error: MillraceError) -> bool:
-    """Tell whether an error says that the backend is gone."""
-    return error.hint == DEATH
+    """Whether an error means that the backend's process died."""
+    return error.hint == PROCESS_DIED
 
 
-def is_ours(error: MillraceError) -> bool:
-    """Tell whether an answer to a request for nothing is that of our own backend."""
-    return isinstance(error, InputError) and str(error.seen).startswith(EMPTY)
+def is_from_own_backend(error: MillraceError) -> bool:
+    """Whether the error of a health check comes from our own backend."""
+    return isinstance(error, InputError) and str(error.seen).startswith(EMPTY_PROMPT)
 
 
-def died(model: str, seen: str) -> TransientError:
-    """Return the error of a request whose backend is gone."""
-    return TransientError(
-        f"{model} did not answer",
-        seen=seen,
-        hint=DEATH,
-    )
+def death_error(model: str, seen: str) -> TransientError:
+    """Return the error of a request whose backend's process died."""
+    return TransientError(f"{model} did not answer", seen=seen, hint=PROCESS_DIED)

@@ -8,8 +8,12 @@ from tritonclient.grpc import model_config_pb2 as pb
 from millrace.models.common.errors import InputError
 from millrace.models.inference.language_engine import MODEL_JSON
 from millrace.serving.triton.language.draft_files import require_fit, tokens_of
-from millrace.serving.triton.language.openvino_config import language_config, require_one_device
-from millrace.serving.triton.language.vllm_config import model_json, vllm_config
+from millrace.serving.triton.language.language_config import (
+    model_json,
+    openvino_config,
+    require_one_device,
+    vllm_config,
+)
 from millrace.serving.triton.version_folder import Artifact
 
 
@@ -27,7 +31,7 @@ class TritonLanguage:
         """Return the configuration for the engine of the version."""
         if artifact.engine == "vllm":
             return vllm_config(name, version_policy=version_policy, parameters=parameters)
-        return language_config(
+        return openvino_config(
             name,
             artifact.serving.generation,
             version_policy=version_policy,

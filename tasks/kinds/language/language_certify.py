@@ -116,7 +116,7 @@ def asked(
     with bar("certify", 2 * len(golden.prompts), "prompts") as shown:
         for number in (1, in_flight):
             found.append([])
-            for answer in golden.answered(client, version.model, version.version, number):
+            for answer in golden.generate(client, version.model, version.version, number):
                 found[-1].append(answer)
                 shown.update(sum(map(len, found)))
     alone, beside = found

@@ -10,7 +10,7 @@ from millrace.models.common.errors import InputError
 from millrace.models.common.language_generation import MAX_TOKENS
 from millrace.models.registry.version_files import Package
 from millrace.serving.triton.client import TritonClient
-from millrace.serving.triton.language.stream_request import Piece, Sampling, joined
+from millrace.serving.triton.language.stream_request import Piece, Sampling, join_pieces
 from millrace.tasks.kinds.language.language_files import LanguageFiles, language_files
 from millrace.tasks.kinds.steps import Question, Table
 
@@ -83,7 +83,7 @@ def predict_text(client: TritonClient, package: Package, question: Question) -> 
         question.say(piece.texts[0])
         pieces.append(piece)
     seconds = time.perf_counter() - began
-    whole = joined(pieces)
+    whole = join_pieces(pieces)
     return LiveText(
         *(model, version, client.endpoint.grpc, prompt, whole.texts[0]),
         *(whole.finish_reasons[0], whole.input_tokens, whole.output_tokens[0]),

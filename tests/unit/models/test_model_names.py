@@ -2,7 +2,7 @@ import pytest
 
 from millrace.models.common.errors import InputError
 from millrace.models.registry.model_names import name_fault, require_model_name
-from millrace.serving.triton.names import ARMS, TRIAL, is_made_here
+from millrace.serving.triton.server_index import ARMS, TRIAL, is_helper_model
 
 BAD = [
     *("a\x00b", "../../x", "a/b", "x\ny", "x\n", "\U0001f600", "", ".", "..", "a..b", "a."),
@@ -22,4 +22,4 @@ def test_a_name_that_cannot_be_used_is_told_in_one_printable_line(name: str) -> 
 @pytest.mark.parametrize("name", ["digits", "con", "a", "A.b-c_d", "0", "n" * 128])
 def test_other_names_are_fine(name: str) -> None:
     assert name_fault(name) is None
-    assert not is_made_here(name)
+    assert not is_helper_model(name)

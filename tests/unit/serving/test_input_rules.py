@@ -72,7 +72,7 @@ def changed(place: int, value: float) -> np.ndarray:
 def test_a_row_that_there_can_be_is_answered(encoding: Encoding, rules: InputRules) -> None:
     for row in (np.array([ROW], np.float32), changed(1, NAN), changed(3, NAN), changed(2, 80.1)):
         assert encoding.errors(row) == [None]
-        assert rules.faults([row]) == {}
+        assert rules.find_faults([row]) == {}
 
 
 @pytest.mark.parametrize(("place", "value", "reason"), CASES)
@@ -81,7 +81,7 @@ def test_online_and_batch_refuse_by_the_same_words(
 ) -> None:
     row = changed(place, value)
     assert encoding.errors(row) == [reason]
-    assert rules.faults([row]) == {0: f"row 1 {REFUSED}{reason}; seen: {np.float32(value):g}"}
+    assert rules.find_faults([row]) == {0: f"row 1 {REFUSED}{reason}; seen: {np.float32(value):g}"}
 
 
 def test_of_chance_rows_both_refuse_the_same_by_the_same_words(
@@ -94,7 +94,7 @@ def test_of_chance_rows_both_refuse_the_same_by_the_same_words(
         np.float32(ROW),
         chance.choice(values, (3000, len(ROW))),
     ).astype(np.float32)
-    found = rules.faults([row[None] for row in rows])
+    found = rules.find_faults([row[None] for row in rows])
     expected = encoding.errors(rows)
     assert 100 < len(found) < 2900
     for place, reason in enumerate(expected):
@@ -106,7 +106,7 @@ def test_of_chance_rows_both_refuse_the_same_by_the_same_words(
 def test_of_requests_that_are_answered_together_only_the_bad_are_refused(rules: InputRules) -> None:
     good = np.array([ROW, ROW], np.float32)
     bad = np.concatenate([good, changed(0, 3)])
-    found = rules.faults([good, bad, good])
+    found = rules.find_faults([good, bad, good])
     assert list(found) == [1]
     assert found[1].startswith("row 3 cannot be answered: island is unknown or missing")
 
@@ -116,7 +116,7 @@ def test_limits_are_those_of_float32() -> None:
     encoding = Encoding((Feature("x", "number", min=0.1, max=0.1),), "t")
     row = np.float32([[0.1]])
     assert encoding.errors(row) == [None]
-    assert InputRules(str(encoding.rules())).faults([row]) == {}
+    assert InputRules(str(encoding.rules())).find_faults([row]) == {}
 
 
 def test_an_encoding_of_an_earlier_millrace_has_no_limits_but_its_categories() -> None:
@@ -130,4 +130,4 @@ def test_an_encoding_of_an_earlier_millrace_has_no_limits_but_its_categories() -
 
 
 def test_a_request_of_another_width_is_left_to_onnx_runtime(rules: InputRules) -> None:
-    assert rules.faults([np.zeros((1, 3), np.float32)]) == {}
+    assert rules.find_faults([np.zeros((1, 3), np.float32)]) == {}

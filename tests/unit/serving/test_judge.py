@@ -11,8 +11,8 @@ from millrace.serving.rollout.judge import (
     Arm,
     Counts,
     Verdict,
+    check_latency,
     judge,
-    latency,
     lower_bound,
     upper_bound,
 )
@@ -30,8 +30,8 @@ def arm(mean: float = 7.0, spread: float = 0.1, blocks: int = 200, failed: int =
 GOOD = Counts(arm(), arm(), compared=3000, agreeing=3000)
 
 
-def judged(counts: Counts, *, over: bool = True, tests: int = 3 * TESTS) -> Verdict:
-    return judge(counts, SPEC, tests=tests, over=over)
+def judged(counts: Counts, *, is_over: bool = True, tests: int = 3 * TESTS) -> Verdict:
+    return judge(counts, SPEC, tests=tests, is_over=is_over)
 
 
 def test_an_equal_candidate_is_promoted_when_the_time_is_over() -> None:
@@ -39,7 +39,7 @@ def test_an_equal_candidate_is_promoted_when_the_time_is_over() -> None:
 
 
 def test_nothing_is_promoted_before_that() -> None:
-    assert judged(GOOD, over=False).kind == "continue"
+    assert judged(GOOD, is_over=False).kind == "continue"
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_nothing_is_promoted_before_that() -> None:
     ids=["nothing", "few rows", "few requests", "few latencies", "noisy latencies"],
 )
 def test_too_little_evidence_is_inconclusive_and_says_of_what(counts: Counts) -> None:
-    assert judged(counts, over=False).kind == "continue"
+    assert judged(counts, is_over=False).kind == "continue"
     verdict = judged(counts)
     assert verdict.kind == "inconclusive"
     assert "not shown" in verdict.reason
@@ -73,14 +73,14 @@ def test_too_little_evidence_is_inconclusive_and_says_of_what(counts: Counts) ->
 def test_a_clearly_worse_candidate_goes_back_before_the_time_is_over(
     counts: Counts, said: str, over: bool
 ) -> None:
-    verdict = judged(counts, over=over)
+    verdict = judged(counts, is_over=over)
     assert verdict.kind == "back"
     assert said in verdict.reason
 
 
 def test_a_slightly_worse_candidate_is_given_its_time() -> None:
     counts = replace(GOOD, compared=3000, agreeing=2952)
-    assert judged(counts, over=False).kind == "continue"
+    assert judged(counts, is_over=False).kind == "continue"
     assert judged(counts).kind == "back"
 
 
@@ -111,13 +111,13 @@ def test_the_latency_test_is_the_welch_test_of_scipy() -> None:
 
     p = stats.ttest_ind(theirs - math.log(1.2), ours, equal_var=False, alternative="less").pvalue
     for level, within in ((p * 1.01, True), (p * 0.99, False)):
-        finding = latency(Counts(told(ours), told(theirs)), 1.2, level, level)
-        assert finding.within is within
+        finding = check_latency(Counts(told(ours), told(theirs)), 1.2, level, level)
+        assert finding.is_within is within
 
 
 def test_equal_latencies_without_any_spread_are_within_the_limit() -> None:
     same = Arm(0, 0, 0, 3, 21.0, 147.0)
-    assert latency(Counts(same, same), 1.2, LEVEL, LEVEL).within
+    assert check_latency(Counts(same, same), 1.2, LEVEL, LEVEL).is_within
 
 
 def test_counts_of_replicas_add_up() -> None:

@@ -16,9 +16,9 @@ def begun(interval: int | None) -> Any:
     sampling = SimpleNamespace(n=1, stop=())
     made = stream.Stream(SimpleNamespace(stream=True, sampling=sampling, echo=""), None, interval)
     made.answers[0].add([5])
-    made.note_tokens(100.0)
+    made.record_tokens(100.0)
     assert made.is_due(pause=0.25), "the first token goes at once"
-    made.part()
+    made.next_part()
     return made
 
 
@@ -27,10 +27,10 @@ def sizes(made: Any, seconds: float, pause: float, steps: int) -> list[int]:
     sent = []
     for number in range(1, steps + 1):
         made.answers[0].add([number])
-        made.note_tokens(100.0 + seconds * number)
+        made.record_tokens(100.0 + seconds * number)
         is_due = made.is_due(pause)
-        assert made.wants(made.answers[0], pause) == is_due
-        sent.append(made.part().output_tokens[0] if is_due else 0)
+        assert made.must_decode(made.answers[0], pause) == is_due
+        sent.append(made.next_part().output_tokens[0] if is_due else 0)
     return sent
 
 
@@ -44,20 +44,20 @@ def test_tokens_are_sent_as_many_as_come_in_a_pause() -> None:
 
 
 def test_the_more_streams_the_longer_is_the_pause_but_never_long() -> None:
-    assert stream.pause_of(1) < 0.01
-    assert stream.pause_of(32) == pytest.approx(32 * stream.pause_of(1))
-    assert stream.pause_of(10_000) == stream.MOST_PAUSE_SECONDS < 0.3
+    assert stream.pause_seconds(1) < 0.01
+    assert stream.pause_seconds(32) == pytest.approx(32 * stream.pause_seconds(1))
+    assert stream.pause_seconds(10_000) == stream.MAX_PAUSE_SECONDS < 0.3
 
 
 @pytest.mark.parametrize("interval", [None, 8])
 def test_nothing_is_sent_while_nothing_comes(interval: int | None) -> None:
     made = begun(interval)
-    made.note_tokens(200.0)
+    made.record_tokens(200.0)
     assert not made.is_due(pause=0.01)
 
 
 def test_what_is_being_read_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arrivals, "MOST_SECONDS", 60.0)
+    monkeypatch.setattr(arrivals, "MAX_SECONDS", 60.0)
     coming, began, read = arrivals.Arrivals(), threading.Event(), threading.Event()
 
     def reader() -> None:
@@ -75,7 +75,7 @@ def test_what_is_being_read_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> No
     for thread in threads:
         thread.join(30)
     assert coming._reading == 0
-    assert coming._come == coming._known == 1
+    assert coming._arrived == coming._known == 1
 
 
 @pytest.mark.parametrize("reading", [False, True])

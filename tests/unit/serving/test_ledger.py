@@ -5,11 +5,13 @@ from deltalake.exceptions import CommitFailedError
 
 from millrace.models.common.errors import TransientError
 from millrace.serving.release import ledger as module
-from millrace.serving.release.ledger import TRIES, Ledger
+from millrace.serving.release.ledger import MAX_TRIES, Ledger
 from millrace.serving.release.release_state import Release
 
 
-@pytest.mark.parametrize(("collisions", "kept"), [(0, True), (TRIES - 1, True), (TRIES, False)])
+@pytest.mark.parametrize(
+    ("collisions", "kept"), [(0, True), (MAX_TRIES - 1, True), (MAX_TRIES, False)]
+)
 def test_an_event_that_others_collide_with_is_written_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, collisions: int, kept: bool
 ) -> None:

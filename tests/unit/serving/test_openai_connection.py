@@ -6,10 +6,10 @@ from collections.abc import AsyncGenerator
 import pytest
 from starlette.types import Message
 
-from millrace.serving.openai_api.connection import ClientGone, EventStream, while_connected
-from millrace.serving.openai_api.error_response import Refusal
-from millrace.serving.openai_api.middleware import AtMost, RequestIds
-from millrace.serving.openai_api.reply import merged
+from millrace.serving.openai_api.app import RequestIds, RequestLimit
+from millrace.serving.openai_api.connection import ClientGone, EventStream, run_while_connected
+from millrace.serving.openai_api.error_response import ApiError
+from millrace.serving.openai_api.reply import merge_streams
 
 
 class Source:
@@ -37,7 +37,7 @@ class Source:
 def test_merged_streams_give_every_item_once_and_each_in_order() -> None:
     async def run() -> list[object]:
         sources = [Source(*(f"{name}{number}" for number in range(50))) for name in "abc"]
-        found = [item async for item in merged([source.stream() for source in sources])]
+        found = [item async for item in merge_streams([source.stream() for source in sources])]
         assert all(source.is_closed for source in sources)
         return found
 
@@ -52,7 +52,7 @@ def test_an_error_of_one_stream_ends_and_closes_all() -> None:
     async def run() -> None:
         sources = [Source(1, ends=False), Source(2, ValueError("no")), Source(3, ends=False)]
         with pytest.raises(ValueError, match="no"):
-            async for _ in merged([source.stream() for source in sources]):
+            async for _ in merge_streams([source.stream() for source in sources]):
                 pass
         assert all(source.is_closed for source in sources)
 
@@ -62,7 +62,7 @@ def test_an_error_of_one_stream_ends_and_closes_all() -> None:
 def test_whoever_stops_early_closes_all_streams() -> None:
     async def run() -> None:
         sources = [Source(1, ends=False), Source(*range(100))]
-        stream = merged([source.stream() for source in sources])
+        stream = merge_streams([source.stream() for source in sources])
         await anext(stream)
         await stream.aclose()
         assert all(source.is_closed for source in sources)
@@ -104,7 +104,7 @@ def test_work_is_cancelled_to_its_end_when_the_client_leaves() -> None:
             async for _ in source.stream():
                 pass
 
-        waiting = asyncio.create_task(while_connected(client.receive, work()))
+        waiting = asyncio.create_task(run_while_connected(client.receive, work()))
         await source.waits.wait()
         assert not waiting.done()
         client.left.set()
@@ -120,9 +120,9 @@ def test_work_that_is_done_or_fails_is_told() -> None:
         raise ValueError("no")
 
     async def run() -> None:
-        assert await while_connected(Client().receive, asyncio.sleep(0, "done")) == "done"
+        assert await run_while_connected(Client().receive, asyncio.sleep(0, "done")) == "done"
         with pytest.raises(ValueError, match="no"):
-            await while_connected(Client().receive, failing())
+            await run_while_connected(Client().receive, failing())
 
     asyncio.run(run())
 
@@ -142,7 +142,7 @@ def test_a_stream_is_sent_whole() -> None:
 
 def test_a_refusal_before_the_first_event_is_a_response_of_its_own() -> None:
     async def run() -> None:
-        client, source = Client(), Source(Refusal(429, "slow down", retry_after=3))
+        client, source = Client(), Source(ApiError(429, "slow down", retry_after=3))
         await EventStream(source.stream())(SCOPE, client.receive, client.send)
         assert client.status == 429
         assert b"slow down" in client.body
@@ -212,7 +212,7 @@ def test_only_so_many_requests_are_under_way() -> None:
             await go_on.wait()
             await send({"type": "http.response.start", "status": 200, "headers": []})
 
-        shell, clients = AtMost(app, most=2), [Client() for _ in range(3)]
+        shell, clients = RequestLimit(app, max_requests=2), [Client() for _ in range(3)]
         held = [asyncio.create_task(shell(SCOPE, c.receive, c.send)) for c in clients[:2]]
         await asyncio.sleep(0)
         await shell(SCOPE, clients[2].receive, clients[2].send)

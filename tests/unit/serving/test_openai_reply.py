@@ -3,20 +3,20 @@
 import pytest
 
 from millrace.models.common.errors import InputError, TransientError, WorkError
-from millrace.serving.openai_api.error_response import is_no_model, refusal_of
-from millrace.serving.openai_api.reply import Heard, Reply, Usage, is_cut_off
-from millrace.serving.openai_api.request_body import Ask
-from millrace.serving.triton.language.stream_request import Piece, Sampling, error_of
+from millrace.serving.openai_api.error_response import is_unknown_model, translate_error
+from millrace.serving.openai_api.reply import PromptPiece, Reply, Usage, is_cut_off
+from millrace.serving.openai_api.request_body import TextRequest
+from millrace.serving.triton.language.stream_request import Piece, Sampling, parse_error
 
 
 def reply(*, is_chat: bool, n: int = 1, prompts: int = 1, include_usage: bool = False) -> Reply:
-    ask = Ask("lm", ("x",) * prompts, Sampling(n=n), True, include_usage, is_chat)
+    ask = TextRequest("lm", ("x",) * prompts, Sampling(n=n), True, include_usage, is_chat)
     return Reply(ask, "id-1", 1234)
 
 
-def heard(prompt: int, *parts: tuple[str, str, int], version: int = 3) -> Heard:
+def heard(prompt: int, *parts: tuple[str, str, int], version: int = 3) -> PromptPiece:
     texts, reasons, tokens = zip(*parts, strict=True)
-    return Heard(prompt, version, Piece(texts, reasons, 5 + prompt, tokens, is_last=False))
+    return PromptPiece(prompt, version, Piece(texts, reasons, 5 + prompt, tokens, is_last=False))
 
 
 PIECES = [
@@ -28,15 +28,15 @@ PIECES = [
 ]
 
 
-def usage_of(pieces: list[Heard]) -> Usage:
+def usage_of(pieces: list[PromptPiece]) -> Usage:
     usage = Usage()
     for piece in pieces:
-        usage.hear(piece)
+        usage.count_piece(piece)
     return usage
 
 
 def test_a_whole_answer_has_the_choices_of_all_prompts_in_order() -> None:
-    whole = reply(is_chat=False, n=2, prompts=2).whole(PIECES, usage_of(PIECES))
+    whole = reply(is_chat=False, n=2, prompts=2).build_response(PIECES, usage_of(PIECES))
     found = [(each["index"], each["text"], each["finish_reason"]) for each in whole["choices"]]
     assert found == [(0, "ce", "length"), (1, "f", "stop"), (2, "ad", "stop"), (3, "bg", "length")]
     assert whole["usage"] == {"prompt_tokens": 11, "completion_tokens": 16, "total_tokens": 27}
@@ -45,7 +45,7 @@ def test_a_whole_answer_has_the_choices_of_all_prompts_in_order() -> None:
 
 
 def test_a_whole_chat() -> None:
-    whole = reply(is_chat=True).whole([heard(0, ("hi", "stop", 2))], Usage())
+    whole = reply(is_chat=True).build_response([heard(0, ("hi", "stop", 2))], Usage())
     message = {"role": "assistant", "content": "hi", "refusal": None}
     choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}
     assert whole["choices"] == [choice]
@@ -55,19 +55,20 @@ def test_a_whole_chat() -> None:
 def test_answers_of_two_versions_name_both() -> None:
     pieces = [heard(0, ("a", "stop", 1), version=4), heard(1, ("b", "stop", 1), version=3)]
     assert (
-        reply(is_chat=False, prompts=2).whole(pieces, Usage())["system_fingerprint"] == "lm@3,lm@4"
+        reply(is_chat=False, prompts=2).build_response(pieces, Usage())["system_fingerprint"]
+        == "lm@3,lm@4"
     )
 
 
 def test_chunks_of_a_completion_have_the_index_of_prompt_and_answer() -> None:
     made = reply(is_chat=False, n=2, prompts=2)
-    chunks = [chunk for piece in PIECES for chunk in made.chunks(piece)]
+    chunks = [chunk for piece in PIECES for chunk in made.build_chunks(piece)]
     assert all(len(chunk["choices"]) == 1 and "usage" not in chunk for chunk in chunks)
     texts = {index: "" for index in range(4)}
     for chunk in chunks:
         texts[chunk["choices"][0]["index"]] += chunk["choices"][0]["text"]
     assert texts == {0: "ce", 1: "f", 2: "ad", 3: "bg"}
-    assert made.opening(PIECES[0]) == []
+    assert made.build_first_chunks(PIECES[0]) == []
 
 
 def test_chunks_of_a_chat_open_go_on_and_end() -> None:
@@ -79,7 +80,7 @@ def test_chunks_of_a_chat_open_go_on_and_end() -> None:
             chunk["choices"][0]["delta"],
             chunk["choices"][0]["finish_reason"],
         )
-        for chunk in made.opening(piece) + made.chunks(piece)
+        for chunk in made.build_first_chunks(piece) + made.build_chunks(piece)
     ]
     assert deltas == [
         (0, {"role": "assistant", "content": ""}, None),
@@ -92,10 +93,10 @@ def test_chunks_of_a_chat_open_go_on_and_end() -> None:
 def test_usage_comes_last_and_only_if_it_is_wanted() -> None:
     usage = usage_of(PIECES)
     with_usage = reply(is_chat=True, include_usage=True)
-    (last,) = with_usage.closing([3], usage)
+    (last,) = with_usage.build_last_chunks([3], usage)
     assert (last["choices"], last["usage"]["total_tokens"]) == ([], 27)
-    assert with_usage.chunks(heard(0, ("hi", "", 1)))[0]["usage"] is None
-    assert reply(is_chat=True).closing([3], usage) == []
+    assert with_usage.build_chunks(heard(0, ("hi", "", 1)))[0]["usage"] is None
+    assert reply(is_chat=True).build_last_chunks([3], usage) == []
 
 
 def test_an_answer_that_was_given_up_is_not_whole() -> None:
@@ -105,10 +106,10 @@ def test_an_answer_that_was_given_up_is_not_whole() -> None:
 
 def test_a_chat_without_a_template_names_the_way_in() -> None:
     text = "invalid: the model has no chat template; send text_input, not messages"
-    refusal = refusal_of(error_of(text, "lm"), "lm", "messages")
-    assert (refusal.status, refusal.param) == (400, "messages")
-    assert "/v1/completions" in refusal.message
-    assert "text_input" not in refusal.message
+    error = translate_error(parse_error(text, "lm"), "lm", "messages")
+    assert (error.status, error.param) == (400, "messages")
+    assert "/v1/completions" in error.message
+    assert "text_input" not in error.message
 
 
 def test_a_prompt_over_the_context_names_both_numbers() -> None:
@@ -116,14 +117,14 @@ def test_a_prompt_over_the_context_names_both_numbers() -> None:
         "invalid: the prompt has 5000 tokens, and the model's context, prompt and answer "
         "together, is 4096"
     )
-    refusal = refusal_of(error_of(text, "lm"), "lm", "messages")
-    assert (refusal.status, refusal.code, refusal.param) == (
+    error = translate_error(parse_error(text, "lm"), "lm", "messages")
+    assert (error.status, error.code, error.param) == (
         400,
         "context_length_exceeded",
         "messages",
     )
-    assert "4096 tokens" in refusal.message
-    assert "5000 tokens" in refusal.message
+    assert "4096 tokens" in error.message
+    assert "5000 tokens" in error.message
 
 
 def test_a_prompt_that_is_not_even_tokenized_names_both_numbers_too() -> None:
@@ -131,9 +132,9 @@ def test_a_prompt_that_is_not_even_tokenized_names_both_numbers_too() -> None:
         "invalid: the prompt has 99999 characters, and the model's context, 256 tokens, takes "
         "at most 16384"
     )
-    refusal = refusal_of(error_of(text, "lm"), "lm", "prompt")
-    assert refusal.code == "context_length_exceeded"
-    assert all(number in refusal.message for number in ("99999", "256", "16384"))
+    error = translate_error(parse_error(text, "lm"), "lm", "prompt")
+    assert error.code == "context_length_exceeded"
+    assert all(number in error.message for number in ("99999", "256", "16384"))
 
 
 PATH = "/home/builder/openvino.genai/src/cpp"
@@ -151,22 +152,22 @@ PATH = "/home/builder/openvino.genai/src/cpp"
     ],
 )
 def test_errors_of_the_server_in_openais_form(text, status, code, retry_after) -> None:
-    refusal = refusal_of(error_of(text, "lm"), "lm", "prompt")
-    assert (refusal.status, refusal.code, refusal.retry_after) == (status, code, retry_after)
-    assert PATH not in str(refusal.body())
-    assert set(refusal.body()["error"]) == {"message", "type", "param", "code"}
+    error = translate_error(parse_error(text, "lm"), "lm", "prompt")
+    assert (error.status, error.code, error.retry_after) == (status, code, retry_after)
+    assert PATH not in str(error.body())
+    assert set(error.body()["error"]) == {"message", "type", "param", "code"}
 
 
 def test_what_the_request_did_wrong_is_passed_on_and_nothing_else() -> None:
-    refusal = refusal_of(error_of("invalid: stop is 5", "lm"), "lm", "prompt")
-    assert refusal.message == "lm does not take this request: stop is 5."
-    assert refusal.param == "stop"
-    assert refusal_of(error_of("invalid: x is 5", "lm"), "lm", "prompt").param is None
+    error = translate_error(parse_error("invalid: stop is 5", "lm"), "lm", "prompt")
+    assert error.message == "lm does not take this request: stop is 5."
+    assert error.param == "stop"
+    assert translate_error(parse_error("invalid: x is 5", "lm"), "lm", "prompt").param is None
     for error in (TransientError("x", seen=PATH), WorkError("x", seen=PATH)):
-        assert PATH not in refusal_of(error, "lm", "prompt").message
+        assert PATH not in translate_error(error, "lm", "prompt").message
 
 
 def test_a_model_that_is_not_there_is_told_from_what_is_invalid() -> None:
-    assert is_no_model(error_of("Request for unknown model: 'lm' is not found", "lm"))
-    assert not is_no_model(error_of("invalid: x", "lm"))
-    assert not is_no_model(InputError("x"))
+    assert is_unknown_model(parse_error("Request for unknown model: 'lm' is not found", "lm"))
+    assert not is_unknown_model(parse_error("invalid: x", "lm"))
+    assert not is_unknown_model(InputError("x"))

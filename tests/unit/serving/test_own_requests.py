@@ -16,16 +16,22 @@ from millrace.flows.services import mlflow_server, prefect_server
 from millrace.flows.triggers.webhook import Receiver, application
 from millrace.models.common.installation import Endpoint
 from millrace.serving.openai_api import request_body
-from millrace.serving.openai_api.app import app_of
-from millrace.serving.openai_api.error_response import Refusal
-from millrace.serving.openai_api.server import DoorSettings
-from millrace.serving.origin_check import OwnRequests, Policy, asked_of, own_hosts, refusal
+from millrace.serving.openai_api.app import create_app
+from millrace.serving.openai_api.error_response import ApiError
+from millrace.serving.openai_api.request_handler import ServerSettings
+from millrace.serving.origin_check import (
+    OriginCheck,
+    OriginPolicy,
+    check_request,
+    loopback_hosts,
+    read_headers,
+)
 
 PORT = 4200
 OWN = f"127.0.0.1:{PORT}"
 PREFECT = prefect_server.POLICY
 MLFLOW = mlflow_server.policy(PORT)
-DOOR = Policy(hosts=own_hosts(PORT))
+DOOR = OriginPolicy(hosts=loopback_hosts(PORT))
 RECEIVER = replace(DOOR, only_json=True)
 EVERY = {"prefect": PREFECT, "mlflow": MLFLOW, "door": DOOR, "receiver": RECEIVER}
 JSON = {"content-type": "application/json", "content-length": "2"}
@@ -45,13 +51,13 @@ def scope(method: str, path: str, headers: Headers, kind: str = "http") -> Scope
     return {"type": kind, "method": method, "path": path, "headers": raw, "server": server}
 
 
-def status(policy: Policy, method: str, path: str, headers: Headers) -> int:
-    refused = refusal(policy, asked_of(scope(method, path, headers)), PORT)
+def status(policy: OriginPolicy, method: str, path: str, headers: Headers) -> int:
+    refused = check_request(policy, read_headers(scope(method, path, headers)), PORT)
     return 200 if refused is None else refused[0]
 
 
 @pytest.fixture(params=EVERY)
-def policy(request: pytest.FixtureRequest) -> Policy:
+def policy(request: pytest.FixtureRequest) -> OriginPolicy:
     return EVERY[request.param]
 
 
@@ -77,7 +83,7 @@ def policy(request: pytest.FixtureRequest) -> Policy:
 )
 @pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
 def test_clients_and_its_own_pages_are_let_in(
-    policy: Policy, method: str, headers: Headers
+    policy: OriginPolicy, method: str, headers: Headers
 ) -> None:
     assert status(policy, method, "/api/deployments/filter", headers) == 200
 
@@ -100,7 +106,7 @@ def test_clients_and_its_own_pages_are_let_in(
     ],
     ids=str,
 )
-def test_a_foreign_host_is_refused(policy: Policy, host: str | list[str] | None) -> None:
+def test_a_foreign_host_is_refused(policy: OriginPolicy, host: str | list[str] | None) -> None:
     for path in ("/api/deployments/bulk_delete", "/graphql", "/"):
         assert status(policy, "POST", path, {"host": host, **JSON}) == 421
     assert status(policy, "GET", "/", {"host": host}) == 421
@@ -126,14 +132,14 @@ def test_a_foreign_host_is_refused(policy: Policy, host: str | list[str] | None)
 )
 @pytest.mark.parametrize("path", ["/api/2.0/mlflow/x", "/graphql", "/v1/traces", "/"])
 def test_a_foreign_page_neither_changes_nor_reads(
-    policy: Policy, path: str, headers: Headers
+    policy: OriginPolicy, path: str, headers: Headers
 ) -> None:
     for method in ("POST", "PUT", "PATCH", "DELETE", "GET", "HEAD", "OPTIONS"):
         assert status(policy, method, path, {**JSON, **headers}) == 403
 
 
 @pytest.mark.parametrize("kind", [FORM, "multipart/form-data", "text/plain"])
-def test_what_a_page_may_send_without_asking_is_no_body(policy: Policy, kind: str) -> None:
+def test_what_a_page_may_send_without_asking_is_no_body(policy: OriginPolicy, kind: str) -> None:
     for content_type in (
         kind,
         f"{kind}; application/json",
@@ -182,7 +188,7 @@ def test_mlflows_assistant_is_there_for_nobody(lead: str, path: str) -> None:
         (MLFLOW, "/version"),
     ],
 )
-def test_health_is_open_to_everybody(policy: Policy, path: str) -> None:
+def test_health_is_open_to_everybody(policy: OriginPolicy, path: str) -> None:
     foreign = {"host": "10.0.0.7:80", "origin": "http://evil.example"}
     assert status(policy, "GET", path, foreign) == 200
     assert status(policy, "GET", path, {"host": "a-load-balancer"}) == 200
@@ -213,18 +219,18 @@ def test_health_is_open_to_everybody(policy: Policy, path: str) -> None:
     ],
 )
 def test_a_link_from_elsewhere_leads_to_a_page_of_the_ui_only(
-    policy: Policy, path: str, changed: Headers, expected: int
+    policy: OriginPolicy, path: str, changed: Headers, expected: int
 ) -> None:
     assert status(policy, "GET", path, {**LINK, **changed}) == expected
     assert status(policy, "POST", path, {**LINK, **changed}) == 403
 
 
 def test_the_port_that_browsers_leave_out_is_ours() -> None:
-    assert "localhost" in own_hosts(80)
-    assert "localhost" not in own_hosts(PORT)
+    assert "localhost" in loopback_hosts(80)
+    assert "localhost" not in loopback_hosts(PORT)
 
 
-def told_to_socket(policy: Policy, headers: Headers) -> list[str]:
+def told_to_socket(policy: OriginPolicy, headers: Headers) -> list[str]:
     """Return the messages that a websocket gets; `accept` is the application's."""
     sent: list[str] = []
 
@@ -238,7 +244,7 @@ def told_to_socket(policy: Policy, headers: Headers) -> list[str]:
         sent.append(message["type"])
 
     opened = scope("", "/api/events/in", headers, "websocket")
-    asyncio.run(OwnRequests(accept, policy)(opened, receive, send))
+    asyncio.run(OriginCheck(accept, policy)(opened, receive, send))
     return sent
 
 
@@ -267,7 +273,7 @@ def receiver() -> FastAPI:
 
 
 def door(tmp_path: Path) -> FastAPI:
-    return app_of(DoorSettings(Endpoint(), tmp_path / "keys", loopback_port=PORT))
+    return create_app(ServerSettings(Endpoint(), tmp_path / "keys", loopback_port=PORT))
 
 
 async def _ask(app: Any, headers: dict[str, str]) -> httpx.Response:
@@ -295,7 +301,7 @@ def test_a_refusal_is_a_line_of_text_and_ends_the_connection() -> None:
     async def never(scope: Scope, receive: Receive, send: Send) -> None:
         raise AssertionError("it was let in")
 
-    found = asyncio.run(_ask(OwnRequests(never, PREFECT), {"Origin": "null"}))
+    found = asyncio.run(_ask(OriginCheck(never, PREFECT), {"Origin": "null"}))
     assert (found.status_code, found.headers["connection"]) == (403, "close")
     assert found.headers["x-content-type-options"] == "nosniff"
     assert found.text.endswith(".\n")
@@ -306,6 +312,6 @@ NESTED = b"[" * 1_000_000
 
 def test_json_that_is_nested_too_deep_is_malformed_to_the_door() -> None:
     for body in (NESTED, b'{"a":' * 300_000):
-        with pytest.raises(Refusal) as refused:
-            request_body.completion(body)
+        with pytest.raises(ApiError) as refused:
+            request_body.read_completion(body)
         assert refused.value.status == 400

@@ -99,7 +99,7 @@ def test_what_is_not_onnx_is_refused(repository, tmp_path) -> None:
 
 @pytest.mark.parametrize("name", ["", "..", "../m", "a/b", ".hidden", "a\n", "é"])
 def test_a_name_that_is_no_folder_is_refused(repository, tmp_path, name) -> None:
-    with pytest.raises(InputError, match="cannot be a folder"):
+    with pytest.raises(InputError, match="cannot be the name of a folder"):
         repository.stage(name, 1, linear(tmp_path / "m.onnx"))
 
 

@@ -13,16 +13,16 @@ from millrace.serving.rollout.rollout import (
     Split,
     arms_config,
     compare_percent,
+    decide_move,
     first_split,
-    move,
     next_split,
     split_of,
     splitter_config,
     weights,
 )
 from millrace.serving.triton.model_config import from_text, model_config, specific, to_text
-from millrace.serving.triton.names import ARMS, TRIAL
 from millrace.serving.triton.onnx_graph import Signature, TensorSpec
+from millrace.serving.triton.server_index import ARMS, TRIAL
 
 FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
 SIGNATURE = Signature(
@@ -60,12 +60,12 @@ def test_few_requests_are_all_compared_and_of_many_a_share() -> None:
 
 
 def test_a_step_that_is_not_over_stays() -> None:
-    assert move(SPLIT, CANARY, GOOD, now=1030).kind == "stay"
+    assert decide_move(SPLIT, CANARY, GOOD, now=1030).kind == "stay"
 
 
 def test_a_step_that_held_goes_on_to_the_next_and_the_last_one_to_all() -> None:
     split, seen = SPLIT, []
-    while (to := move(split, CANARY, GOOD, now=split.began + 60)).weight_percent is not None:
+    while (to := decide_move(split, CANARY, GOOD, now=split.began + 60)).weight_percent is not None:
         seen.append((to.kind, to.weight_percent))
         split = next_split(split, CANARY, to.weight_percent, now=split.began + 60)
     assert seen == [("step", 10), ("step", 50)]
@@ -74,15 +74,15 @@ def test_a_step_that_held_goes_on_to_the_next_and_the_last_one_to_all() -> None:
 
 
 def test_a_bad_candidate_goes_back_at_once_and_an_unproved_one_in_the_end() -> None:
-    assert move(SPLIT, CANARY, BAD, now=1001).kind == "back"
-    ended = move(SPLIT, CANARY, Counts(), now=1061)
+    assert decide_move(SPLIT, CANARY, BAD, now=1001).kind == "back"
+    ended = decide_move(SPLIT, CANARY, Counts(), now=1061)
     assert ended.kind == "back"
     assert ended.reason.startswith("inconclusive")
 
 
 def test_a_shadow_is_promoted_after_its_one_step() -> None:
     spec = RolloutSpec(kind="shadow", hold_s=60)
-    assert move(first_split("m", 1, 2, spec, now=0), spec, GOOD, now=60).kind == "promote"
+    assert decide_move(first_split("m", 1, 2, spec, now=0), spec, GOOD, now=60).kind == "promote"
 
 
 def test_a_rollout_is_read_back_from_its_configuration() -> None:

@@ -9,10 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from millrace.serving.triton.backends.traffic_split.split_agreement import agreement
-from millrace.serving.triton.backends.traffic_split.split_block import BLOCK, Blocks
-from millrace.serving.triton.backends.traffic_split.split_key import share_of, sticky_value
-from millrace.serving.triton.backends.traffic_split.split_threads import Crew
+from millrace.serving.triton.backends.traffic_split.split_key import hash_to_share, sticky_value
+from millrace.serving.triton.backends.traffic_split.split_observations import (
+    BLOCK,
+    LatencyBlocks,
+    compare_rows,
+)
+from millrace.serving.triton.backends.traffic_split.split_threads import DaemonPool
 
 
 @dataclass
@@ -71,20 +74,20 @@ def test_inputs_are_told_apart_whatever_their_order_and_type() -> None:
 
 
 def test_shares_are_spread_evenly_and_stay() -> None:
-    shares = np.array([share_of("m:1:2:", str(user).encode()) for user in range(20_000)])
+    shares = np.array([hash_to_share("m:1:2:", str(user).encode()) for user in range(20_000)])
     for weight in (0.01, 0.1, 0.5):
         assert (shares < weight).mean() == pytest.approx(weight, abs=4 * (weight / 20_000) ** 0.5)
-    assert share_of("m:1:2:", b"0") == shares[0]
+    assert hash_to_share("m:1:2:", b"0") == shares[0]
 
 
 def test_another_rollout_picks_others() -> None:
     users = [str(user).encode() for user in range(1000)]
-    one, other = ({u for u in users if share_of(s, u) < 0.1} for s in ("m:1:2:", "m:2:3:"))
+    one, other = ({u for u in users if hash_to_share(s, u) < 0.1} for s in ("m:1:2:", "m:2:3:"))
     assert 0 < len(one & other) < len(one) / 2
 
 
 def alike(ours: Any, theirs: Any, tolerance: float = 0.01) -> list[bool]:
-    return agreement({"y": np.asarray(ours)}, {"y": np.asarray(theirs)}, tolerance).tolist()
+    return compare_rows({"y": np.asarray(ours)}, {"y": np.asarray(theirs)}, tolerance).tolist()
 
 
 def test_scores_agree_by_their_best_column() -> None:
@@ -112,8 +115,8 @@ def test_what_is_not_a_number_agrees_with_no_number() -> None:
 def test_a_row_agrees_when_all_its_outputs_do() -> None:
     ours = {"a": np.array([1, 2]), "b": np.array([1.0, 2.0])}
     theirs = {"a": np.array([1, 2]), "b": np.array([1.0, 3.0])}
-    assert agreement(ours, theirs, 0.01).tolist() == [True, False]
-    assert agreement(ours, {"a": ours["a"]}, 0.01).tolist() == [False, False]
+    assert compare_rows(ours, theirs, 0.01).tolist() == [True, False]
+    assert compare_rows(ours, {"a": ours["a"]}, 0.01).tolist() == [False, False]
 
 
 def test_another_shape_agrees_in_no_row() -> None:
@@ -121,19 +124,19 @@ def test_another_shape_agrees_in_no_row() -> None:
 
 
 def test_a_crew_does_what_it_is_given() -> None:
-    crew = Crew(2)
-    given = [crew.give(lambda n=n: n * n, wait=True) for n in range(10)]  # type: ignore[misc]
+    crew = DaemonPool(2)
+    given = [crew.submit(lambda n=n: n * n, wait=True) for n in range(10)]  # type: ignore[misc]
     assert [call and call.result(5) for call in given] == [n * n for n in range(10)]
     crew.close(5)
 
 
 def test_a_busy_crew_takes_nothing_more_or_makes_wait() -> None:
-    crew, go = Crew(1), threading.Event()
-    first = crew.give(lambda: go.wait(5), wait=True)
-    assert crew.give(lambda: None, wait=False) is None
+    crew, go = DaemonPool(1), threading.Event()
+    first = crew.submit(lambda: go.wait(5), wait=True)
+    assert crew.submit(lambda: None, wait=False) is None
     threading.Timer(0.1, go.set).start()
     start = time.monotonic()
-    assert crew.give(lambda: None, wait=True) is not None
+    assert crew.submit(lambda: None, wait=True) is not None
     assert time.monotonic() - start > 0.05
     assert first is not None
     assert first.result(5)
@@ -141,19 +144,19 @@ def test_a_busy_crew_takes_nothing_more_or_makes_wait() -> None:
 
 
 def test_a_job_that_fails_frees_its_thread() -> None:
-    crew = Crew(1)
-    call = crew.give(lambda: 1 // 0, wait=True)
+    crew = DaemonPool(1)
+    call = crew.submit(lambda: 1 // 0, wait=True)
     assert call is not None
     assert isinstance(call.exception(5), ZeroDivisionError)
-    later = crew.give(lambda: 1, wait=True)
+    later = crew.submit(lambda: 1, wait=True)
     assert later is not None
     assert later.result(5) == 1
     crew.close(5)
 
 
 def test_a_crew_closes_in_time_though_a_job_hangs() -> None:
-    crew, go = Crew(2), threading.Event()
-    crew.give(lambda: go.wait(10), wait=True)
+    crew, go = DaemonPool(2), threading.Event()
+    crew.submit(lambda: go.wait(10), wait=True)
     start = time.monotonic()
     crew.close(0.2)
     assert time.monotonic() - start < 2
@@ -161,7 +164,7 @@ def test_a_crew_closes_in_time_though_a_job_hangs() -> None:
 
 
 def test_a_block_is_counted_when_it_is_whole() -> None:
-    blocks = Blocks()
+    blocks = LatencyBlocks()
     grown = [blocks.add(seconds=0.001 * (1 + n % 2)) for n in range(2 * BLOCK)]
     told = [each for each in grown if each]
     mean = np.log([1000, 2000]).mean()
@@ -172,5 +175,5 @@ def test_a_block_is_counted_when_it_is_whole() -> None:
 
 
 def test_counters_never_fall() -> None:
-    blocks = Blocks()
+    blocks = LatencyBlocks()
     assert all(min(blocks.add(1e-9).values(), default=0) >= 0 for _ in range(BLOCK))

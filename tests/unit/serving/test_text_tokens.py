@@ -10,21 +10,21 @@ import millrace.models.inference.tokenizer
 from millrace.models.inference.model_input import ModelInput
 from millrace.models.inference.tokenizer import learnt
 from millrace.serving.triton.backends.text_onnxruntime import text_tokens
-from millrace.serving.triton.backends.text_onnxruntime.text_tokens import Tokens, pieces
+from millrace.serving.triton.backends.text_onnxruntime.text_tokens import TextBatcher, split_batches
 
 TOKENIZER = learnt(["one two three"] * 3, vocab_size=270, max_tokens=12)
 
 
 @pytest.fixture
-def tokens(tmp_path: Path) -> Tokens:
+def tokens(tmp_path: Path) -> TextBatcher:
     (tmp_path / "tokenizer.json").write_text(TOKENIZER.json)
-    return Tokens(tmp_path / "tokenizer.json")
+    return TextBatcher(tmp_path / "tokenizer.json")
 
 
-def test_the_tokens_are_those_of_training(tokens: Tokens) -> None:
+def test_the_tokens_are_those_of_training(tokens: TextBatcher) -> None:
     texts = ["one two", "", "three " * 50, "\x00", "\U0001f600"]
     wanted = TOKENIZER.ids(texts)
-    ((places, ids),) = tokens.runs(texts)
+    ((places, ids),) = tokens.batches(texts)
     assert ids.shape == (5, 12)
     np.testing.assert_array_equal(ids, wanted[places])
     assert sorted(places) == [0, 1, 2, 3, 4]
@@ -36,18 +36,18 @@ def test_a_text_of_a_megabyte_is_cut_before_it_is_read_and_alike_in_training(
     monkeypatch.setattr(text_tokens, "CHARACTERS", 1)
     monkeypatch.setattr(millrace.models.inference.tokenizer, "CHARACTERS", 1)
     (tmp_path / "tokenizer.json").write_text(TOKENIZER.json)
-    again = Tokens(tmp_path / "tokenizer.json")
+    again = TextBatcher(tmp_path / "tokenizer.json")
     long = "one two three " * 50
-    ((_, ids),) = again.runs([long])
+    ((_, ids),) = again.batches([long])
     np.testing.assert_array_equal(ids, TOKENIZER.ids([long])[:, : ids.shape[1]])
     assert again.tokenizer.decode(ids[0].tolist()) == long[:12]
 
 
 def test_texts_of_about_a_length_run_together(
-    tokens: Tokens, monkeypatch: pytest.MonkeyPatch
+    tokens: TextBatcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(text_tokens, "TOKENS", 12)
-    runs = list(tokens.runs(["three " * 50, "", "", ""]))
+    monkeypatch.setattr(text_tokens, "MAX_TOKENS", 12)
+    runs = list(tokens.batches(["three " * 50, "", "", ""]))
     assert [ids.shape for _, ids in runs] == [(3, 2), (1, 12)]
     assert [places.tolist() for places, _ in runs] == [[1, 2, 3], [0]]
 
@@ -55,13 +55,13 @@ def test_texts_of_about_a_length_run_together(
 def test_a_piece_holds_so_many_places_and_a_longer_text_goes_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(text_tokens, "TOKENS", 10)
-    assert list(pieces([0, 1, 2, 3], [2, 3, 5, 99])) == [[0, 1], [2], [3]]
-    assert list(pieces([], [])) == []
+    monkeypatch.setattr(text_tokens, "MAX_TOKENS", 10)
+    assert list(split_batches([0, 1, 2, 3], [2, 3, 5, 99])) == [[0, 1], [2], [3]]
+    assert list(split_batches([], [])) == []
 
 
-def test_texts_are_put_together_as_the_certificate_does(tokens: Tokens) -> None:
-    assert text_tokens.TOKENS == millrace.models.inference.row_batches.PLACES
+def test_texts_are_put_together_as_the_certificate_does(tokens: TextBatcher) -> None:
+    assert text_tokens.MAX_TOKENS == millrace.models.inference.row_batches.PLACES
     assert text_tokens.CHARACTERS == millrace.models.inference.tokenizer.CHARACTERS
     random = np.random.default_rng(0)
     texts = ["three " * random.integers(0, 9) for _ in range(3000)]
@@ -70,5 +70,5 @@ def test_texts_are_put_together_as_the_certificate_does(tokens: Tokens) -> None:
         places.tolist()
         for places in millrace.models.inference.row_batches.pieces(TOKENIZER.ids(texts), read)
     ]
-    assert [places.tolist() for places, _ in tokens.runs(texts)] == wanted
+    assert [places.tolist() for places, _ in tokens.batches(texts)] == wanted
     assert len(wanted) > 1

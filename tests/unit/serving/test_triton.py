@@ -56,9 +56,9 @@ def test_the_server_inherits_no_variables(places, monkeypatch) -> None:
 
 
 def test_backends_are_prepared_once(places) -> None:
-    folder = server.prepare_backends(places.home)
+    folder = backend_directory.prepare_backends(places.home)
     before = (folder / "python/triton_python_backend_stub").stat().st_ino
-    assert server.prepare_backends(places.home) == folder
+    assert backend_directory.prepare_backends(places.home) == folder
     assert (folder / "python/triton_python_backend_stub").stat().st_ino == before
     assert (folder / "onnxruntime/model.py").is_file()
     assert (folder / "python/libtriton_python.so").is_file()
@@ -75,4 +75,4 @@ def test_two_servers_have_different_shared_memory(places) -> None:
 def test_no_wheel_names_the_setting_for_an_external_server(monkeypatch) -> None:
     monkeypatch.setattr(backend_directory, "find_spec", lambda _: None)
     with pytest.raises(WorkError, match="MILLRACE_TRITON"):
-        server.find_server()
+        backend_directory.find_server()

@@ -15,9 +15,9 @@ from millrace.models.common.errors import InputError, WorkError
 from millrace.models.common.installation import Endpoint
 from millrace.models.config.language_spec import GenerationSpec
 from millrace.models.config.serving_spec import ServingSpec
-from millrace.serving.release.trial import ABSENT, load_seconds, require_backend
-from millrace.serving.triton.language.stream_request import error_of, is_death, piece_of
-from millrace.serving.triton.language.vllm_config import engine_arguments
+from millrace.serving.release.trial import NO_BACKEND, load_seconds, require_backend
+from millrace.serving.triton.language.language_config import engine_arguments
+from millrace.serving.triton.language.stream_request import is_death, parse_error, parse_piece
 from millrace.serving.triton.model_config import from_text, loaded_anew, specific, to_text
 from millrace.serving.triton.repository import Repository
 from millrace.serving.triton.version_config import config_of, one_config_for, require_servable
@@ -157,21 +157,21 @@ def test_a_server_without_the_backend_is_told_apart_from_one_that_lacks_the_file
     require_backend(artifact, server)  # type: ignore[arg-type]
     assert [config for _, config in server.asked] == [{"backend": "vllm"}]
     with pytest.raises(WorkError, match="no vllm backend") as error:
-        require_backend(artifact, Server(f"Invalid argument: {ABSENT} for"))  # type: ignore[arg-type]
+        require_backend(artifact, Server(f"Invalid argument: {NO_BACKEND} for"))  # type: ignore[arg-type]
     assert "MILLRACE_TRITON" in str(error.value.hint)
 
 
 def test_nobody_is_asked_for_the_backends_that_come_with_the_server(tmp_path: Path) -> None:
-    server = Server(ABSENT)
+    server = Server(NO_BACKEND)
     require_backend(version(tmp_path, "openvino_model.xml"), server)  # type: ignore[arg-type]
     assert not server.asked
 
 
 def test_what_vllm_says_of_a_request_is_the_requests_fault_unless_the_engine_died() -> None:
     said = "Error generating stream: The decoder prompt cannot be empty"
-    assert error_of(said, "lm").seen == "The decoder prompt cannot be empty"
-    assert isinstance(error_of(said, "lm"), InputError)
-    assert is_death(error_of("Error generating stream: EngineCore encountered an issue.", "lm"))
+    assert parse_error(said, "lm").seen == "The decoder prompt cannot be empty"
+    assert isinstance(parse_error(said, "lm"), InputError)
+    assert is_death(parse_error("Error generating stream: EngineCore encountered an issue.", "lm"))
 
 
 def test_an_answer_of_vllm_that_goes_on_has_no_reason_to_end() -> None:
@@ -184,6 +184,6 @@ def test_an_answer_of_vllm_that_goes_on_has_no_reason_to_end() -> None:
     response = service_pb2.ModelInferResponse(raw_output_contents=list(outputs.values()))
     for name in outputs:
         response.outputs.add(name=name)
-    piece = piece_of(response)
+    piece = parse_piece(response)
     assert piece is not None
     assert piece.finish_reasons == ("", "stop")

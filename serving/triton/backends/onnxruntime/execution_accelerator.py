@@ -1,6 +1,7 @@
-"""The TensorRT accelerator of `config.pbtxt`, as options of ONNX Runtime's provider.
+"""Read the TensorRT accelerator of `config.pbtxt` as options of ONNX Runtime's provider.
 
-Parameters have the C++ backend's names: most are ONNX Runtime's own, which begin with `trt_`.
+Parameters have the names of Triton's C++ backend. Most are ONNX Runtime's own, beginning with
+`trt_`.
 """
 
 from collections.abc import Mapping
@@ -21,26 +22,26 @@ RENAMED = {
 
 
 def tensorrt_options(config: Mapping[str, Any]) -> dict[str, str] | None:
-    """Return the options of the TensorRT provider, or None where it is not asked for.
+    """Return the options of the TensorRT provider, or None if it is not requested.
 
     Args:
         config: `config.pbtxt` as JSON.
 
     Raises:
-        ValueError: an accelerator, a parameter or a precision that is not known.
+        ValueError: an accelerator, a parameter or a precision is unknown.
     """
     accelerators = config.get("optimization", {}).get("execution_accelerators", {})
     found = None
     for each in accelerators.get("gpu_execution_accelerator", []):
         if each["name"] != NAME:
             raise ValueError(f"unknown Execution Accelerator {each['name']!r} is requested")
-        found = dict(map(_option, each.get("parameters", {}).items()))
+        found = dict(map(_read_option, each.get("parameters", {}).items()))
         found.pop("", None)
     return found
 
 
-def _option(parameter: tuple[str, str]) -> tuple[str, str]:
-    """Return one option; one without a name for what is the default."""
+def _read_option(parameter: tuple[str, str]) -> tuple[str, str]:
+    """Return one option; its name is empty for the default precision."""
     name, value = parameter
     if name == "precision_mode":
         if value not in PRECISIONS:

@@ -1,7 +1,7 @@
-"""Holds requests to what the version's dataset holds its columns to: `features.json` beside it.
+"""Checks requests by the rules of the version's dataset, in `features.json` beside its graph.
 
-What ingestion and batch inference refuse is refused here, in the same words. A graph takes any
-number: it answers the category 7 of 3 with all its confidence.
+The rules and their texts are those of ingestion and batch inference. A graph takes any number: it
+would answer the category 7 of 3 with full confidence.
 """
 
 import json
@@ -17,11 +17,11 @@ Array = npt.NDArray[Any]
 FILE = "features.json"
 LARGEST = float(np.finfo(np.float32).max)
 REFUSED = "cannot be answered: "
-"""Between the number of the row and the reason."""
+"""Between the number of a row and the reason."""
 
 
 class InputRules:
-    """What each place of the tensor may hold.
+    """The allowed values of each column of the input tensor.
 
     Args:
         text: contents of `features.json`.
@@ -38,58 +38,59 @@ class InputRules:
         self.nullable = np.repeat([bool(f["nullable"]) for f in self.features], widths)
         self.has_nullable = bool(self.nullable.any())
 
-    def allowed(self, rows: Array) -> Array:
-        """Return bool `[rows, width]`: which places hold what they may."""
-        found: Array = (rows >= self.low) & (rows <= self.high)  # which no NaN is
+    def check_rows(self, rows: Array) -> Array:
+        """Return bool `[rows, width]`: which values are allowed."""
+        found: Array = (rows >= self.low) & (rows <= self.high)  # false for NaN
         if self.whole.size:
-            places = rows[:, self.whole]
-            found[:, self.whole] &= places == np.floor(places)
+            values = rows[:, self.whole]
+            found[:, self.whole] &= values == np.floor(values)
         if self.has_nullable:
             found |= np.isnan(rows) & self.nullable
         return found
 
-    def faults(self, requests: Sequence[Array]) -> dict[int, str]:
-        """Return why requests are refused, by their place; of each the first row and column.
+    def find_faults(self, requests: Sequence[Array]) -> dict[int, str]:
+        """Return why requests are refused, by their position; each by its first row and column.
 
         Args:
-            requests: `[rows, width]` each; of one of another width nothing is said, for ONNX
-                Runtime refuses it in its own words.
+            requests: `[rows, width]` each. One of another width is not checked: ONNX Runtime
+                refuses it.
         """
-        if not all(map(self._fits, requests)):
-            alone = ((place, self.faults([r])) for place, r in enumerate(requests) if self._fits(r))
-            return {place: found[0] for place, found in alone if found}
-        rows = requests[0] if len(requests) == 1 else np.concatenate(requests)
-        allowed = self.allowed(rows)
-        if allowed.all():
+        positions = [
+            position
+            for position, request in enumerate(requests)
+            if request.ndim == 2 and request.shape[1:] == self.low.shape
+        ]
+        if not positions:
+            return {}
+        checked = [requests[position] for position in positions]
+        is_allowed = self.check_rows(checked[0] if len(checked) == 1 else np.concatenate(checked))
+        if is_allowed.all():
             return {}
         found: dict[int, str] = {}
         start = 0
-        for place, request in enumerate(requests):
+        for position, request in zip(positions, checked, strict=True):
             end = start + len(request)
-            bad = ~allowed[start:end].all(axis=1)
+            is_bad = ~is_allowed[start:end].all(axis=1)
             start = end
-            if bad.any():
-                row = int(bad.argmax())
-                found[place] = f"row {row + 1} {REFUSED}{self.reason(request[row])}"
+            if is_bad.any():
+                row = int(is_bad.argmax())
+                found[position] = f"row {row + 1} {REFUSED}{self.explain(request[row])}"
         return found
 
-    def _fits(self, request: Array) -> bool:
-        return request.ndim == 2 and request.shape[1:] == self.low.shape
-
-    def reason(self, row: Array) -> str:
-        """Return what is wrong with a row that is refused, and what it holds there."""
+    def explain(self, row: Array) -> str:
+        """Return what is wrong with a row that is refused, and the wrong value."""
         start = 0
         for feature in self.features:
             part = row[start : start + feature["width"]]
             start += feature["width"]
-            said, failed = fault_of(feature, part)
-            if said:
-                return f"{feature['name']} {said}; seen: {part[failed][0]:g}"
-        raise AssertionError("nothing is wrong with this row")
+            text, failed = find_fault(feature, part)
+            if text:
+                return f"{feature['name']} {text}; seen: {part[failed][0]:g}"
+        raise AssertionError("the row has no fault")
 
 
-def fault_of(feature: dict[str, Any], part: Array) -> tuple[str, Array]:
-    """Return what is said of a feature's places, and which they are; "" where nothing is."""
+def find_fault(feature: dict[str, Any], part: Array) -> tuple[str, Array]:
+    """Return the text of a feature's fault, and which values have it; "" without a fault."""
     missing = np.isnan(part)
     tests = [
         (np.isinf(part), feature["unreadable"]),
@@ -98,10 +99,10 @@ def fault_of(feature: dict[str, Any], part: Array) -> tuple[str, Array]:
         (part < np.float32(feature["low"]), feature["below"]),
         (part > np.float32(feature["high"]), feature["above"]),
     ]
-    return next(((said, failed) for failed, said in tests if failed.any()), ("", missing))
+    return next(((text, failed) for failed, text in tests if failed.any()), ("", missing))
 
 
-def rules_in(version: Path) -> InputRules | None:
-    """Return the rules of a version; None of one that was staged without."""
+def load_rules(version: Path) -> InputRules | None:
+    """Return the rules of a version; None if it has none."""
     file = version / FILE
     return InputRules(file.read_text()) if file.exists() else None

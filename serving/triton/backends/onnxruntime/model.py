@@ -1,14 +1,14 @@
 """A Triton Python-based backend for models whose version folder holds `model.onnx`.
 
-It stands in for NVIDIA's C++ backend of the same name and reads the same `config.pbtxt`: the
-parameters `intra_op_thread_count`, `inter_op_thread_count`, `execution_mode`, `enable_mem_arena`
-and `enable_mem_pattern`, `optimization { graph { level } }`, and the accelerator `tensorrt` of GPU
-instances; on a CPU it is passed over, as there. Triton runs it in stub processes, one for each
+It replaces NVIDIA's C++ backend of the same name and reads the same `config.pbtxt`: the parameters
+`intra_op_thread_count`, `inter_op_thread_count`, `execution_mode`, `enable_mem_arena` and
+`enable_mem_pattern`, `optimization { graph { level } }`, and the accelerator `tensorrt` of GPU
+instances, which both backends ignore on a CPU. Triton runs it in stub processes, one for each
 instance, so it imports nothing of Millrace.
 
-Beyond the other it holds requests to `features.json`, where a version has that beside its graph,
-and answers none with NaN or an infinity. Neither is asked of Triton's own warm-up: its rows of
-zeros need not be rows that there can be.
+Unlike the C++ backend, it checks requests by `features.json`, if a version has that beside its
+graph, and never answers with NaN or an infinity. Triton's warm-up is exempt from both: its rows of
+zeros need not be valid.
 """
 
 import json
@@ -22,14 +22,14 @@ import numpy.typing as npt
 import onnxruntime as ort
 import triton_python_backend_utils as pb_utils
 from execution_accelerator import tensorrt_options  # type: ignore[import-not-found]
-from input_rules import rules_in  # type: ignore[import-not-found]
+from input_rules import load_rules  # type: ignore[import-not-found]
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 
 Array = npt.NDArray[Any]
 Feed = dict[str, Array]
 
-REFUSED = (ort_errors.InvalidArgument, ValueError, UnicodeDecodeError)
-FAILED = (ort_errors.Fail, ort_errors.RuntimeException, ort_errors.EPFail, MemoryError)
+CLIENT_ERRORS = (ort_errors.InvalidArgument, ValueError, UnicodeDecodeError)
+MODEL_ERRORS = (ort_errors.Fail, ort_errors.RuntimeException, ort_errors.EPFail, MemoryError)
 NOT_FINITE = "the model's answer is not a number: it is NaN or infinite"
 GRAPH_LEVELS = {
     -1: ort.GraphOptimizationLevel.ORT_ENABLE_BASIC,
@@ -46,9 +46,11 @@ class TritonPythonModel:
         """Open the session; an exception here makes Triton refuse the version."""
         config = json.loads(args["model_config"])
         version = Path(args["model_repository"]) / args["model_version"]
-        self.batches = config["max_batch_size"] > 0
+        self.is_batched = config["max_batch_size"] > 0
         self.inputs = [entry["name"] for entry in config["input"]]
-        self.shapes = {entry["name"]: shape_of(entry, self.batches) for entry in config["input"]}
+        self.shapes = {
+            entry["name"]: input_shape(entry, self.is_batched) for entry in config["input"]
+        }
         self.outputs = [entry["name"] for entry in config["output"]]
         self.session = ort.InferenceSession(
             str(version / (config.get("default_model_filename") or "model.onnx")),
@@ -61,32 +63,32 @@ class TritonPythonModel:
         self.text_inputs = {
             node.name for node in self.session.get_inputs() if node.type == "tensor(string)"
         }
-        self.rules = rules_in(version)
-        self.warm_rows = warmup_rows(config)
-        self.warms = False
+        self.rules = load_rules(version)
+        self.warmup_rows_left = warmup_rows(config)
+        self.is_warming_up = False
         self.check()
 
     def check(self) -> None:
-        """Raise if config.pbtxt names a tensor that there is not."""
+        """Raise if config.pbtxt names a tensor that the graph does not have."""
         check_names("input", self.inputs, [node.name for node in self.session.get_inputs()])
         check_names("output", self.outputs, [node.name for node in self.session.get_outputs()])
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
-        """Answer all requests by one run of the session where that is possible."""
+        """Answer all requests, by one run of the session if possible."""
         responses: list[Any] = [None] * len(requests)
         feeds: dict[int, Feed] = {}
         for position, request in enumerate(requests):
             try:
-                feeds[position] = self._feed(request)
-            except REFUSED as error:
-                responses[position] = refusal(error)
-        self.warms = self._is_warmup(feeds)
-        if not self.warms:
-            for position, reason in self._faults(feeds).items():
-                responses[position] = refusal(ValueError(reason))
+                feeds[position] = self._read_feed(request)
+            except CLIENT_ERRORS as error:
+                responses[position] = error_response(error)
+        self.is_warming_up = self._is_warmup(feeds)
+        if not self.is_warming_up:
+            for position, reason in self._find_faults(feeds).items():
+                responses[position] = error_response(ValueError(reason))
                 del feeds[position]
-        for group in [list(feeds)] if self.batches else [[position] for position in feeds]:
-            answers = self._answer(
+        for group in [list(feeds)] if self.is_batched else [[position] for position in feeds]:
+            answers = self._answer_group(
                 [requests[position] for position in group], [feeds[position] for position in group]
             )
             for position, answer in zip(group, answers, strict=True):
@@ -94,66 +96,65 @@ class TritonPythonModel:
         return responses
 
     def _is_warmup(self, feeds: Mapping[int, Feed]) -> bool:
-        """Tell whether these are the zeros that Triton sends before anybody else can."""
-        if self.warm_rows <= 0:
+        """Whether these are the zeros that Triton sends before the requests of clients."""
+        if self.warmup_rows_left <= 0:
             return False
         arrays = [array for feed in feeds.values() for array in feed.values()]
         zeros = all(array.dtype != np.object_ and not array.any() for array in arrays)
-        rows = sum(len(next(iter(feed.values()))) for feed in feeds.values()) if self.batches else 1
-        self.warm_rows = self.warm_rows - rows if zeros else 0
+        rows = (
+            sum(len(next(iter(feed.values()))) for feed in feeds.values()) if self.is_batched else 1
+        )
+        self.warmup_rows_left = self.warmup_rows_left - rows if zeros else 0
         return zeros
 
-    def _faults(self, feeds: Mapping[int, Feed]) -> dict[int, str]:
-        """Return why requests are refused, by their place; all are looked at together."""
+    def _find_faults(self, feeds: Mapping[int, Feed]) -> dict[int, str]:
+        """Return why requests are refused, by their position."""
         if self.rules is None:
             return {}
-        known = {p: feed[self.rules.input] for p, feed in feeds.items() if self.rules.input in feed}
-        if not known:
-            return {}
-        found = self.rules.faults(list(known.values()))
-        places = list(known)
-        return {places[number]: reason for number, reason in found.items()}
+        positions = [p for p, feed in feeds.items() if self.rules.input in feed]
+        found = self.rules.find_faults([feeds[p][self.rules.input] for p in positions])
+        return {positions[number]: reason for number, reason in found.items()}
 
     def finalize(self) -> None:
         """Free the session."""
         del self.session
 
-    def _feed(self, request: Any) -> Feed:
+    def _read_feed(self, request: Any) -> Feed:
         """Read a request's inputs; numbers are views of Triton's shared memory, not copies.
 
         Raises:
-            ValueError: an array has another shape than the model's: Triton 2.51 lets `[0, 4]` and
-                `[2**62, 4]` pass with four numbers, and gives an array of one dimension.
+            ValueError: an array has another shape than the model's input. Triton 2.51 accepts
+                `[0, 4]` and `[2**62, 4]` with four numbers, and returns an array of one dimension.
         """
         feed = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
         for name, array in feed.items():
             check_shape(name, array.shape, self.shapes[name])
         for name in self.text_inputs & feed.keys():
-            feed[name] = decoded(feed[name])
+            feed[name] = decode_texts(feed[name])
         return feed
 
-    def _answer(self, requests: list[Any], feeds: list[Feed]) -> list[Any]:
-        """Run the requests together, and alone if together fails: none is failed by another."""
+    def _answer_group(self, requests: list[Any], feeds: list[Feed]) -> list[Any]:
+        """Run the requests together, and one by one if that fails, so that none fails another."""
         if not requests:
             return []
         try:
             return self._run(requests, feeds)
-        except (*REFUSED, *FAILED) as error:
+        except (*CLIENT_ERRORS, *MODEL_ERRORS) as error:
             if len(requests) == 1:
-                return [refusal(error)]
+                return [error_response(error)]
         return [
-            self._answer([request], [feed])[0]
+            self._answer_group([request], [feed])[0]
             for request, feed in zip(requests, feeds, strict=True)
         ]
 
     def _run(self, requests: list[Any], feeds: list[Feed]) -> list[Any]:
         wanted = [set(request.requested_output_names()) for request in requests]
         names = [name for name in self.outputs if any(name in each for each in wanted)]
-        arrays = self.session.run(names, joined(feeds))
+        arrays = self.session.run(names, concatenate_feeds(feeds))
         pieces = [[array] for array in arrays]
         if len(feeds) > 1:
             rows = [len(next(iter(feed.values()))) for feed in feeds]
-            pieces = [split(array, rows) for array in arrays]
+            pieces = [split_rows(array, rows) for array in arrays]
         return [
             self.response(
                 {
@@ -166,10 +167,10 @@ class TritonPythonModel:
         ]
 
     def response(self, outputs: Mapping[str, Array]) -> Any:
-        """Answer one request, by an error where an output is not finite."""
-        if not self.warms and not all(map(is_finite, outputs.values())):
-            return failure(NOT_FINITE)
-        tensors = [pb_utils.Tensor(name, encoded(array)) for name, array in outputs.items()]
+        """Return the response to one request: an error if an output is not finite."""
+        if not self.is_warming_up and not all(map(is_finite, outputs.values())):
+            return internal_error(NOT_FINITE)
+        tensors = [pb_utils.Tensor(name, encode_texts(array)) for name, array in outputs.items()]
         return pb_utils.InferenceResponse(tensors)
 
 
@@ -191,11 +192,12 @@ def session_options(config: Mapping[str, Any]) -> ort.SessionOptions:
 
 
 def providers(kind: str, device: str, config: Mapping[str, Any]) -> list[Any]:
-    """Return the execution providers of an instance, each for what the one before cannot run.
+    """Return the execution providers of an instance, by priority.
 
-    For KIND_GPU they are TensorRT, if the accelerator is asked for, and CUDA; else the CPU's.
+    For KIND_GPU they are TensorRT, if the accelerator is requested, CUDA and the CPU's; else only
+    the CPU's.
     """
-    options = accelerator(config)
+    options = read_accelerator(config)
     if kind != "GPU":
         if options is not None:
             pb_utils.Logger.log_warn("the accelerator tensorrt is for KIND_GPU, and this is a CPU")
@@ -210,12 +212,12 @@ def providers(kind: str, device: str, config: Mapping[str, Any]) -> list[Any]:
     if options is None:
         return cuda
     with suppress(ImportError):
-        import tensorrt_libs  # noqa: F401 - loads what the provider links to, if it is a wheel
+        import tensorrt_libs  # noqa: F401 - loads the provider's libraries from a wheel
     return [("TensorrtExecutionProvider", {**place, **options}), *cuda]
 
 
-def accelerator(config: Mapping[str, Any]) -> dict[str, str] | None:
-    """Return the options of TensorRT, None where it is not asked for; refuse what is not known."""
+def read_accelerator(config: Mapping[str, Any]) -> dict[str, str] | None:
+    """Return the options of TensorRT, or None if it is not requested; refuse unknown ones."""
     try:
         return tensorrt_options(config)  # type: ignore[no-any-return]
     except ValueError as error:
@@ -223,8 +225,8 @@ def accelerator(config: Mapping[str, Any]) -> dict[str, str] | None:
 
 
 def check_tensorrt(kind: str, config: Mapping[str, Any], loaded: Sequence[str]) -> None:
-    """Raise if TensorRT is asked for and was not loaded: ONNX Runtime goes on without it."""
-    is_wanted = kind == "GPU" and accelerator(config) is not None
+    """Raise if TensorRT is requested and was not loaded: ONNX Runtime continues without it."""
+    is_wanted = kind == "GPU" and read_accelerator(config) is not None
     if is_wanted and "TensorrtExecutionProvider" not in loaded:
         raise pb_utils.TritonModelException(
             "ONNX Runtime cannot load TensorRT: install TensorRT of the version that "
@@ -232,13 +234,13 @@ def check_tensorrt(kind: str, config: Mapping[str, Any], loaded: Sequence[str]) 
         )
 
 
-def shape_of(entry: Mapping[str, Any], batches: bool) -> tuple[int, ...]:
-    """Return the shape of an input in config.pbtxt, -1 where any length will do."""
+def input_shape(entry: Mapping[str, Any], batches: bool) -> tuple[int, ...]:
+    """Return the shape of an input in config.pbtxt, -1 for any length."""
     return (-1,) * batches + tuple(int(length) for length in entry["dims"])
 
 
 def check_shape(name: str, shape: Sequence[int], wanted: Sequence[int]) -> None:
-    """Raise ValueError if an array of this shape is not one that the model takes."""
+    """Raise ValueError if the model does not take an array of this shape."""
     if len(shape) != len(wanted) or any(
         length not in (-1, found) for length, found in zip(wanted, shape, strict=True)
     ):
@@ -254,28 +256,28 @@ def check_names(kind: str, configured: Sequence[str], found: Sequence[str]) -> N
         )
 
 
-def joined(feeds: Sequence[Feed]) -> Feed:
+def concatenate_feeds(feeds: Sequence[Feed]) -> Feed:
     """Concatenate feeds along the batch dimension."""
     if len(feeds) == 1:
         return feeds[0]
     return {name: np.concatenate([feed[name] for feed in feeds]) for name in feeds[0]}
 
 
-def split(array: Array, rows: Sequence[int]) -> list[Array]:
-    """Cut the answer of a joined run into views of so many rows each."""
+def split_rows(array: Array, rows: Sequence[int]) -> list[Array]:
+    """Split the output of a joined run into views with so many rows each."""
     if array.ndim == 0 or len(array) != sum(rows):
         raise ValueError(f"an output has shape {array.shape} for a batch of {sum(rows)}")
     return np.split(array, np.cumsum(rows)[:-1])
 
 
-def decoded(array: Array) -> Array:
-    """Turn Triton's bytes into the str that ONNX Runtime takes."""
+def decode_texts(array: Array) -> Array:
+    """Convert Triton's bytes to ONNX Runtime's str."""
     texts = [item.decode() if isinstance(item, bytes) else item for item in array.ravel()]
     return np.array(texts, dtype=object).reshape(array.shape)
 
 
-def encoded(array: Array) -> Array:
-    """Turn ONNX Runtime's str into Triton's bytes; numbers pass."""
+def encode_texts(array: Array) -> Array:
+    """Convert ONNX Runtime's str to Triton's bytes; numbers stay as they are."""
     if array.dtype != np.object_:
         return array
     return np.array([str(item).encode() for item in array.ravel()], dtype=object).reshape(
@@ -292,7 +294,7 @@ def warmup_rows(config: Mapping[str, Any]) -> int:
 
 
 def is_finite(array: Array) -> bool:
-    """Whether an output has neither NaN nor an infinity; what holds no fractions has none."""
+    """Whether an output has neither NaN nor an infinity; outputs of other types have none."""
     return array.dtype.kind != "f" or bool(np.isfinite(array).all())
 
 
@@ -301,15 +303,15 @@ def is_true(text: str) -> bool:
     return text.lower() in ("true", "1")
 
 
-def failure(text: str) -> Any:
-    """Answer one request by an error that is the model's fault."""
+def internal_error(text: str) -> Any:
+    """Return the response of an error that is the model's fault."""
     return pb_utils.InferenceResponse(
         error=pb_utils.TritonError(text, pb_utils.TritonError.INTERNAL)
     )
 
 
-def refusal(error: BaseException) -> Any:
-    """Answer one request by an error, the client's fault where ONNX Runtime says so."""
+def error_response(error: BaseException) -> Any:
+    """Return the response of an error, with the code of the client's fault if it is that."""
     kind = pb_utils.TritonError
-    code = kind.INVALID_ARG if isinstance(error, REFUSED) else kind.INTERNAL
+    code = kind.INVALID_ARG if isinstance(error, CLIENT_ERRORS) else kind.INTERNAL
     return pb_utils.InferenceResponse(error=kind(str(error), code))

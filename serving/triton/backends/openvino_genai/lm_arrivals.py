@@ -1,8 +1,8 @@
-"""Requests that come at once are let in together.
+"""Gathers requests that come at the same time, so that the engine admits them together.
 
-The engine holds Python's lock for a whole step, so nothing reads a request meanwhile, and reading
-one takes the lock several times. Of 32 requests that come at once a step would let in one or two,
-and a batch that fills up so slowly costs a fifth of its speed.
+The engine holds Python's GIL for a whole step, so no request is read meanwhile, and reading one
+takes the GIL several times. Of 32 requests that come at once a step would admit one or two, and a
+batch that fills so slowly loses a fifth of its speed.
 """
 
 import threading
@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 NEXT_SECONDS = 0.0005
-"""For which another request is waited for behind one that has just come."""
-MOST_SECONDS = 0.01
-"""For which answers that are under way wait, however many come."""
+"""How long to wait for another request after one has come."""
+MAX_SECONDS = 0.01
+"""How long open answers wait at most, however many requests come."""
 
 
 class Arrivals:
@@ -21,11 +21,11 @@ class Arrivals:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._reading = self._come = self._known = 0
+        self._reading = self._arrived = self._known = 0
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Be in this while a request is read."""
+        """Count a request as being read during the block."""
         with self._changed:
             self._reading += 1
         try:
@@ -33,19 +33,16 @@ class Arrivals:
         finally:
             with self._changed:
                 self._reading -= 1
-                self._come += 1
+                self._arrived += 1
                 self._changed.notify()
 
     def gather(self) -> None:
-        """Wait for those that come now; where none does, only give others the lock once."""
+        """Wait for the requests that are coming; if none is, only release the GIL once."""
         time.sleep(0)
-        deadline = time.monotonic() + MOST_SECONDS
+        deadline = time.monotonic() + MAX_SECONDS
         with self._changed:
-            while self._reading or self._come != self._known:
-                self._known = self._come
-                more = self._changed.wait_for(self._has_come, NEXT_SECONDS)
+            while self._reading or self._arrived != self._known:
+                self._known = self._arrived
+                more = self._changed.wait_for(lambda: self._arrived != self._known, NEXT_SECONDS)
                 if not (more or self._reading) or time.monotonic() > deadline:
                     return
-
-    def _has_come(self) -> bool:
-        return self._come != self._known

@@ -1,14 +1,13 @@
-"""What the backend counts, as Prometheus series of Triton's metrics endpoint.
+"""The backend's Prometheus metrics, on Triton's metrics endpoint.
 
-Each call is a round trip to the server, so the engine's thread only notes numbers here, and
-another hands them over. The label `instance` differs in every load of a model: while one replaces
-another both are there, and Triton would delete the newer one's series with the older one's.
+Each update is a round trip to the server, so the engine's thread only records numbers, and another
+thread sends them. The label `instance` differs in every load of a model: while one instance
+replaces another, both exist, and with equal labels Triton would delete the newer one's series too.
 """
 
 import threading
 from collections.abc import Mapping
 from secrets import token_hex
-from typing import Any
 
 import triton_python_backend_utils as pb_utils
 from lm_stream import Stream  # type: ignore[import-not-found]
@@ -51,15 +50,17 @@ class Metrics:
         }
         labels = {**labels, "instance": token_hex(4)}
         self._metrics = {
-            name: self._families[name].Metric(labels=labels, **_options(kind))
+            name: self._families[name].Metric(
+                labels=labels, **({"buckets": BUCKETS} if kind == HISTOGRAM else {})
+            )
             for name, (kind, _) in FAMILIES.items()
         }
 
-    def finished(self, stream: Stream) -> None:
+    def count_finished(self, stream: Stream) -> None:
         """Count a request that ended."""
         tokens, answers = stream.output_tokens, len(stream.answers)
         with self._lock:
-            self._add(INPUT, stream.asked.input_tokens)
+            self._add(INPUT, stream.request.input_tokens)
             self._add(OUTPUT, tokens)
             if stream.first_at:
                 self._times.append((FIRST, (stream.first_at - stream.began) * 1e6))
@@ -68,7 +69,7 @@ class Metrics:
                 self._times.append((EACH, seconds * 1e6 * answers / (tokens - answers)))
 
     def flush(self, gauges: Mapping[str, float]) -> None:
-        """Hand over what was counted, and how things stand; by one thread at a time."""
+        """Send the recorded numbers and the gauges; by one thread at a time."""
         with self._lock:
             sums, self._sums = self._sums, {}
             times, self._times = self._times, []
@@ -88,7 +89,3 @@ class Metrics:
 
     def _add(self, name: str, amount: float) -> None:
         self._sums[name] = self._sums.get(name, 0.0) + amount
-
-
-def _options(kind: str) -> dict[str, Any]:
-    return {"buckets": BUCKETS} if kind == HISTOGRAM else {}

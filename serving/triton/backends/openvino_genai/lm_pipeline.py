@@ -1,65 +1,136 @@
-"""Opening the engine as `config.pbtxt` and the version's own `engine.json` say."""
+"""Open and configure OpenVINO GenAI's engine, and translate to and from its API."""
 
 import json
-from collections.abc import Mapping
+import sys
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-import lm_no_telemetry  # type: ignore[import-not-found]  # noqa: F401
-import openvino_genai as genai
+from language_generation import greedy_config  # type: ignore[import-not-found]
+from lm_sampling import Sampling  # type: ignore[import-not-found]
+from lm_stream import LENGTH, STOP, Answer, Stream  # type: ignore[import-not-found]
+
+sys.modules["openvino_telemetry"] = None  # type: ignore[assignment]  # else it reports usage
+import openvino as ov  # noqa: E402
+import openvino_genai as genai  # noqa: E402
 
 DEVICE = "CPU"
 ENGINE = "engine.json"
-OWN = ("INFERENCE_PRECISION_HINT", "KV_CACHE_PRECISION")
-"""What a version may say of the engine: in what numbers it computes, and keeps keys and values."""
+OWN_PROPERTIES = ("INFERENCE_PRECISION_HINT", "KV_CACHE_PRECISION")
+"""What a version may set in its `engine.json`: the precision of computation and cache."""
+SEED_STEP = 0x9E3779B1
+SEED_SPACE = 2**32
+"""The engine uses the lower half of a seed."""
 
 
-def own_values(folder: Path, parameters: Mapping[str, str]) -> dict[str, str]:
-    """Return the parameters of `config.pbtxt` as they hold for one version.
+def version_parameters(folder: Path, parameters: Mapping[str, str]) -> dict[str, str]:
+    """Return the parameters of `config.pbtxt` that apply to one version.
 
-    All loaded versions have one `config.pbtxt`, and what drafts is in the version: one without it
-    stays loaded beside one with it.
+    All loaded versions share one `config.pbtxt`, while the draft is in the version's folder: a
+    version without a draft can be loaded beside one that has a draft.
     """
     has_draft = (folder / parameters.get("draft_model", "")).is_dir()
     return {key: each for key, each in parameters.items() if has_draft or key != "draft_model"}
 
 
-def opened(folder: Path, values: Mapping[str, str]) -> Any:
+def open_pipeline(folder: Path, values: Mapping[str, str]) -> Any:
     """Open the pipeline of a model.
 
     Args:
         folder: the version's, with the model, tokenizer and detokenizer as OpenVINO IR.
-        values: its parameters, see `own_values`.
+        values: its parameters, see `version_parameters`.
     """
-    options = {**own_properties(folder), **properties(folder, values)}
-    return genai.ContinuousBatchingPipeline(str(folder), scheduler(values), DEVICE, options)
+    properties = {**own_properties(folder), **read_properties(folder, values)}
+    scheduler = scheduler_config(values)
+    return genai.ContinuousBatchingPipeline(str(folder), scheduler, DEVICE, properties)
 
 
-def scheduler(values: Mapping[str, str]) -> Any:
-    """Return how the engine schedules."""
+def scheduler_config(values: Mapping[str, str]) -> Any:
+    """Return the settings of the engine's scheduler."""
     config = genai.SchedulerConfig()
     config.max_num_seqs = int(values["max_num_seqs"])
     config.max_num_batched_tokens = max(config.max_num_batched_tokens, config.max_num_seqs)
     config.cache_size = int(values["cache_size_gib"])
-    is_alone = not values.get("draft_model")
-    config.enable_prefix_caching = values["enable_prefix_caching"] == "true" and is_alone
+    has_draft = bool(values.get("draft_model"))
+    config.enable_prefix_caching = values["enable_prefix_caching"] == "true" and not has_draft
     return config
 
 
-def properties(folder: Path, values: Mapping[str, str]) -> dict[str, Any]:
-    """Return OpenVINO's properties by a version's parameters."""
-    options: dict[str, Any] = {}
+def read_properties(folder: Path, values: Mapping[str, str]) -> dict[str, Any]:
+    """Return OpenVINO's properties from a version's parameters."""
+    properties: dict[str, Any] = {}
     if int(values.get("num_threads", "0")) > 0:
-        options["INFERENCE_NUM_THREADS"] = int(values["num_threads"])
+        properties["INFERENCE_NUM_THREADS"] = int(values["num_threads"])
     if values.get("draft_model"):
         draft = folder / values["draft_model"]
-        own = {**own_properties(draft), **options}
-        options["draft_model"] = genai.draft_model(str(draft), DEVICE, **own)
-    return options
+        own = {**own_properties(draft), **properties}
+        properties["draft_model"] = genai.draft_model(str(draft), DEVICE, **own)
+    return properties
 
 
 def own_properties(folder: Path) -> dict[str, str]:
-    """Return what a model's own files say of the engine; OpenVINO chooses what they leave out."""
+    """Return the properties in a model's `engine.json`; OpenVINO chooses the others."""
     file = folder / ENGINE
     values = json.loads(file.read_text()) if file.exists() else {}
-    return {name: str(values[name]) for name in OWN if name in values}
+    return {name: str(values[name]) for name in OWN_PROPERTIES if name in values}
+
+
+def add_request(pipeline: Any, number: int, ids: Any, config: Any) -> Any:
+    """Give the engine an answer to generate, and return its handle.
+
+    Args:
+        pipeline: the engine.
+        number: a unique number of the answer.
+        ids: the prompt, int64 tokens [1, tokens].
+        config: see `generation_config`.
+    """
+    return pipeline.add_request(number, ov.Tensor(ids), config)
+
+
+def generation_config(sampling: Sampling, index: int, defaults: Any, guesses: int | None) -> Any:
+    """Translate the sampling of the answer with this index.
+
+    Args:
+        sampling: with max_tokens and a seed.
+        index: from 0 to n - 1.
+        defaults: the engine's own settings, which have the tokens that end a text.
+        guesses: tokens that the draft model proposes at a time; None without one.
+    """
+    config = greedy_config(defaults, sampling.max_tokens, ignore_eos=sampling.ignore_eos)
+    config.min_new_tokens = sampling.min_tokens
+    config.repetition_penalty = sampling.repetition_penalty
+    config.do_sample = not sampling.is_greedy
+    if config.do_sample:
+        config.temperature = sampling.temperature
+        config.top_p = sampling.top_p
+        if sampling.top_k is not None:
+            config.top_k = sampling.top_k
+        config.rng_seed = (sampling.seed + index * SEED_STEP) % SEED_SPACE
+    if guesses is not None:
+        config.num_assistant_tokens = guesses
+    return config
+
+
+def read_tokens(stream: Stream, answer: Answer, now: float, ends: Collection[int]) -> None:
+    """Add the tokens that the engine has generated to an answer.
+
+    Args:
+        stream: the request.
+        answer: one of its answers.
+        now: seconds of `perf_counter`.
+        ends: the tokens that end an answer; the one that did is counted and not shown.
+    """
+    ends = () if stream.request.sampling.ignore_eos else ends
+    while answer.handle.can_read():
+        for output in answer.handle.read().values():
+            answer.add(output.generated_ids)
+            stream.record_tokens(now)
+            if output.finish_reason != genai.GenerationFinishReason.NONE:
+                is_length = output.finish_reason == genai.GenerationFinishReason.LENGTH
+                answer.end(LENGTH if is_length else STOP, ends)
+
+
+def is_ignored(answer: Answer) -> bool:
+    """Whether the engine gave up an answer because its cache has no room for it."""
+    ignored = genai.GenerationStatus.IGNORED
+    return not answer.has_ended and answer.handle.get_status() == ignored

@@ -1,4 +1,4 @@
-"""A request's inputs to what it asks for."""
+"""Read and check a request's inputs, and tokenize its prompt."""
 
 import json
 import secrets
@@ -6,11 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from language_generation import MAX_TOKENS, prompt_ids  # type: ignore[import-not-found]
-from lm_chat import Template  # type: ignore[import-not-found]
-from lm_refused import invalid  # type: ignore[import-not-found]
-from lm_sampling import described, parsed, sampling_of  # type: ignore[import-not-found]
-from lm_stream import Asked  # type: ignore[import-not-found]
+from language_generation import (  # type: ignore[import-not-found]
+    MAX_TOKENS,
+    ChatTemplate,
+    TemplateRefusal,
+    prompt_ids,
+)
+from lm_errors import invalid  # type: ignore[import-not-found]
+from lm_sampling import describe, parse_json, parse_sampling  # type: ignore[import-not-found]
+from lm_stream import GenerateRequest  # type: ignore[import-not-found]
 
 TEXT, MESSAGES, SAMPLING = "text_input", "messages", "sampling_parameters"
 STREAM, EXCLUDE = "stream", "exclude_input_in_output"
@@ -19,14 +23,14 @@ FLAGS = {
     "return_num_input_tokens": "num_input_tokens",
     "return_num_output_tokens": "num_output_tokens",
 }
-"""The output that each asks for."""
+"""The output that each flag requests."""
 CHARACTERS = 64
-"""Of a prompt for each token of the context; no tokenizer is given more to read."""
+"""Of a prompt for each token of the context; a longer prompt is not tokenized."""
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """What a request may ask for at most.
+    """The limits of a request.
 
     Attributes:
         context: tokens of prompt and answer together.
@@ -37,28 +41,28 @@ class Bounds:
     sequences: int
 
 
-def asked_of(
-    inputs: Mapping[str, Any], tokenizer: Any, template: Template | None, bounds: Bounds
-) -> Asked:
+def read_request(
+    inputs: Mapping[str, Any], tokenizer: Any, template: ChatTemplate | None, bounds: Bounds
+) -> GenerateRequest:
     """Check a request and tokenize its prompt.
 
     Args:
         inputs: arrays by the input's name, each of one element.
         tokenizer: the engine's.
-        template: the model's, of chats.
+        template: the model's chat template.
         bounds: of this model.
 
     Raises:
-        Refused: something is not valid, with what would be.
+        RequestError: something is not valid, with what would be.
     """
-    sampling = sampling_of(text_of(inputs, SAMPLING), bounds.sequences)
+    sampling = parse_sampling(read_text(inputs, SAMPLING), bounds.sequences)
     is_chat = MESSAGES in inputs
     if is_chat == (TEXT in inputs):
         raise invalid(
             f"a request has either {TEXT} or {MESSAGES}, and this has "
             f"{'both' if is_chat else 'neither'}"
         )
-    prompt = chat(inputs, template) if is_chat else text_of(inputs, TEXT)
+    prompt = render_chat(inputs, template) if is_chat else read_text(inputs, TEXT)
     if not prompt.isascii() and any("\ud800" <= each <= "\udfff" for each in prompt):
         raise invalid("the prompt has half of a surrogate pair, which no UTF-8 has")
     if len(prompt) > CHARACTERS * bounds.context:
@@ -67,27 +71,25 @@ def asked_of(
             f"{bounds.context} tokens, takes at most {CHARACTERS * bounds.context}"
         )
     ids = prompt_ids(tokenizer, prompt, is_chat=is_chat)
-    room = room_for(ids.shape[1], bounds.context)
-    wanted = sampling.max_tokens or MAX_TOKENS
-    if sampling.min_tokens > min(wanted, room):
+    max_tokens = min(sampling.max_tokens or MAX_TOKENS, count_room(ids.shape[1], bounds.context))
+    if sampling.min_tokens > max_tokens:
         raise invalid(
-            f"min_tokens is {sampling.min_tokens}, and this answer has at most "
-            f"{min(wanted, room)} tokens"
+            f"min_tokens is {sampling.min_tokens}, and this answer has at most {max_tokens} tokens"
         )
     seed = secrets.randbits(32) if sampling.seed is None else sampling.seed
-    return Asked(
+    return GenerateRequest(
         ids=ids,
-        sampling=replace(sampling, max_tokens=min(wanted, room), seed=seed),
-        stream=flag_of(inputs, STREAM, default=False),
-        echo="" if flag_of(inputs, EXCLUDE, default=True) else prompt,
+        sampling=replace(sampling, max_tokens=max_tokens, seed=seed),
+        stream=read_flag(inputs, STREAM, default=False),
+        echo="" if read_flag(inputs, EXCLUDE, default=True) else prompt,
     )
 
 
-def room_for(tokens: int, context: int) -> int:
-    """Return how many tokens an answer may have.
+def count_room(tokens: int, context: int) -> int:
+    """Return how many tokens of the context a prompt leaves to an answer.
 
     Raises:
-        Refused: the prompt has none, or leaves none to the answer.
+        RequestError: the prompt has no tokens, or leaves none to the answer.
     """
     if tokens == 0:
         raise invalid("the prompt is empty, and must have at least one token")
@@ -99,35 +101,39 @@ def room_for(tokens: int, context: int) -> int:
     return context - tokens
 
 
-def outputs_wanted(inputs: Mapping[str, Any]) -> set[str]:
+def requested_outputs(inputs: Mapping[str, Any]) -> set[str]:
     """Return the outputs beside the text that a request asks for."""
-    return {output for name, output in FLAGS.items() if flag_of(inputs, name, default=False)}
+    return {output for name, output in FLAGS.items() if read_flag(inputs, name, default=False)}
 
 
-def chat(inputs: Mapping[str, Any], template: Template | None) -> str:
+def render_chat(inputs: Mapping[str, Any], template: ChatTemplate | None) -> str:
     """Return the prompt that the model's chat template makes of the messages.
 
     Raises:
-        Refused: they are no messages, or there is no template, or it does not take them.
+        RequestError: the messages are not valid, or there is no template, or it rejects them.
     """
-    messages = parsed(MESSAGES, text_of(inputs, MESSAGES))
+    messages = parse_json(MESSAGES, read_text(inputs, MESSAGES))
     if not isinstance(messages, list) or not messages or not all(map(_is_message, messages)):
         raise invalid(
-            f"{MESSAGES} is {described(messages)}, and must be a list of objects, each with "
+            f"{MESSAGES} is {describe(messages)}, and must be a list of objects, each with "
             'the strings "role" and "content"'
         )
     if template is None:
         raise invalid(f"the model has no chat template; send {TEXT}, not {MESSAGES}")
-    return str(template.prompt(messages))
+    try:
+        return str(template.prompt(messages))
+    except TemplateRefusal as error:
+        reason = f": {error}" if str(error) else ""
+        raise invalid(f"the model's chat template does not take these messages{reason}") from None
 
 
-def text_of(inputs: Mapping[str, Any], name: str) -> str:
-    """Return a text, empty where there is none.
+def read_text(inputs: Mapping[str, Any], name: str) -> str:
+    """Return a text input; empty if it is missing.
 
     Raises:
-        Refused: it is not UTF-8, or not one text.
+        RequestError: it is not UTF-8, or not one text.
     """
-    value = item_of(inputs, name, b"")
+    value = _read_element(inputs, name, b"")
     raw = value if isinstance(value, bytes) else str(value).encode()
     try:
         return raw.decode()
@@ -137,16 +143,16 @@ def text_of(inputs: Mapping[str, Any], name: str) -> str:
         ) from None
 
 
-def flag_of(inputs: Mapping[str, Any], name: str, *, default: bool) -> bool:
-    """Return a flag, or the default where there is none."""
-    return bool(item_of(inputs, name, default))
+def read_flag(inputs: Mapping[str, Any], name: str, *, default: bool) -> bool:
+    """Return a boolean input, or the default if it is missing."""
+    return bool(_read_element(inputs, name, default))
 
 
-def item_of(inputs: Mapping[str, Any], name: str, default: Any) -> Any:
-    """Return the one element of an input, or the default.
+def _read_element(inputs: Mapping[str, Any], name: str, default: Any) -> Any:
+    """Return the one element of an input, or the default if the input is missing.
 
     Raises:
-        Refused: it has none, or more.
+        RequestError: it has no element, or more than one.
     """
     if name not in inputs:
         return default
@@ -160,15 +166,15 @@ def _is_message(message: Any) -> bool:
     return is_object and all(isinstance(message.get(key), str) for key in ("role", "content"))
 
 
-def context_of(config: str, limit: int) -> int:
+def read_context(config: str, limit: int) -> int:
     """Return the tokens of prompt and answer together.
 
     Args:
         config: a model's `config.json`.
-        limit: what the server allows; 0 leaves it to the model.
+        limit: of the server; 0 for the model's own context.
 
     Raises:
-        ValueError: neither says.
+        ValueError: neither is known.
     """
     values = json.loads(config)
     names = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length")

@@ -1,4 +1,4 @@
-"""What `sampling_parameters` may say, by the names of Triton's vLLM backend."""
+"""Parse and check `sampling_parameters`, whose names are those of Triton's vLLM backend."""
 
 import json
 import math
@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from lm_refused import Refused, invalid  # type: ignore[import-not-found]
+from lm_errors import invalid  # type: ignore[import-not-found]
 
 MAX_STOPS = 16
 MAX_STOP_CHARACTERS = 256
@@ -23,12 +23,12 @@ class Sampling:
         top_p: keep the likeliest tokens whose probabilities sum up to this, in (0, 1].
         top_k: keep so many of the likeliest tokens; None keeps all.
         repetition_penalty: above 1 makes tokens of prompt and answer less likely.
-        seed: the same seed gives the same answer again; None draws one.
+        seed: the same seed gives the same answer again; None draws a random one.
         stop: texts that end an answer; they are not part of it.
-        max_tokens: of one answer; None leaves it to the kind of request.
-        min_tokens: before which the end of text is not chosen.
+        max_tokens: of one answer; None for the default.
+        min_tokens: of one answer; before that the end of text is not chosen.
         n: answers to the prompt.
-        ignore_eos: go on past the end of text, up to max_tokens.
+        ignore_eos: continue after the end of text, up to max_tokens.
     """
 
     temperature: float = 1.0
@@ -44,23 +44,23 @@ class Sampling:
 
     @property
     def is_greedy(self) -> bool:
-        """Whether no chance is in the answer."""
+        """Whether the answer is deterministic."""
         return self.temperature == 0
 
 
-def sampling_of(text: str, most: int) -> Sampling:
-    """Read the JSON object of a request; null stands for the default.
+def parse_sampling(text: str, most: int) -> Sampling:
+    """Parse the JSON object of a request; null stands for the default.
 
     Args:
         text: the JSON; empty for all defaults.
         most: the largest n.
 
     Raises:
-        Refused: it is no JSON object, a key is not known, or a value is not valid.
+        RequestError: it is not a JSON object, a key is unknown, or a value is not valid.
     """
-    values = parsed("sampling_parameters", text) if text else {}
+    values = parse_json("sampling_parameters", text) if text else {}
     if not isinstance(values, Mapping):
-        raise invalid(f"sampling_parameters is {described(values)}, and must be a JSON object")
+        raise invalid(f"sampling_parameters is {describe(values)}, and must be a JSON object")
     unknown = sorted(set(values) - set(READERS))
     if unknown:
         raise invalid(
@@ -79,18 +79,18 @@ def sampling_of(text: str, most: int) -> Sampling:
     return sampling
 
 
-def parsed(name: str, text: str) -> Any:
-    """Read JSON as the standard has it: no NaN, no Infinity.
+def parse_json(name: str, text: str) -> Any:
+    """Parse standard JSON, without NaN and Infinity.
 
     Raises:
-        Refused: it is not JSON.
+        RequestError: it is not JSON.
     """
 
-    def refuse(word: str) -> Any:
+    def reject(word: str) -> Any:
         raise invalid(f"{name} has {word}, which is not JSON")
 
     try:
-        return json.loads(text, parse_constant=refuse)
+        return json.loads(text, parse_constant=reject)
     except json.JSONDecodeError as error:
         raise invalid(f"{name} is not JSON: {error}") from None
     except (RecursionError, ValueError):
@@ -99,7 +99,7 @@ def parsed(name: str, text: str) -> Any:
         )
 
 
-def described(value: Any) -> str:
+def describe(value: Any) -> str:
     """Return a value as JSON, shortened, for a message."""
     text = json.dumps(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
@@ -112,7 +112,7 @@ def _number(lowest: float, highest: float, *, open_below: bool = False) -> Calla
         if not within or (open_below and value == lowest):
             above = f"above {lowest:g}" if open_below else f"at least {lowest:g}"
             bound = above if math.isinf(highest) else f"{above} and at most {highest:g}"
-            raise invalid(f"{key} is {described(value)}, and must be a number, {bound}")
+            raise invalid(f"{key} is {describe(value)}, and must be a number, {bound}")
         return float(value)
 
     return read
@@ -123,8 +123,7 @@ def _whole(lowest: int, highest: int) -> Callable[..., int]:
         is_whole = isinstance(value, int) and not isinstance(value, bool)
         if not is_whole or not lowest <= value <= highest:
             raise invalid(
-                f"{key} is {described(value)}, and must be a whole number from {lowest} "
-                f"to {highest}"
+                f"{key} is {describe(value)}, and must be a whole number from {lowest} to {highest}"
             )
         return int(value)
 
@@ -132,35 +131,35 @@ def _whole(lowest: int, highest: int) -> Callable[..., int]:
 
 
 def _top_k(key: str, value: Any) -> int | None:
-    """Read how many tokens to keep; -1 and 0 are vLLM's words for all."""
+    """Read how many tokens to keep; -1 and 0 mean all, as in vLLM."""
     return _whole(-1, 2**31 - 1)(key, value) if value not in (0, -1) else None
 
 
-def _no_penalty(key: str, value: Any) -> None:
-    """Refuse what the engine does wrongly.
+def _zero_penalty(key: str, value: Any) -> None:
+    """Refuse a penalty, which the engine applies wrongly.
 
-    OpenVINO GenAI 2026.4 takes a penalty from the size of a logit: where that is negative, as it is
-    for most tokens of many models, the token becomes likelier, and an answer repeats itself.
+    OpenVINO GenAI 2026.4 subtracts it from the absolute value of a logit. If the logit is negative,
+    as for most tokens of many models, the token becomes likelier, and the answer repeats itself.
     """
     if isinstance(value, bool) or value != 0:
         raise invalid(
-            f"{key} is {described(value)}, and must be 0: the engine of this model gets it wrong "
+            f"{key} is {describe(value)}, and must be 0: the engine of this model gets it wrong "
             "where logits are negative; repetition_penalty it gets right"
         )
 
 
-def _flag(key: str, value: Any) -> bool:
+def _boolean(key: str, value: Any) -> bool:
     if not isinstance(value, bool):
-        raise invalid(f"{key} is {described(value)}, and must be true or false")
+        raise invalid(f"{key} is {describe(value)}, and must be true or false")
     return value
 
 
-def _stops(key: str, value: Any) -> tuple[str, ...]:
+def _stop_texts(key: str, value: Any) -> tuple[str, ...]:
     stops = [value] if isinstance(value, str) else value
     right = isinstance(stops, list) and all(isinstance(stop, str) and stop for stop in stops)
     if not right or len(stops) > MAX_STOPS or any(len(s) > MAX_STOP_CHARACTERS for s in stops):
         raise invalid(
-            f"{key} is {described(value)}, and must be a string or a list of at most {MAX_STOPS} "
+            f"{key} is {describe(value)}, and must be a string or a list of at most {MAX_STOPS} "
             f"strings, each of 1 to {MAX_STOP_CHARACTERS} characters"
         )
     return tuple(stops)
@@ -171,14 +170,12 @@ READERS: Mapping[str, Callable[..., Any]] = {
     "top_p": _number(0.0, 1.0, open_below=True),
     "top_k": _top_k,
     "repetition_penalty": _number(0.0, math.inf, open_below=True),
-    "presence_penalty": _no_penalty,
-    "frequency_penalty": _no_penalty,
+    "presence_penalty": _zero_penalty,
+    "frequency_penalty": _zero_penalty,
     "seed": _whole(-SEEDS, SEEDS - 1),
-    "stop": _stops,
+    "stop": _stop_texts,
     "max_tokens": _whole(1, 2**31 - 1),
     "min_tokens": _whole(0, 2**31 - 1),
     "n": _whole(1, 2**31 - 1),
-    "ignore_eos": _flag,
+    "ignore_eos": _boolean,
 }
-
-__all__ = ["Refused", "Sampling", "sampling_of"]

@@ -1,4 +1,4 @@
-"""One request while it is answered: what each of its answers has, and what is sent next."""
+"""The state of a request while it is answered: its answers, and the next part to send."""
 
 import time
 from collections.abc import Collection, Sequence
@@ -6,24 +6,24 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from language_generation import shown_ids  # type: ignore[import-not-found]
-from lm_refused import Refused  # type: ignore[import-not-found]
+from lm_errors import RequestError  # type: ignore[import-not-found]
 from lm_sampling import Sampling  # type: ignore[import-not-found]
-from lm_text import Detokenizer, Stops  # type: ignore[import-not-found]
+from lm_text import Detokenizer, StopFilter  # type: ignore[import-not-found]
 
 STOP, LENGTH, CANCELLED = "stop", "length", "cancelled"
 PAUSE_SECONDS = 0.006
-"""Between two parts of a stream, for each stream under way: sending one takes the engine's thread
-some 0.3 ms, so that all of them together take a twentieth of its time."""
-MOST_PAUSE_SECONDS = 0.25
-"""However many streams there are, a reader sees his text flow."""
+"""Between two parts of a stream, for each open stream. Sending a part takes the engine's thread
+about 0.3 ms, so all streams together take a twentieth of its time."""
+MAX_PAUSE_SECONDS = 0.25
+"""However many streams are open, so that a reader sees the text flow."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """What one response says.
+    """The content of one response.
 
     Attributes:
-        texts: the new text of each answer; so reasons, why it ended, "" while it has not.
+        texts: the new text of each answer; so reasons, its finish reason, "" while it continues.
         output_tokens: of each answer, since the response before.
         is_last: whether no response follows.
     """
@@ -35,27 +35,27 @@ class Part:
 
 
 class Listener(Protocol):
-    """Who waits for a request's answer."""
+    """The client of a request."""
 
-    def send(self, what: Part | Refused) -> bool:
-        """Take a part, or why there is none; false when nobody listens any more."""
+    def send(self, what: Part | RequestError) -> bool:
+        """Send a part or an error; return false if the client no longer listens."""
 
     def is_cancelled(self) -> bool:
-        """Tell whether the client gave up; may take a while."""
+        """Whether the client cancelled the request; may take a while."""
 
-    def beat(self) -> None:
-        """Let the client know that this process lives, if it has not heard of it for long."""
+    def keep_alive(self) -> None:
+        """Send an empty part, if the client has received nothing for long."""
 
 
 @dataclass(frozen=True, eq=False)
-class Asked:
-    """What a request asks for, checked.
+class GenerateRequest:
+    """A checked request.
 
     Attributes:
         ids: the prompt, int64 tokens [1, tokens].
         sampling: with max_tokens set.
         stream: whether to send pieces, or one response.
-        echo: what every answer begins with; the prompt, or nothing.
+        echo: the beginning of every answer: the prompt, or nothing.
     """
 
     ids: Any
@@ -72,63 +72,63 @@ class Asked:
 class Answer:
     """One of the answers to a prompt."""
 
-    def __init__(self, asked: Asked) -> None:
+    def __init__(self, request: GenerateRequest) -> None:
         self.handle: Any = None
         self.reason = ""
         self.detokenizer = Detokenizer()
-        self.has_stops = bool(asked.sampling.stop)
-        self._stops = Stops(asked.sampling.stop)
-        self._text = asked.echo
+        self.has_stops = bool(request.sampling.stop)
+        self._stops = StopFilter(request.sampling.stop)
+        self._text = request.echo
         self._sent_tokens = 0
         self._decoded_tokens = 0
-        self.has_ended = False  # by the engine; its last text may not be decoded yet
-        self._end = LENGTH
-        self._hidden = 0
+        self.has_ended = False  # for the engine; its last text may not be decoded yet
+        self._end_reason = LENGTH
+        self._hidden_tokens = 0
 
     @property
     def tokens(self) -> int:
-        """Tokens that the engine has made, the one that ended the answer included."""
-        return len(self.detokenizer.ids) + self._hidden
+        """Tokens that the engine has generated, with the one that ended the answer."""
+        return len(self.detokenizer.ids) + self._hidden_tokens
 
     @property
     def unsent(self) -> int:
-        """Tokens that no response has told of."""
+        """Tokens that no response has counted."""
         return self.tokens - self._sent_tokens
 
     @property
-    def is_stale(self) -> bool:
-        """Whether there is something to decode."""
-        behind = self._decoded_tokens < len(self.detokenizer.ids)
-        return not self.reason and (behind or self.has_ended)
+    def needs_decoding(self) -> bool:
+        """Whether there are tokens to decode, or an end to find."""
+        has_new = self._decoded_tokens < len(self.detokenizer.ids)
+        return not self.reason and (has_new or self.has_ended)
 
     def add(self, ids: Sequence[int]) -> None:
-        """Take tokens of the engine."""
+        """Add tokens of the engine."""
         self.detokenizer.add(ids)
 
     def end(self, reason: str, ends: Collection[int] = ()) -> None:
-        """Note that the engine gives no more tokens.
+        """Record that the engine generates no more tokens.
 
         Args:
             reason: why.
             ends: tokens that end an answer and are not shown.
         """
-        self.has_ended, self._end = True, reason
+        self.has_ended, self._end_reason = True, reason
         shown = list(shown_ids(self.detokenizer.ids, ends))
-        self._hidden = len(self.detokenizer.ids) - len(shown)
+        self._hidden_tokens = len(self.detokenizer.ids) - len(shown)
         self.detokenizer.ids = shown
 
-    def take(self, known: str, text: str) -> None:
-        """Take the decoded windows of the detokenizer."""
-        new = self.detokenizer.take(known, text, is_last=self.has_ended)
+    def add_text(self, known: str, text: str) -> None:
+        """Add the decoded windows of the detokenizer."""
+        new = self.detokenizer.new_text(known, text, is_last=self.has_ended)
         self._decoded_tokens = len(self.detokenizer.ids)
-        self._text += self._stops.take(new, is_last=self.has_ended)
+        self._text += self._stops.filter(new, is_last=self.has_ended)
         if self._stops.found:
             self.reason = STOP
         elif self.has_ended:
-            self.reason = self._end
+            self.reason = self._end_reason
 
-    def part(self) -> tuple[str, str, int]:
-        """Return text, reason and tokens since this was last called."""
+    def take_part(self) -> tuple[str, str, int]:
+        """Return the text, the finish reason and the tokens since the last call."""
         text, tokens = self._text, self.unsent
         self._text, self._sent_tokens = "", self.tokens
         return text, self.reason, tokens
@@ -136,31 +136,31 @@ class Answer:
 
 @dataclass(eq=False)
 class Stream:
-    """One request: its answers, and how it is told of them.
+    """One request, its answers, and when its parts are sent.
 
     Attributes:
-        asked: what it asks for.
-        listener: who waits for it.
-        interval: tokens of an answer between two parts, the first of which goes at once; None for
-            as many as come in the pause that is due to so many streams.
-        answers: as many as asked for.
-        began: when it came, in seconds of `perf_counter`.
-        first_at: when its first token was there; so last_at, its last.
-        given_up: whether the client is known to have given up.
+        request: of the client.
+        listener: the client.
+        interval: tokens of an answer between two parts, the first of which is sent at once; None
+            for the tokens that come in the pause between two parts.
+        answers: as many as requested.
+        began: when the request came, in seconds of `perf_counter`.
+        first_at: when its first token came; so last_at, its last.
+        is_cancelled: whether the client is known to have cancelled it.
     """
 
-    asked: Asked
+    request: GenerateRequest
     listener: Listener
     interval: int | None = None
     answers: list[Answer] = field(init=False)
     began: float = field(default_factory=time.perf_counter)
     first_at: float = 0.0
     last_at: float = 0.0
-    given_up: bool = False
+    is_cancelled: bool = False
 
     def __post_init__(self) -> None:
-        self.answers = [Answer(self.asked) for _ in range(self.asked.sampling.n)]
-        self._parts, self._told_at = 0, 0.0
+        self.answers = [Answer(self.request) for _ in range(self.request.sampling.n)]
+        self._parts, self._sent_at = 0, 0.0
 
     @property
     def is_done(self) -> bool:
@@ -169,7 +169,7 @@ class Stream:
 
     @property
     def open_answers(self) -> list[Answer]:
-        """The answers that the engine still works on."""
+        """The answers that have not ended."""
         return [answer for answer in self.answers if not answer.reason]
 
     @property
@@ -177,45 +177,45 @@ class Stream:
         """Tokens of all answers."""
         return sum(answer.tokens for answer in self.answers)
 
-    def note_tokens(self, now: float) -> None:
-        """Note when tokens came."""
+    def record_tokens(self, now: float) -> None:
+        """Record when tokens came."""
         self.first_at = self.first_at or now
         self.last_at = now
 
-    def wants(self, answer: Answer, pause: float) -> bool:
-        """Tell whether an answer is to be decoded now: to send it, or to find its end.
+    def must_decode(self, answer: Answer, pause: float) -> bool:
+        """Whether an answer is to be decoded now: to send it, or to find a stop text.
 
         Args:
             answer: of this stream.
-            pause: seconds between two parts, where no interval is set.
+            pause: seconds between two parts, if no interval is set.
         """
-        return answer.has_stops or (self.asked.stream and self._is_ripe(answer, pause))
+        return answer.has_stops or (self.request.stream and self._has_enough(answer, pause))
 
     def is_due(self, pause: float) -> bool:
-        """Tell whether a part goes out now."""
+        """Whether a part is to be sent now."""
         if self.is_done:
             return True
-        return self.asked.stream and any(self._is_ripe(each, pause) for each in self.answers)
+        return self.request.stream and any(self._has_enough(each, pause) for each in self.answers)
 
-    def _is_ripe(self, answer: Answer, pause: float) -> bool:
-        """Tell whether there is enough of an answer for a part."""
+    def _has_enough(self, answer: Answer, pause: float) -> bool:
+        """Whether an answer has enough new tokens for a part."""
         if self._parts and self.interval is not None:
             return answer.unsent >= self.interval
-        return answer.unsent > 0 and self.last_at - self._told_at >= pause
+        return answer.unsent > 0 and self.last_at - self._sent_at >= pause
 
-    def part(self) -> Part:
+    def next_part(self) -> Part:
         """Return the next part."""
-        self._parts, self._told_at = self._parts + 1, self.last_at
-        texts, reasons, tokens = zip(*(answer.part() for answer in self.answers), strict=True)
+        self._parts, self._sent_at = self._parts + 1, self.last_at
+        texts, reasons, tokens = zip(*(answer.take_part() for answer in self.answers), strict=True)
         return Part(texts, reasons, tokens, self.is_done)
 
-    def cut_short(self) -> Part:
-        """Return the last part of a request that is given up."""
+    def cancelled_part(self) -> Part:
+        """End the open answers, and return the last part of a cancelled request."""
         for answer in self.open_answers:
             answer.reason = CANCELLED
-        return self.part()
+        return self.next_part()
 
 
-def pause_of(streams: int) -> float:
+def pause_seconds(streams: int) -> float:
     """Return the seconds between two parts of each of so many streams."""
-    return min(PAUSE_SECONDS * streams, MOST_PAUSE_SECONDS)
+    return min(PAUSE_SECONDS * streams, MAX_PAUSE_SECONDS)

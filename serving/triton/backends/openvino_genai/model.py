@@ -1,30 +1,30 @@
 """A Triton Python-based backend for causal language models, by OpenVINO GenAI.
 
-A version's folder holds `openvino_model.xml`, `openvino_tokenizer.xml` and
+A version's folder has `openvino_model.xml`, `openvino_tokenizer.xml` and
 `openvino_detokenizer.xml` with their weights, `config.json` and, for chats, a template in
-`tokenizer_config.json` or `chat_template.jinja`; and `engine.json`, if it is to compute in other
-numbers than OpenVINO chooses for this machine. Inputs and outputs have the names of Triton's
-vLLM backend. Parameters in `config.pbtxt`:
+`tokenizer_config.json` or `chat_template.jinja`; and `engine.json`, if the precision is not the one
+that OpenVINO chooses for this machine. Inputs and outputs have the names of Triton's vLLM backend.
+Parameters in `config.pbtxt`:
 
-    max_num_seqs           answers that the engine works on at a time
+    max_num_seqs           answers that the engine generates at a time
     cache_size_gib         memory of its cache of keys and values
-    enable_prefix_caching  true keeps what prompts begin with alike
-    stream_interval        tokens between two pieces of a stream, the first of which goes at once;
-                           without it, as many as come in 6 ms for each stream under way, and in
+    enable_prefix_caching  true keeps the cache of prompts that begin alike
+    stream_interval        tokens between two pieces of a stream, the first of which is sent at
+                           once; without it, as many as come in 6 ms for each open stream, and in
                            0.25 s at most
     max_queue_size         requests that wait at most
-    max_model_len          tokens of prompt and answer together; 0 for what the model has
+    max_model_len          tokens of prompt and answer together; 0 for the model's context
     num_threads            threads of the engine; 0 for all cores
-    draft_model            a folder beside the model's files, whose model guesses ahead; a version
-                           without that folder is served without guesses. The engine fails with
-                           prefix caching then, so that is off, and a seed repeats its answer only
-                           while nothing else is in flight
-    num_assistant_tokens   how many tokens it guesses
+    draft_model            a folder beside the model's files with a draft model; a version without
+                           that folder is served without one. The engine fails with both a draft
+                           and prefix caching, so the latter is off then, and a seed repeats its
+                           answer only while no other request is in flight
+    num_assistant_tokens   tokens that the draft model proposes at a time
 
 `execute` checks a request, tokenizes it and returns; the engine's thread answers it by the
-request's response sender. An error begins with `invalid`, `full` or `unavailable` and has no words
-of the engine's, which name the folders it was built in. It runs in a stub process and imports
-nothing of Millrace.
+request's response sender. The text of an error begins with `invalid`, `full` or `unavailable`, and
+has nothing of the engine's own texts, which name the folders that it was built in. The backend runs
+in a stub process and imports nothing of Millrace.
 """
 
 import json
@@ -38,26 +38,26 @@ from typing import Any
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
-from lm_chat import template_of  # type: ignore[import-not-found]
+from language_generation import chat_template_of  # type: ignore[import-not-found]
 from lm_engine import Engine, Limits  # type: ignore[import-not-found]
+from lm_errors import INVALID, UNAVAILABLE, RequestError  # type: ignore[import-not-found]
 from lm_metrics import CACHE, RUNNING, WAITING, Metrics  # type: ignore[import-not-found]
-from lm_pipeline import opened, own_values  # type: ignore[import-not-found]
-from lm_refused import INVALID, Refused  # type: ignore[import-not-found]
+from lm_pipeline import open_pipeline, version_parameters  # type: ignore[import-not-found]
 from lm_request import (  # type: ignore[import-not-found]
     Bounds,
-    asked_of,
-    context_of,
-    outputs_wanted,
+    read_context,
+    read_request,
+    requested_outputs,
 )
-from lm_stream import Asked, Part, Stream  # type: ignore[import-not-found]
+from lm_stream import GenerateRequest, Part, Stream  # type: ignore[import-not-found]
 
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 SWITCH_SECONDS = 0.001
-"""The engine holds Python's lock for a whole step: who waits for it must ask early for its turn."""
+"""The engine holds Python's GIL for a whole step, so other threads must request it early."""
 WATCH_SECONDS = 0.1
-BEAT_SECONDS = 1.0
+KEEP_ALIVE_SECONDS = 1.0
 CLOSE_SECONDS = 8.0
-"""Triton gives a server that ends ten."""
+"""Triton gives a server ten seconds to end."""
 
 
 class TritonPythonModel:
@@ -68,22 +68,21 @@ class TritonPythonModel:
         sys.setswitchinterval(SWITCH_SECONDS)
         config = json.loads(args["model_config"])
         folder = Path(args["model_repository"]) / args["model_version"]
-        values = own_values(
-            folder, {key: entry["string_value"] for key, entry in config["parameters"].items()}
-        )
+        parameters = {key: entry["string_value"] for key, entry in config["parameters"].items()}
+        values = version_parameters(folder, parameters)
         sequences = int(values["max_num_seqs"])
-        context = context_of(
-            (folder / "config.json").read_text(), int(values.get("max_model_len", "0"))
-        )
+        guesses = int(values["num_assistant_tokens"]) if values.get("draft_model") else None
+        limit = int(values.get("max_model_len", "0"))
+        context = read_context((folder / "config.json").read_text(), limit)
         self.bounds = Bounds(context, sequences)
-        self.template = template_of(folder)
+        self.template = chat_template_of(folder)
         self.interval = int(values["stream_interval"]) if "stream_interval" in values else None
         self.metrics = Metrics({"model": args["model_name"], "version": args["model_version"]})
         try:
             self.engine = Engine(
-                partial(opened, folder, values),
-                Limits(sequences, int(values["max_queue_size"]), guesses_of(values)),
-                self.metrics,
+                partial(open_pipeline, folder, values),
+                Limits(sequences, int(values["max_queue_size"]), guesses),
+                self.metrics.count_finished,
                 pb_utils.Logger.log_error,
             )
         except RuntimeError as error:
@@ -96,41 +95,41 @@ class TritonPythonModel:
         self.watcher.start()
 
     def execute(self, requests: Sequence[Any]) -> None:
-        """Put the requests into the queue, and refuse those that cannot be answered."""
+        """Put the requests into the queue, and answer invalid ones by an error."""
         for request in requests:
             sender = request.get_response_sender()
             try:
                 with self.engine.arrivals.reading():
-                    self._take(request, sender)
-            except Refused as refused:
-                sender.send(error_of(refused), FINAL)
+                    self._submit(request, sender)
+            except RequestError as error:
+                sender.send(error_response(error), FINAL)
             except Exception as error:  # else the client would wait for ever
                 pb_utils.Logger.log_error(f"a request could not be read: {error!r}")
                 text = "the request could not be read; see Triton's log"
-                sender.send(error_of(Refused("unavailable", text)), FINAL)
+                sender.send(error_response(RequestError(UNAVAILABLE, text)), FINAL)
 
     def finalize(self) -> None:
-        """Let streams end, and hand over what was counted."""
+        """Let the streams end, and send the last metrics."""
         self.engine.close(CLOSE_SECONDS)
         self.closed.set()
         self.watcher.join()
         self.metrics.close()
 
-    def _take(self, request: Any, sender: Any) -> None:
-        inputs = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
-        asked = asked_of(inputs, self.engine.tokenizer, self.template, self.bounds)
-        listener = Listener(sender, outputs_wanted(inputs), asked)
-        self.engine.put(Stream(asked, listener, self.interval))
+    def _submit(self, triton_request: Any, sender: Any) -> None:
+        inputs = {tensor.name(): tensor.as_numpy() for tensor in triton_request.inputs()}
+        request = read_request(inputs, self.engine.tokenizer, self.template, self.bounds)
+        listener = Listener(sender, requested_outputs(inputs), request)
+        self.engine.submit(Stream(request, listener, self.interval))
 
     def _watch(self) -> None:
-        """Look for clients that gave up, and hand over the metrics, until all is done."""
+        """Find cancelled requests and send the metrics, until the model is unloaded."""
         while not self.closed.wait(WATCH_SECONDS):
-            self._look()
-        self._look()
+            self._check_streams()
+        self._check_streams()
 
-    def _look(self) -> None:
+    def _check_streams(self) -> None:
         streams = self.engine.open_streams()
-        self.engine.give_up([each for each in streams if each.listener.is_cancelled()])
+        self.engine.cancel([each for each in streams if each.listener.is_cancelled()])
         self.metrics.flush(
             {
                 RUNNING: self.engine.running,
@@ -141,78 +140,74 @@ class TritonPythonModel:
 
 
 class Listener:
-    """Who waits for the answer of one request.
+    """The client of one request.
 
-    Triton frees what a sender stands on with its last response: asking it afterwards, or just then,
-    whether the request is cancelled would end the server. So no two calls are made at a time.
+    Triton frees a sender's memory with its last response. To ask it then or later whether the
+    request is cancelled would crash the server. So no two calls are made at a time.
 
     Args:
         sender: the request's response sender.
-        wanted: outputs to send beside the text.
-        asked: what it asks for.
+        outputs: to send beside the text.
+        request: of the client.
     """
 
-    def __init__(self, sender: Any, wanted: set[str], asked: Asked) -> None:
-        self._sender, self._wanted, self._asked = sender, wanted, asked
+    def __init__(self, sender: Any, outputs: set[str], request: GenerateRequest) -> None:
+        self._sender, self._outputs, self._request = sender, outputs, request
         self._lock = threading.Lock()
         self._is_closed = False
         self._sent_at = time.monotonic()
 
-    def send(self, what: Part | Refused) -> bool:
-        """Send a part or an error; false when nobody takes it any more."""
-        is_error = isinstance(what, Refused)
-        is_last = is_error or what.is_last
-        answer = error_of(what) if is_error else response(what, self._wanted, self._asked)
+    def send(self, what: Part | RequestError) -> bool:
+        """Send a part or an error; return false if the client no longer listens."""
+        if isinstance(what, RequestError):
+            response, is_last = error_response(what), True
+        else:
+            response, is_last = part_response(what, self._outputs, self._request), what.is_last
         with self._lock:
             if self._is_closed:
                 return False
             self._is_closed, self._sent_at = is_last, time.monotonic()
             try:
-                self._sender.send(answer, FINAL if is_last else 0)
+                self._sender.send(response, FINAL if is_last else 0)
             except pb_utils.TritonModelException as error:
                 pb_utils.Logger.log_warn(f"a response could not be sent: {error}")
                 return False
         return True
 
     def is_cancelled(self) -> bool:
-        """Ask whether the client gave up."""
+        """Whether the client cancelled the request."""
         with self._lock:
             return not self._is_closed and bool(self._sender.is_cancelled())
 
-    def beat(self) -> None:
-        """Send a stream a part with nothing in it, if it has had none for long.
+    def keep_alive(self) -> None:
+        """Send an empty part to a stream that has received nothing for long.
 
-        A request whose process died is never answered by Triton; its client hears it by silence.
+        Triton never answers a request whose process died; the client notices its silence.
         """
-        if self._asked.stream and time.monotonic() - self._sent_at > BEAT_SECONDS:
-            nothing = ("",) * self._asked.sampling.n
+        if self._request.stream and time.monotonic() - self._sent_at > KEEP_ALIVE_SECONDS:
+            nothing = ("",) * self._request.sampling.n
             self.send(Part(nothing, nothing, (0,) * len(nothing), is_last=False))
 
 
-def guesses_of(values: Mapping[str, str]) -> int | None:
-    """Return how many tokens a draft model guesses ahead, None without one."""
-    return int(values["num_assistant_tokens"]) if values.get("draft_model") else None
-
-
-def response(part: Part, wanted: set[str], asked: Asked) -> Any:
+def part_response(part: Part, outputs: set[str], request: GenerateRequest) -> Any:
     """Return a part as Triton's response."""
     arrays = {
-        "finish_reason": strings(part.reasons),
-        "num_input_tokens": np.array([asked.input_tokens], np.uint32),
+        "finish_reason": encode_texts(part.reasons),
+        "num_input_tokens": np.array([request.input_tokens], np.uint32),
         "num_output_tokens": np.array(part.output_tokens, np.uint32),
     }
-    tensors = [pb_utils.Tensor("text_output", strings(part.texts))]
-    tensors += [pb_utils.Tensor(name, arrays[name]) for name in arrays if name in wanted]
+    tensors = [pb_utils.Tensor("text_output", encode_texts(part.texts))]
+    tensors += [pb_utils.Tensor(name, arrays[name]) for name in arrays if name in outputs]
     return pb_utils.InferenceResponse(tensors)
 
 
-def strings(texts: Sequence[str]) -> Any:
+def encode_texts(texts: Sequence[str]) -> Any:
     """Return texts as an array of bytes."""
     return np.array([text.encode() for text in texts], dtype=object)
 
 
-def error_of(refused: Refused) -> Any:
+def error_response(error: RequestError) -> Any:
     """Return an error as Triton's response."""
     kind = pb_utils.TritonError
-    code = kind.INVALID_ARG if refused.kind == INVALID else kind.UNAVAILABLE
-    return pb_utils.InferenceResponse(error=kind(str(refused), code))
+    code = kind.INVALID_ARG if error.kind == INVALID else kind.UNAVAILABLE
+    return pb_utils.InferenceResponse(error=kind(str(error), code))

@@ -1,9 +1,9 @@
 """A Triton Python-based backend for models that classify text: tokenizer and graph in one step.
 
-A version's folder holds `tokenizer.json` beside `model.onnx`. The input is `text`, one string a
-row; the output is the graph's. It runs where Triton's python backend does, with `onnxruntime` and
-`tokenizers`, on a laptop as in NVIDIA's container, and imports nothing of Millrace; `text_session`
-is the model of the backend `onnxruntime`, a copy of which is put beside it.
+A version's folder has `tokenizer.json` beside `model.onnx`. The input is `text`, one string a row;
+the output is the graph's. It runs where Triton's python backend does, with `onnxruntime` and
+`tokenizers`, on a laptop as in NVIDIA's container, and imports nothing of Millrace. `text_session`
+is a copy of the model of the backend `onnxruntime`.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from text_session import TritonPythonModel as OnnxModel  # type: ignore[import-not-found]
 from text_session import check_names
-from text_tokens import Tokens  # type: ignore[import-not-found]
+from text_tokens import TextBatcher  # type: ignore[import-not-found]
 
 Array = npt.NDArray[Any]
 TEXT = "text"
@@ -26,28 +26,28 @@ class TritonPythonModel(OnnxModel):  # type: ignore[misc]
     def initialize(self, args: Mapping[str, str]) -> None:
         """Open both; an exception here makes Triton refuse the version."""
         version = Path(args["model_repository"]) / args["model_version"]
-        self.tokens = Tokens(version / "tokenizer.json")
+        self.batcher = TextBatcher(version / "tokenizer.json")
         super().initialize(args)
 
     def check(self) -> None:
-        """Raise if config.pbtxt names a tensor that there is not."""
-        answers = [node.name for node in self.session.get_outputs()]
+        """Raise if config.pbtxt names a tensor that the version does not have."""
+        outputs = [node.name for node in self.session.get_outputs()]
         check_names("input", self.inputs, [TEXT])
-        check_names("output", self.outputs, answers)
+        check_names("output", self.outputs, outputs)
         self.text_inputs = {TEXT}
-        self.reads, self.answers = self.session.get_inputs()[0].name, answers[0]
+        self.input_name, self.output_name = self.session.get_inputs()[0].name, outputs[0]
 
     def _run(self, requests: list[Any], feeds: list[dict[str, Array]]) -> list[Any]:
         texts = np.concatenate([feed[TEXT].ravel() for feed in feeds]).tolist()
         ends = np.cumsum([len(feed[TEXT]) for feed in feeds])[:-1]
-        pieces = np.split(self._answered(texts), ends)
-        return [self.response({self.answers: piece}) for piece in pieces]
+        outputs = np.split(self._run_texts(texts), ends)
+        return [self.response({self.output_name: output}) for output in outputs]
 
-    def _answered(self, texts: list[str]) -> Array:
-        """Return the output for all texts, in their order."""
-        places, answers = [], []
-        for rows, ids in self.tokens.runs(texts):
-            places.append(rows)
-            answers.append(self.session.run([self.answers], {self.reads: ids})[0])
-        found: Array = np.concatenate(answers)[np.argsort(np.concatenate(places))]
+    def _run_texts(self, texts: list[str]) -> Array:
+        """Return the output of all texts, in their order."""
+        positions, outputs = [], []
+        for rows, ids in self.batcher.batches(texts):
+            positions.append(rows)
+            outputs.append(self.session.run([self.output_name], {self.input_name: ids})[0])
+        found: Array = np.concatenate(outputs)[np.argsort(np.concatenate(positions))]
         return found

@@ -1,26 +1,26 @@
-"""A Triton Python-based backend that shares a model's requests between two of its versions.
+"""A Triton Python-based backend that splits a model's requests between two of its versions.
 
-It is served under the model's name while a rollout is on, and answers nothing itself: each request
-goes on, whole and unchanged, by BLS to the champion or to the candidate, which another model, the
-arms, has loaded. In a canary a share of the requests goes to the candidate; in a shadow the answer
-is always the champion's, and the candidate is asked afterwards. Parameters in `config.pbtxt`:
+It is served under the model's name during a rollout. It passes each request on, whole and
+unchanged, by BLS to the champion or to the candidate, which are loaded as another model, the arms.
+In a canary a share of the requests goes to the candidate; in a shadow the answer is always the
+champion's, and the candidate gets the request afterwards. Parameters in `config.pbtxt`:
 
     arms              the model that has both versions loaded
     champion          its version that serves now; so candidate
     kind              canary or shadow
     weight_percent    percent of the requests that the candidate answers in a canary
     compare_percent   percent of those that the champion answers too, to compare
-    sticky_key        the request parameter by whose value requests stay with one version
+    sticky_key        the request parameter whose value decides which version answers
     tolerance         relative difference up to which two numbers agree
     timeout_s         seconds after which a candidate has failed a request
-    began             a label for all that is counted: when this step of the rollout began
+    began             a label of all counters: when this step of the rollout began
 
-A request with the parameter `millrace_probe` only asks whether all this works: the champion answers
-it, and nothing is counted.
+A request with the parameter `millrace_probe` is a health check: the champion answers it, and it is
+not counted.
 
-Triton gives an instance one request at a time, so `execute` hands it to a thread and returns, and
-the thread answers by the request's response sender. It runs in a stub process and imports nothing
-of Millrace.
+Triton gives an instance one request at a time, so `execute` passes it to a thread and returns, and
+the thread answers by the request's response sender. The backend runs in a stub process and imports
+nothing of Millrace.
 """
 
 import json
@@ -28,26 +28,26 @@ import random
 import re
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import TimeoutError as Late
+from concurrent.futures import TimeoutError as Timeout
 from contextlib import suppress
 from functools import partial
 from typing import Any
 
 import triton_python_backend_utils as pb_utils
-from split_agreement import agreement  # type: ignore[import-not-found]
 from split_counters import Counters  # type: ignore[import-not-found]
-from split_key import is_probe, share_of, sticky_value  # type: ignore[import-not-found]
-from split_threads import Crew  # type: ignore[import-not-found]
+from split_key import hash_to_share, is_probe, sticky_value  # type: ignore[import-not-found]
+from split_observations import compare_rows  # type: ignore[import-not-found]
+from split_threads import DaemonPool  # type: ignore[import-not-found]
 
 WORKERS = 20
 CANDIDATE_CALLS = 12
-"""Together the 32 BLS calls that the python backend makes at a time for one instance: candidates
-that hang cannot take the champion's.
+"""With WORKERS the 32 BLS calls that the python backend allows an instance at a time, so that
+candidates that hang cannot use up the champion's.
 """
 CLOSE_SECONDS = 5.0
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 REFUSED = re.compile(r"\[ONNXRuntimeError\] : 2 : |row \d+ cannot be answered: ")
-"""How ONNX Runtime and our rules for requests begin an error that is the client's fault."""
+"""The beginning of an error of ONNX Runtime or our input rules that is the client's fault."""
 
 
 class TritonPythonModel:
@@ -59,7 +59,7 @@ class TritonPythonModel:
         values = {key: entry["string_value"] for key, entry in config["parameters"].items()}
         self.arms = values["arms"]
         self.versions = {"champion": int(values["champion"]), "candidate": int(values["candidate"])}
-        self.shadow = values["kind"] == "shadow"
+        self.is_shadow = values["kind"] == "shadow"
         self.weight = float(values["weight_percent"]) / 100
         self.compared = float(values["compare_percent"]) / 100
         self.sticky_key = values["sticky_key"]
@@ -70,16 +70,16 @@ class TritonPythonModel:
             {"model": args["model_name"], "began": values["began"]},
             {arm: str(version) for arm, version in self.versions.items()},
         )
-        self.workers, self.callers = Crew(WORKERS), Crew(CANDIDATE_CALLS)
+        self.workers, self.callers = DaemonPool(WORKERS), DaemonPool(CANDIDATE_CALLS)
 
     def execute(self, requests: Sequence[Any]) -> None:
-        """Hand the requests over; while all threads are busy they wait in Triton's own queue."""
+        """Pass the requests to threads; while all are busy, requests wait in Triton's queue."""
         for request in requests:
             sender = request.get_response_sender()
-            self.workers.give(partial(self._serve, request, sender), wait=True)
+            self.workers.submit(partial(self._serve, request, sender), wait=True)
 
     def finalize(self) -> None:
-        """Let calls in flight end, and hand over what was counted."""
+        """Let the calls in flight end, and send the last counts."""
         self.workers.close(CLOSE_SECONDS)
         self.callers.close(CLOSE_SECONDS)
         self.counters.close()
@@ -87,37 +87,37 @@ class TritonPythonModel:
     def _serve(self, request: Any, sender: Any) -> None:
         try:
             if is_probe(request):
-                sender.send(to_client(self._call("champion", request)), FINAL)
-            elif self.shadow:
-                self._serve_shadowed(request, sender)
-            elif share_of(self.salt, sticky_value(request, self.sticky_key)) < self.weight:
+                sender.send(client_response(self._call("champion", request)), FINAL)
+            elif self.is_shadow:
+                self._serve_shadow(request, sender)
+            elif hash_to_share(self.salt, sticky_value(request, self.sticky_key)) < self.weight:
                 self._serve_canary(request, sender)
             else:
-                sender.send(to_client(self._champion(request)), FINAL)
+                sender.send(client_response(self._call_champion(request)), FINAL)
         except Exception as error:  # else the client would wait for ever
-            log(error)
-            with suppress(pb_utils.TritonModelException):  # it has its answer already
-                sender.send(failure(error), FINAL)
+            log_error(error)
+            with suppress(pb_utils.TritonModelException):  # it may have its answer already
+                sender.send(error_response(error), FINAL)
 
-    def _serve_shadowed(self, request: Any, sender: Any) -> None:
-        champion = self._champion(request)
-        sender.send(to_client(champion), FINAL)
+    def _serve_shadow(self, request: Any, sender: Any) -> None:
+        champion = self._call_champion(request)
+        sender.send(client_response(champion), FINAL)
         if champion.has_error():
             return
 
         def compare() -> None:
-            candidate = self._candidate(request)
+            candidate = self._call_timed("candidate", request)
             self.counters.add("candidate", requests=1, failures=int(candidate.has_error()))
             self._compare(champion, candidate)
 
-        call = self._in_bounds(compare)
+        call = self._submit_candidate(compare)
         if call is not None:
             call.add_done_callback(log_failure)
 
     def _serve_canary(self, request: Any, sender: Any) -> None:
-        """Answer by the candidate, and by the champion where the candidate cannot."""
-        call = self._in_bounds(partial(self._candidate, request))
-        answer = in_time(call, self.timeout) if call else None
+        """Answer by the candidate, or by the champion if the candidate fails."""
+        call = self._submit_candidate(partial(self._call_timed, "candidate", request))
+        answer = wait_for_answer(call, self.timeout) if call else None
         if answer is not None and not answer.has_error():
             sender.send(answer, FINAL)
             self.counters.add("candidate", requests=1)
@@ -125,47 +125,44 @@ class TritonPythonModel:
                 self._compare(self._call("champion", request), answer)
             return
         champion = self._call("champion", request)
-        sender.send(to_client(champion), FINAL)
+        sender.send(client_response(champion), FINAL)
         if call and not champion.has_error():
             self.counters.add("candidate", requests=1, failures=1)
 
-    def _in_bounds(self, job: Any) -> Any:
-        """Have a call of the candidate made; None when too many are under way."""
-        call = self.callers.give(job, wait=False)
+    def _submit_candidate(self, job: Any) -> Any:
+        """Call the candidate in a thread; None if too many calls are in flight."""
+        call = self.callers.submit(job, wait=False)
         if call is None:
             self.counters.add("candidate", shed=1)
         return call
 
-    def _champion(self, request: Any) -> Any:
-        answer = self._timed("champion", request)
+    def _call_champion(self, request: Any) -> Any:
+        answer = self._call_timed("champion", request)
         self.counters.add("champion", requests=1, failures=int(answer.has_error()))
         return answer
 
-    def _candidate(self, request: Any) -> Any:
-        return self._timed("candidate", request)
-
-    def _timed(self, arm: str, request: Any) -> Any:
+    def _call_timed(self, arm: str, request: Any) -> Any:
         start = time.perf_counter()
         answer = self._call(arm, request)
         if not answer.has_error():
-            self.counters.latency(arm, time.perf_counter() - start)
+            self.counters.add_latency(arm, time.perf_counter() - start)
         return answer
 
     def _compare(self, champion: Any, candidate: Any) -> None:
-        """Count whether both answered a row alike: one of each request, by chance.
+        """Count whether both versions answered one random row of a request alike.
 
-        Rows of one request are alike, and what counts them must be able to take them for drawn
-        independently.
+        Only one row, because rows of one request depend on each other, and the judge needs
+        independent observations.
         """
         if champion.has_error() or candidate.has_error():
             return
-        alike = agreement(arrays(champion), arrays(candidate), self.tolerance)
+        alike = compare_rows(read_outputs(champion), read_outputs(candidate), self.tolerance)
         if alike.size:
             row = random.randrange(alike.size)
             self.counters.add("candidate", compared_rows=1, agreeing_rows=int(alike[row]))
 
     def _call(self, arm: str, request: Any) -> Any:
-        """Send a request on to a version, and return its answer, which may be an error."""
+        """Pass a request to a version, and return its answer, which may be an error."""
         return pb_utils.InferenceRequest(
             model_name=self.arms,
             model_version=self.versions[arm],
@@ -175,38 +172,38 @@ class TritonPythonModel:
         ).exec()
 
 
-def in_time(call: Any, seconds: float) -> Any:
-    """Return the answer of a call, or None when there is none after so long."""
+def wait_for_answer(call: Any, seconds: float) -> Any:
+    """Return the answer of a call, or None if it does not come in time."""
     try:
         return call.result(seconds)
-    except Late:
+    except Timeout:
         return None
 
 
-def arrays(answer: Any) -> dict[str, Any]:
+def read_outputs(answer: Any) -> dict[str, Any]:
     """Return the outputs of an answer."""
     return {tensor.name(): tensor.as_numpy() for tensor in answer.output_tensors()}
 
 
-def to_client(answer: Any) -> Any:
-    """Return an answer as it is; an error with its code, which a BLS call of Triton 2.51 loses."""
+def client_response(answer: Any) -> Any:
+    """Return an answer for the client: an error gets the code that Triton 2.51 loses in BLS."""
     if answer.has_error() and REFUSED.match(text := answer.error().message()):
         code = pb_utils.TritonError.INVALID_ARG
         return pb_utils.InferenceResponse(error=pb_utils.TritonError(text, code))
     return answer
 
 
-def failure(error: Exception) -> Any:
+def error_response(error: Exception) -> Any:
     """Answer a request by an error."""
     return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error)))
 
 
-def log(error: BaseException) -> None:
-    """Write into Triton's log what the splitter itself did wrong."""
+def log_error(error: BaseException) -> None:
+    """Log an error of the splitter itself."""
     pb_utils.Logger.log_error(f"the traffic splitter failed: {error!r}")
 
 
 def log_failure(call: Any) -> None:
-    """Write into Triton's log why a call that nobody waits for failed."""
+    """Log the error of a call that nobody waits for."""
     if (error := call.exception()) is not None:
-        log(error)
+        log_error(error)

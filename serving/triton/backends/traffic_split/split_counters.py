@@ -1,13 +1,13 @@
-"""What the splitter counts, as Prometheus counters of Triton's metrics endpoint.
+"""The splitter's Prometheus counters, on Triton's metrics endpoint.
 
-A counter's increment is a round trip to the server, so sums are kept here and handed over twice a
-second. Whoever reads meanwhile would see some of them and not the others. So `flushes_begun` grows
-before the others and `flushes_done` after them, while Triton's page, which is written from the
-first registered family to the last, has `flushes_done` at its top and `flushes_begun` at its end:
-where both are equal, all between them belongs together (a sequence lock).
+Each increment is a round trip to the server, so sums are kept here and sent twice a second. A page
+that is read meanwhile would have some of the increments and not the others. So `flushes_begun` is
+incremented before the others and `flushes_done` after them. Triton writes its page from the first
+registered family to the last, so `flushes_done` is at its top and `flushes_begun` at its end: if
+both are equal, all counters between them are consistent (a sequence lock).
 
 The label `instance` differs in every load of the model: while one instance replaces another, both
-are there, and Triton would delete the newer one's series with the older one's.
+exist, and with equal labels Triton would delete the newer one's series too.
 """
 
 import threading
@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from secrets import token_hex
 
 import triton_python_backend_utils as pb_utils
-from split_block import BLOCK, Blocks  # type: ignore[import-not-found]
+from split_observations import BLOCK, LatencyBlocks  # type: ignore[import-not-found]
 
 FLUSH_SECONDS = 0.5
 BEGUN, DONE = "flushes_begun", "flushes_done"
@@ -30,7 +30,7 @@ DESCRIPTIONS = {
     "compared_rows": "Rows that both versions answered, one of each request.",
     "agreeing_rows": "Rows that both answered alike.",
     "shed": "Calls that were not made because too many were under way.",
-    BEGUN: "Times that somebody began to bring the counters above up to date.",
+    BEGUN: "Times that an update of the counters above began.",
 }
 
 
@@ -45,7 +45,7 @@ class Counters:
     def __init__(self, labels: Mapping[str, str], versions: Mapping[str, str]) -> None:
         self._lock = threading.Lock()
         self._pending: dict[str, dict[str, float]] = {}
-        self._blocks = {arm: Blocks() for arm in versions}
+        self._blocks = {arm: LatencyBlocks() for arm in versions}
         self._families = {
             name: pb_utils.MetricFamily(
                 name=f"millrace_split_{name}_total",
@@ -69,13 +69,13 @@ class Counters:
         with self._lock:
             self._add(arm, amounts)
 
-    def latency(self, arm: str, seconds: float) -> None:
+    def add_latency(self, arm: str, seconds: float) -> None:
         """Count the time of an answer."""
         with self._lock:
             self._add(arm, {"latency_seconds": seconds, **self._blocks[arm].add(seconds)})
 
     def close(self) -> None:
-        """Hand over the rest, and delete the series: metrics before their families."""
+        """Send the rest, and delete the series: metrics before their families."""
         self._closed.set()
         self._flusher.join()
         self._flush()
@@ -94,7 +94,7 @@ class Counters:
     def _flush(self) -> None:
         with self._lock:
             pending, self._pending = self._pending, {}
-        for arm in self._blocks:  # one that counts nothing says that it lives
+        for arm in self._blocks:  # also without increments, as a sign of life
             sums = pending.get(arm, {})
             for name, amount in {BEGUN: 1.0, **sums, DONE: 1.0}.items():
                 self._metrics[arm, name].increment(amount)

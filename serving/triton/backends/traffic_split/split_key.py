@@ -1,4 +1,4 @@
-"""Whether a request is a client's, what it belongs with, and to which share of all of them."""
+"""Route a request: whether it is a probe, its sticky value, and the share of that value."""
 
 import json
 from hashlib import blake2b
@@ -8,14 +8,14 @@ PROBE = "millrace_probe"
 
 
 def is_probe(request: Any) -> bool:
-    """Return whether a request only asks if there is an answer."""
+    """Whether a request is a health check."""
     return PROBE in _parameters(request)
 
 
 def sticky_value(request: Any, name: str) -> bytes:
-    """Return what a request stays with a version by.
+    """Return the value by which requests stay with one version.
 
-    Its parameter of that name, else its correlation id, else its id, else its inputs.
+    It is the parameter of that name, else the correlation id, else the request id, else the inputs.
     """
     for value in (
         _parameters(request).get(name),
@@ -28,15 +28,15 @@ def sticky_value(request: Any, name: str) -> bytes:
     return b"".join(tensor.name().encode() + _contents(tensor.as_numpy()) for tensor in tensors)
 
 
-def share_of(salt: str, value: bytes) -> float:
-    """Return a number in [0, 1), evenly spread over values and the same for the same ones.
+def hash_to_share(salt: str, value: bytes) -> float:
+    """Return a number in [0, 1), uniform over values and the same for equal values.
 
-    A value that is below one weight is below every larger one, so who once got the candidate keeps
-    it in the steps that follow.
+    A share below one weight is below every larger weight, so a client that once got the candidate
+    gets it in the following steps too.
 
     Args:
-        salt: what makes one rollout's spread another than the next one's.
-        value: what belongs together.
+        salt: makes the shares of each rollout different.
+        value: the sticky value.
     """
     digest = blake2b(salt.encode() + value, digest_size=8).digest()
     return int.from_bytes(digest, "big") / 2**64

@@ -1,7 +1,7 @@
-"""A few threads that do jobs, and never more of them at a time than there are threads.
+"""A thread pool of daemons, whose queue is never longer than its free threads.
 
-`concurrent.futures` would join its threads when the interpreter ends, and a call that hangs would
-keep an unloaded model's process for ever; these are daemons.
+Python joins the threads of `concurrent.futures` when it exits, so a call that hangs would keep the
+process of an unloaded model for ever.
 """
 
 import queue
@@ -14,11 +14,11 @@ from typing import Any
 Job = Callable[[], Any]
 
 
-class Crew:
-    """Daemon threads that wait for jobs.
+class DaemonPool:
+    """Daemon threads that run jobs.
 
     Args:
-        size: how many.
+        size: threads.
     """
 
     def __init__(self, size: int) -> None:
@@ -28,15 +28,15 @@ class Crew:
         for thread in self._threads:
             thread.start()
 
-    def give(self, job: Job, *, wait: bool) -> "Future[Any] | None":
-        """Have a job done.
+    def submit(self, job: Job, *, wait: bool) -> "Future[Any] | None":
+        """Run a job in a thread.
 
         Args:
             job: what to call.
-            wait: until a thread is free, when all are busy.
+            wait: whether to wait for a free thread if all are busy.
 
         Returns:
-            Its result to come; None when all threads are busy and it was not to wait.
+            Its result to come; None if all threads are busy and `wait` is false.
         """
         if not self._free.acquire(blocking=wait):
             return None
@@ -45,7 +45,7 @@ class Crew:
         return future
 
     def close(self, seconds: float) -> None:
-        """Wait so long for the jobs that were given, and end the threads that are done."""
+        """Wait so long for the submitted jobs, and end the threads that are done."""
         deadline = time.monotonic() + seconds
         for _ in self._threads:
             self._jobs.put(None)

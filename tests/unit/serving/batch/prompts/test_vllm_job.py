@@ -14,7 +14,7 @@ from millrace.serving.batch.input.reader import parted
 from millrace.serving.batch.job_state import JobState
 from millrace.serving.batch.prompts.vllm_job import VllmJob, engine_arguments_of, processor_config
 from millrace.serving.batch.prompts.vllm_rows import Tokens, ends_of
-from millrace.serving.triton.language.vllm_config import engine_arguments
+from millrace.serving.triton.language.language_config import engine_arguments
 from tests.stand_ins.vllm_form import write_form
 
 TEXT = "the old mill by the river turned its wheel all day and all night long. " * 4

@@ -24,23 +24,23 @@ GOLDEN = GoldenBatch({"features": ROWS}, {"features": ROWS}, {"answers": ROWS[:,
 
 
 def test_answers_as_certified_are_proved(artifact: Artifact) -> None:
-    assert GOLDEN.validate_alone(artifact) == 0.0
+    assert GOLDEN.validate_in_subprocess(artifact) == 0.0
 
 
 def test_other_answers_are_not(artifact: Artifact) -> None:
     other = replace(GOLDEN, answers={"answers": ROWS[:, :1] + 1})
     with pytest.raises(WorkError, match="its answers differ from those of its certificate"):
-        other.validate_alone(artifact)
-    assert replace(other, difference=1.0).validate_alone(artifact) == 1.0
+        other.validate_in_subprocess(artifact)
+    assert replace(other, difference=1.0).validate_in_subprocess(artifact) == 1.0
 
 
 def test_an_output_that_is_lacking_is_not(artifact: Artifact) -> None:
     other = replace(GOLDEN, answers={"probabilities": ROWS[:, :1]})
     with pytest.raises(WorkError, match="does not give the output that was certified"):
-        other.validate_alone(artifact)
+        other.validate_in_subprocess(artifact)
 
 
 def test_answers_that_are_no_numbers_are_not(artifact: Artifact) -> None:
     other = replace(GOLDEN, graph_inputs={"features": ROWS * np.float32("nan")})
     with pytest.raises(WorkError, match="not finite"):
-        other.validate_alone(artifact)
+        other.validate_in_subprocess(artifact)

@@ -10,25 +10,29 @@ from millrace.models.common.language_generation import MAX_TOKENS
 from millrace.models.config.batch_spec import SamplingSpec
 from millrace.serving.batch.prompts.prompt_rows import Sampling as OfBatch
 from millrace.serving.openai_api import request_body
-from millrace.serving.openai_api.error_response import Refusal
-from millrace.serving.openai_api.request_body import Ask
+from millrace.serving.openai_api.error_response import ApiError
+from millrace.serving.openai_api.request_body import TextRequest
 from millrace.serving.triton.language.stream_request import Sampling
 
 USER = {"role": "user", "content": "hi"}
 
 
-def completion(**values: Any) -> Ask:
-    return request_body.completion(json.dumps({"model": "lm", "prompt": "x", **values}).encode())
+def completion(**values: Any) -> TextRequest:
+    return request_body.read_completion(
+        json.dumps({"model": "lm", "prompt": "x", **values}).encode()
+    )
 
 
-def chat(**values: Any) -> Ask:
-    return request_body.chat(json.dumps({"model": "lm", "messages": [USER], **values}).encode())
+def chat(**values: Any) -> TextRequest:
+    return request_body.read_chat(
+        json.dumps({"model": "lm", "messages": [USER], **values}).encode()
+    )
 
 
 def test_a_plain_request_leaves_everything_to_the_server() -> None:
     sampling = Sampling(max_tokens=MAX_TOKENS)
-    assert completion() == Ask("lm", ("x",), sampling, False, False, False)
-    assert chat() == Ask("lm", ((USER,),), sampling, False, False, True)
+    assert completion() == TextRequest("lm", ("x",), sampling, False, False, False)
+    assert chat() == TextRequest("lm", ((USER,),), sampling, False, False, True)
 
 
 SAMPLING = {
@@ -74,7 +78,7 @@ def test_an_answer_has_256_tokens_where_the_request_does_not_say() -> None:
 def test_the_newer_name_of_max_tokens() -> None:
     assert chat(max_completion_tokens=5).sampling.max_tokens == 5
     assert chat(max_completion_tokens=5, max_tokens=5).sampling.max_tokens == 5
-    with pytest.raises(Refusal, match="'max_tokens' is 4 and 'max_completion_tokens' is 5"):
+    with pytest.raises(ApiError, match="'max_tokens' is 4 and 'max_completion_tokens' is 5"):
         chat(max_completion_tokens=5, max_tokens=4)
 
 
@@ -131,7 +135,7 @@ def test_what_changes_nothing_is_taken() -> None:
     ],
 )
 def test_what_a_chat_does_not_have_is_refused_by_name(name, value) -> None:
-    with pytest.raises(Refusal, match=f"'{name}' is not supported") as refused:
+    with pytest.raises(ApiError, match=f"'{name}' is not supported") as refused:
         chat(**{name: value})
     assert refused.value.status == 400
     assert (refused.value.param, refused.value.code) == (name, "unsupported_parameter")
@@ -141,7 +145,7 @@ def test_what_a_chat_does_not_have_is_refused_by_name(name, value) -> None:
     ("name", "value"), [("best_of", 3), ("echo", True), ("logprobs", 2), ("suffix", "x")]
 )
 def test_what_a_completion_does_not_have_is_refused_by_name(name, value) -> None:
-    with pytest.raises(Refusal, match=f"'{name}' is not supported"):
+    with pytest.raises(ApiError, match=f"'{name}' is not supported"):
         completion(**{name: value})
 
 
@@ -170,7 +174,7 @@ BAD = [
 @pytest.mark.parametrize("read", [completion, chat])
 @pytest.mark.parametrize(("values", "param", "says"), BAD)
 def test_what_is_not_valid_is_refused_by_name(read, values, param, says) -> None:
-    with pytest.raises(Refusal, match=says) as refused:
+    with pytest.raises(ApiError, match=says) as refused:
         read(**values)
     assert (refused.value.status, refused.value.param) == (400, param)
     assert refused.value.body()["error"]["type"] == "invalid_request_error"
@@ -193,20 +197,20 @@ def test_what_is_not_valid_is_refused_by_name(read, values, param, says) -> None
     ],
 )
 def test_messages_that_are_none_are_refused(messages, param, says) -> None:
-    with pytest.raises(Refusal, match=says) as refused:
+    with pytest.raises(ApiError, match=says) as refused:
         chat(messages=messages)
     assert refused.value.param == param
 
 
 @pytest.mark.parametrize("prompt", [[1, 2], [[1], [2]], ["x", 3]])
 def test_token_ids_are_refused_as_such(prompt) -> None:
-    with pytest.raises(Refusal, match="token ids is not supported"):
+    with pytest.raises(ApiError, match="token ids is not supported"):
         completion(prompt=prompt)
 
 
 @pytest.mark.parametrize("prompt", [None, [], {}, 5, ["x"] * 65, [None]])
 def test_prompts_that_are_none_are_refused(prompt) -> None:
-    with pytest.raises(Refusal, match="1 to 64 strings") as refused:
+    with pytest.raises(ApiError, match="1 to 64 strings") as refused:
         completion(prompt=prompt)
     assert refused.value.param == "prompt"
 
@@ -225,13 +229,13 @@ def test_prompts_that_are_none_are_refused(prompt) -> None:
     ],
 )
 def test_a_body_that_is_no_json_object_is_refused(body) -> None:
-    for read in (request_body.completion, request_body.chat):
-        with pytest.raises(Refusal, match="JSON") as refused:
+    for read in (request_body.read_completion, request_body.read_chat):
+        with pytest.raises(ApiError, match="JSON") as refused:
             read(body)
         assert refused.value.status == 400
 
 
 def test_what_is_missing_is_named() -> None:
-    with pytest.raises(Refusal, match="Missing required parameter: 'messages'") as refused:
-        request_body.chat(b'{"model": "lm"}')
+    with pytest.raises(ApiError, match="Missing required parameter: 'messages'") as refused:
+        request_body.read_chat(b'{"model": "lm"}')
     assert refused.value.code == "missing_required_parameter"

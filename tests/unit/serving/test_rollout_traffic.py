@@ -1,8 +1,8 @@
 import pytest
 
 from millrace.models.config.rollout_spec import JudgeSpec, RolloutSpec
-from millrace.serving.rollout.evidence import fewest, fewest_to_model, in_words
-from millrace.serving.rollout.judge import TESTS, Arm, Counts, agreement, failures
+from millrace.serving.rollout.judge import TESTS, Arm, Counts, check_agreement, check_failures
+from millrace.serving.rollout.rollout import describe_traffic, min_model_requests, min_requests
 
 CANARY = RolloutSpec(kind="canary")
 
@@ -12,8 +12,8 @@ def _within(spec: JudgeSpec, tests: int, answered: int, compared: int) -> tuple[
     counts = Counts(candidate=Arm(requests=answered), compared=compared, agreeing=compared)
     level = spec.level / tests
     return (
-        failures(counts, spec.max_failures, level, level).within,
-        agreement(counts, spec.min_agreement, level, level).within,
+        check_failures(counts, spec.max_failures, level, level).is_within,
+        check_agreement(counts, spec.min_agreement, level, level).is_within,
     )
 
 
@@ -27,25 +27,25 @@ def _within(spec: JudgeSpec, tests: int, answered: int, compared: int) -> tuple[
     ],
 )
 def test_so_much_is_enough_for_the_judge_and_one_less_is_not(spec: JudgeSpec, tests: int) -> None:
-    answered, compared = fewest(spec, tests)
+    answered, compared = min_requests(spec, tests)
     assert _within(spec, tests, answered, compared) == (True, True)
     assert _within(spec, tests, answered - 1, compared - 1) == (False, False)
 
 
 def test_without_a_limit_nothing_must_be_compared() -> None:
     spec = JudgeSpec(min_agreement=0.0)
-    assert fewest(spec, TESTS)[1] == 0
+    assert min_requests(spec, TESTS)[1] == 0
     assert _within(spec, TESTS, 1000, 0) == (True, True)
 
 
 def test_a_small_share_and_few_comparisons_want_more_traffic() -> None:
-    assert fewest(CANARY.judge, 9) == (517, 517)
-    assert fewest_to_model(CANARY) == (51_700, 5_170, 5_170)
-    assert fewest_to_model(RolloutSpec(kind="shadow")) == (408,)
-    assert fewest_to_model(RolloutSpec()) == ()
+    assert min_requests(CANARY.judge, 9) == (517, 517)
+    assert min_model_requests(CANARY) == (51_700, 5_170, 5_170)
+    assert min_model_requests(RolloutSpec(kind="shadow")) == (408,)
+    assert min_model_requests(RolloutSpec()) == ()
 
 
 def test_it_is_told_by_step() -> None:
-    said = in_words(CANARY)
+    said = describe_traffic(CANARY)
     assert "51,700 requests at 1 % (86.2/s), 5,170 requests at 10 % (8.6/s)" in said
-    assert "at least 408 requests (0.7/s);" in in_words(RolloutSpec(kind="shadow"))
+    assert "at least 408 requests (0.7/s);" in describe_traffic(RolloutSpec(kind="shadow"))

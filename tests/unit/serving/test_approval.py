@@ -24,8 +24,15 @@ from millrace.serving.release.actions import (
     Validate,
     Verify,
 )
-from millrace.serving.release.approval import Approver, Choice
-from millrace.serving.release.approved import SCORE, Approved, Unapproved, Undecided, approved
+from millrace.serving.release.approval import (
+    SCORE,
+    Approved,
+    Approver,
+    Choice,
+    Unapproved,
+    Undecided,
+    decide_approval,
+)
 from millrace.serving.release.cluster_state import ClusterState, Replica
 from millrace.serving.release.ledger import Ledger
 from millrace.serving.release.plan import GRACE_SECONDS, plan
@@ -33,7 +40,7 @@ from millrace.serving.release.release_state import (
     DesiredVersion,
     Release,
     ReleaseState,
-    standing_of,
+    derive_state,
 )
 from millrace.serving.rollout.rollout import Split
 from millrace.serving.triton.repository import Repository
@@ -57,14 +64,14 @@ class Answers:
     def of(self, version: int) -> Any:
         answers = self
 
-        class Expected:
-            def validate_alone(self, artifact: object) -> float:
+        class Check:
+            def validate_in_subprocess(self, artifact: object) -> float:
                 answers.tried.append(version)
                 if version in answers.broken:
                     raise WorkError("its answers differ from those of its certificate")
                 return 0.0
 
-        return Expected()
+        return Check()
 
 
 @dataclass
@@ -80,7 +87,7 @@ class Home:
     replicas: list[set[int] | None] = field(default_factory=lambda: [set()])
     staged: set[int] = field(default_factory=set)
     split: Split | None = None
-    registry_away: bool = False
+    registry_error: bool = False
     later: float = 0.0
     written: dict[int, dict[str, str | None]] = field(default_factory=dict)
 
@@ -89,8 +96,8 @@ class Home:
         return Ledger(str(self.path / "releases"))
 
     @property
-    def standing(self) -> ReleaseState:
-        return standing_of(self.ledger.releases("m"))
+    def state(self) -> ReleaseState:
+        return derive_state(self.ledger.releases("m"))
 
     def now(self) -> float:
         import time
@@ -99,10 +106,10 @@ class Home:
 
     # The registry's side.
 
-    def wishes(self, model: str | None = None) -> Mapping[str, DesiredVersion]:
-        if self.registry_away:
+    def desired_versions(self, model: str | None = None) -> Mapping[str, DesiredVersion]:
+        if self.registry_error:
             raise TransientError("MLflow does not answer")
-        return {} if self.champion is None else {"m": wish(self.champion)}
+        return {} if self.champion is None else {"m": desired(self.champion)}
 
     def fetch(self, model: str, version: int) -> Any:
         if version in self.unreadable:
@@ -113,13 +120,13 @@ class Home:
         if reason and (previous is not None or reason != REFUSAL):  # which compares with live
             raise WorkError(reason)
 
-    def expected(self, model: str, version: int) -> Any:
+    def version_check(self, model: str, version: int) -> Any:
         return self.answers.of(version)
 
-    def write(self, model: str, version: int, tags: Mapping[str, str | None]) -> None:
+    def write_tags(self, model: str, version: int, tags: Mapping[str, str | None]) -> None:
         self.written.setdefault(version, {}).update(tags)
 
-    def tell(self, release: Release) -> None:
+    def report(self, release: Release) -> None:
         pass
 
     # Online.
@@ -128,11 +135,11 @@ class Home:
         """Do what the plan says until it says nothing more; a refusal is written down."""
         from datetime import UTC, datetime
 
-        again_from = datetime.now(UTC) if again else None
+        retry_refused_before = datetime.now(UTC) if again else None
         for _ in range(12):
             actions = [
                 a
-                for a in plan(self.world(again_from))
+                for a in plan(self.cluster(retry_refused_before))
                 if isinstance(a, Stage | Verify | Validate | Record | Switch | Unload | StartSplit)
             ]
             if not actions:
@@ -146,7 +153,7 @@ class Home:
                     break
         raise AssertionError(f"the release does not end: {actions}")
 
-    def world(self, again_from: Any = None) -> ClusterState:
+    def cluster(self, retry_refused_before: Any = None) -> ClusterState:
         def index(loaded: set[int] | None) -> tuple[LoadedModel, ...] | None:
             if loaded is None:
                 return None
@@ -156,8 +163,8 @@ class Home:
 
         staged = {version: f"d{version}" for version in self.staged}
         return ClusterState(
-            wishes={} if self.registry_away else self.wishes(),
-            standings={"m": self.standing},
+            desired_versions={} if self.registry_error else self.desired_versions(),
+            states={"m": self.state},
             replicas=tuple(
                 Replica(Endpoint(grpc_port=port), index(loaded))
                 for port, loaded in enumerate(self.replicas)
@@ -166,8 +173,8 @@ class Home:
             rollouts={"m": self.rollout} if self.rollout.kind != "direct" else {},
             splits={"m": self.split} if self.split else {},
             now=self.now(),
-            again_from=again_from,
-            registry_away=TransientError("away") if self.registry_away else None,
+            retry_refused_before=retry_refused_before,
+            registry_error=TransientError("away") if self.registry_error else None,
         )
 
     def do(self, action: Action) -> None:
@@ -178,9 +185,9 @@ class Home:
             case Verify():
                 self.verify("m", action.version, action.previous)
             case Validate():
-                self.answers.of(action.version).validate_alone(None)
+                self.answers.of(action.version).validate_in_subprocess(None)
             case Record():
-                self.append(action.kind, action.wish.version, action.reason)
+                self.append(action.kind, action.desired.version, action.reason)
             case Switch():
                 self.replicas[action.endpoint.grpc_port] = {action.version, *action.keep}
                 self.split = None
@@ -207,18 +214,18 @@ class Home:
     def score(self) -> int | None:
         """Return the version that a batch job takes; None where it refuses."""
         try:
-            return self.approver().choose("m").wish.version
+            return self.approver().choose("m").desired.version
         except InputError:
             return None
 
     def named(self, version: int) -> Choice:
-        return self.approver().named("m", wish(version))
+        return self.approver().choose_named("m", desired(version))
 
     def promote(self, version: int | None) -> None:
         self.champion = version
 
 
-def wish(version: int) -> DesiredVersion:
+def desired(version: int) -> DesiredVersion:
     return DesiredVersion(version, f"d{version}")
 
 
@@ -266,7 +273,7 @@ def refused_before_it_was_staged(home: Home) -> int | None:
     home.unreadable.add(1)
     home.promote(1)
     home.release()
-    assert home.standing.refuses(wish(1))
+    assert home.state.has_refused(desired(1))
     home.unreadable.clear()
     home.release()
     assert home.online() is None
@@ -373,9 +380,9 @@ def withdrawn_and_tried_again(home: Home) -> int | None:
 
 def registry_away_from_online(home: Home) -> int | None:
     live(home)
-    home.registry_away = True
+    home.registry_error = True
     home.release()
-    home.registry_away = False
+    home.registry_error = False
     return 1
 
 
@@ -403,10 +410,10 @@ HISTORIES: list[Callable[[Home], int | None]] = [
 def test_online_and_batch_answer_with_the_same_version(
     home: Home, history: Callable[[Home], int | None]
 ) -> None:
-    expected = history(home)
-    assert home.online() == expected
-    assert home.score() == expected
-    assert home.score() == expected
+    version_check = history(home)
+    assert home.online() == version_check
+    assert home.score() == version_check
+    assert home.score() == version_check
 
 
 def test_the_reason_says_why_the_alias_is_not_followed(home: Home) -> None:
@@ -445,7 +452,7 @@ def test_what_a_batch_job_refused_it_judges_again_and_a_release_hears_of_it(home
     assert (home.score(), home.score()) == (None, None)
     assert [each.kind for each in home.ledger.releases("m")] == ["refused"]
     assert home.written[1]["millrace.status"] == "refused"
-    assert home.standing.refuses(wish(1))
+    assert home.state.has_refused(desired(1))
     home.refuses.clear()
     assert home.score() == 1
     assert [e.kind for e in home.ledger.releases("m")] == ["refused", "withdrawn", "accepted"]
@@ -460,7 +467,7 @@ def test_an_acceptance_spares_no_version_its_trial_on_the_server(home: Home) -> 
     home.answers.broken.add(1)  # on the server it answers otherwise
     home.release()
     assert home.online() is None
-    assert home.standing.refuses(wish(1))
+    assert home.state.has_refused(desired(1))
 
 
 def test_a_refusal_holds_for_that_version_alone(home: Home) -> None:
@@ -475,7 +482,7 @@ def test_another_version_is_scored_with_only_by_its_number(
 ) -> None:
     refused(home)
     choice = home.named(version)
-    assert (choice.wish.version, choice.is_approved) == (version, is_approved)
+    assert (choice.desired.version, choice.is_approved) == (version, is_approved)
     assert choice.reason.startswith(f"asked for by its number, {version}; version 1 is live")
 
 
@@ -504,7 +511,7 @@ def test_a_version_of_another_tool_is_no_version_to_judge(home: Home) -> None:
         raise InputError("m version 1 has no digest")
 
     home.fetch = foreign  # type: ignore[method-assign]
-    home.wishes = lambda model=None: {"m": DesiredVersion(1, "")}  # type: ignore[method-assign]
+    home.desired_versions = lambda model=None: {"m": DesiredVersion(1, "")}  # type: ignore[method-assign]
     with pytest.raises(InputError, match="has no digest"):
         home.approver().choose("m")
     assert home.ledger.releases("m") == ()
@@ -512,9 +519,9 @@ def test_a_version_of_another_tool_is_no_version_to_judge(home: Home) -> None:
 
 def test_the_decision_is_one_of_plain_values() -> None:
     nothing = ReleaseState()
-    assert approved("m", nothing, wish(1), 0) == Undecided(wish(1), needs_trial=True)
-    assert isinstance(approved("m", nothing, None, 0), Unapproved)
+    assert decide_approval("m", nothing, desired(1), 0) == Undecided(desired(1), needs_trial=True)
+    assert isinstance(decide_approval("m", nothing, None, 0), Unapproved)
     known = ReleaseState(live=Release("m", "live", 1, "d1"))
-    assert approved("m", known, wish(1), 0) == Approved(wish(1), "version 1 is live")
+    assert decide_approval("m", known, desired(1), 0) == Approved(desired(1), "version 1 is live")
     by_score = ReleaseState(refused=Release("m", "refused", 1, "d1", asked_by=SCORE))
-    assert approved("m", by_score, wish(1), 0) == Undecided(wish(1), needs_trial=True)
+    assert decide_approval("m", by_score, desired(1), 0) == Undecided(desired(1), needs_trial=True)
