@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator
 
 from millrace.flows.services import logins
-from millrace.flows.services.logins import login_of
+from millrace.flows.services.logins import CLIENT_VARIABLE, SERVER_VARIABLE
 from millrace.flows.settings import (
     LOOPBACK,
     PORTS,
@@ -23,7 +23,7 @@ from millrace.models.common.printable import guard_logging, has_user_part
 from millrace.models.registry.signing import SigningKeys
 
 _ADDRESSES = ("MLFLOW_TRACKING_URI", "PREFECT_API_URL")
-_REPLACED = (*_ADDRESSES, logins.CLIENT, logins.SERVER)
+_REPLACED = (*_ADDRESSES, CLIENT_VARIABLE, SERVER_VARIABLE)
 
 
 def tool_environment(settings: Settings) -> dict[str, str]:
@@ -38,10 +38,10 @@ def tool_environment(settings: Settings) -> dict[str, str]:
     if settings.prefect_api_url is None and prefect_api is not None:
         derived["PREFECT_API_URL"] = prefect_api
     login = _prefect_login(settings)
-    told = derived | ({logins.CLIENT: logins.digest(login)} if login else {})
+    told = derived | ({CLIENT_VARIABLE: logins.hash_login(login)} if login else {})
     environment = {
         **derived,
-        **dict.fromkeys((logins.CLIENT, logins.SERVER) if login else (), login),
+        **dict.fromkeys((CLIENT_VARIABLE, SERVER_VARIABLE) if login else (), login),
         "MILLRACE_HOME": str(settings.home),
         "MILLRACE_DERIVED": json.dumps(told),
         # Where a store that is opened in-process puts the artifacts of new experiments; without
@@ -67,7 +67,7 @@ def _prefect_login(settings: Settings) -> str:
     """Return the login of this home's Prefect servers; empty where the user chose a server."""
     if settings.prefect_api_url is not None or not settings.run.is_dir():
         return ""
-    return logins.prefect_login(settings.run)
+    return logins.load_prefect_login(settings.run)
 
 
 def _mlflow_login(settings: Settings) -> dict[str, str]:
@@ -77,7 +77,7 @@ def _mlflow_login(settings: Settings) -> dict[str, str]:
     if given is not None:  # an address is printed, logged and kept; a login is not
         names = ("MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD")
         variables = {"MLFLOW_TRACKING_URI": str(uri), **dict(zip(names, given, strict=True))}
-    own = login_of(settings)
+    own = logins.load_mlflow_login(settings)
     return variables | (own.client_variables if own is not None else {})
 
 
@@ -156,7 +156,7 @@ def child_environment(settings: Settings) -> dict[str, str]:
     return {
         **preferences(),
         **inherited,
-        **logins.inherited_login(os.environ, settings.derived, chosen=chosen_server),
+        **logins.inherit_prefect_login(os.environ, settings.derived, is_chosen=chosen_server),
         **_proxy_exceptions(inherited),
         **chosen(settings),
         **tool_environment(settings),

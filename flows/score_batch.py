@@ -11,7 +11,7 @@ from prefect import flow
 
 from millrace.flows import environment, settings
 from millrace.flows.deployments.left_flow_runs import noted_flow_run
-from millrace.flows.services.starting import once_started
+from millrace.flows.run_state import wait_for_start
 from millrace.models.common.errors import InputError, MillraceError
 from millrace.models.common.installation import Installation, has_jobs_api
 from millrace.models.common.ray_cluster import connected
@@ -54,7 +54,7 @@ def score_batch(
     chosen = environment.apply(settings.load())
     places = chosen.places()
     uri = places.tracking_uri
-    once_started(places.run, uri, partial(check_reachable, uri))
+    wait_for_start(places.run, uri, partial(check_reachable, uri))
     days = [day]
     if catch_up and date is None:
         table = places.table("predictions", pipeline.name)

@@ -219,14 +219,14 @@ class Settings(BaseSettings):
         return chosen or _served(self.run, "mlflow") or self.mlflow_database()
 
     @property
-    def runs_mlflow(self) -> bool:
+    def is_mlflow_local(self) -> bool:
         """Whether the MLflow server is one that `millrace up` runs here."""
         return not (self.mlflow_tracking_uri or "").startswith(("http://", "https://"))
 
     @property
-    def asks_for_mlflow_login(self) -> bool:
+    def has_mlflow_login(self) -> bool:
         """Whether that server asks for a login."""
-        return self.mlflow_auth and self.runs_mlflow
+        return self.mlflow_auth and self.is_mlflow_local
 
     def mlflow_database(self) -> str:
         """Return the URI of the embedded MLflow database."""
@@ -278,7 +278,7 @@ class Settings(BaseSettings):
 
 
 def _served(run: Path, name: str) -> str | None:
-    record = run_state.live(run)
+    record = run_state.read_live(run)
     service = record.service(name) if record else None
     return service.address if service else None
 

@@ -12,7 +12,7 @@ from millrace.export.candidate import Candidate
 from millrace.export.certificate import Certificate
 from millrace.flows import environment, settings
 from millrace.flows.deployments.left_flow_runs import noted_flow_run
-from millrace.flows.services.starting import once_started
+from millrace.flows.run_state import wait_for_start
 from millrace.flows.train_language import LanguageOutcome, train_language
 from millrace.models.common.installation import Installation
 from millrace.models.common.ray_cluster import connected
@@ -85,7 +85,7 @@ def train_model(
     pipeline = load_pipeline(Path(pipeline_file), overrides or ())
     places = environment.apply(settings.load()).places()
     uri = places.tracking_uri
-    once_started(places.run, uri, partial(check_reachable, uri))
+    wait_for_start(places.run, uri, partial(check_reachable, uri))
     name_run(f"train {pipeline.name}", pipeline.name)
     if names_versions(pipeline):
         pipeline = pinned_versions(pipeline, registry_of(places))

@@ -16,7 +16,6 @@ import typer
 from millrace.flows import console, environment, run_state, settings
 from millrace.flows.cli.child_process import run_to_the_end, run_witnessed
 from millrace.flows.deployments import left_flow_runs
-from millrace.flows.services.starting import once_started
 from millrace.models.common.errors import MillraceError, TransientError, written_trace
 from millrace.models.common.external_errors import outside_fault
 from millrace.models.common.printable import safe
@@ -87,12 +86,12 @@ def run(file: PipelineFile, set_: Overrides = None, as_json: AsJson = False) -> 
     from millrace.flows.cli.show import show_training
     from millrace.flows.train_model import train_model
 
-    with console.stdout_for_results():
+    with console.reserve_stdout():
         outcome = train_model(str(file.resolve()), list(set_ or ()))
     if as_json:
         console.print_json(outcome)
     else:
-        show_training(outcome, is_up=run_state.supervisor_alive(settings.load().run))
+        show_training(outcome, is_up=run_state.is_supervisor_alive(settings.load().run))
 
 
 @app.command()
@@ -112,7 +111,7 @@ def release(
         show = console.print_json if as_json else show_release
         watch_releases(interval, show, ReleaseCheck(settings.load().places).due)
         return
-    with console.stdout_for_results():
+    with console.reserve_stdout():
         outcomes = release_once()
     console.print_json(outcomes) if as_json else show_release(outcomes)
 
@@ -141,7 +140,7 @@ def score(
     from millrace.flows.cli.show_batch import show_batch
     from millrace.flows.score_batch import score_batch
 
-    with console.stdout_for_results():
+    with console.reserve_stdout():
         reports = score_batch(str(file.resolve()), input, date, catch_up=catch_up, version=version)
     if as_json:
         console.print_json(reports if catch_up else reports[-1])
@@ -241,7 +240,7 @@ def certify(
     from millrace.flows.cli.show import show_certified
     from millrace.tasks.certify import certify_live
 
-    with console.stdout_for_results():
+    with console.reserve_stdout():
         found = certify_live(settings.load().places(), model)
     console.print_json(found) if as_json else show_certified(found)
     if found.faults:
@@ -259,7 +258,7 @@ def up(
     from millrace.flows.services import control
 
     chosen = settings.load()
-    found = control.up(chosen, detach=not foreground, say=_say)
+    found = control.up(chosen, detach=not foreground, report=_say)
     console.print_json(found) if as_json else show_status(found)
     for line in lines_of_status(found):
         _say(line)
@@ -270,7 +269,7 @@ def down(as_json: AsJson = False) -> None:
     """Stop everything that `up` started."""
     from millrace.flows.services import control
 
-    stopped = control.down(settings.load(), say=_say)
+    stopped = control.down(settings.load(), report=_say)
     if as_json:
         console.print_json(stopped)
     else:
@@ -286,11 +285,11 @@ def status(as_json: AsJson = False) -> None:
     from millrace.serving.release.live import live_versions, served_models
 
     chosen = settings.load()
-    with console.stdout_for_results():
+    with console.reserve_stdout():
         found = control.status(chosen, live_versions=live_versions)
         served = served_models(chosen.places(), found.live_versions)
     if as_json:
-        console.print_json({**console.plain(found), "served": served})
+        console.print_json({**console.to_json_value(found), "served": served})
         return
     show_status(found)
     for line in lines_of_status(found):
@@ -308,7 +307,7 @@ def sign(
     _ready()
     from millrace.flows.cli.sign_version import sign_version
 
-    with console.stdout_for_results():
+    with console.reserve_stdout():
         found = sign_version(settings.load().places(), model, version)
     if as_json:
         console.print_json(found)
@@ -379,7 +378,7 @@ def demo(
     from millrace.flows.cli.demo import run_demo
     from millrace.flows.cli.show import show_demo
 
-    with console.stdout_for_results():
+    with console.reserve_stdout():
         summary = run_demo(file.resolve())
     console.print_json(summary) if as_json else show_demo(summary)
 
@@ -410,15 +409,15 @@ def _ready(
     places, prefect_api = found.places(), found.prefect_api()
     if prefect_api is not None:
         look = partial(require_http, service="Prefect", setting="PREFECT_API_URL")
-        once_started(found.run, prefect_api, partial(look, f"{prefect_api}/health"))
+        run_state.wait_for_start(found.run, prefect_api, partial(look, f"{prefect_api}/health"))
     elif flow:
-        from millrace.flows.services import temporary_server
+        from millrace.flows.services import prefect_server
 
-        temporary_server.end_orphans(str(found.home))
-        temporary_server.keep_apart()
+        prefect_server.end_orphaned_servers(str(found.home))
+        prefect_server.guard_temporary_server()
     if flow:
         _end_left_runs()
-    console.native_stderr_to(places.logs / "native.log")
+    console.redirect_native_stderr(places.logs / "native.log")
     console.set_up_logging()
     if flow:  # to import and to start what it runs on takes seconds, in which nothing else is said
         logging.getLogger("millrace").info("starting the flow")

@@ -105,7 +105,7 @@ async def _crash_lost(client: "PrefectClient", settings: Settings) -> None:
     active = (StateType.RUNNING, StateType.PENDING, StateType.CANCELLING)
     alive = {
         process.environ().get("PREFECT__FLOW_RUN_ID")
-        for process in processes.marked(MARK, str(settings.home))
+        for process in processes.find_marked(MARK, str(settings.home))
     }
     here = _deployments(tags=(f"{HOME}{home_id(settings)}",))
     for run in await _runs(client, here, _in_states(*active)):

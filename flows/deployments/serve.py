@@ -9,12 +9,13 @@ import os
 import signal
 from typing import TYPE_CHECKING
 
-from millrace.flows.console import set_up_logging
+from millrace.flows.console import exit_on_error, set_up_logging
 from millrace.flows.deployments.catch_up import OURS, put_right
 from millrace.flows.deployments.deployment_specs import DeploymentSpec
 from millrace.flows.deployments.schedule_loop import ScheduleLoop
 from millrace.flows.environment import apply
-from millrace.flows.services.service_specs import answers, deployments_ready_file, errors_told
+from millrace.flows.services.health import is_url_healthy
+from millrace.flows.services.service_specs import deployments_ready_file
 from millrace.flows.settings import Settings, load
 from millrace.models.common.errors import TransientError
 from millrace.models.common.private_files import replace_private
@@ -133,7 +134,7 @@ async def _wait_for_api(settings: Settings) -> None:
     url = f"{settings.prefect_api()}/health"
     loop = asyncio.get_running_loop()
     deadline = loop.time() + API_SECONDS
-    while not await asyncio.to_thread(answers, url):
+    while not await asyncio.to_thread(is_url_healthy, url):
         if loop.time() > deadline:
             raise TransientError("the Prefect server does not answer", seen=url)
         await asyncio.sleep(0.5)
@@ -141,7 +142,7 @@ async def _wait_for_api(settings: Settings) -> None:
 
 def main() -> None:
     """Serve the deployments of the pipeline files that the settings name."""
-    with errors_told():
+    with exit_on_error():
         settings = apply(load())
         set_up_logging()
         deployments_ready_file(settings).unlink(missing_ok=True)

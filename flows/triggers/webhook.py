@@ -17,10 +17,10 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 from starlette.requests import ClientDisconnect
 
-from millrace.flows.console import set_up_logging
+from millrace.flows.console import exit_on_error, set_up_logging
 from millrace.flows.deployments.catch_up import home_id
 from millrace.flows.environment import apply
-from millrace.flows.services.service_specs import errors_told, webhook_url
+from millrace.flows.services.service_specs import webhook_url
 from millrace.flows.settings import LOOPBACK, Settings, load
 from millrace.flows.triggers.release_worker import ReleaseWorker
 from millrace.flows.triggers.watch import Watch
@@ -168,7 +168,7 @@ def serve(settings: Settings) -> None:
 
 def main() -> None:
     """Serve what the settings in the environment name."""
-    with errors_told():
+    with exit_on_error():
         settings = apply(load())
         set_up_logging()
         serve(settings)

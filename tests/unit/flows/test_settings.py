@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from millrace.flows import environment, run_state, settings
-from millrace.flows.console import plain
+from millrace.flows.console import to_json_value
 from millrace.models.common.errors import InputError
 from millrace.models.common.installation import Endpoint
 
@@ -28,7 +28,7 @@ def _served(home: Path, **addresses: str) -> object:
         run_state.ServiceRecord(name, address, "log") for name, address in addresses.items()
     )
     run_state.write(home / "run", run_state.RunRecord(1, 0.0, services))
-    return run_state.hold_lock(home / "run")
+    return run_state.take_lock(home / "run")
 
 
 def test_everything_is_embedded_by_default(tmp_path: Path) -> None:
@@ -153,8 +153,9 @@ def test_a_triton_that_was_chosen_has_no_token() -> None:
 def test_the_triton_token_is_not_shown() -> None:
     places = environment.apply(settings.load()).places()
     token = places.triton[0].token
-    assert token not in repr(places) + json.dumps(plain(places)) + json.dumps(dict(os.environ))
-    assert plain(places)["triton"][0]["grpc_port"] == 8001
+    shown = to_json_value(places)
+    assert token not in repr(places) + json.dumps(shown) + json.dumps(dict(os.environ))
+    assert shown["triton"][0]["grpc_port"] == 8001
 
 
 def test_the_token_of_a_remote_cluster_is_left_to_the_user() -> None:

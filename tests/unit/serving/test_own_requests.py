@@ -24,7 +24,7 @@ from millrace.serving.origin_check import OwnRequests, Policy, asked_of, own_hos
 PORT = 4200
 OWN = f"127.0.0.1:{PORT}"
 PREFECT = prefect_server.POLICY
-MLFLOW = mlflow_server.policy(PORT)
+MLFLOW = mlflow_server.request_policy(PORT)
 DOOR = Policy(hosts=own_hosts(PORT))
 RECEIVER = replace(DOOR, only_json=True)
 EVERY = {"prefect": PREFECT, "mlflow": MLFLOW, "door": DOOR, "receiver": RECEIVER}
