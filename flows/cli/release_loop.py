@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from millrace.flows.release_model import release_model
-from millrace.flows.triggers.watch import DueReleases
+from millrace.flows.triggers.watch import RequestThrottle
 from millrace.models.common.errors import MillraceError
 from millrace.serving.release.outcome import Outcome
 from millrace.tasks.progress import log
@@ -30,16 +30,16 @@ def watch_releases(
         show: takes what a release changed.
         due: returns what a release would begin with, by model.
     """
-    wishes = DueReleases()
+    throttle = RequestThrottle()
     while True:
         try:
-            wanted = wishes.of(due(), time.monotonic())
+            wanted = throttle.select(due(), time.monotonic())
             outcomes = (
                 release_model(asked_by="millrace release --watch", models=list(wanted))
                 if wanted
                 else ()
             )
-            wishes.released(wanted)
+            throttle.note_release(wanted)
             if any(outcome.changed for outcome in outcomes):
                 show(outcomes)
         except Exception as error:

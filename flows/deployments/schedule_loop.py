@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+from millrace.flows.console import first_line
 from millrace.flows.deployments import schedule_state
 from millrace.flows.deployments.catch_up import HOME, OURS, belongs_elsewhere, home_id, owned
 from millrace.flows.deployments.deployment_specs import DeploymentSpec, Scheduled, specs_of
@@ -19,7 +20,6 @@ from millrace.flows.deployments.schedule_files import Fault, look, to_schedule
 from millrace.flows.deployments.schedule_plan import Held, HeldSchedule, Make, Unschedule, decide
 from millrace.flows.deployments.schedule_state import MOST_KEPT, PutBack, Schedule, Schedules
 from millrace.flows.settings import Settings
-from millrace.flows.triggers.release_worker import one_line
 from millrace.tasks.progress import log
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class ScheduleLoop:
                 await self._carry_out(changes)
                 await self._held(specs)
         except (PrefectException, httpx.HTTPError, OSError, RuntimeError) as error:
-            self._tell(one_line(error))
+            self._tell(first_line(error))
             return LOOK_SECONDS
         self._tell("")
         self._applied = {spec.name: spec for spec in specs}

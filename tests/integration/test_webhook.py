@@ -18,12 +18,12 @@ from millrace.flows.services import service_specs
 from millrace.flows.settings import Settings
 from millrace.flows.triggers.webhook_delivery import (
     ID_HEADER,
-    MOST_BYTES,
+    MAX_BYTES,
     SIGNATURE_HEADER,
     TIMESTAMP_HEADER,
-    signature,
+    compute_signature,
 )
-from millrace.flows.triggers.webhook_release import TAG, deployment
+from millrace.flows.triggers.webhook_release import TAG, find_deployment
 from millrace.serving.triton.names import TRIAL
 
 pytestmark = pytest.mark.timeout(600)
@@ -136,7 +136,7 @@ class Parts:
             "Content-Type": "application/json",
             ID_HEADER: delivery,
             TIMESTAMP_HEADER: stamp,
-            SIGNATURE_HEADER: signature(secret, delivery, stamp, body),
+            SIGNATURE_HEADER: compute_signature(secret, delivery, stamp, body),
         }
         url = f"{self.url}/mlflow"
         return httpx.post(url, content=body, headers=headers, trust_env=False).status_code
@@ -150,7 +150,7 @@ def _register_model(store: MlflowClient) -> None:
 
 def _declare(parts: Parts) -> str:
     """Make the deployment as the deployments' process does, and take its only slot."""
-    spec = deployment(parts.settings)
+    spec = find_deployment(parts.settings)
     assert spec is not None
     flow = parts.prefect("POST", "/flows/", {"name": "release_model"})["id"]
     limit = {"concurrency_limit": 1, "concurrency_options": {"collision_strategy": "CANCEL_NEW"}}
@@ -228,7 +228,7 @@ def test_what_is_not_mlflows_is_refused(parts: Parts, declared: str) -> None:
     known = len(parts.told())
     assert parts.deliver(body, "wrong", now, "guessed") == 401
     assert parts.deliver(body, "old", now - 400, secret) == 400
-    assert parts.deliver(b"x" * (MOST_BYTES + 1), "large", now, secret) == 413
+    assert parts.deliver(b"x" * (MAX_BYTES + 1), "large", now, secret) == 413
     assert httpx.get(f"{parts.url}/mlflow", trust_env=False).status_code == 405
     assert len(parts.told()) == known
     assert parts.deliver(body, "once", now, secret) == 202

@@ -13,7 +13,7 @@ from fastapi import FastAPI
 from starlette.types import Message, Receive, Scope, Send
 
 from millrace.flows.services import mlflow_server, prefect_server
-from millrace.flows.triggers.webhook import Receiver, application
+from millrace.flows.triggers.webhook import Receiver, create_app
 from millrace.models.common.installation import Endpoint
 from millrace.serving.openai_api import request_body
 from millrace.serving.openai_api.app import app_of
@@ -263,7 +263,7 @@ def test_websockets_are_let_in_where_there_are_some() -> None:
 
 
 def receiver() -> FastAPI:
-    return application(Receiver("secret", lambda *_: None), lambda: True, port=PORT)
+    return create_app(Receiver("secret", lambda *_: None), lambda: True, port=PORT)
 
 
 def door(tmp_path: Path) -> FastAPI:
