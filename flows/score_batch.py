@@ -10,7 +10,7 @@ from pathlib import Path
 from prefect import flow
 
 from millrace.flows import environment, settings
-from millrace.flows.deployments.left_flow_runs import noted_flow_run
+from millrace.flows.deployments.left_flow_runs import record_flow_run
 from millrace.flows.run_state import wait_for_start
 from millrace.models.common.errors import InputError, MillraceError
 from millrace.models.common.installation import Installation, has_jobs_api
@@ -73,7 +73,7 @@ def score_batch(
         if len(days) > 1:
             log.warning("%s was not scored: %s", each, error)
 
-    with noted_flow_run(places.run), _ray(places, pipeline.batch.num_actors or 1):
+    with record_flow_run(places.run), _ray(places, pipeline.batch.num_actors or 1):
         return in_turn(days, scored, failed)
 
 

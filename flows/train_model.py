@@ -11,7 +11,7 @@ from prefect import flow
 from millrace.export.candidate import Candidate
 from millrace.export.certificate import Certificate
 from millrace.flows import environment, settings
-from millrace.flows.deployments.left_flow_runs import noted_flow_run
+from millrace.flows.deployments.left_flow_runs import record_flow_run
 from millrace.flows.run_state import wait_for_start
 from millrace.flows.train_language import LanguageOutcome, train_language
 from millrace.models.common.installation import Installation
@@ -91,7 +91,7 @@ def train_model(
         pipeline = pinned_versions(pipeline, registry_of(places))
     snapshot = ingest_dataset(pipeline, places)
     with (
-        noted_flow_run(places.run),
+        record_flow_run(places.run),
         tracked_run(places, pipeline.name, code_version(pipeline.folder)) as run,
         connected(places.ray_address, pipeline.training.num_workers),
         weights_named(places, run),

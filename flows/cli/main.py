@@ -457,7 +457,7 @@ def _end_left_runs() -> None:
 
             left_runs.end_left(chosen.run)
         if any((chosen.run / left_flow_runs.FOLDER).glob("*.json")):
-            left_flow_runs.end_left(chosen.run)
+            left_flow_runs.mark_left_runs(chosen.run)
 
 
 def _main(*, as_json: bool) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from millrace.flows import run_state
 from millrace.flows.deployments import schedule_state
-from millrace.flows.deployments.deployment_specs import plan
+from millrace.flows.deployments.deployment_specs import plan_deployments
 from millrace.flows.deployments.schedule_state import Schedules
 from millrace.flows.environment import child_environment
 from millrace.flows.run_state import RunRecord
@@ -126,7 +126,7 @@ def up(settings: Settings, *, detach: bool = True, report: Report = lambda line:
         WorkError: a port is taken, a service did not become healthy, or, unless detached, the
             supervisor ended by itself; nothing is left running.
     """
-    plan(settings.pipeline_files(), settings.deployments)
+    plan_deployments(settings.pipeline_files(), settings.deployments)
     settings.places().prepared()
     with _sigterm_as_interrupt():
         supervisor = _start_if_down(settings, report)
@@ -155,7 +155,7 @@ def _start(settings: Settings, report: Report) -> Process:
     _end_leftovers(settings, report)
     services = local_services(settings)
     _require_free_ports(services)
-    schedule_state.ask(settings.run, settings.pipeline_patterns())
+    schedule_state.write_patterns(settings.run, settings.pipeline_patterns())
     if settings.triton is None and not settings.guard:
         report(NO_GUARD)
     supervisor = _start_supervisor(settings)
@@ -176,9 +176,9 @@ def _update_schedules(settings: Settings, report: Report) -> None:
     if "pipelines" not in settings.model_fields_set:
         return
     patterns = settings.pipeline_patterns()
-    if schedule_state.asked(settings.run, ()) != patterns:
+    if schedule_state.read_patterns(settings.run, ()) != patterns:
         report("scheduling other pipeline files")
-    schedule_state.ask(settings.run, patterns)
+    schedule_state.write_patterns(settings.run, patterns)
     deadline = time.monotonic() + SCHEDULED_SECONDS
     while not _is_scheduled(settings, patterns):
         if time.monotonic() > deadline:

@@ -23,8 +23,8 @@ from prefect.flow_engine import run_flow
 from prefect.states import Completed, Crashed, Pending
 
 from millrace.flows.console import first_line, log
-from millrace.flows.deployments.catch_up import home_id, owned
-from millrace.flows.deployments.deployment_specs import DeploymentSpec, specs_of
+from millrace.flows.deployments.catch_up import assign_to_home
+from millrace.flows.deployments.deployment_specs import DeploymentSpec, build_specs
 from millrace.flows.release_model import release_model
 from millrace.flows.settings import Settings
 from millrace.models.common.reachable import require_http
@@ -156,8 +156,7 @@ class Releaser:
 
 def find_deployment(settings: Settings) -> DeploymentSpec | None:
     """Return this home's deployment of the release; None if none is declared."""
-    shared = settings.prefect_api_url is not None
-    ours = owned(specs_of((), settings.deployments), home_id(settings), shared=shared)
+    ours = assign_to_home(build_specs((), settings.deployments), settings)
     return next((spec for spec in ours if spec.entrypoint == ENTRYPOINT), None)
 
 

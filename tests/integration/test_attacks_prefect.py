@@ -324,7 +324,7 @@ def test_schedules_follow_the_files_and_the_setting(site: Site) -> None:
     assert "its last valid schedule holds" in site.state().faults[0].reason
     assert [each.cron for each in site.state().schedules] == ["0 3 1 1 *"]
     other.write_text(PIPELINE.replace("digits", "penguins").replace("0 2 1", "0 4 1"))
-    schedule_state.ask(site.settings.run, (str(other),))
+    schedule_state.write_patterns(site.settings.run, (str(other),))
     wait(lambda: site.state().patterns == (str(other),), 60, "the other list is taken")
     assert site.state().faults == ()
     found = site.deployment()

@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from millrace.flows import environment, run_state, settings
-from millrace.flows.deployments.catch_up import home_id, owned, put_right
+from millrace.flows.deployments.catch_up import assign_to_home, catch_up
 from millrace.flows.deployments.deployment_specs import DeploymentSpec
 from millrace.flows.deployments.schedule_loop import ScheduleLoop
 from millrace.flows.services import control, processes, service_specs
@@ -177,9 +177,7 @@ def _running_deployment(client: "SyncPrefectClient", home: Settings) -> tuple[st
         return client.request("POST", path, json=body).json()  # type: ignore[arg-type]
 
     home.home.mkdir(exist_ok=True)
-    (spec,) = owned(
-        [DeploymentSpec("train-x", "x", tags=("millrace",))], home_id(home), shared=True
-    )
+    (spec,) = assign_to_home([DeploymentSpec("train-x", "x", tags=("millrace",))], home)
     flow = post("/flows/", {"name": "shared"})["id"]
     schedules = [{"schedule": {"cron": "0 0 1 1 *"}, "active": True}]
     body = {"name": spec.name, "flow_id": flow, "tags": spec.tags, "schedules": schedules}
@@ -204,9 +202,9 @@ def test_a_home_puts_right_only_what_is_its_own(running: Settings, tmp_path: Pat
     async def pipeline_gone() -> None:
         async with PrefectClient(api, auth_string=login) as client:
             here.places().prepared()
-            loop = ScheduleLoop(here, client, never, lambda spec: spec.name)
-            await loop.look()
-            await put_right(client, here, ())
+            loop = ScheduleLoop(here, client, never, lambda entrypoint: entrypoint)
+            await loop.check()
+            await catch_up(client, here, ())
 
     with SyncPrefectClient(api, auth_string=login) as client:
         made = [_running_deployment(client, home) for home in (here, there)]

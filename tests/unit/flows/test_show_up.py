@@ -1,5 +1,5 @@
 from millrace.flows.cli.show_up import lines_of_status
-from millrace.flows.deployments.schedule_files import Fault
+from millrace.flows.deployments.deployment_specs import ScheduleFault
 from millrace.flows.deployments.schedule_state import PutBack, Schedule, Schedules
 from millrace.flows.services.control import ServiceStatus, Status
 
@@ -23,7 +23,7 @@ def test_up_says_where_to_look_how_to_log_in_and_what_prefect_has() -> None:
 
 def test_status_says_what_is_wrong_with_the_schedules() -> None:
     put_back = PutBack("score-a", "it was missing", "2026-11-22T02:00:00+00:00")
-    schedules = Schedules(1, faults=(Fault("/b.yaml", "gone"),), put_back=(put_back,))
+    schedules = Schedules(1, faults=(ScheduleFault("/b.yaml", "gone"),), put_back=(put_back,))
     said = "\n".join(lines_of_status(Status(True, "/h", schedules=schedules)))
     assert "/b.yaml: gone" in said
     assert "being put back" in said
