@@ -39,18 +39,18 @@ def score_batch(
     catch_up: bool = False,
     version: int | None = None,
 ) -> list[BatchReport]:
-    """Score rows into the partition of a date, and return what was done for each date in order.
+    """Score rows into the partition of a date, and return a report for each date in order.
 
     Args:
         pipeline_file: path of the YAML file.
-        input: the rows; what the pipeline says when None.
-        date: `YYYY-MM-DD`; yesterday in UTC when None, the day that a nightly job closes.
-        catch_up: without a date, first make up for those that were missed, the oldest first, of
-            the last `batch.catch_up` days.
+        input: the rows; None for the pipeline's own.
+        date: `YYYY-MM-DD`; None for yesterday in UTC, the day that a nightly job closes.
+        catch_up: without a date, first score the missed dates of the last `batch.catch_up` days,
+            the oldest first.
         version: to score with, whether it is approved or not; None for the approved one.
     """
     pipeline = load_pipeline(Path(pipeline_file))
-    day = checked_date(date)
+    day = parse_date(date)
     chosen = environment.apply(settings.load())
     places = chosen.places()
     uri = places.tracking_uri
@@ -60,33 +60,33 @@ def score_batch(
         table = places.table("predictions", pipeline.name)
         days = dates_to_do(committed_dates(table), day, pipeline.batch.catch_up)
     name_run(score_name(pipeline.name, days), pipeline.name)
-    score = _score(pipeline, Path(pipeline_file), chosen)
+    score = _choose_step(pipeline, Path(pipeline_file), chosen)
 
-    def scored(each: str) -> BatchReport:
+    def score_day(each: str) -> BatchReport:
         report = score(input, each, version)
         publish_batch(pipeline, report)
         if each != day:
-            log.info("made up for %s: %s", each, told(report))
+            log.info("made up for %s: %s", each, summarize(report))
         return report
 
-    def failed(each: str, error: MillraceError) -> None:
+    def warn(each: str, error: MillraceError) -> None:
         if len(days) > 1:
             log.warning("%s was not scored: %s", each, error)
 
-    with record_flow_run(places.run), _ray(places, pipeline.batch.num_actors or 1):
-        return in_turn(days, scored, failed)
+    with record_flow_run(places.run), _connect_ray(places, pipeline.batch.num_actors or 1):
+        return in_turn(days, score_day, warn)
 
 
-def told(report: BatchReport) -> str:
-    """Return in a line what a job did."""
+def summarize(report: BatchReport) -> str:
+    """Return a job's result in one line."""
     return (
         f"{report.scored:,} of {report.rows:,} rows scored, {report.dead:,} dead letters, "
         f"version {report.table_version} of {report.table}"
     )
 
 
-def _score(pipeline: Pipeline, file: Path, chosen: settings.Settings) -> Score:
-    """Return the step to score by: here, or in a job of a cluster."""
+def _choose_step(pipeline: Pipeline, file: Path, chosen: settings.Settings) -> Score:
+    """Return the step that scores: in this process's Ray, or in a job of a cluster."""
     places = chosen.places()
     if has_jobs_api(places.ray_address):
         variables = environment.cluster_variables(chosen)
@@ -94,15 +94,15 @@ def _score(pipeline: Pipeline, file: Path, chosen: settings.Settings) -> Score:
     return partial(score_rows, pipeline, places)
 
 
-def _ray(places: Installation, actors: int) -> AbstractContextManager[None]:
-    """Connect to Ray, unless a job does it."""
+def _connect_ray(places: Installation, actors: int) -> AbstractContextManager[None]:
+    """Connect to Ray, unless a job on the cluster does."""
     if has_jobs_api(places.ray_address):
         return nullcontext()
     return connected(places.ray_address, actors)
 
 
-def checked_date(date: str | None) -> str:
-    """Return the date of the partition.
+def parse_date(date: str | None) -> str:
+    """Return the date of the partition, yesterday in UTC for None.
 
     Raises:
         InputError: it is not a day of the calendar, written YYYY-MM-DD.

@@ -285,7 +285,11 @@ def test_the_procfile_runs_everything_and_ctrl_c_ends_it(
     with said.open("wb") as output:
         honcho = subprocess.Popen(
             [sys.executable, "-m", "honcho", "start", "-f", str(PROCFILE)],
-            env={**os.environ, **environment.chosen(chosen), "MILLRACE_HOME": str(chosen.home)}
+            env={
+                **os.environ,
+                **environment.chosen_variables(chosen),
+                "MILLRACE_HOME": str(chosen.home),
+            }
             | {"PATH": path},
             stdout=output,
             stderr=subprocess.STDOUT,

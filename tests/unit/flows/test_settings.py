@@ -271,25 +271,27 @@ def test_the_login_of_an_address_is_no_part_of_it(tmp_path: Path) -> None:
     address = "http://ann:s3cr3t%2F@mlflow.local:5000/x"
     found = settings.Settings(home=tmp_path, mlflow_tracking_uri=address)
     assert found.mlflow_uri() == "http://mlflow.local:5000/x"
-    variables = environment.tool_environment(found)
+    variables = environment.tool_variables(found)
     assert variables["MLFLOW_TRACKING_URI"] == "http://mlflow.local:5000/x"
     assert variables["MLFLOW_TRACKING_USERNAME"] == "ann"
     assert variables["MLFLOW_TRACKING_PASSWORD"] == "s3cr3t/"
-    assert environment.chosen(found)["MLFLOW_TRACKING_URI"] == "http://mlflow.local:5000/x"
+    assert (
+        environment.chosen_variables(found)["MLFLOW_TRACKING_URI"] == "http://mlflow.local:5000/x"
+    )
 
 
 def test_the_login_of_our_own_mlflow_is_made_once_and_is_private(tmp_path: Path) -> None:
     found = settings.Settings(home=tmp_path, mlflow_auth=True)
-    first = environment.tool_environment(found)
+    first = environment.tool_variables(found)
     assert first["MLFLOW_TRACKING_USERNAME"] == "admin"
     assert len(first["MLFLOW_TRACKING_PASSWORD"]) >= 32
-    assert environment.tool_environment(found) == first
-    assert environment.chosen(found)["MILLRACE_MLFLOW_AUTH"] == "true"
+    assert environment.tool_variables(found) == first
+    assert environment.chosen_variables(found)["MILLRACE_MLFLOW_AUTH"] == "true"
     for name in ("mlflow_admin.password", "mlflow_auth.ini", "mlflow_flask.key"):
         assert (tmp_path / name).stat().st_mode & 0o777 == 0o600
     other = "http://other:1"
     elsewhere = settings.Settings(home=tmp_path, mlflow_auth=True, mlflow_tracking_uri=other)
-    assert "MLFLOW_TRACKING_PASSWORD" not in environment.tool_environment(elsewhere)
+    assert "MLFLOW_TRACKING_PASSWORD" not in environment.tool_variables(elsewhere)
 
 
 @pytest.mark.parametrize(
