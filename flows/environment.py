@@ -29,7 +29,8 @@ def tool_variables(settings: Settings) -> dict[str, str]:
         derived["MLFLOW_TRACKING_URI"] = settings.mlflow_uri()
     if settings.prefect_api_url is None and prefect_api is not None:
         derived["PREFECT_API_URL"] = prefect_api
-    login = _prefect_login(settings)
+    has_own_server = settings.prefect_api_url is None and settings.run.is_dir()
+    login = logins.load_prefect_login(settings.run) if has_own_server else ""
     digest = {CLIENT_VARIABLE: logins.hash_login(login)} if login else {}
     environment = {
         **derived,
@@ -53,13 +54,6 @@ def tool_variables(settings: Settings) -> dict[str, str]:
     if prefect_api is None:
         environment["PREFECT_SERVER_EPHEMERAL_ENABLED"] = "true"
     return environment
-
-
-def _prefect_login(settings: Settings) -> str:
-    """Return the login of this home's Prefect servers; empty if the user chose a server."""
-    if settings.prefect_api_url is not None or not settings.run.is_dir():
-        return ""
-    return logins.load_prefect_login(settings.run)
 
 
 def _mlflow_login(settings: Settings) -> dict[str, str]:

@@ -15,6 +15,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO
 
+from pydantic import TypeAdapter
+
 from millrace.models.common.errors import SilentError, TransientError
 from millrace.models.common.private_files import replace_private
 
@@ -68,13 +70,14 @@ class RunRecord:
         return next((service for service in self.services if service.name == name), None)
 
 
+_ADAPTER = TypeAdapter(RunRecord)
+
+
 def read(run: Path) -> RunRecord | None:
     """Return the record in the folder `run`, live or stale; None if there is none to read."""
     try:
-        raw = json.loads((run / RECORD).read_text())
-        services = tuple(ServiceRecord(**service) for service in raw.pop("services"))
-        return RunRecord(services=services, **raw)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return _ADAPTER.validate_json((run / RECORD).read_bytes())
+    except (OSError, ValueError):
         return None
 
 

@@ -13,7 +13,7 @@ from millrace.flows import environment, settings
 from millrace.flows.deployments.left_flow_runs import record_flow_run
 from millrace.flows.run_state import wait_for_start
 from millrace.models.common.errors import InputError, MillraceError
-from millrace.models.common.installation import Installation, has_jobs_api
+from millrace.models.common.installation import has_jobs_api
 from millrace.models.common.ray_cluster import connected
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.config.pipeline_file import load_pipeline
@@ -60,7 +60,7 @@ def score_batch(
         table = places.table("predictions", pipeline.name)
         days = dates_to_do(committed_dates(table), day, pipeline.batch.catch_up)
     name_run(score_name(pipeline.name, days), pipeline.name)
-    score = _choose_step(pipeline, Path(pipeline_file), chosen)
+    score, ray = _choose_step(pipeline, Path(pipeline_file), chosen)
 
     def score_day(each: str) -> BatchReport:
         report = score(input, each, version)
@@ -73,7 +73,7 @@ def score_batch(
         if len(days) > 1:
             log.warning("%s was not scored: %s", each, error)
 
-    with record_flow_run(places.run), _connect_ray(places, pipeline.batch.num_actors or 1):
+    with record_flow_run(places.run), ray:
         return in_turn(days, score_day, warn)
 
 
@@ -85,20 +85,19 @@ def summarize(report: BatchReport) -> str:
     )
 
 
-def _choose_step(pipeline: Pipeline, file: Path, chosen: settings.Settings) -> Score:
-    """Return the step that scores: in this process's Ray, or in a job of a cluster."""
+def _choose_step(
+    pipeline: Pipeline, file: Path, chosen: settings.Settings
+) -> tuple[Score, AbstractContextManager[None]]:
+    """Return the step that scores, and the connection to Ray that it needs.
+
+    A job on a cluster connects to Ray itself.
+    """
     places = chosen.places()
     if has_jobs_api(places.ray_address):
         variables = environment.cluster_variables(chosen)
-        return partial(score_elsewhere, pipeline, file, places, variables)
-    return partial(score_rows, pipeline, places)
-
-
-def _connect_ray(places: Installation, actors: int) -> AbstractContextManager[None]:
-    """Connect to Ray, unless a job on the cluster does."""
-    if has_jobs_api(places.ray_address):
-        return nullcontext()
-    return connected(places.ray_address, actors)
+        return partial(score_elsewhere, pipeline, file, places, variables), nullcontext()
+    ray = connected(places.ray_address, pipeline.batch.num_actors or 1)
+    return partial(score_rows, pipeline, places), ray
 
 
 def parse_date(date: str | None) -> str:

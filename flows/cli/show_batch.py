@@ -17,11 +17,12 @@ DIGEST, FIRST_DIGITS = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{28,}\b"), r"\1…"
 
 def show_batch(report: "BatchReport") -> None:
     """Print the report of a batch job."""
+    approval = f"{'yes' if report.approved else 'no'}: {report.approval}"
     rows: list[Row] = [
         ("table", f"{report.table} version {report.table_version}"),
         ("date", report.date),
         ("model", f"{report.model} version {report.model_version}"),
-        *([("approved", _describe_approval(report))] if report.approved is not None else []),
+        *([("approved", approval)] if report.approved is not None else []),
         *([("input", _shorten(report.input))] if report.input else []),
         ("rows", f"{report.rows:,}"),
         ("scored", f"{report.scored:,}"),
@@ -31,10 +32,6 @@ def show_batch(report: "BatchReport") -> None:
         *_speed_rows(report),
     ]
     print_table("batch", ("what", "value"), rows)
-
-
-def _describe_approval(report: "BatchReport") -> str:
-    return f"{'yes' if report.approved else 'no'}: {report.approval}"
 
 
 def _speed_rows(report: "BatchReport") -> list[Row]:

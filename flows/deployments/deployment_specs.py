@@ -218,13 +218,12 @@ def select_pipelines(
     faults: list[ScheduleFault] = []
     for each in files:
         pipeline = each.pipeline
-        if pipeline is None and not each.reason:
-            faults.append(ScheduleFault(each.file, "there is no such file; it is not scheduled"))
-            continue
-        if pipeline is None:
+        if pipeline is None and each.reason:
             pipeline = last_valid.get(each.file)
             held = "it has no schedule" if pipeline is None else "its last valid schedule holds"
             faults.append(ScheduleFault(each.file, f"{each.reason}; {held}"))
+        elif pipeline is None:
+            faults.append(ScheduleFault(each.file, "there is no such file; it is not scheduled"))
         if pipeline is None:
             continue
         first = pipelines.setdefault(pipeline.name, pipeline)

@@ -129,7 +129,7 @@ class ScheduleLoop:
                 pid=os.getpid(),
                 patterns=patterns,
                 settled=not plan_changes(specs, existing),
-                schedules=tuple(_to_schedule(spec, spec.name in self._paused) for spec in specs),
+                schedules=tuple(map(self._to_schedule, specs)),
                 faults=faults,
                 put_back=self._put_back,
                 kept=schedule_state.dump_pipelines(self._last_valid),
@@ -210,15 +210,14 @@ class ScheduleLoop:
         now = datetime.now(UTC).isoformat(timespec="seconds")
         self._put_back = (*self._put_back, PutBack(name, change.reason, now))[-MAX_PUT_BACK:]
 
+    def _to_schedule(self, spec: DeploymentSpec) -> Schedule:
+        file = str(spec.parameters.get("pipeline_file", ""))
+        return Schedule(spec.name, file, spec.cron, spec.timezone, spec.name in self._paused)
+
     def _publish(self, state: Schedules) -> None:
         if state != self.state:
             schedule_state.write(self._settings.run, state)
             self.state = state
-
-
-def _to_schedule(spec: DeploymentSpec, is_paused: bool) -> Schedule:
-    file = str(spec.parameters.get("pipeline_file", ""))
-    return Schedule(spec.name, file, spec.cron, spec.timezone, is_paused)
 
 
 def _to_existing(found: "DeploymentResponse") -> ExistingDeployment:

@@ -11,6 +11,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from millrace.flows.deployments.deployment_specs import ScheduledPipeline, ScheduleFault
 from millrace.models.common.private_files import replace_private
 from millrace.models.config.batch_spec import ScheduleSpec
@@ -89,6 +91,9 @@ class Schedules:
         return {name: getattr(self, name) for name in names}
 
 
+_ADAPTER = TypeAdapter(Schedules)
+
+
 def dump_pipelines(pipelines: Mapping[str, ScheduledPipeline]) -> dict[str, dict[str, Any]]:
     """Return pipelines in the form of `Schedules.kept`."""
     return {
@@ -118,15 +123,6 @@ def write(run: Path, state: Schedules) -> None:
 def read(run: Path) -> Schedules | None:
     """Return the state that was written last; None if there is none to read."""
     try:
-        raw = json.loads((run / STATE_FILE).read_text())
-        return Schedules(
-            pid=raw["pid"],
-            patterns=tuple(raw["patterns"]),
-            settled=raw["settled"],
-            schedules=tuple(Schedule(**each) for each in raw["schedules"]),
-            faults=tuple(ScheduleFault(**each) for each in raw["faults"]),
-            put_back=tuple(PutBack(**each) for each in raw["put_back"]),
-            kept=raw["kept"],
-        )
-    except (OSError, ValueError, TypeError, KeyError):
+        return _ADAPTER.validate_json((run / STATE_FILE).read_bytes())
+    except (OSError, ValueError):
         return None

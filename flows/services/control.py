@@ -14,7 +14,6 @@ from millrace.flows.deployments import schedule_state
 from millrace.flows.deployments.deployment_specs import plan_deployments
 from millrace.flows.deployments.schedule_state import Schedules
 from millrace.flows.environment import child_environment
-from millrace.flows.run_state import RunRecord
 from millrace.flows.services import processes
 from millrace.flows.services.health import is_service_healthy
 from millrace.flows.services.logins import prefect_login_file
@@ -236,7 +235,9 @@ def down(settings: Settings, *, report: Report = lambda line: None) -> DownResul
     record = run_state.read_live(settings.run)
     if record is not None:
         report(f"stopping {', '.join(service.name for service in record.services)}")
-        _stop_supervisor(settings, record)
+        supervisor = processes.find_process(record.pid)
+        if supervisor is not None:
+            processes.end_processes([supervisor], STOP_SECONDS)
     ended = _end_leftovers(settings, report)
     return DownResult(was_running=record is not None, ended=ended)
 
@@ -350,17 +351,6 @@ def _read_tail(log: Path) -> str:
         return "\n".join(log.read_text(errors="replace").splitlines()[-TAIL_LINES:])
     except OSError:
         return "(no log)"
-
-
-def _stop_supervisor(settings: Settings, record: RunRecord) -> None:
-    supervisor = processes.find_process(record.pid)
-    if supervisor is not None:
-        supervisor.terminate()
-    deadline = time.monotonic() + STOP_SECONDS
-    while run_state.is_supervisor_alive(settings.run) and time.monotonic() < deadline:
-        time.sleep(POLL_SECONDS)
-    if supervisor is not None:
-        processes.end_processes([supervisor], 1.0)
 
 
 def _end_leftovers(settings: Settings, report: Report) -> tuple[str, ...]:

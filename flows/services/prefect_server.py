@@ -10,7 +10,6 @@ the command's exit handlers, which SIGTERM and SIGKILL skip, so the server itsel
 command. Where even that fails, as with a server that was frozen, the next command ends it.
 """
 
-import argparse
 import os
 import signal
 import subprocess
@@ -23,6 +22,7 @@ import psutil
 from starlette.types import ASGIApp
 
 from millrace.flows.services import processes
+from millrace.flows.settings import LOOPBACK, load
 from millrace.serving.origin_check import OwnRequests, Policy
 
 COMMAND_VARIABLE = "MILLRACE_COMMAND"
@@ -105,11 +105,6 @@ def _exit_with_parent(command: int) -> None:
 
 def main() -> None:
     """Serve until SIGTERM."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--host", required=True)
-    parser.add_argument("--port", required=True, type=int)
-    options = parser.parse_args()
-
     import uvicorn
     from prefect.server.api.server import create_app
     from prefect.settings import get_current_settings
@@ -117,8 +112,8 @@ def main() -> None:
     server = get_current_settings().server
     uvicorn.run(
         OwnRequests(create_app(final=True), POLICY),
-        host=options.host,
-        port=options.port,
+        host=LOOPBACK,
+        port=load().prefect_port,
         timeout_keep_alive=server.api.keepalive_timeout,
         ws_ping_interval=server.api.websocket_ping_interval,
         ws_ping_timeout=server.api.websocket_ping_timeout,

@@ -4,9 +4,7 @@
 Procfile or a unit file.
 """
 
-import base64
 import os
-import secrets
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -114,7 +112,6 @@ def prefect_service(settings: Settings) -> Service:
         settings,
         "prefect",
         "millrace.flows.services.prefect_server",
-        *("--host", LOOPBACK, "--port", str(port)),
         health_path="/api/health",
         environment={
             "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": f"http://{LOOPBACK}:{port},http://localhost:{port}",
@@ -237,11 +234,9 @@ def load_webhook_key(settings: Settings) -> str:
 
     It must outlive the server: what is encrypted with a lost key is lost.
     """
+    from cryptography.fernet import Fernet
 
-    def create_fernet_key() -> str:
-        return base64.urlsafe_b64encode(secrets.token_bytes(32)).decode()
-
-    return kept_secret(settings.home / "webhook.key", create_fernet_key)
+    return kept_secret(settings.home / "webhook.key", lambda: Fernet.generate_key().decode())
 
 
 def _python_server(

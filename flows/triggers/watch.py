@@ -61,20 +61,17 @@ class RequestThrottle:
             due: what is due, by model.
             now: seconds, monotonic.
         """
-        requests: dict[str, Request] = {}
-        selected: dict[str, str] = {}
+        before, self._requests = self._requests, {}
         for model, reason in due.items():
-            before = self._requests.get(model)
-            if before is None or before.reason != reason:
-                requests[model] = Request(reason, now)
-            elif before.is_repeat_due(now):
-                requests[model] = Request(reason, now, before.attempts + 1)
+            last = before.get(model)
+            if last is None or last.reason != reason:
+                self._requests[model] = Request(reason, now)
+            elif last.is_repeat_due(now):
+                self._requests[model] = Request(reason, now, last.attempts + 1)
             else:
-                requests[model] = before
-                continue
-            selected[model] = reason
-        self._requests = requests
-        return selected
+                self._requests[model] = last
+        new = {model for model, each in self._requests.items() if each is not before.get(model)}
+        return {model: reason for model, reason in due.items() if model in new}
 
     def note_release(self, models: Collection[str] | None) -> None:
         """Note that a release of models, or of all, succeeded."""

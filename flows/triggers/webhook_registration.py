@@ -29,10 +29,8 @@ AWAY_SECONDS = 1.0
 
 def mlflow_address(settings: Settings) -> str:
     """Return the server that sends the webhooks: the one that was chosen, or that of `up`."""
-    chosen = settings.mlflow_tracking_uri or ""
-    if chosen.startswith(("http://", "https://")):
-        return chosen
-    return f"http://{LOOPBACK}:{settings.mlflow_port}"
+    own = f"http://{LOOPBACK}:{settings.mlflow_port}"
+    return own if settings.is_mlflow_local else str(settings.mlflow_tracking_uri)
 
 
 @dataclass(frozen=True)
