@@ -153,24 +153,21 @@ def child_environment(settings: Settings) -> dict[str, str]:
 
 def chosen_variables(settings: Settings) -> dict[str, str]:
     """Return the variables with which `load()` returns these settings in another process."""
-    values: dict[str, str | None] = {
-        "MLFLOW_TRACKING_URI": split_login(settings.mlflow_tracking_uri)[0],
-        "PREFECT_API_URL": settings.prefect_api_url,
-        "MILLRACE_TABLES": settings.tables,
-        "MILLRACE_DEPLOYMENTS": str(settings.deployments),
-        "MILLRACE_PIPELINES": ",".join(settings.pipeline_patterns()),
-        "MILLRACE_TRUSTED_SIGNERS": ",".join(settings.trusted_signers) or None,
-        "MILLRACE_MLFLOW_AUTH": "true" if settings.mlflow_auth else None,
-        "MILLRACE_GUARD": "on" if settings.guard else "off",
-        "RAY_ADDRESS": None if settings.ray_address == EMBEDDED else settings.ray_address,
-        **{variable(name): str(getattr(settings, name)) for name in PORTS},
-    }
-    if settings.triton is not None:
-        values["MILLRACE_TRITON"] = ",".join(
-            f"{each.host}:{each.http_port}:{each.grpc_port}:{each.metrics_port}"
-            for each in settings.triton
-        )
-    return {name: value for name, value in values.items() if value is not None}
+    return _drop_unset(
+        {
+            "MLFLOW_TRACKING_URI": split_login(settings.mlflow_tracking_uri)[0],
+            "PREFECT_API_URL": settings.prefect_api_url,
+            "MILLRACE_TABLES": settings.tables,
+            "MILLRACE_DEPLOYMENTS": str(settings.deployments),
+            "MILLRACE_PIPELINES": ",".join(settings.pipeline_patterns()),
+            "MILLRACE_TRUSTED_SIGNERS": ",".join(settings.trusted_signers) or None,
+            "MILLRACE_MLFLOW_AUTH": "true" if settings.mlflow_auth else None,
+            "MILLRACE_GUARD": "on" if settings.guard else "off",
+            "RAY_ADDRESS": None if settings.ray_address == EMBEDDED else settings.ray_address,
+            "MILLRACE_TRITON": _format_endpoints(settings),
+            **{variable(name): str(getattr(settings, name)) for name in PORTS},
+        }
+    )
 
 
 def cluster_variables(settings: Settings) -> dict[str, str]:
@@ -181,20 +178,33 @@ def cluster_variables(settings: Settings) -> dict[str, str]:
     """
     places = settings.places()
     addresses = {"MLFLOW_TRACKING_URI": places.tracking_uri, "MILLRACE_TABLES": places.tables_uri}
-    chosen = chosen_variables(settings)
+    is_here = is_this_machine(settings.ray_address)
     keys = SigningKeys(settings.home, settings.trusted_signers)
-    variables = {
-        **{name: value for name, value in chosen.items() if name.startswith("MILLRACE_TRITON")},
-        **{name: value for name, value in addresses.items() if not has_user_part(value)},
-        "MILLRACE_TRUSTED_SIGNERS": ",".join(sorted(keys.trusted())),
-    }
-    if is_this_machine(settings.ray_address):
-        variables["MILLRACE_HOME"] = str(settings.home)
-        if settings.mlflow_auth:
-            variables["MILLRACE_MLFLOW_AUTH"] = "true"
-    if settings.vllm_python is not None:
-        variables["MILLRACE_VLLM_PYTHON"] = str(settings.vllm_python)
-    return variables
+    return _drop_unset(
+        {
+            **{name: value for name, value in addresses.items() if not has_user_part(value)},
+            "MILLRACE_TRITON": _format_endpoints(settings),
+            **{variable(name): str(getattr(settings, name)) for name in PORTS if "triton" in name},
+            "MILLRACE_TRUSTED_SIGNERS": ",".join(sorted(keys.trusted())),
+            "MILLRACE_HOME": str(settings.home) if is_here else None,
+            "MILLRACE_MLFLOW_AUTH": "true" if is_here and settings.mlflow_auth else None,
+            "MILLRACE_VLLM_PYTHON": settings.vllm_python and str(settings.vllm_python),
+        }
+    )
+
+
+def _format_endpoints(settings: Settings) -> str | None:
+    """Return the value of MILLRACE_TRITON; None if it is not set."""
+    if settings.triton is None:
+        return None
+    return ",".join(
+        f"{each.host}:{each.http_port}:{each.grpc_port}:{each.metrics_port}"
+        for each in settings.triton
+    )
+
+
+def _drop_unset(variables: dict[str, str | None]) -> dict[str, str]:
+    return {name: value for name, value in variables.items() if value is not None}
 
 
 def _proxy_exceptions(environment: dict[str, str]) -> dict[str, str]:

@@ -101,15 +101,17 @@ def release(
 ) -> None:
     """Make what Triton serves equal to the registry's champions."""
     _prepare(is_flow=True)
-    from millrace.flows.cli import release_loop, show
+    from millrace.flows.cli import show
     from millrace.flows.release_model import release_model
 
     print_outcomes = console.print_json if as_json else show.show_release
     if watch:
+        from millrace.flows.triggers.watch import watch_releases
         from millrace.tasks.release import ReleaseCheck
 
         find_due = ReleaseCheck(settings.load().places).due
-        release_loop.watch_releases(interval, print_outcomes, find_due)
+        release_due = partial(release_model, asked_by="millrace release --watch")
+        watch_releases(interval, print_outcomes, find_due, release_due)
         return
     with console.reserve_stdout():
         outcomes = release_model(asked_by="millrace release", again=True)

@@ -20,7 +20,7 @@ from millrace.models.common.private_files import kept_secret
 if TYPE_CHECKING:
     from prefect.client.orchestration import PrefectClient
     from prefect.client.schemas.filters import DeploymentFilter, FlowRunFilter
-    from prefect.client.schemas.objects import FlowRun
+    from prefect.client.schemas.objects import FlowRun, StateType
 
 TAG = "millrace"
 HOME_TAG = "home:"
@@ -148,9 +148,8 @@ def _filter_deployments(*names: str, tags: tuple[str, ...] = ()) -> "DeploymentF
     )
 
 
-def _filter_states(*types: str) -> "FlowRunFilter":
+def _filter_states(*types: "StateType") -> "FlowRunFilter":
     from prefect.client.schemas import filters
-    from prefect.client.schemas.objects import StateType
 
-    wanted = filters.FlowRunFilterStateType(any_=[StateType(each) for each in types])
+    wanted = filters.FlowRunFilterStateType(any_=list(types))
     return filters.FlowRunFilter(state=filters.FlowRunFilterState(type=wanted))

@@ -4,6 +4,8 @@ A webhook announces a changed alias, but MLflow sends it only once, and a proces
 nothing at all: a Triton that restarted with no models, a backend whose process was killed. Nor is
 there an event for the end of a rollout's step, or of the minute that a model is served without its
 alias. The watch finds all of these, and requests nothing when nothing is due.
+
+`Watch` is a thread of the webhook's receiver; `watch_releases` is `millrace release --watch`.
 """
 
 import threading
@@ -11,7 +13,9 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
-from millrace.flows.console import WarnOnce, first_line
+from millrace.flows.console import WarnOnce, first_line, log
+from millrace.models.common.errors import MillraceError
+from millrace.serving.release.outcome import Outcome
 
 CHECK_SECONDS = 5.0
 LATE_SECONDS = 60.0
@@ -161,3 +165,49 @@ class Watch(PollingThread):
         pause = max(self._check_seconds, (time.thread_time() - began) / MAX_CORE_SHARE)
         self._next_at = self._clock() + pause
         return pause
+
+
+def watch_releases(
+    interval: float,
+    print_outcomes: Callable[[tuple[Outcome, ...]], None],
+    find_due: Callable[[], Mapping[str, str]],
+    release: Callable[..., tuple[Outcome, ...]],
+) -> None:
+    """Check every `interval` seconds until Ctrl-C, and release when something is due.
+
+    A failure of a server is logged, and the release retried after a minute or more. A fault of
+    ours, which would only recur, ends the loop.
+
+    Args:
+        interval: seconds between two checks.
+        print_outcomes: called with the outcomes of a release that changed something.
+        find_due: returns what is due, by model.
+        release: releases the models of its argument `models`.
+    """
+    throttle = RequestThrottle()
+    while True:
+        try:
+            models = throttle.select(find_due(), time.monotonic())
+            if models:
+                outcomes = release(models=list(models))
+                throttle.note_release(models)
+                if any(outcome.changed for outcome in outcomes):
+                    print_outcomes(outcomes)
+        except Exception as error:
+            if not _is_server_failure(error):
+                raise
+            log.error("the release failed and will be retried: %s", error)
+        time.sleep(interval)
+
+
+def _is_server_failure(error: BaseException | None) -> bool:
+    """Return whether an error, or one that it was raised from, is a failure of a server.
+
+    Those are Millrace's own errors, and what the clients of MLflow and Prefect raise while their
+    server restarts; Prefect's client wraps some in a plain RuntimeError.
+    """
+    import httpx
+    from mlflow.exceptions import MlflowException
+
+    known = (MillraceError, MlflowException, httpx.HTTPError, OSError)
+    return error is not None and (isinstance(error, known) or _is_server_failure(error.__cause__))

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from uuid import UUID
 
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas import filters
@@ -32,9 +32,6 @@ from millrace.serving.release.actions import Action, in_words
 from millrace.serving.release.outcome import checked
 from millrace.tasks.release import ReleaseCheck, reconcile_triton
 from millrace.tasks.run_names import release_name
-
-if TYPE_CHECKING:
-    from uuid import UUID
 
 ENTRYPOINT = "millrace.flows.release_model.release_model"
 TAG = "webhook"
@@ -55,7 +52,7 @@ class FailedRun:
     """
 
     at: float
-    run: "UUID"
+    run: UUID
 
 
 class Releaser:
@@ -160,7 +157,7 @@ def find_deployment(settings: Settings) -> DeploymentSpec | None:
     return next((spec for spec in ours if spec.entrypoint == ENTRYPOINT), None)
 
 
-def _mark_lost_runs(client: SyncPrefectClient, deployment_id: "UUID") -> None:
+def _mark_lost_runs(client: SyncPrefectClient, deployment_id: UUID) -> None:
     """Mark as crashed the runs of a receiver that died: this one has started none yet."""
     active = filters.FlowRunFilterStateType(any_=[StateType.PENDING, StateType.RUNNING])
     lost = filters.FlowRunFilter(
