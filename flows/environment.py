@@ -188,7 +188,7 @@ def cluster_variables(settings: Settings) -> dict[str, str]:
             "MILLRACE_TRUSTED_SIGNERS": ",".join(sorted(keys.trusted())),
             "MILLRACE_HOME": str(settings.home) if is_here else None,
             "MILLRACE_MLFLOW_AUTH": "true" if is_here and settings.mlflow_auth else None,
-            "MILLRACE_VLLM_PYTHON": settings.vllm_python and str(settings.vllm_python),
+            "MILLRACE_VLLM_PYTHON": str(settings.vllm_python) if settings.vllm_python else None,
         }
     )
 
