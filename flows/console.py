@@ -1,11 +1,11 @@
-"""What the user sees: tables and JSON on stdout; progress, warnings and errors on stderr."""
+"""Output for the user: tables and JSON on stdout; progress, warnings and errors on stderr."""
 
 import json
 import logging
 import os
 import sys
-from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager, redirect_stdout
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, redirect_stdout
 from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any
@@ -18,11 +18,35 @@ from rich.text import Text
 from millrace.models.common.errors import MillraceError
 from millrace.models.common.printable import guard_logging, redacted, safe
 
+log = logging.getLogger("millrace")
+
+
+class WarnOnce:
+    """Logs a warning when its reason changes, not each time that the reason is reported again.
+
+    Args:
+        message: the warning, with a `%s` for the reason.
+    """
+
+    def __init__(self, message: str) -> None:
+        self._message, self._last = message, ""
+
+    def report(self, reason: str) -> None:
+        """Warn of a new reason; an empty one means that all is well again."""
+        if reason and reason != self._last:
+            log.warning(self._message, reason)
+        self._last = reason
+
+
+def first_line(error: BaseException) -> str:
+    """Return the type of an error and the first line of its message, for a log."""
+    line = next(iter(str(error).splitlines()), "")
+    return f"{type(error).__name__}: {line}"[:300]
+
 
 def set_up_logging() -> None:
     """Send the lines of the logger `millrace` to stderr: short on a terminal, dated in a log."""
     guard_logging()
-    log = logging.getLogger("millrace")
     log.setLevel(logging.INFO)
     log.propagate = False
     if log.handlers:
@@ -38,28 +62,28 @@ def set_up_logging() -> None:
     log.addHandler(handler)
 
 
-def native_stderr_to(log: Path) -> None:
-    """Send what native code and child processes write to file descriptor 2 to a log.
+def redirect_native_stderr(file: Path) -> None:
+    """Write the output of native code and child processes to file descriptor 2 to a log file.
 
-    Python's `sys.stderr` goes on to where it went. Ray's C++ core writes warnings of its own there
-    that say nothing to a user.
+    Python's `sys.stderr` keeps its destination. Ray's C++ core writes warnings to file descriptor 2
+    that mean nothing to a user.
     """
     sys.stderr.flush()
     sys.stderr = os.fdopen(os.dup(2), "w", buffering=1)
-    with log.open("ab") as output:
-        log.chmod(0o600)
+    with file.open("ab") as output:
+        file.chmod(0o600)
         os.dup2(output.fileno(), 2)
 
 
-def stdout_for_results() -> AbstractContextManager[object]:
-    """Send what libraries print to stderr while the block runs; stdout is for outcomes alone."""
+def reserve_stdout() -> AbstractContextManager[object]:
+    """Send what libraries print to stderr while the block runs: stdout is for results alone."""
     return redirect_stdout(sys.stderr)
 
 
 def print_table(
     title: str, head: Sequence[str], rows: Iterable[Sequence[object]], *, numbers: int = 0
 ) -> None:
-    """Print a table; columns from `numbers` on are aligned to the right if it is not 0."""
+    """Print a table; columns from index `numbers` on are right-aligned if it is not 0."""
     heading = Text(safe(title), style="bold")
     table = Table(title=heading, title_justify="left", header_style="bold")
     for position, name in enumerate(head):
@@ -71,34 +95,34 @@ def print_table(
 
 
 def print_hint(text: str, label: str = "next") -> None:
-    """Print the next step, or another line of that kind, on stderr."""
+    """Print the next step, or another labelled line, on stderr."""
     Console(stderr=True, highlight=False).print(Text(safe(f"{label}: {text}"), style="dim"))
 
 
 def print_piece(text: str) -> None:
-    """Print a piece of a text that is not over yet."""
+    """Print a piece of a text without ending the line."""
     sys.stdout.write(text)
     sys.stdout.flush()
 
 
 def print_json(value: object) -> None:
     """Print a value as JSON."""
-    sys.stdout.write(json.dumps(plain(value), indent=2, default=str) + "\n")
+    sys.stdout.write(json.dumps(to_json_value(value), indent=2, default=str) + "\n")
 
 
-def plain(value: Any) -> Any:
-    """Return dataclasses, errors, paths and tuples as what JSON knows."""
+def to_json_value(value: Any) -> Any:
+    """Convert dataclasses, errors, paths and tuples to the types of JSON, without passwords."""
     if isinstance(value, MillraceError):
         return value.as_dict()
     if hasattr(value, "as_json"):
-        return plain(value.as_json())
+        return to_json_value(value.as_json())
     if is_dataclass(value) and not isinstance(value, type):
-        shallow = {name: getattr(value, name) for name in value.__dataclass_fields__}
-        return {name: plain(each) for name, each in shallow.items()}
+        names = value.__dataclass_fields__
+        return {name: to_json_value(getattr(value, name)) for name in names}
     if isinstance(value, dict):
-        return {str(name): plain(each) for name, each in value.items()}
+        return {str(name): to_json_value(each) for name, each in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(each) for each in value]
+        return [to_json_value(each) for each in value]
     if isinstance(value, str | Path):
         return redacted(str(value))
     return value
@@ -114,3 +138,13 @@ def print_error(error: MillraceError, *, as_json: bool) -> None:
     console.print(Text("error: ", style="bold red") + Text(first))
     for line in rest:
         console.print(Text(line))
+
+
+@contextmanager
+def exit_on_error() -> Iterator[None]:
+    """End this process with an error message, not a stack trace, at an error for the user."""
+    try:
+        yield
+    except MillraceError as error:
+        print_error(error, as_json=False)
+        sys.exit(error.exit_code)

@@ -1,7 +1,6 @@
-"""The environment of a process that works for one installation: the tools' own variables.
+"""The environment variables that configure Prefect, MLflow and Ray for one installation.
 
-`apply()` hands the settings on to Prefect, MLflow and Ray and must be called before any of them is
-imported. Importing this module imports none of them.
+`apply()` must be called before any of them is imported. Importing this module imports none of them.
 """
 
 import json
@@ -9,27 +8,20 @@ import os
 from collections.abc import Iterator
 
 from millrace.flows.services import logins
-from millrace.flows.services.logins import login_of
-from millrace.flows.settings import (
-    LOOPBACK,
-    PORTS,
-    Settings,
-    ray_token,
-    variable,
-    without_login,
-)
+from millrace.flows.services.logins import CLIENT_VARIABLE, SERVER_VARIABLE
+from millrace.flows.settings import LOOPBACK, PORTS, Settings, load_token, split_login, variable
 from millrace.models.common.installation import EMBEDDED, is_this_machine
 from millrace.models.common.printable import guard_logging, has_user_part
 from millrace.models.registry.signing import SigningKeys
 
-_ADDRESSES = ("MLFLOW_TRACKING_URI", "PREFECT_API_URL")
-_REPLACED = (*_ADDRESSES, logins.CLIENT, logins.SERVER)
+REPLACED = ("MLFLOW_TRACKING_URI", "PREFECT_API_URL", CLIENT_VARIABLE, SERVER_VARIABLE)
+"""Variables that no process inherits unchanged."""
 
 
-def tool_environment(settings: Settings) -> dict[str, str]:
-    """Return the variables that tell Prefect, MLflow and Ray where they are.
+def tool_variables(settings: Settings) -> dict[str, str]:
+    """Return the variables with the addresses, folders and logins of Prefect, MLflow and Ray.
 
-    They are facts of this installation and replace what is set; `preferences` does not.
+    They are facts of this installation and replace existing values; `preferences` does not.
     """
     prefect_api = settings.prefect_api()
     derived: dict[str, str] = {}
@@ -37,23 +29,24 @@ def tool_environment(settings: Settings) -> dict[str, str]:
         derived["MLFLOW_TRACKING_URI"] = settings.mlflow_uri()
     if settings.prefect_api_url is None and prefect_api is not None:
         derived["PREFECT_API_URL"] = prefect_api
-    login = _prefect_login(settings)
-    told = derived | ({logins.CLIENT: logins.digest(login)} if login else {})
+    has_own_server = settings.prefect_api_url is None and settings.run.is_dir()
+    login = logins.load_prefect_login(settings.run) if has_own_server else ""
+    digest = {CLIENT_VARIABLE: logins.hash_login(login)} if login else {}
     environment = {
         **derived,
-        **dict.fromkeys((logins.CLIENT, logins.SERVER) if login else (), login),
+        **dict.fromkeys((CLIENT_VARIABLE, SERVER_VARIABLE) if login else (), login),
         "MILLRACE_HOME": str(settings.home),
-        "MILLRACE_DERIVED": json.dumps(told),
-        # Where a store that is opened in-process puts the artifacts of new experiments; without
-        # it they land in ./mlruns. The server gets the same folder as --default-artifact-root.
+        "MILLRACE_DERIVED": json.dumps(derived | digest),
+        # A store that is opened in-process puts the artifacts of new experiments here; without it
+        # they land in ./mlruns. The server gets the same folder as --default-artifact-root.
         "_MLFLOW_SERVER_ARTIFACT_ROOT": str(settings.home / "artifacts"),
         **_mlflow_login(settings),
     }
     if settings.ray_address == EMBEDDED:
         environment["RAY_AUTH_MODE"] = "token"
-        # Nobody preempts a node of this machine; the watcher would be one more process to start.
+        # Nobody preempts this machine; the watcher would be one more process to start.
         environment["RAY_TRAIN_ENABLE_PREEMPTION_WATCHER"] = "0"
-        # Off, despite its name on Linux too: an embedded Ray listens on loopback, not everywhere.
+        # Despite its name it matters on Linux too: off, an embedded Ray listens on loopback only.
         environment["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
         environment["RAY_AUTH_TOKEN_PATH"] = str(settings.run / "ray.token")
     if settings.prefect_api_url is None:
@@ -63,82 +56,77 @@ def tool_environment(settings: Settings) -> dict[str, str]:
     return environment
 
 
-def _prefect_login(settings: Settings) -> str:
-    """Return the login of this home's Prefect servers; empty where the user chose a server."""
-    if settings.prefect_api_url is not None or not settings.run.is_dir():
-        return ""
-    return logins.prefect_login(settings.run)
-
-
 def _mlflow_login(settings: Settings) -> dict[str, str]:
-    """Return the variables by which MLflow's clients log in, where a login is asked for."""
-    variables: dict[str, str] = {}
-    uri, given = without_login(settings.mlflow_tracking_uri)
-    if given is not None:  # an address is printed, logged and kept; a login is not
-        names = ("MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD")
-        variables = {"MLFLOW_TRACKING_URI": str(uri), **dict(zip(names, given, strict=True))}
-    own = login_of(settings)
-    return variables | (own.client_variables if own is not None else {})
+    """Return the variables with the login of MLflow's clients, if the server requires one."""
+    own = logins.load_mlflow_login(settings)
+    if own is not None:
+        return dict(own.client_variables)
+    uri, login = split_login(settings.mlflow_tracking_uri)
+    if login is None:
+        return {}
+    # Addresses are printed, logged and stored, so a login does not stay in one.
+    names = ("MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD")
+    return {"MLFLOW_TRACKING_URI": str(uri), **dict(zip(names, login, strict=True))}
 
 
 def preferences() -> dict[str, str]:
-    """Return what Millrace prefers of its tools; a variable that is set already wins."""
+    """Return the defaults that Millrace prefers; a variable that is already set wins."""
     return {
         "DO_NOT_TRACK": "true",
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
         "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
-        # The console stays quiet: a failure is told once, by us, without a stack trace. The log
-        # lines of a run, its traces among them, are kept with the run.
+        # The console stays quiet: Millrace reports a failure once, without a stack trace. The log
+        # of a run, with its stack traces, is stored with the run.
         "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
         "PREFECT_LOGGING_EXTRA_LOGGERS": "millrace",
         "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
         "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",
         "MLFLOW_DISABLE_TELEMETRY": "true",
-        # Its links open the UI for work on language-model applications; ours do not.
+        # Its links open the UI in the mode for language-model applications; ours do not.
         "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
         "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
         "MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING": "true",
         "MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL": "5",
         "MLFLOW_SYSTEM_METRICS_SAMPLES_BEFORE_LOGGING": "1",
-        # Its own are 120 s and 7, with pauses up to 2 minutes: a quarter of an hour for one call
-        # of a server that is silent. So many seconds store the largest file that is uploaded, and
-        # so many pauses, of half a minute, outlast a restart.
+        # The defaults, 120 s and 7 retries with pauses up to 2 minutes, make a quarter of an hour
+        # for one call of a silent server. 45 s are enough to store the largest upload, and the
+        # pauses of 4 retries, half a minute, outlast a restart.
         "MLFLOW_HTTP_REQUEST_TIMEOUT": "45",
         "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "4",
         "RAY_USAGE_STATS_ENABLED": "0",
-        # A cluster has a token, and its user RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH.
+        # A cluster has a token; its user sets RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH.
         "RAY_AUTH_MODE": "token",
-        # gRPC's own handlers of fork can hang the child that Ray forks while a client is open.
+        # gRPC's fork handlers can hang the child that Ray forks while a client is open.
         "GRPC_ENABLE_FORK_SUPPORT": "0",
-        # A worker's report waits until the controller looks: at 2 s, the default, an epoch of a
-        # small model would take 2 s.
+        # A worker's report waits for the controller's next poll: at 2 s, the default, an epoch of
+        # a small model would take 2 s.
         "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",
     }
 
 
 def apply(settings: Settings) -> Settings:
-    """Put the tools' variables into this process's environment, and return the settings.
+    """Set the tools' variables in this process's environment, and return the settings.
 
-    Creates the home folder and, for an embedded Ray, the token of its clusters. To be called
-    before prefect, mlflow or ray is imported.
+    Creates the home folder and, for an embedded Ray, the token of its clusters. Call it before
+    prefect, mlflow or ray is imported.
 
     Raises:
         WorkError: the home folder cannot be written.
     """
     guard_logging()
     settings.places().prepared()
-    SigningKeys(settings.home).made(lambda: _live_until_now(settings))
+    SigningKeys(settings.home).made(lambda: _list_live_versions(settings))
     if settings.ray_address == EMBEDDED:
-        ray_token(settings)
+        load_token(settings, "Ray")
     environment = child_environment(settings)
-    for name in _REPLACED:
+    for name in REPLACED:
         os.environ.pop(name, None)
     os.environ.update(environment)
     return settings
 
 
-def _live_until_now(settings: Settings) -> Iterator[tuple[str, int, str]]:
-    """Yield model, version and digest of what was ever live: of a home older than its key."""
+def _list_live_versions(settings: Settings) -> Iterator[tuple[str, int, str]]:
+    """Yield model, version and digest of each version that was ever live in this home."""
     from millrace.serving.release.ledger import ledger_of
 
     places = settings.places()
@@ -150,73 +138,77 @@ def _live_until_now(settings: Settings) -> Iterator[tuple[str, int, str]]:
 
 
 def child_environment(settings: Settings) -> dict[str, str]:
-    """Return the whole environment for a process that works for these settings."""
-    inherited = {name: value for name, value in os.environ.items() if name not in _REPLACED}
-    chosen_server = settings.prefect_api_url is not None
+    """Return the whole environment of a child process that works with these settings."""
+    inherited = {name: value for name, value in os.environ.items() if name not in REPLACED}
+    is_chosen = settings.prefect_api_url is not None
     return {
         **preferences(),
         **inherited,
-        **logins.inherited_login(os.environ, settings.derived, chosen=chosen_server),
+        **logins.inherit_prefect_login(os.environ, settings.derived, is_chosen=is_chosen),
         **_proxy_exceptions(inherited),
-        **chosen(settings),
-        **tool_environment(settings),
+        **chosen_variables(settings),
+        **tool_variables(settings),
     }
 
 
-def chosen(settings: Settings) -> dict[str, str]:
-    """Return the variables that make `load()` return these settings elsewhere."""
-    values: dict[str, str | None] = {
-        "MLFLOW_TRACKING_URI": without_login(settings.mlflow_tracking_uri)[0],
-        "PREFECT_API_URL": settings.prefect_api_url,
-        "MILLRACE_TABLES": settings.tables,
-        "MILLRACE_DEPLOYMENTS": str(settings.deployments),
-        "MILLRACE_PIPELINES": ",".join(settings.pipeline_patterns()),
-        "MILLRACE_TRUSTED_SIGNERS": ",".join(settings.trusted_signers) or None,
-        "MILLRACE_MLFLOW_AUTH": "true" if settings.mlflow_auth else None,
-        "MILLRACE_GUARD": "on" if settings.guard else "off",
-        "RAY_ADDRESS": None if settings.ray_address == EMBEDDED else settings.ray_address,
-        **{variable(name): str(getattr(settings, name)) for name in PORTS},
-    }
-    if settings.triton is not None:
-        values["MILLRACE_TRITON"] = ",".join(
-            f"{each.host}:{each.http_port}:{each.grpc_port}:{each.metrics_port}"
-            for each in settings.triton
-        )
-    return {name: value for name, value in values.items() if value is not None}
+def chosen_variables(settings: Settings) -> dict[str, str]:
+    """Return the variables with which `load()` returns these settings in another process."""
+    return _drop_unset(
+        {
+            "MLFLOW_TRACKING_URI": split_login(settings.mlflow_tracking_uri)[0],
+            "PREFECT_API_URL": settings.prefect_api_url,
+            "MILLRACE_TABLES": settings.tables,
+            "MILLRACE_DEPLOYMENTS": str(settings.deployments),
+            "MILLRACE_PIPELINES": ",".join(settings.pipeline_patterns()),
+            "MILLRACE_TRUSTED_SIGNERS": ",".join(settings.trusted_signers) or None,
+            "MILLRACE_MLFLOW_AUTH": "true" if settings.mlflow_auth else None,
+            "MILLRACE_GUARD": "on" if settings.guard else "off",
+            "RAY_ADDRESS": None if settings.ray_address == EMBEDDED else settings.ray_address,
+            "MILLRACE_TRITON": _format_endpoints(settings),
+            **{variable(name): str(getattr(settings, name)) for name in PORTS},
+        }
+    )
 
 
 def cluster_variables(settings: Settings) -> dict[str, str]:
-    """Return the variables that tell a job on a cluster where everything is.
+    """Return the variables that give a job on a cluster its addresses.
 
-    Everyone who may see the cluster's jobs can read them, so no key of a store is among them: nodes
-    have those from whoever runs them. The home is this machine's, and another one makes its own.
+    Everyone who may see the cluster's jobs can read them, so no address with a login is among them:
+    the operator of the nodes sets those. The home is this machine's; another one creates its own.
     """
     places = settings.places()
-    triton = {n: v for n, v in chosen(settings).items() if n.startswith("MILLRACE_TRITON")}
-    variables = {
-        **triton,
-        **_without_secrets(
-            {"MLFLOW_TRACKING_URI": places.tracking_uri, "MILLRACE_TABLES": places.tables_uri}
-        ),
-    }
+    addresses = {"MLFLOW_TRACKING_URI": places.tracking_uri, "MILLRACE_TABLES": places.tables_uri}
+    is_here = is_this_machine(settings.ray_address)
     keys = SigningKeys(settings.home, settings.trusted_signers)
-    variables["MILLRACE_TRUSTED_SIGNERS"] = ",".join(sorted(keys.trusted()))
-    if is_this_machine(settings.ray_address):
-        variables["MILLRACE_HOME"] = str(settings.home)
-        if settings.mlflow_auth:
-            variables["MILLRACE_MLFLOW_AUTH"] = "true"
-    if settings.vllm_python is not None:
-        variables["MILLRACE_VLLM_PYTHON"] = str(settings.vllm_python)
-    return variables
+    return _drop_unset(
+        {
+            **{name: value for name, value in addresses.items() if not has_user_part(value)},
+            "MILLRACE_TRITON": _format_endpoints(settings),
+            **{variable(name): str(getattr(settings, name)) for name in PORTS if "triton" in name},
+            "MILLRACE_TRUSTED_SIGNERS": ",".join(sorted(keys.trusted())),
+            "MILLRACE_HOME": str(settings.home) if is_here else None,
+            "MILLRACE_MLFLOW_AUTH": "true" if is_here and settings.mlflow_auth else None,
+            "MILLRACE_VLLM_PYTHON": str(settings.vllm_python) if settings.vllm_python else None,
+        }
+    )
 
 
-def _without_secrets(addresses: dict[str, str]) -> dict[str, str]:
-    """Return the addresses that everyone may read; nodes have the others from who runs them."""
-    return {name: value for name, value in addresses.items() if not has_user_part(value)}
+def _format_endpoints(settings: Settings) -> str | None:
+    """Return the value of MILLRACE_TRITON; None if it is not set."""
+    if settings.triton is None:
+        return None
+    return ",".join(
+        f"{each.host}:{each.http_port}:{each.grpc_port}:{each.metrics_port}"
+        for each in settings.triton
+    )
+
+
+def _drop_unset(variables: dict[str, str | None]) -> dict[str, str]:
+    return {name: value for name, value in variables.items() if value is not None}
 
 
 def _proxy_exceptions(environment: dict[str, str]) -> dict[str, str]:
-    """Keep calls to this machine away from an HTTP proxy."""
+    """Return the variables that keep calls to this machine away from an HTTP proxy."""
     if not any(name.lower() in ("http_proxy", "https_proxy", "all_proxy") for name in environment):
         return {}
     hosts = environment.get("NO_PROXY", environment.get("no_proxy", "")).split(",")

@@ -1,4 +1,4 @@
-"""Flow: what Triton serves becomes what the registry's aliases say."""
+"""Flow: make Triton serve the versions that the registry's aliases name."""
 
 from prefect import flow
 
@@ -16,23 +16,23 @@ PREFECT = "a run of the deployment"
 def release_model(
     asked_by: str = PREFECT, again: bool = False, models: list[str] | None = None
 ) -> tuple[Outcome, ...]:
-    """Reconcile every Triton server with the registry, whoever asks for it.
+    """Reconcile every Triton server with the registry.
+
+    A refusal that an earlier release has reported is in its outcome, and does not fail this one.
 
     Args:
-        asked_by: who or what asked for it; kept with every event in the release table.
-        again: try versions once more that were refused before.
+        asked_by: who or what requested it; stored with every event in the release table.
+        again: retry versions that were refused before.
         models: the models to release; None for all.
-
-    A refusal that an earlier release told is in its outcome and fails this one no more.
 
     Raises:
         MillraceError: a model could not be released; the others were.
     """
     places = environment.apply(settings.load()).places()
     outcomes = reconcile_triton(places, asked_by, run_link(), again, models)
-    told = {each.model: each.version for each in outcomes if each.changed or each.error}
-    if told:
-        name_run(release_name(told), *told)
+    versions = {each.model: each.version for each in outcomes if each.changed or each.error}
+    if versions:
+        name_run(release_name(versions), *versions)
     if any(outcome.changed or (outcome.error and not outcome.known) for outcome in outcomes):
         publish_release(outcomes, served_models(places, live_versions(places)))
     raise_first_error([outcome for outcome in outcomes if not outcome.known])

@@ -1,23 +1,31 @@
 """What runs for one home: the record that the supervisor leaves in `HOME/run/`.
 
-`services.json` says what was started; a lock on `supervisor.lock` says whether that is still true.
-The kernel drops the lock when the supervisor dies, so neither a crash, a reboot nor a reused
-process id can make a stale record look alive.
+`services.json` lists what was started; a lock on `supervisor.lock` shows whether that is still
+true. The kernel releases the lock when the supervisor dies, so neither a crash, a reboot nor a
+reused process id can make a stale record look alive.
 """
 
 import fcntl
 import json
+import logging
 import os
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO
 
+from pydantic import TypeAdapter
+
+from millrace.models.common.errors import SilentError, TransientError
 from millrace.models.common.private_files import replace_private
 
 RECORD = "services.json"
 LOCK = "supervisor.lock"
 STARTING = "starting.lock"
+START_SECONDS, RETRY_SECONDS = 60.0, 0.5
+
+log = logging.getLogger("millrace")
 
 
 @dataclass(frozen=True)
@@ -62,13 +70,14 @@ class RunRecord:
         return next((service for service in self.services if service.name == name), None)
 
 
+_ADAPTER = TypeAdapter(RunRecord)
+
+
 def read(run: Path) -> RunRecord | None:
-    """Return the record in the folder `run`, alive or stale; None if there is none to read."""
+    """Return the record in the folder `run`, live or stale; None if there is none to read."""
     try:
-        raw = json.loads((run / RECORD).read_text())
-        services = tuple(ServiceRecord(**service) for service in raw.pop("services"))
-        return RunRecord(services=services, **raw)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return _ADAPTER.validate_json((run / RECORD).read_bytes())
+    except (OSError, ValueError):
         return None
 
 
@@ -77,17 +86,17 @@ def write(run: Path, record: RunRecord) -> None:
     replace_private(run / RECORD, json.dumps(asdict(record), indent=2) + "\n")
 
 
-def forget(run: Path) -> None:
+def delete(run: Path) -> None:
     """Delete the record."""
     (run / RECORD).unlink(missing_ok=True)
 
 
-def live(run: Path) -> RunRecord | None:
+def read_live(run: Path) -> RunRecord | None:
     """Return the record if its supervisor is alive, else None."""
-    return read(run) if supervisor_alive(run) else None
+    return read(run) if is_supervisor_alive(run) else None
 
 
-def supervisor_alive(run: Path) -> bool:
+def is_supervisor_alive(run: Path) -> bool:
     """Return whether a process holds the supervisor's lock."""
     try:
         with (run / LOCK).open("rb") as handle:
@@ -99,13 +108,13 @@ def supervisor_alive(run: Path) -> bool:
     return False
 
 
-def hold_lock(run: Path, name: str = LOCK, seconds: float = 1.0) -> IO[bytes] | None:
-    """Take a lock; it is held until the file returned is closed.
+def take_lock(run: Path, name: str = LOCK, seconds: float = 1.0) -> IO[bytes] | None:
+    """Take a lock and hold it until the returned file is closed.
 
     Args:
         run: the folder of the lock.
-        name: `LOCK`, the supervisor's for its life, or `STARTING`, of an `up` at work.
-        seconds: how long to try; `supervisor_alive` holds the lock for a moment when it looks.
+        name: `LOCK`, which the supervisor holds for its life, or `STARTING`, held by an `up`.
+        seconds: how long to try; `is_supervisor_alive` holds the lock for a moment when it looks.
 
     Returns:
         The open file, or None if another process holds the lock.
@@ -121,3 +130,39 @@ def hold_lock(run: Path, name: str = LOCK, seconds: float = 1.0) -> IO[bytes] | 
                 handle.close()
                 return None
             time.sleep(0.05)
+
+
+def wait_for_start(run: Path, address: str, check: Callable[[], None]) -> None:
+    """Check a service, and wait for it while `millrace up` is starting it.
+
+    The record of `up` exists before its services answer. So a command that began before `up`, and
+    reads MLflow's address only when it first needs it, gets one at which nothing listens yet.
+
+    Args:
+        run: the folder `run` of the home.
+        address: where the service is.
+        check: raises a `TransientError` if the service does not answer.
+
+    Raises:
+        TransientError: it does not answer, and no `up` of the last minute is starting it.
+    """
+    is_reported = False
+    while True:
+        try:
+            return check()
+        except SilentError:  # the check has waited already
+            raise
+        except TransientError as error:
+            if not _is_starting(run, address):
+                raise
+            if not is_reported:
+                log.info("%s; waiting, because `millrace up` is starting it", error.what)
+            is_reported = True
+        time.sleep(RETRY_SECONDS)
+
+
+def _is_starting(run: Path, address: str) -> bool:
+    record = read_live(run)
+    if record is None or time.time() - record.started_at > START_SECONDS:
+        return False
+    return any(address in (each.address, f"{each.address}/api") for each in record.services)

@@ -10,10 +10,10 @@ from pathlib import Path
 from prefect import flow
 
 from millrace.flows import environment, settings
-from millrace.flows.deployments.left_flow_runs import noted_flow_run
-from millrace.flows.services.starting import once_started
+from millrace.flows.deployments.left_flow_runs import record_flow_run
+from millrace.flows.run_state import wait_for_start
 from millrace.models.common.errors import InputError, MillraceError
-from millrace.models.common.installation import Installation, has_jobs_api
+from millrace.models.common.installation import has_jobs_api
 from millrace.models.common.ray_cluster import connected
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.config.pipeline_file import load_pipeline
@@ -39,70 +39,69 @@ def score_batch(
     catch_up: bool = False,
     version: int | None = None,
 ) -> list[BatchReport]:
-    """Score rows into the partition of a date, and return what was done for each date in order.
+    """Score rows into the partition of a date, and return a report for each date in order.
 
     Args:
         pipeline_file: path of the YAML file.
-        input: the rows; what the pipeline says when None.
-        date: `YYYY-MM-DD`; yesterday in UTC when None, the day that a nightly job closes.
-        catch_up: without a date, first make up for those that were missed, the oldest first, of
-            the last `batch.catch_up` days.
+        input: the rows; None for the pipeline's own.
+        date: `YYYY-MM-DD`; None for yesterday in UTC, the day that a nightly job closes.
+        catch_up: without a date, first score the missed dates of the last `batch.catch_up` days,
+            the oldest first.
         version: to score with, whether it is approved or not; None for the approved one.
     """
     pipeline = load_pipeline(Path(pipeline_file))
-    day = checked_date(date)
+    day = parse_date(date)
     chosen = environment.apply(settings.load())
     places = chosen.places()
     uri = places.tracking_uri
-    once_started(places.run, uri, partial(check_reachable, uri))
+    wait_for_start(places.run, uri, partial(check_reachable, uri))
     days = [day]
     if catch_up and date is None:
         table = places.table("predictions", pipeline.name)
         days = dates_to_do(committed_dates(table), day, pipeline.batch.catch_up)
     name_run(score_name(pipeline.name, days), pipeline.name)
-    score = _score(pipeline, Path(pipeline_file), chosen)
+    score, ray = _choose_step(pipeline, Path(pipeline_file), chosen)
 
-    def scored(each: str) -> BatchReport:
+    def score_day(each: str) -> BatchReport:
         report = score(input, each, version)
         publish_batch(pipeline, report)
         if each != day:
-            log.info("made up for %s: %s", each, told(report))
+            log.info("made up for %s: %s", each, summarize(report))
         return report
 
-    def failed(each: str, error: MillraceError) -> None:
+    def warn(each: str, error: MillraceError) -> None:
         if len(days) > 1:
             log.warning("%s was not scored: %s", each, error)
 
-    with noted_flow_run(places.run), _ray(places, pipeline.batch.num_actors or 1):
-        return in_turn(days, scored, failed)
+    with record_flow_run(places.run), ray:
+        return in_turn(days, score_day, warn)
 
 
-def told(report: BatchReport) -> str:
-    """Return in a line what a job did."""
+def summarize(report: BatchReport) -> str:
+    """Return a job's result in one line."""
     return (
         f"{report.scored:,} of {report.rows:,} rows scored, {report.dead:,} dead letters, "
         f"version {report.table_version} of {report.table}"
     )
 
 
-def _score(pipeline: Pipeline, file: Path, chosen: settings.Settings) -> Score:
-    """Return the step to score by: here, or in a job of a cluster."""
+def _choose_step(
+    pipeline: Pipeline, file: Path, chosen: settings.Settings
+) -> tuple[Score, AbstractContextManager[None]]:
+    """Return the step that scores, and the connection to Ray that it needs.
+
+    A job on a cluster connects to Ray itself.
+    """
     places = chosen.places()
     if has_jobs_api(places.ray_address):
         variables = environment.cluster_variables(chosen)
-        return partial(score_elsewhere, pipeline, file, places, variables)
-    return partial(score_rows, pipeline, places)
+        return partial(score_elsewhere, pipeline, file, places, variables), nullcontext()
+    ray = connected(places.ray_address, pipeline.batch.num_actors or 1)
+    return partial(score_rows, pipeline, places), ray
 
 
-def _ray(places: Installation, actors: int) -> AbstractContextManager[None]:
-    """Connect to Ray, unless a job does it."""
-    if has_jobs_api(places.ray_address):
-        return nullcontext()
-    return connected(places.ray_address, actors)
-
-
-def checked_date(date: str | None) -> str:
-    """Return the date of the partition.
+def parse_date(date: str | None) -> str:
+    """Return the date of the partition, yesterday in UTC for None.
 
     Raises:
         InputError: it is not a day of the calendar, written YYYY-MM-DD.

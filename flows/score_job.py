@@ -1,7 +1,7 @@
 """The program of a batch job on a Ray cluster: `python -m millrace.flows.score_job REQUEST`.
 
-It does what the step `score_rows` does, on the head of the cluster and without Prefect; the flow
-that submitted it follows its log, and is told the outcome there
+It does the work of the step `score_rows`, on the head of the cluster and without Prefect. The flow
+that submitted it follows its log, and reads the outcome there
 (`serving/batch/cluster/job_log.py`).
 """
 
@@ -22,40 +22,40 @@ TERMINATED = 128 + signal.SIGTERM
 
 def main() -> None:
     """Run the job of the command line, and end with the exit code of `millrace score`."""
-    # Ray ends a job so, and kills it 3 s later: time to say in MLflow that the run was ended.
-    signal.signal(signal.SIGTERM, _end)
+    # Ray ends a job by SIGTERM, and kills it 3 s later: time to mark the run in MLflow as ended.
+    signal.signal(signal.SIGTERM, _exit)
     tell_on_stdout()
-    errand, code = JobRequest.read(sys.argv[1]), 0
+    request, code = JobRequest.read(sys.argv[1]), 0
     try:
-        outcome = _done(errand)
+        outcome = _score(request)
     except MillraceError as error:
         outcome, code = {"error": error.as_dict()}, error.exit_code
-    sys.stdout.write(outcome_line(errand.submission, outcome) + "\n")
+    sys.stdout.write(outcome_line(request.submission, outcome) + "\n")
     sys.exit(code)
 
 
-def _done(errand: JobRequest) -> dict[str, Any]:
-    """Score, and return the report and what Prefect is to hear of."""
+def _score(request: JobRequest) -> dict[str, Any]:
+    """Score, and return the report and the events for Prefect."""
     from millrace.models.config.pipeline_file import load_pipeline
     from millrace.serving.batch.cluster.shared_storage import take_proof
 
     chosen = settings.load()
-    pipeline = load_pipeline(Path(errand.file))
-    take_proof(chosen.places().table("predictions", pipeline.name), errand.submission)
+    pipeline = load_pipeline(Path(request.file))
+    take_proof(chosen.places().table("predictions", pipeline.name), request.submission)
     places = environment.apply(chosen).places()
-    # After the environment was set, which these read.
+    # Imported after `apply`: these read the environment.
     from millrace.models.common.ray_cluster import connected
     from millrace.tasks.batch.drift_report import Event
     from millrace.tasks.score import RunReporter, scored
 
     events: list[Event] = []
-    telling = RunReporter(errand.tags, events.append)
+    reporter = RunReporter(request.tags, events.append)
     with connected(places.ray_address, pipeline.batch.num_actors or 1):
-        report = scored(pipeline, places, errand.source, errand.date, telling, errand.version)
+        report = scored(pipeline, places, request.source, request.date, reporter, request.version)
     return {"report": asdict(report), "events": [asdict(event) for event in events]}
 
 
-def _end(signum: int, frame: FrameType | None) -> None:
+def _exit(signum: int, frame: FrameType | None) -> None:
     sys.exit(TERMINATED)
 
 

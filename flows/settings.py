@@ -1,6 +1,6 @@
-"""The settings of one installation: the only reader of the environment.
+"""The settings of one installation, read from environment variables here and nowhere else.
 
-`load()` reads them; `millrace.flows.environment` hands them on to Prefect, MLflow and Ray.
+`load()` reads them; `millrace.flows.environment` passes them on to Prefect, MLflow and Ray.
 Importing this module imports none of these.
 """
 
@@ -23,8 +23,8 @@ LOOPBACK = "127.0.0.1"
 DEFAULT_DEPLOYMENTS = Path(__file__).parents[1] / "infra" / "prefect.yaml"
 DEFAULT_PIPELINES = ("examples/digits.yaml",)
 
-# Every process under the supervisor carries it, so that `down` finds what outlived its parent.
 MARK = "MILLRACE_SUPERVISED"
+"""Set for every process under the supervisor: `down` finds those that outlived their parent."""
 
 PORTS = (
     *("mlflow_port", "prefect_port", "webhook_port", "openai_port"),
@@ -33,22 +33,21 @@ PORTS = (
 
 
 def _split(value: object) -> object:
-    """Split a comma-separated list; leave what is no string alone."""
+    """Split a comma-separated list; return anything but a string unchanged."""
     if not isinstance(value, str):
         return value
     return tuple(part for part in (part.strip() for part in value.split(",")) if part)
 
 
-def _endpoints(value: object) -> object:
-    """Read `host:http:grpc[:metrics]`, comma separated."""
-    return None if value is None else tuple(_endpoint(item) for item in _items(_split(value)))
+def _parse_endpoints(value: object) -> object:
+    """Parse `host:http:grpc[:metrics]`, comma separated."""
+    if value is None:
+        return None
+    items = _split(value)
+    return tuple(map(_parse_endpoint, items if isinstance(items, tuple | list) else (items,)))
 
 
-def _items(value: object) -> tuple[object, ...]:
-    return tuple(value) if isinstance(value, tuple | list) else (value,)
-
-
-def _endpoint(item: object) -> Endpoint:
+def _parse_endpoint(item: object) -> Endpoint:
     if isinstance(item, Endpoint):
         return item
     host, *ports = str(item).rsplit(":", 3 if str(item).count(":") >= 3 else 2)
@@ -59,40 +58,35 @@ def _endpoint(item: object) -> Endpoint:
 
 
 def absolute(path: Path) -> Path:
-    """Return where a path leads from any folder."""
-    return Path(os.path.abspath(path.expanduser()))  # noqa: PTH100  (keeps symbolic links as given)
+    """Return an absolute path, with symbolic links as given."""
+    return Path(os.path.abspath(path.expanduser()))  # noqa: PTH100  (resolve() follows links)
 
 
-def _located(tables: str | None) -> str | None:
+def _absolute_tables(tables: str) -> str:
     """Make a path absolute: services run in another folder than commands."""
-    return tables if tables is None or "://" in tables else str(absolute(Path(tables)))
+    return tables if "://" in tables else str(absolute(Path(tables)))
 
 
-def _python_located(python: Path | None) -> Path | None:
-    """Make the path of a Python absolute, for the same reason."""
-    return None if python is None else absolute(python)
-
-
-def _database_located(uri: str | None) -> str | None:
+def _absolute_database(uri: str) -> str:
     """Make the path of an SQLite database absolute, for the same reason."""
-    scheme, found, path = (uri or "").partition("sqlite:///")
-    return uri if scheme or not found or not path else f"sqlite:///{absolute(Path(path))}"
+    scheme, prefix, path = uri.partition("sqlite:///")
+    return uri if scheme or not prefix or not path else f"sqlite:///{absolute(Path(path))}"
 
 
-def _with_a_login_that_can_be_hidden(address: str | None) -> str | None:
-    """Refuse an address whose login cannot be told from the rest of it, and so not be hidden."""
-    if address is None or "@" not in address or address.startswith(("sqlite:", "file:")):
+def _require_separable_login(address: str) -> str:
+    """Refuse an address whose login cannot be separated from the rest of it, and so not hidden."""
+    if "@" not in address or address.startswith(("sqlite:", "file:")):
         return address
     is_odd = "://" not in address or any(c.isspace() or c in "'\"<>" for c in address)
-    if is_odd or not _has_a_port(address):
+    if is_odd or not _has_valid_port(address):
         raise ValueError(
             "scheme://user:password@host:port, with %XX for what is no letter or digit"
         )
     return address
 
 
-def _has_a_port(address: str) -> bool:
-    """Whether what is where an http address has its port is one, or nothing."""
+def _has_valid_port(address: str) -> bool:
+    """Return whether an http address has a valid port or none."""
     try:
         parts = urlsplit(address)
         return parts.scheme not in ("http", "https") or parts.port != 0
@@ -100,11 +94,11 @@ def _has_a_port(address: str) -> bool:
         return False
 
 
-def without_login(address: str | None) -> tuple[str | None, tuple[str, str] | None]:
+def split_login(address: str | None) -> tuple[str | None, tuple[str, str] | None]:
     """Return an http address without its user part, and user and password if it has them."""
     try:
         parts = urlsplit(address or "")
-    except ValueError:  # whoever uses it tells that
+    except ValueError:  # whoever connects to it reports that
         return address, None
     if parts.scheme not in ("http", "https") or "@" not in parts.netloc:
         return address, None
@@ -116,68 +110,64 @@ def without_login(address: str | None) -> tuple[str | None, tuple[str, str] | No
 LOGINS = ("MLFLOW_TRACKING_URI", "PREFECT_API_URL")
 Port = Annotated[int, Field(ge=1, le=65535)]
 Words = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)]
+AbsolutePath = Annotated[Path, AfterValidator(absolute)]
+Address = Annotated[str, AfterValidator(_require_separable_login)]
 
 
 class Settings(BaseSettings):
     """The settings, each with the variable that sets it.
 
-    `MLFLOW_TRACKING_URI`, `PREFECT_API_URL` and `MILLRACE_TRITON` are None unless somebody chose
-    them: a part that is chosen runs elsewhere, and `millrace up` does not start it.
+    `MLFLOW_TRACKING_URI`, `PREFECT_API_URL` and `MILLRACE_TRITON` are None unless the user chose
+    them: a chosen server runs elsewhere, and `millrace up` does not start it.
     """
 
     model_config = SettingsConfigDict(
         env_prefix="MILLRACE_", frozen=True, extra="ignore", populate_by_name=True
     )
 
-    home: Annotated[Path, AfterValidator(absolute)] = Field(
-        Path(".millrace"), description="Folder of the embedded state."
-    )
-    mlflow_tracking_uri: Annotated[
-        str | None,
-        AfterValidator(_with_a_login_that_can_be_hidden),
-        AfterValidator(_database_located),
-    ] = Field(
+    home: AbsolutePath = Field(Path(".millrace"), description="Folder of the embedded state.")
+    mlflow_tracking_uri: Annotated[Address, AfterValidator(_absolute_database)] | None = Field(
         None, validation_alias="MLFLOW_TRACKING_URI", description="MLflow tracking and registry."
     )
-    prefect_api_url: Annotated[str | None, AfterValidator(_with_a_login_that_can_be_hidden)] = (
-        Field(None, validation_alias="PREFECT_API_URL", description="API of a Prefect server.")
+    prefect_api_url: Address | None = Field(
+        None, validation_alias="PREFECT_API_URL", description="API of a Prefect server."
     )
     ray_address: str = Field(
         EMBEDDED,
         validation_alias="RAY_ADDRESS",
         description="A Ray cluster, host:6379; its Jobs API, http://host:8265; or local.",
     )
-    tables: Annotated[str | None, AfterValidator(_located)] = Field(
+    tables: Annotated[str, AfterValidator(_absolute_tables)] | None = Field(
         None, description="Root of the Delta tables, a path or s3://…."
     )
-    triton: Annotated[tuple[Endpoint, ...] | None, NoDecode, BeforeValidator(_endpoints)] = Field(
-        None, min_length=1, description="Triton servers: host:http:grpc[:metrics],…."
+    triton: Annotated[tuple[Endpoint, ...] | None, NoDecode, BeforeValidator(_parse_endpoints)] = (
+        Field(None, min_length=1, description="Triton servers: host:http:grpc[:metrics],….")
     )
-    vllm_python: Annotated[Path | None, AfterValidator(_python_located)] = Field(
-        None, description="Python of an environment that has vLLM: measures forms, answers batches."
+    vllm_python: AbsolutePath | None = Field(
+        None, description="Python of an environment with vLLM: measures variants, scores batches."
     )
     mlflow_port: Port = Field(5000, description="Port of the MLflow server.")
     prefect_port: Port = Field(4200, description="Port of the Prefect server.")
     webhook_port: Port = Field(8010, description="Port of the receiver of MLflow's webhook.")
-    openai_port: Port = Field(8020, description="Port of the door in OpenAI's form.")
+    openai_port: Port = Field(8020, description="Port of the OpenAI-compatible server.")
     triton_http_port: Port = Field(8000, description="HTTP port of Triton.")
     triton_grpc_port: Port = Field(8001, description="gRPC port of Triton.")
     triton_metrics_port: Port = Field(8002, description="Metrics port of Triton.")
     guard: bool = Field(
-        True, description="Whether a proxy checks what comes to the HTTP of the Triton of `up`."
+        True, description="Whether a proxy checks requests to the HTTP ports of the Triton of `up`."
     )
     pipelines: Words = Field(
         DEFAULT_PIPELINES, description="Pipeline files or globs whose jobs are scheduled."
     )
-    deployments: Annotated[Path, AfterValidator(absolute)] = Field(
+    deployments: AbsolutePath = Field(
         DEFAULT_DEPLOYMENTS, description="The prefect.yaml whose deployments are served."
     )
     mlflow_auth: bool = Field(
         False,
-        description="Whether the MLflow of `up` asks for a login, see HOME/mlflow_admin.password.",
+        description="Whether the MLflow of `up` requires a login: HOME/mlflow_admin.password.",
     )
     trusted_signers: Words = Field(
-        (), description="Public keys of other homes whose versions are trusted, see signing.pub."
+        (), description="Public keys (signing.pub) of other homes whose versions are trusted."
     )
     derived: dict[str, str] = Field(
         default_factory=dict, description="Set by apply(): addresses that nobody chose, as JSON."
@@ -186,7 +176,7 @@ class Settings(BaseSettings):
     @model_validator(mode="before")
     @classmethod
     def _drop_derived(cls, data: Any) -> Any:
-        """Ignore the addresses that an earlier `apply()` put into the environment."""
+        """Ignore the addresses that an earlier `apply()` has put into the environment."""
         derived = data.get("derived") or {}
         return {key: value for key, value in data.items() if derived.get(key, ...) != value}
 
@@ -210,35 +200,35 @@ class Settings(BaseSettings):
             self.triton_http_port,
             self.triton_grpc_port,
             self.triton_metrics_port,
-            token=triton_token(self) if os.path.isdir(self.run) else "",
+            token=load_token(self, "Triton") if os.path.isdir(self.run) else "",
         )
 
     def mlflow_uri(self) -> str:
-        """Return where MLflow is now: as chosen, the server of `millrace up`, or SQLite."""
-        chosen, _ = without_login(self.mlflow_tracking_uri)
-        return chosen or _served(self.run, "mlflow") or self.mlflow_database()
+        """Return MLflow's present address: the chosen one, that of `millrace up`, or SQLite."""
+        chosen, _ = split_login(self.mlflow_tracking_uri)
+        return chosen or _running_address(self.run, "mlflow") or self.mlflow_database()
 
     @property
-    def runs_mlflow(self) -> bool:
-        """Whether the MLflow server is one that `millrace up` runs here."""
+    def is_mlflow_local(self) -> bool:
+        """Whether `millrace up` runs the MLflow server."""
         return not (self.mlflow_tracking_uri or "").startswith(("http://", "https://"))
 
     @property
-    def asks_for_mlflow_login(self) -> bool:
-        """Whether that server asks for a login."""
-        return self.mlflow_auth and self.runs_mlflow
+    def has_mlflow_login(self) -> bool:
+        """Whether that server requires a login."""
+        return self.mlflow_auth and self.is_mlflow_local
 
     def mlflow_database(self) -> str:
         """Return the URI of the embedded MLflow database."""
         return f"sqlite:///{self.home / 'mlflow.db'}"
 
     def prefect_api(self) -> str | None:
-        """Return Prefect's API now: as chosen, of `millrace up`, or None for an embedded one."""
-        server = _served(self.run, "prefect")
+        """Return Prefect's present API: the chosen one, that of `millrace up`, or None."""
+        server = _running_address(self.run, "prefect")
         return self.prefect_api_url or (f"{server}/api" if server else None)
 
     def places(self) -> Installation:
-        """Return where everything is now."""
+        """Return the folders and the present addresses of this installation."""
         return Installation(
             home=self.home,
             tracking_uri=self.mlflow_uri(),
@@ -251,7 +241,7 @@ class Settings(BaseSettings):
         )
 
     def pipeline_patterns(self) -> tuple[str, ...]:
-        """Return the files and globs to schedule, absolute; of the default what is there."""
+        """Return the files and globs to schedule, absolute; the default file only if it exists."""
         patterns = [str(absolute(Path(pattern))) for pattern in self.pipelines]
         if self.pipelines == DEFAULT_PIPELINES:
             patterns = [each for each in patterns if Path(each).exists()]
@@ -277,8 +267,8 @@ class Settings(BaseSettings):
         return tuple(found)
 
 
-def _served(run: Path, name: str) -> str | None:
-    record = run_state.live(run)
+def _running_address(run: Path, name: str) -> str | None:
+    record = run_state.read_live(run)
     service = record.service(name) if record else None
     return service.address if service else None
 
@@ -287,7 +277,7 @@ def load() -> Settings:
     """Read the settings from the environment.
 
     Raises:
-        InputError: a value is not valid, or the name of a variable is nearly that of a setting.
+        InputError: a value is not valid, or a variable's name is nearly that of a setting.
     """
     _refuse_typos()
     try:
@@ -301,25 +291,25 @@ def load() -> Settings:
         raise InputError(
             f"{name} is not valid",
             seen=seen,
-            valid=_valid(name, first["msg"]),
+            valid=_describe_valid(name, first["msg"]),
             hint=f"unset {name} to use the default" if first["loc"] else None,
         ) from error
 
 
 def variables() -> tuple[str, ...]:
-    """Return the names of all variables that are read."""
+    """Return the names of all environment variables that are read."""
     return tuple(variable(name) for name in Settings.model_fields)
 
 
 def variable(field_or_alias: str) -> str:
-    """Return the variable that sets a field."""
+    """Return the environment variable that sets a field."""
     field = Settings.model_fields.get(field_or_alias)
     if field is not None and isinstance(field.validation_alias, str):
         return field.validation_alias
     return field_or_alias if field is None else f"MILLRACE_{field_or_alias}".upper()
 
 
-def _valid(name: str, message: str) -> str:
+def _describe_valid(name: str, message: str) -> str:
     if name.endswith("_PORT"):
         return "a port, 1 to 65535"
     if name == "MILLRACE_TRITON":
@@ -342,27 +332,20 @@ def _refuse_typos() -> None:
             )
 
 
-def ray_token(settings: Settings) -> str:
-    """Return the token that every local Ray cluster of this home asks for.
+def load_token(settings: Settings, owner: str) -> str:
+    """Return the token of this home's own Ray clusters or Triton server, created once.
+
+    Every local Ray cluster requires it of its clients; Triton requires it for changes.
+
+    Args:
+        settings: of this home.
+        owner: `Ray` or `Triton`.
 
     Raises:
         WorkError: the token cannot be read or written.
     """
-    return _kept_token(settings, "Ray")
-
-
-def triton_token(settings: Settings) -> str:
-    """Return the token that the Triton server of this home asks for before it is changed.
-
-    Raises:
-        WorkError: the token cannot be read or written.
-    """
-    return _kept_token(settings, "Triton")
-
-
-def _kept_token(settings: Settings, owner: str) -> str:
     path = settings.run / f"{owner.lower()}.token"
     try:
         return kept_secret(path, lambda: secrets.token_hex(32))
     except OSError as error:
-        raise WorkError(f"the {owner} token cannot be kept", seen=error) from error
+        raise WorkError(f"the {owner} token cannot be stored", seen=error) from error

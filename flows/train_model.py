@@ -11,8 +11,8 @@ from prefect import flow
 
 from millrace.export.candidate import AnyCandidate
 from millrace.flows import environment, settings
-from millrace.flows.deployments.left_flow_runs import noted_flow_run
-from millrace.flows.services.starting import once_started
+from millrace.flows.deployments.left_flow_runs import record_flow_run
+from millrace.flows.run_state import wait_for_start
 from millrace.models.common.installation import Installation
 from millrace.models.common.ray_cluster import connected
 from millrace.models.config.model_kind import ModelKind, kind_of_family
@@ -94,12 +94,12 @@ def train_model(pipeline_file: str, overrides: list[str] | None = None) -> Train
     kind = kind_of_family(pipeline.model.family)
     places = environment.apply(settings.load()).places()
     uri = places.tracking_uri
-    once_started(places.run, uri, partial(check_reachable, uri))
+    wait_for_start(places.run, uri, partial(check_reachable, uri))
     name_run(f"train {pipeline.name}", pipeline.name)
     pipeline = steps_of(kind).pin_versions(pipeline, places)
     snapshot = ingest_dataset(pipeline, places)
     with (
-        noted_flow_run(places.run),
+        record_flow_run(places.run),
         tracked_run(places, pipeline.name, code_version(pipeline.folder)) as run,
         connected(places.ray_address, pipeline.training.num_workers),
         weights_named(places, run),

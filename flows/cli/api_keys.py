@@ -1,4 +1,4 @@
-"""`millrace keys`: who may ask at the door in OpenAI's form, and how much."""
+"""`millrace keys`: who may use the OpenAI-compatible server, and how much."""
 
 import time
 from collections.abc import Sequence
@@ -6,20 +6,20 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 
-from millrace.flows.settings import Settings
+from millrace.flows.settings import LOOPBACK, Settings
 from millrace.serving.openai_api import api_key
 from millrace.serving.openai_api.api_key import KEYS_FILE, ApiKey, create_secret
 
 
 @dataclass(frozen=True)
 class NewKey:
-    """A key that was just made.
+    """A key that was just created.
 
     Attributes:
         name: of a person or a program.
         tokens_per_minute: tokens of prompts and answers together.
         secret: what its owner sends; it is shown this once.
-        base_url: where it is sent.
+        base_url: the address of the server.
     """
 
     name: str
@@ -30,7 +30,7 @@ class NewKey:
 
 @dataclass(frozen=True)
 class KnownKey:
-    """A key that there is.
+    """An existing key, without its secret.
 
     Attributes:
         name: of a person or a program.
@@ -44,7 +44,7 @@ class KnownKey:
 
 
 def add_key(settings: Settings, name: str, tokens_per_minute: int) -> NewKey:
-    """Make a key.
+    """Create a key.
 
     Raises:
         InputError: the name or the limit is not valid, or another key has the name.
@@ -60,11 +60,13 @@ def add_key(settings: Settings, name: str, tokens_per_minute: int) -> NewKey:
         now=time.time(),
     )
     api_key.update_keys(settings.home / KEYS_FILE, change)
-    return NewKey(name, tokens_per_minute, secret, base_url(settings))
+    # What the `openai` package takes as its `base_url`.
+    base_url = f"http://{LOOPBACK}:{settings.openai_port}/v1"
+    return NewKey(name, tokens_per_minute, secret, base_url)
 
 
 def revoke_key(settings: Settings, name: str) -> tuple[KnownKey, ...]:
-    """Take a key away, and return those that are left.
+    """Revoke a key, and return those that are left.
 
     Raises:
         InputError: there is none of this name.
@@ -72,24 +74,19 @@ def revoke_key(settings: Settings, name: str) -> tuple[KnownKey, ...]:
     """
     settings.places().prepared()
     change = partial(api_key.revoke_key, name=name)
-    return _known(api_key.update_keys(settings.home / KEYS_FILE, change))
+    return _describe_keys(api_key.update_keys(settings.home / KEYS_FILE, change))
 
 
-def known_keys(settings: Settings) -> tuple[KnownKey, ...]:
-    """Return the keys, without their secrets, which nobody has.
+def list_keys(settings: Settings) -> tuple[KnownKey, ...]:
+    """Return the keys, without their secrets, which are not stored.
 
     Raises:
         WorkError: the file of the keys cannot be read.
     """
-    return _known(api_key.read_keys(settings.home / KEYS_FILE))
+    return _describe_keys(api_key.read_keys(settings.home / KEYS_FILE))
 
 
-def base_url(settings: Settings) -> str:
-    """Return what the `openai` package takes as its `base_url`."""
-    return f"http://127.0.0.1:{settings.openai_port}/v1"
-
-
-def _known(keys: Sequence[ApiKey]) -> tuple[KnownKey, ...]:
+def _describe_keys(keys: Sequence[ApiKey]) -> tuple[KnownKey, ...]:
     return tuple(
         KnownKey(
             each.name,

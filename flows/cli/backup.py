@@ -1,12 +1,12 @@
-"""`millrace backup` and `restore`: a home as one file, and back.
+"""`millrace backup` and `restore`: write a home into one file, and restore it.
 
-The file is a gzipped tar with `home.json` first, and holds what a home cannot make again: MLflow's
-and Prefect's databases, artifacts, tables, the model repository, keys and logins. A database is
-copied by SQLite's own backup, and the log of a Delta table before its data files, so `up` and jobs
-may go on: a restored table is as one of its commits left it. What is at a shared service, by
-`MLFLOW_TRACKING_URI` or `MILLRACE_TABLES`, is not in the home and not in the file.
+The file is a gzipped tar with `home.json` first. It holds what a home cannot recreate: MLflow's and
+Prefect's databases, artifacts, tables, the model repository, keys and logins. SQLite's own backup
+copies a database, and the log of a Delta table is copied before its data files, so `up` and jobs
+may go on: a restored table has the state of one of its commits. Data on a shared service, by
+`MLFLOW_TRACKING_URI` or `MILLRACE_TABLES`, is neither in the home nor in the file.
 
-A home goes back to where it was. MLflow's database and the signatures of versions name its path.
+A home is restored at its own path, which MLflow's database and the signatures of versions name.
 """
 
 import gzip
@@ -17,7 +17,6 @@ import sqlite3
 import tarfile
 import tempfile
 import zlib
-from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -30,12 +29,13 @@ from millrace.models.common.home_version import NEWEST, require_version
 from millrace.tasks.progress import bar
 
 MANIFEST = "home.json"
-LEFT_OUT = frozenset({"backends", "cache", "logs", "run", "staging", "timing_caches", "training"})
-"""Folders of a home that are made again when they are needed."""
-KEPT_OF_RUN = frozenset({"prefect.login", "ray.token", "triton.token"})
-SQLITE = b"SQLite format 3\0"
-LATE_SUFFIXES = ("-wal", "-shm", "-journal")
-"""Of files beside a database, whose content its copy has."""
+EXCLUDED = frozenset({"backends", "cache", "logs", "staging", "timing_caches", "training"})
+"""Folders of a home that are recreated when they are needed."""
+RUN_FILES = frozenset({"prefect.login", "ray.token", "triton.token"})
+"""The files of the folder `run` that a backup holds."""
+SQLITE_MAGIC = b"SQLite format 3\0"
+JOURNAL_SUFFIXES = ("-wal", "-shm", "-journal")
+"""Of files beside a database; the copy of the database includes their content."""
 MANIFEST_BYTES = 64 * 1024
 CHUNK_BYTES = 1024 * 1024
 
@@ -46,11 +46,11 @@ class Backup:
 
     Attributes:
         file: the backup.
-        home: the home that it is of, absolute.
+        home: the path of its home, absolute.
         layout: the version of the home's layout.
         made: when, UTC, ISO 8601.
-        files: how many there are in it.
-        size_bytes: of them, before compression.
+        files: the number of files in it.
+        size_bytes: their size before compression.
     """
 
     file: Path
@@ -65,7 +65,7 @@ def back_up(home: Path, file: Path) -> Backup:
     """Write a home into a new file that only this user may read.
 
     Raises:
-        InputError: there is no home, the file is there already, or it would be inside the home.
+        InputError: there is no home, the file exists already, or it would be inside the home.
         WorkError: the file cannot be written.
     """
     if not home.is_dir():
@@ -75,7 +75,7 @@ def back_up(home: Path, file: Path) -> Backup:
         raise InputError(f"{file} is there already", hint="name a new file, or remove that one")
     if file.resolve().is_relative_to(home.resolve()):
         raise InputError(f"{file} is inside the home {home}", valid="a file outside of it")
-    members = list(members_of(home))
+    members = list_files(home)
     size = sum(path.stat().st_size for path in members)
     made = datetime.now(UTC).isoformat(timespec="seconds")
     backup = Backup(file, home.resolve(), NEWEST, made, len(members), size)
@@ -96,38 +96,38 @@ def back_up(home: Path, file: Path) -> Backup:
     return backup
 
 
-def members_of(home: Path) -> Iterator[Path]:
-    """Yield the files of a home that a backup holds, logs of Delta tables before their data."""
-    found = []
+def list_files(home: Path) -> list[Path]:
+    """Return the files of a home that a backup holds, logs of Delta tables before their data."""
+    files = []
     for folder, folders, names in os.walk(home):
         inside = Path(folder).relative_to(home)
         if not inside.parts:
-            folders[:] = [name for name in folders if name not in LEFT_OUT - {"run"}]
+            folders[:] = [name for name in folders if name not in EXCLUDED]
         for name in names:
             path = Path(folder, name)
-            is_kept = inside.parts[:1] != ("run",) or name in KEPT_OF_RUN
-            if is_kept and path.is_file() and not path.is_symlink() and not _is_beside(path):
-                found.append(path)
-    yield from sorted(found, key=lambda path: ("_delta_log" not in path.parts, path))
+            is_kept = inside.parts[:1] != ("run",) or name in RUN_FILES
+            if is_kept and path.is_file() and not path.is_symlink() and not _is_journal(path):
+                files.append(path)
+    return sorted(files, key=lambda path: ("_delta_log" not in path.parts, path))
 
 
-def restore(home: Path, file: Path) -> Backup:
-    """Put a backup's home where it was, whole or not at all.
+def restore_home(home: Path, file: Path) -> Backup:
+    """Restore the home of a backup at its path, whole or not at all.
 
     Raises:
         InputError: the file is no backup, is of another home or of a layout that this code does not
-            read; or the home is there already.
+            read; or the home exists already.
         WorkError: the home cannot be written.
     """
     try:
         with gzip.open(file) as stream, tarfile.open(fileobj=stream, mode="r:") as archive:
             backup = _read_manifest(archive, file)
-            _require_fit(backup, home)
+            _require_free_path(backup, home)
             home.parent.mkdir(parents=True, exist_ok=True)
             staged = Path(tempfile.mkdtemp(prefix=f".{home.name}.", dir=home.parent))
             try:
                 _extract(archive, backup, staged)
-                while stream.read(CHUNK_BYTES):  # its checksum is at the end
+                while stream.read(CHUNK_BYTES):  # gzip checks the checksum at the end
                     pass
                 require_version(staged)
                 with suppress(FileNotFoundError):
@@ -149,54 +149,50 @@ def restore(home: Path, file: Path) -> Backup:
 
 
 def _write(archive: tarfile.TarFile, backup: Backup, members: list[Path]) -> None:
-    text = json.dumps({**asdict(backup), "file": "", "home": str(backup.home)}).encode()
-    head = tarfile.TarInfo(MANIFEST)
-    head.size, head.mode = len(text), 0o600
-    archive.addfile(head, io.BytesIO(text))
-    with bar("backup", len(members), "files") as shown, tempfile.TemporaryDirectory() as folder:
+    manifest = json.dumps({**asdict(backup), "file": "", "home": str(backup.home)}).encode()
+    info = tarfile.TarInfo(MANIFEST)
+    info.size, info.mode = len(manifest), 0o600
+    archive.addfile(info, io.BytesIO(manifest))
+    with bar("backup", len(members), "files") as progress, tempfile.TemporaryDirectory() as folder:
         copy = Path(folder, "database")
         for number, path in enumerate(members, 1):
             name = str(path.relative_to(backup.home))
-            with suppress(FileNotFoundError):  # a file that its owner removed meanwhile
+            with suppress(FileNotFoundError):  # a file that its owner has removed meanwhile
                 if _is_database(path):
                     _copy_database(path, copy)
-                    archive.add(copy, name, filter=lambda info: _as(info, 0o600))
+                    archive.add(copy, name)
                     copy.unlink()
                 else:
                     archive.add(path, name, recursive=False)
-            shown.update(number)
-
-
-def _as(info: tarfile.TarInfo, mode: int) -> tarfile.TarInfo:
-    info.mode = mode
-    return info
+            progress.update(number)
 
 
 def _copy_database(path: Path, copy: Path) -> None:
-    """Copy a SQLite database that others may be writing to."""
+    """Copy a SQLite database that others may be writing to; only this user may read the copy."""
     with (
         closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=60)) as source,
         closing(sqlite3.connect(copy)) as target,
     ):
         source.backup(target)
+    copy.chmod(0o600)
 
 
 def _is_database(path: Path) -> bool:
     with path.open("rb") as file:
-        return file.read(len(SQLITE)) == SQLITE
+        return file.read(len(SQLITE_MAGIC)) == SQLITE_MAGIC
 
 
-def _is_beside(path: Path) -> bool:
-    return path.name.endswith(LATE_SUFFIXES) and any(
-        path.with_name(path.name.removesuffix(suffix)).exists() for suffix in LATE_SUFFIXES
+def _is_journal(path: Path) -> bool:
+    return path.name.endswith(JOURNAL_SUFFIXES) and any(
+        path.with_name(path.name.removesuffix(suffix)).exists() for suffix in JOURNAL_SUFFIXES
     )
 
 
 def _read_manifest(archive: tarfile.TarFile, file: Path) -> Backup:
-    first = archive.next()
-    if first is None or first.name != MANIFEST or not first.isfile() or first.size > MANIFEST_BYTES:
+    info = archive.next()
+    if info is None or info.name != MANIFEST or not info.isfile() or info.size > MANIFEST_BYTES:
         raise ValueError(f"it does not begin with {MANIFEST}")
-    stream = archive.extractfile(first)
+    stream = archive.extractfile(info)
     values: Any = json.loads(stream.read() if stream else b"")
     if not isinstance(values, dict) or not {"home", "layout", "made"} <= set(values):
         raise ValueError(f"its {MANIFEST} does not say of which home it is")
@@ -210,7 +206,7 @@ def _read_manifest(archive: tarfile.TarFile, file: Path) -> Backup:
     )
 
 
-def _require_fit(backup: Backup, home: Path) -> None:
+def _require_free_path(backup: Backup, home: Path) -> None:
     if backup.home != home.resolve():
         raise InputError(
             f"{backup.file} is of another home",
@@ -227,7 +223,7 @@ def _require_fit(backup: Backup, home: Path) -> None:
 
 
 def _extract(archive: tarfile.TarFile, backup: Backup, staged: Path) -> None:
-    with bar("restore", backup.files, "files") as shown:
+    with bar("restore", backup.files, "files") as progress:
         for number, member in enumerate(archive):
             if member.name == MANIFEST:
                 continue
@@ -235,4 +231,4 @@ def _extract(archive: tarfile.TarFile, backup: Backup, staged: Path) -> None:
                 raise ValueError(f"it holds {member.name!r}, which is no file of a home")
             archive.extract(member, staged, filter="data")
             (staged / member.name).chmod(member.mode & 0o700)
-            shown.update(number)
+            progress.update(number)

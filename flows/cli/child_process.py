@@ -1,10 +1,10 @@
-"""A command runs in a child process, whose parent tells what it came to if the child cannot.
+"""Runs a command in a child process, whose parent reports its end if the child cannot.
 
-Ray's core ends the process that it runs in, by `_Exit(1)` and without a word of Python, when its
-raylet is gone; a kernel that is out of memory kills it. Then the parent prints the error, as JSON
-where JSON was asked for, and ends the command's run in MLflow. It does nothing else: a signal that
-it gets it passes on, and the child does not outlive it. The child has a process group of its own,
-so that a Ctrl-C reaches it once, whether it comes from the terminal or from `kill`.
+Ray's core ends its process by `_Exit(1)`, without running any Python, when its raylet is gone; a
+kernel that is out of memory kills it. Then the parent prints the error, as JSON if JSON was
+requested, and ends the command's run in MLflow. Otherwise it only passes its signals on, and the
+child does not outlive it. The child has a process group of its own, so that a Ctrl-C reaches it
+once, whether it comes from the terminal or from `kill`.
 """
 
 import atexit
@@ -22,113 +22,113 @@ from typing import NoReturn
 from millrace.models.common.errors import MillraceError, WorkError
 from millrace.models.common.ray_folder import ray_folders, ray_logs
 
-PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-KILLS = (signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL)
-"""By which a command ends that nobody meant to stop."""
+FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+CRASHES = (signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL)
+"""The signals that end a command which nobody meant to stop."""
 PR_SET_PDEATHSIG = 1
-TOLD = b"."
+REPORTED = b"."
 LOG_BYTES = 64 * 1024
 
 
-def run_witnessed(
+def run_in_child(
     command: Callable[[], None],
-    tell: Callable[[MillraceError], None],
-    put_right: Callable[[], None],
+    report: Callable[[MillraceError], None],
+    clean_up: Callable[[], None],
 ) -> None:
-    """Run a command in a child process and end as it ends.
+    """Run a command in a child process, and end as the child ends.
 
     Args:
-        command: ends by itself, or by `SystemExit`; it has told its outcome then.
-        tell: prints an error.
-        put_right: ends what a command left that could not tell its end.
+        command: returns or raises `SystemExit`, after it has reported its outcome.
+        report: prints an error.
+        clean_up: ends the runs of a command that could not end them.
     """
     if not hasattr(os, "fork"):
-        run_to_the_end(command)
+        run_and_exit(command)
     sys.stdout.flush()
     sys.stderr.flush()
     read, write = os.pipe()
     parent = os.getpid()
-    # one that comes before the parent can pass it on waits until it can
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {*PASSED_ON, signal.SIGTSTP})
+    # A signal that arrives before the parent can forward it stays pending.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {*FORWARDED, signal.SIGTSTP})
     child = os.fork()
     if child == 0:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         os.close(read)
         os.setpgid(0, 0)
-        _end_with(parent)
-        run_to_the_end(partial(_run, command, write))
+        _die_with(parent)
+        run_and_exit(partial(_run, command, write))
     os.close(write)
-    _pass_signals_on(child)
+    _forward_signals(child)
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
     status = os.waitpid(child, 0)[1]
-    has_told = os.read(read, 1) == TOLD
+    code = os.waitstatus_to_exitcode(status)
+    has_reported = os.read(read, 1) == REPORTED
     os.close(read)
-    if has_told or os.waitstatus_to_exitcode(status) == 0:
-        os._exit(_code(status))
-    error = error_of(os.waitstatus_to_exitcode(status), _last_words(child))
-    if error is None:
-        _end_by(os.WTERMSIG(status))
-    else:
-        tell(error)
+    error = None if has_reported or code == 0 else describe_end(code, _read_last_words(child))
+    if error is not None:
+        report(error)
         sys.stdout.flush()  # what follows may take a while
-        put_right()
+        clean_up()
         sys.exit(error.exit_code)
+    if code < 0:
+        _die_by(-code)
+    os._exit(code)
 
 
-def error_of(code: int, words: str) -> MillraceError | None:
-    """Return what to say of a child that ended without a word; None where a signal stopped it.
+def describe_end(code: int, words: str) -> MillraceError | None:
+    """Return the error of a child that ended without reporting; None if a signal stopped it.
 
     Args:
-        code: its exit code; of a signal the negative of its number.
-        words: what native code said last, or nothing.
+        code: its exit code; for a signal, the negative of its number.
+        words: the last message of native code, or nothing.
     """
-    if code < 0 and -code not in KILLS:
+    if code < 0 and -code not in CRASHES:
         return None
     ended = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-    why = "its Ray is gone" if code > 0 else "for want of memory, as like as not"
+    why = "its Ray is gone" if code > 0 else "probably for want of memory"
     return WorkError(
         f"the command's process was ended while it worked, {why}; nothing unfinished was published",
         seen=f"{ended}{f': {words}' if words else ''}",
         valid="a machine with enough memory, and a Ray that lives as long as the command",
-        hint="run the same command again: a `score` takes up what was scored, a `run` begins anew; "
-        f"why is in {ray_logs()}",
+        hint="run the same command again: a `score` resumes, a `run` starts over; "
+        f"the reason is in {ray_logs()}",
     )
 
 
-def run_to_the_end(command: Callable[[], None]) -> NoReturn:
-    """Run a command and end this process as it ends, but for what native libraries do at exit.
+def run_and_exit(command: Callable[[], None]) -> NoReturn:
+    """Run a command and end this process as it ends, without the exit handlers of native libraries.
 
-    Arrow's readers now and then abort there (1 of 80 refused files on a busy machine), and the
-    exit code was 134 in place of 2.
+    Arrow's readers now and then abort in theirs (1 of 80 refused files on a busy machine), and the
+    exit code was 134 instead of 2.
     """
     try:
         command()
         code = 0
     except SystemExit as ended:
         code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
-    threading._shutdown()  # type: ignore[attr-defined]  # threads that are to be waited for
+    threading._shutdown()  # type: ignore[attr-defined]  # joins the threads that are not daemons
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError):  # nobody may read it any more
+        with suppress(OSError):  # its reader may be gone
             stream.flush()
     os._exit(code)
 
 
 def _run(command: Callable[[], None], write: int) -> None:
-    """Run the command in the child, and say that it came to an end of its own."""
+    """Run the command in the child, and signal that it ended by itself."""
     try:
         command()
     finally:
-        with suppress(OSError):  # nobody may read stdout any more
+        with suppress(OSError):  # the reader of stdout may be gone
             sys.stdout.flush()
-        # behind it come only Python's own exit, and what was registered for that
-        os.write(write, TOLD)
+        # Only Python's own exit, and its exit handlers, follow.
+        os.write(write, REPORTED)
 
 
-def _pass_signals_on(child: int) -> None:
-    """Let the signals that this process gets reach the child; Ctrl-Z stops both."""
+def _forward_signals(child: int) -> None:
+    """Forward this process's signals to the child; Ctrl-Z stops both."""
 
-    def pass_on(signum: int, frame: FrameType | None) -> None:
+    def forward(signum: int, frame: FrameType | None) -> None:
         del frame
         os.kill(child, signum)
 
@@ -136,38 +136,32 @@ def _pass_signals_on(child: int) -> None:
         del signum, frame
         os.killpg(child, signal.SIGSTOP)
         os.kill(os.getpid(), signal.SIGSTOP)
-        os.killpg(child, signal.SIGCONT)  # here when the shell goes on with it
+        os.killpg(child, signal.SIGCONT)  # reached when the shell continues this process
 
-    with suppress(OSError):  # the child has done it, or has ended
+    with suppress(OSError):  # the child has done it itself, or has ended
         os.setpgid(child, child)
-    for each in PASSED_ON:
-        signal.signal(each, pass_on)
+    for each in FORWARDED:
+        signal.signal(each, forward)
     signal.signal(signal.SIGTSTP, stop)
 
 
-def _end_with(parent: int) -> None:
-    """Let this process be killed when its parent ends, where the system can."""
+def _die_with(parent: int) -> None:
+    """Have this process killed when its parent ends, if the system can."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:  # it has ended already
             os._exit(1)
 
 
-def _code(status: int) -> int:
-    if os.WIFSIGNALED(status):
-        _end_by(os.WTERMSIG(status))
-    return os.WEXITSTATUS(status)
-
-
-def _end_by(signum: int) -> None:
-    """End as the child did, by the same signal."""
+def _die_by(signum: int) -> NoReturn:
+    """End by the same signal as the child."""
     signal.signal(signum, signal.SIG_DFL)
     os.kill(os.getpid(), signum)
     os._exit(128 + signum)
 
 
-def _last_words(child: int) -> str:
-    """Return the last line of Ray's core in a process that it ended, without its prefix."""
+def _read_last_words(child: int) -> str:
+    """Return the last log line of Ray's core in a process that it ended, without its prefix."""
     lines: list[str] = []
     name = f"session_*/logs/python-core-driver-*_{child}.log"
     for log in (log for folder in ray_folders() for log in folder.glob(name)):

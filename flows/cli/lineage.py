@@ -1,4 +1,4 @@
-"""What is known of a row of predictions: from its job back to the files of the training data."""
+"""`millrace lineage`: traces a row of predictions back to the files of the training data."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,13 +17,12 @@ TAGS = ("certificate", "candidate", "dataset", "dataset_digest", "digest")
 
 @dataclass(frozen=True)
 class Lineage:
-    """A row's way.
+    """The lineage of one row.
 
     Attributes:
         origin: its file, its job and the commit.
-        version: what the registry says of the model's version: its run and its tags; why it says
-            nothing where it cannot.
-        data: the sources of the snapshot that it learnt from, with sizes and digests.
+        version: the model version's run and tags in the registry, or why they cannot be read.
+        data: the sources of the snapshot that it was trained on, with sizes and digests.
         releases: the events in which that version was released, the newest first.
     """
 
@@ -33,11 +32,13 @@ class Lineage:
     releases: Sequence[Mapping[str, Any]]
 
 
-def lineage(places: Installation, table: str, key: str, date: str | None = None) -> list[Lineage]:
+def trace_rows(
+    places: Installation, table: str, key: str, date: str | None = None
+) -> list[Lineage]:
     """Trace the rows of a key.
 
     Args:
-        places: where tables and registry are.
+        places: locates the tables and the registry.
         table: a model's name, or the URI of a table of predictions.
         key: the rows' `_key`.
         date: of one partition; None for all.
@@ -45,12 +46,12 @@ def lineage(places: Installation, table: str, key: str, date: str | None = None)
     Raises:
         InputError: there is no such table, or no such row in it.
     """
-    named = "/" not in table and not table.startswith(".")
-    uri = places.table("predictions", table) if named else table
-    return [_traced(places, origin) for origin in origins(uri, key, date)]
+    is_model = "/" not in table and not table.startswith(".")
+    uri = places.table("predictions", table) if is_model else table
+    return [_trace(places, origin) for origin in origins(uri, key, date)]
 
 
-def _traced(places: Installation, origin: Origin) -> Lineage:
+def _trace(places: Installation, origin: Origin) -> Lineage:
     model, number = origin.committed.get("model"), origin.committed.get("model_version")
     if model is None or number is None:
         return Lineage(origin, {}, {}, [])
@@ -60,23 +61,23 @@ def _traced(places: Installation, origin: Origin) -> Lineage:
         for each in sorted(events, key=lambda each: each.at, reverse=True)
         if each.version == int(number)
     ]
-    version = _version(places, model, int(number))
-    return Lineage(origin, version, _data(places, version.get("dataset", "")), released)
+    version = _read_version(places, model, int(number))
+    return Lineage(origin, version, _read_sources(places, version.get("dataset", "")), released)
 
 
-def _version(places: Installation, model: str, number: int) -> dict[str, Any]:
+def _read_version(places: Installation, model: str, number: int) -> dict[str, Any]:
     try:
         check_reachable(places.tracking_uri)
         found = registry_of(places).version(model, number)
-    except MillraceError as error:  # a row is traced as far as it can be
+    except MillraceError as error:  # the rest of the lineage is still of use
         return {"model": model, "version": number, "unknown": error.what}
     tags = {name: found.tags.get(f"millrace.{name}") for name in TAGS}
     known = {name: value for name, value in tags.items() if value is not None}
     return {"model": model, "version": number, "run_id": found.run_id, **known}
 
 
-def _data(places: Installation, dataset: str) -> Mapping[str, Any]:
-    """Return the manifest of a snapshot by its words in the registry, `NAME version N`."""
+def _read_sources(places: Installation, dataset: str) -> Mapping[str, Any]:
+    """Return the sources of a snapshot, by its tag in the registry, `NAME version N`."""
     name, _, number = dataset.partition(" version ")
     if not number.isdigit():
         return {}

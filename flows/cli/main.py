@@ -1,10 +1,9 @@
 """The command line: `millrace COMMAND`.
 
 Modules that take seconds to import (MLflow, Prefect, Ray, torch) are imported by the command that
-needs them, after the settings were put into the environment that they read.
+needs them, after `environment.apply` has set the variables that they read.
 """
 
-import logging
 import sys
 from contextlib import suppress
 from functools import partial
@@ -14,9 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from millrace.flows import console, environment, run_state, settings
-from millrace.flows.cli.child_process import run_to_the_end, run_witnessed
+from millrace.flows.cli.child_process import run_and_exit, run_in_child
 from millrace.flows.deployments import left_flow_runs
-from millrace.flows.services.starting import once_started
 from millrace.models.common.errors import MillraceError, TransientError, written_trace
 from millrace.models.common.external_errors import outside_fault
 from millrace.models.common.printable import safe
@@ -27,10 +25,10 @@ if TYPE_CHECKING:
     from millrace.models.config.pipeline import Pipeline
 
 EXAMPLE = Path("examples/digits.yaml")
-"""What `demo` sends down the line; it is installed with the code, for who has no checkout."""
+"""The pipeline of `demo`; it is installed with the code, for users without a checkout."""
 INTERRUPTED = 130
-ON_RAY = {"run", "score", "demo"}
-"""Commands that Ray may end: its core ends the process of whoever it is connected to."""
+RAY_COMMANDS = {"run", "score", "demo"}
+"""Commands that Ray may end: its core can end every process that is connected to it."""
 
 app = typer.Typer(
     name="millrace",
@@ -41,7 +39,7 @@ app = typer.Typer(
 )
 
 keys = typer.Typer(
-    help="API keys of the door in OpenAI's form: add, list, revoke.", no_args_is_help=True
+    help="API keys of the OpenAI-compatible server: add, list, revoke.", no_args_is_help=True
 )
 app.add_typer(keys, name="keys")
 
@@ -61,7 +59,7 @@ def check(file: PipelineFile, set_: Overrides = None, as_json: AsJson = False) -
 
     pipeline = load_pipeline(file, set_ or ())
     preflight(pipeline)
-    _require_named(pipeline)
+    _check_pinned_versions(pipeline)
     if as_json:
         console.print_json(pipeline.model_dump(mode="json"))
         return
@@ -69,7 +67,7 @@ def check(file: PipelineFile, set_: Overrides = None, as_json: AsJson = False) -
     if pipeline.rollout.kind != "direct":
         from millrace.serving.rollout.rollout import describe_traffic
 
-        _say(describe_traffic(pipeline.rollout))
+        _report(describe_traffic(pipeline.rollout))
 
 
 @app.command()
@@ -83,38 +81,41 @@ def schema(as_json: AsJson = False) -> None:
 @app.command()
 def run(file: PipelineFile, set_: Overrides = None, as_json: AsJson = False) -> None:
     """Ingest, train, export, certify and register."""
-    _ready(file, set_, preflighted=True, flow=True)
-    from millrace.flows.cli.show import show_training
+    chosen = _prepare(file, set_, check_source=True, is_flow=True)
+    from millrace.flows.cli import show
     from millrace.flows.train_model import train_model
 
-    with console.stdout_for_results():
+    with console.reserve_stdout():
         outcome = train_model(str(file.resolve()), list(set_ or ()))
     if as_json:
         console.print_json(outcome)
     else:
-        show_training(outcome, is_up=run_state.supervisor_alive(settings.load().run))
+        show.show_training(outcome, is_up=run_state.is_supervisor_alive(chosen.run))
 
 
 @app.command()
 def release(
     watch: Annotated[bool, typer.Option("--watch", help="Go on until Ctrl-C.")] = False,
-    interval: Annotated[float, typer.Option(min=1, help="Seconds between two looks.")] = 5.0,
+    interval: Annotated[float, typer.Option(min=1, help="Seconds between two checks.")] = 5.0,
     as_json: AsJson = False,
 ) -> None:
     """Make what Triton serves equal to the registry's champions."""
-    _ready(flow=True)
-    from millrace.flows.cli.release_loop import release_once, watch_releases
-    from millrace.flows.cli.show import show_release
+    _prepare(is_flow=True)
+    from millrace.flows.cli import show
+    from millrace.flows.release_model import release_model
 
+    print_outcomes = console.print_json if as_json else show.show_release
     if watch:
+        from millrace.flows.triggers.watch import watch_releases
         from millrace.tasks.release import ReleaseCheck
 
-        show = console.print_json if as_json else show_release
-        watch_releases(interval, show, ReleaseCheck(settings.load().places).due)
+        find_due = ReleaseCheck(settings.load().places).due
+        release_due = partial(release_model, asked_by="millrace release --watch")
+        watch_releases(interval, print_outcomes, find_due, release_due)
         return
-    with console.stdout_for_results():
-        outcomes = release_once()
-    console.print_json(outcomes) if as_json else show_release(outcomes)
+    with console.reserve_stdout():
+        outcomes = release_model(asked_by="millrace release", again=True)
+    print_outcomes(outcomes)
 
 
 @app.command()
@@ -128,7 +129,7 @@ def score(
     ] = None,
     catch_up: Annotated[
         bool,
-        typer.Option("--catch-up", help="Without --date: make up for missed ones first."),
+        typer.Option("--catch-up", help="Without --date: score missed dates first."),
     ] = False,
     version: Annotated[
         int | None,
@@ -137,17 +138,17 @@ def score(
     as_json: AsJson = False,
 ) -> None:
     """Score rows with the approved version into one partition of a Delta table."""
-    _ready(file, flow=True)
-    from millrace.flows.cli.show_batch import show_batch
+    _prepare(file, is_flow=True)
+    from millrace.flows.cli import show_batch
     from millrace.flows.score_batch import score_batch
 
-    with console.stdout_for_results():
+    with console.reserve_stdout():
         reports = score_batch(str(file.resolve()), input, date, catch_up=catch_up, version=version)
     if as_json:
         console.print_json(reports if catch_up else reports[-1])
         return
     for report in reports:
-        show_batch(report)
+        show_batch.show_batch(report)
 
 
 @app.command()
@@ -162,12 +163,12 @@ def lineage(
     as_json: AsJson = False,
 ) -> None:
     """Trace a scored row: file, job, model version, certificate, run, dataset and release."""
-    _ready()
-    from millrace.flows.cli.lineage import lineage as trace
-    from millrace.flows.cli.show_batch import show_lineage
+    chosen = _prepare()
+    from millrace.flows.cli import show_batch
+    from millrace.flows.cli.lineage import trace_rows
 
-    found = trace(settings.load().places(), table, row, date)
-    console.print_json(found) if as_json else show_lineage(found)
+    rows = trace_rows(chosen.places(), table, row, date)
+    console.print_json(rows) if as_json else show_batch.show_lineage(rows)
 
 
 @app.command()
@@ -179,19 +180,19 @@ def predict(
     ] = None,
     text: Annotated[
         str | None,
-        typer.Option(help="For a language model: what to go on with, or - for stdin."),
+        typer.Option(help="For a language model: the prompt, or - for stdin."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Send one request to the live model."""
-    _ready()
+    chosen = _prepare()
+    from millrace.flows.cli import show
     from millrace.flows.cli.predict import predict_live
-    from millrace.flows.cli.show import show_prediction
     from millrace.tasks.kinds.steps import Question
 
-    say = (lambda piece: None) if as_json else console.print_piece
-    answer = predict_live(settings.load().places(), model, Question(rows, text, say))
-    console.print_json(answer) if as_json else show_prediction(answer)
+    print_text = (lambda piece: None) if as_json else console.print_piece
+    answer = predict_live(chosen.places(), model, Question(rows, text, print_text))
+    console.print_json(answer) if as_json else show.show_prediction(answer)
 
 
 @keys.command("add")
@@ -202,34 +203,31 @@ def add_key(
     ] = 60_000,
     as_json: AsJson = False,
 ) -> None:
-    """Make a key, and print its secret, this once."""
-    from millrace.flows.cli.api_keys import add_key as add
-    from millrace.flows.cli.show import show_new_key
+    """Create a key, and print its secret, this once."""
+    from millrace.flows.cli import api_keys, show
 
-    made = add(settings.load(), name, tokens_per_minute)
-    console.print_json(made) if as_json else show_new_key(made)
+    key = api_keys.add_key(settings.load(), name, tokens_per_minute)
+    console.print_json(key) if as_json else show.show_new_key(key)
 
 
 @keys.command("list")
 def list_keys(as_json: AsJson = False) -> None:
     """Print the names and the limits of the keys."""
-    from millrace.flows.cli.api_keys import known_keys
-    from millrace.flows.cli.show import show_keys
+    from millrace.flows.cli import api_keys, show
 
-    known = known_keys(settings.load())
-    console.print_json(known) if as_json else show_keys(known)
+    known = api_keys.list_keys(settings.load())
+    console.print_json(known) if as_json else show.show_keys(known)
 
 
 @keys.command("revoke")
 def revoke_key(
     name: Annotated[str, typer.Argument(help="Of the key.")], as_json: AsJson = False
 ) -> None:
-    """Take a key away; the door knows within a second."""
-    from millrace.flows.cli.api_keys import revoke_key as revoke
-    from millrace.flows.cli.show import show_keys
+    """Revoke a key; the server refuses it within a second."""
+    from millrace.flows.cli import api_keys, show
 
-    left = revoke(settings.load(), name)
-    console.print_json(left) if as_json else show_keys(left)
+    left = api_keys.revoke_key(settings.load(), name)
+    console.print_json(left) if as_json else show.show_keys(left)
 
 
 @app.command()
@@ -237,14 +235,14 @@ def certify(
     model: Annotated[str, typer.Argument(help="A model that Triton serves.")],
     as_json: AsJson = False,
 ) -> None:
-    """Certify the live version: what it was certified to answer, and the test split."""
-    _ready()
-    from millrace.flows.cli.show import show_certified
+    """Certify the live version: its golden rows or prompts, and the test split."""
+    chosen = _prepare()
+    from millrace.flows.cli import show
     from millrace.tasks.certify import certify_live
 
-    with console.stdout_for_results():
-        found = certify_live(settings.load().places(), model)
-    console.print_json(found) if as_json else show_certified(found)
+    with console.reserve_stdout():
+        found = certify_live(chosen.places(), model)
+    console.print_json(found) if as_json else show.show_certified(found)
     if found.faults:
         raise typer.Exit(1)
 
@@ -255,15 +253,13 @@ def up(
     as_json: AsJson = False,
 ) -> None:
     """Start MLflow, Prefect, Triton and the scheduled deployments on this machine."""
-    from millrace.flows.cli.show import show_status
-    from millrace.flows.cli.show_up import lines_of_status
+    from millrace.flows.cli import show, show_up
     from millrace.flows.services import control
 
-    chosen = settings.load()
-    found = control.up(chosen, detach=not foreground, say=_say)
-    console.print_json(found) if as_json else show_status(found)
-    for line in lines_of_status(found):
-        _say(line)
+    found = control.up(settings.load(), detach=not foreground, report=_report)
+    console.print_json(found) if as_json else show.show_status(found)
+    for line in show_up.describe_status(found):
+        _report(line)
 
 
 @app.command()
@@ -271,32 +267,31 @@ def down(as_json: AsJson = False) -> None:
     """Stop everything that `up` started."""
     from millrace.flows.services import control
 
-    stopped = control.down(settings.load(), say=_say)
+    result = control.down(settings.load(), report=_report)
     if as_json:
-        console.print_json(stopped)
+        console.print_json(result)
     else:
-        _say("stopped" if stopped.was_running else "nothing was running")
+        _report("stopped" if result.was_running else "nothing was running")
 
 
 @app.command()
 def status(as_json: AsJson = False) -> None:
-    """Tell what runs, and which versions are live."""
-    from millrace.flows.cli.show import show_served, show_status
-    from millrace.flows.cli.show_up import lines_of_status
+    """Show what runs, and which versions are live."""
+    from millrace.flows.cli import show, show_up
     from millrace.flows.services import control
-    from millrace.serving.release.live import live_versions, served_models
+    from millrace.serving.release import live
 
     chosen = settings.load()
-    with console.stdout_for_results():
-        found = control.status(chosen, live_versions=live_versions)
-        served = served_models(chosen.places(), found.live_versions)
+    with console.reserve_stdout():
+        found = control.status(chosen, live_versions=live.live_versions)
+        served = live.served_models(chosen.places(), found.live_versions)
     if as_json:
-        console.print_json({**console.plain(found), "served": served})
+        console.print_json({**console.to_json_value(found), "served": served})
         return
-    show_status(found)
-    for line in lines_of_status(found):
+    show.show_status(found)
+    for line in show_up.describe_status(found):
         console.print_hint(line, label="note")
-    show_served(served)
+    show.show_served(served)
 
 
 @app.command()
@@ -305,18 +300,18 @@ def sign(
     version: Annotated[int, typer.Argument(min=1, help="Of which version.")],
     as_json: AsJson = False,
 ) -> None:
-    """Sign a version that has no signature this home trusts, its digests checked first."""
-    _ready()
+    """Sign a version without a signature that this home trusts, after checking its digests."""
+    chosen = _prepare()
     from millrace.flows.cli.sign_version import sign_version
 
-    with console.stdout_for_results():
-        found = sign_version(settings.load().places(), model, version)
+    with console.reserve_stdout():
+        found = sign_version(chosen.places(), model, version)
     if as_json:
         console.print_json(found)
         return
-    _say(f"signed {found.model} version {found.version}, which counted as: {found.before}")
+    _report(f"signed {found.model} version {found.version}, which counted as: {found.before}")
     for name, value in found.statement.items():
-        _say(f"  {name}: {value}")
+        _report(f"  {name}: {value}")
     console.print_hint("millrace release, if it has the alias champion")
 
 
@@ -333,24 +328,24 @@ def backup(
     if as_json:
         console.print_json(made)
         return
-    _say(f"{made.files:,} files, {made.size_bytes:,} bytes of {made.home} are in {made.file}")
+    _report(f"{made.files:,} files, {made.size_bytes:,} bytes of {made.home} are in {made.file}")
     console.print_hint("it holds the home's keys: keep it as private as the home")
 
 
 @app.command()
 def restore(
-    file: Annotated[Path, typer.Argument(help="What `millrace backup` wrote.")],
+    file: Annotated[Path, typer.Argument(help="A file that `millrace backup` wrote.")],
     as_json: AsJson = False,
 ) -> None:
-    """Put the home of a backup back to where it was, whole or not at all."""
-    from millrace.flows.cli.backup import restore as put_back
+    """Restore the home of a backup at its path, whole or not at all."""
+    from millrace.flows.cli.backup import restore_home
 
     console.set_up_logging()
-    found = put_back(settings.load().home, file)
+    found = restore_home(settings.load().home, file)
     if as_json:
         console.print_json(found)
         return
-    _say(f"{found.home} is as it was at {found.made}")
+    _report(f"{found.home} is as it was at {found.made}")
     console.print_hint("millrace up, and millrace release, which brings Triton to its aliases")
 
 
@@ -361,11 +356,11 @@ def history(
     as_json: AsJson = False,
 ) -> None:
     """Print the releases of a model: what went live or was refused, when, why, and who asked."""
-    from millrace.flows.cli.show import show_history
-    from millrace.serving.release.live import history as releases_of
+    from millrace.flows.cli import show
+    from millrace.serving.release import live
 
-    releases = releases_of(settings.load().places(), model, limit)
-    console.print_json(releases) if as_json else show_history(model, releases)
+    releases = live.history(settings.load().places(), model, limit)
+    console.print_json(releases) if as_json else show.show_history(model, releases)
 
 
 @app.command()
@@ -376,57 +371,58 @@ def demo(
     """Train, promote, serve and score an example, and print one table."""
     if file == EXAMPLE and not file.exists():
         file = Path(__file__).parents[2] / EXAMPLE
-    _ready(file, preflighted=True, flow=True)
+    _prepare(file, check_source=True, is_flow=True)
+    from millrace.flows.cli import show
     from millrace.flows.cli.demo import run_demo
-    from millrace.flows.cli.show import show_demo
 
-    with console.stdout_for_results():
+    with console.reserve_stdout():
         summary = run_demo(file.resolve())
-    console.print_json(summary) if as_json else show_demo(summary)
+    console.print_json(summary) if as_json else show.show_demo(summary)
 
 
-def _ready(
+def _prepare(
     file: Path | None = None,
     overrides: list[str] | None = None,
     *,
-    preflighted: bool = False,
-    flow: bool = False,
-) -> None:
+    check_source: bool = False,
+    is_flow: bool = False,
+) -> settings.Settings:
     """Check the user's input before anything slow is imported, and set the environment.
 
     Args:
         file: the pipeline file.
-        overrides: lines of `--set`.
-        preflighted: whether the source, its columns and the family are looked at as well.
-        flow: whether a flow of Prefect's is run.
+        overrides: the values of `--set`.
+        check_source: whether to check the source, its columns and the family as well.
+        is_flow: whether the command runs a flow of Prefect's.
     """
     from millrace.models.config.pipeline_file import load_pipeline
 
     pipeline = load_pipeline(file, overrides or ()) if file is not None else None
-    found = environment.apply(settings.load())
-    if pipeline is not None and preflighted:
+    chosen = environment.apply(settings.load())
+    if pipeline is not None and check_source:
         from millrace.models.preflight import preflight
 
         preflight(pipeline)
-    places, prefect_api = found.places(), found.prefect_api()
-    if prefect_api is not None:
-        look = partial(require_http, service="Prefect", setting="PREFECT_API_URL")
-        once_started(found.run, prefect_api, partial(look, f"{prefect_api}/health"))
-    elif flow:
-        from millrace.flows.services import temporary_server
+    api = chosen.prefect_api()
+    if api is not None:
+        require_prefect = partial(require_http, service="Prefect", setting="PREFECT_API_URL")
+        run_state.wait_for_start(chosen.run, api, partial(require_prefect, f"{api}/health"))
+    elif is_flow:
+        from millrace.flows.services import prefect_server
 
-        temporary_server.end_orphans(str(found.home))
-        temporary_server.keep_apart()
-    if flow:
+        prefect_server.end_orphaned_servers(str(chosen.home))
+        prefect_server.guard_temporary_server()
+    if is_flow:
         _end_left_runs()
-    console.native_stderr_to(places.logs / "native.log")
+    console.redirect_native_stderr(chosen.places().logs / "native.log")
     console.set_up_logging()
-    if flow:  # to import and to start what it runs on takes seconds, in which nothing else is said
-        logging.getLogger("millrace").info("starting the flow")
+    if is_flow:  # imports and the start of Ray take seconds, in which nothing else is printed
+        console.log.info("starting the flow")
+    return chosen
 
 
-def _require_named(pipeline: "Pipeline") -> None:
-    """Look for the registered versions that a file names; an MLflow that is away tells nothing."""
+def _check_pinned_versions(pipeline: "Pipeline") -> None:
+    """Look up the registered versions that a file names, unless MLflow is away."""
     from millrace.models.config.model_kind import kind_of_family
     from millrace.tasks.kinds.steps import steps_of
 
@@ -435,51 +431,49 @@ def _require_named(pipeline: "Pipeline") -> None:
         steps_of(kind_of_family(pipeline.model.family)).pin_versions(pipeline, places)
 
 
-def _say(line: str) -> None:
+def _report(line: str) -> None:
     sys.stderr.write(safe(line) + "\n")
 
 
 def main() -> None:
     """Run a command; a user's mistake is an error message and exit code 2, never a stack trace."""
     as_json = "--json" in sys.argv
-    command = partial(_main, as_json=as_json)
-    if not ON_RAY & set(sys.argv[1:2]):
-        run_to_the_end(command)
-    run_witnessed(command, partial(console.print_error, as_json=as_json), _end_left_runs)
+    command = partial(_run_command, as_json=as_json)
+    if not RAY_COMMANDS & set(sys.argv[1:2]):
+        run_and_exit(command)
+    run_in_child(command, partial(console.print_error, as_json=as_json), _end_left_runs)
 
 
 def _end_left_runs() -> None:
-    """End the runs of commands of this home that are gone, in MLflow and in Prefect."""
-    with suppress(Exception):  # a next command tries again
+    """End the runs of this home's commands that are gone, in MLflow and in Prefect."""
+    with suppress(Exception):  # the next command retries
         chosen = environment.apply(settings.load())
         if any((chosen.run / open_runs.FOLDER).glob("*.json")):
             from millrace.models.registry import left_runs
 
             left_runs.end_left(chosen.run)
-        if any((chosen.run / left_flow_runs.FOLDER).glob("*.json")):
-            left_flow_runs.end_left(chosen.run)
+        left_flow_runs.mark_left_runs(chosen.run)
 
 
-def _main(*, as_json: bool) -> None:
+def _run_command(*, as_json: bool) -> None:
     try:
         app()
-    except MillraceError as error:
-        console.print_error(error, as_json=as_json)
-        sys.exit(error.exit_code)
     except SystemExit as ended:
-        if ended.code == INTERRUPTED:  # what typer makes of Ctrl-C
-            _say("stopped; nothing unfinished was published")
+        if ended.code == INTERRUPTED:  # typer's exit code for Ctrl-C
+            _report("stopped; nothing unfinished was published")
         raise
     except Exception as error:
-        # The last resort for a fault of ours: the trace goes to a file, its place to the user.
-        told = outside_fault(error) or _unexpected(error)
-        console.print_error(told, as_json=as_json)
-        sys.exit(told.exit_code)
+        # An error for the user, a known fault outside of Millrace, or our own fault as a last
+        # resort.
+        reported = outside_fault(error) or _unexpected_error(error)
+        console.print_error(reported, as_json=as_json)
+        sys.exit(reported.exit_code)
 
 
-def _unexpected(error: Exception) -> MillraceError:
+def _unexpected_error(error: Exception) -> MillraceError:
+    """Return the error of a fault of ours, with the file that has its stack trace."""
     logs = None
-    with suppress(MillraceError):  # a setting may be what is wrong
+    with suppress(MillraceError):  # a setting may be the cause
         logs = settings.load().places().logs
     return MillraceError(
         "an unexpected fault ended the command",

@@ -1,4 +1,4 @@
-"""What `up` and `status` say beside their table: pages, the login, what is scheduled."""
+"""What `up` and `status` print beside their table: pages, the login, what is scheduled."""
 
 import shlex
 from collections.abc import Iterator
@@ -11,40 +11,34 @@ if TYPE_CHECKING:
     from millrace.flows.services.control import Status
 
 
-def lines_of_status(status: "Status") -> tuple[str, ...]:
-    """Return where models are promoted, how to log in to Prefect, and what is scheduled.
+def describe_status(status: "Status") -> Iterator[str]:
+    """Yield lines: where to promote models, how to log in to Prefect, and what is scheduled.
 
-    Nothing where Millrace does not run.
+    There are none if Millrace does not run.
     """
     if not status.running:
-        return ()
+        return
     mlflow = next((each.address for each in status.services if each.name == "mlflow"), "")
-    registry = [f"registry: {page(mlflow, REGISTRY)}"] if mlflow else []
-    return (*registry, *_login(status), *_schedules(status.schedules))
-
-
-def _login(status: "Status") -> Iterator[str]:
+    if mlflow:
+        yield f"registry: {page(mlflow, REGISTRY)}"
     if status.prefect_login:
         command = f"cat {shlex.quote(status.prefect_login)}; echo"
-        yield f"Prefect's pages ask for a password, once in a browser: `{command}` shows it, whole"
+        yield f"Prefect's UI asks each browser once for a password: the whole output of `{command}`"
+    if status.schedules is None:
+        yield "scheduled: Prefect was not checked yet"
+    else:
+        yield from _describe_schedules(status.schedules)
 
 
-def _schedules(found: "Schedules | None") -> Iterator[str]:
-    if found is None:
-        yield "scheduled: Prefect was not looked at yet"
-        return
+def _describe_schedules(found: "Schedules") -> Iterator[str]:
     by_file: dict[str, list[str]] = {}
     for schedule in found.schedules:
         if schedule.file:
-            by_file.setdefault(schedule.file, []).append(_in_words(schedule))
+            by_file.setdefault(schedule.file, []).append(_describe_schedule(schedule))
     for file, schedules in by_file.items():
         yield f"scheduled: {file} ({'; '.join(schedules)})"
     if not by_file:
         yield "scheduled: no pipeline file; name yours in MILLRACE_PIPELINES"
-    yield from _faults(found)
-
-
-def _faults(found: "Schedules") -> Iterator[str]:
     for fault in found.faults:
         yield f"not as it stands: {fault.file}: {fault.reason}"
     if not found.settled:
@@ -53,6 +47,6 @@ def _faults(found: "Schedules") -> Iterator[str]:
         yield f"put back: {each.deployment} at {each.at}; {each.what}"
 
 
-def _in_words(schedule: "Schedule") -> str:
-    when = f"{schedule.cron} {schedule.timezone}" if schedule.cron else "only when asked"
+def _describe_schedule(schedule: "Schedule") -> str:
+    when = f"{schedule.cron} {schedule.timezone}" if schedule.cron else "only on request"
     return f"{schedule.deployment} {when}{', paused in Prefect' if schedule.paused else ''}"

@@ -1,1 +1,1 @@
-"""The scheduled deployments: which there are, when they run, and what they missed."""
+"""The scheduled deployments: what they are, when they run, and what they missed."""

@@ -1,17 +1,23 @@
-"""Which deployments to serve: `infra/prefect.yaml` once for each pipeline file, as plain values.
+"""Which deployments should exist: those of `infra/prefect.yaml`, once for each pipeline file.
 
-Prefect is not imported here, so that `millrace up` can refuse a bad file before it starts anything.
+Prefect is not imported here, so `millrace up` can refuse a bad file before it starts anything.
+
+While `up` runs, files change. A file that became invalid keeps the schedule that it had when it was
+last valid; a file that is gone has none. Both are reported with the reason.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from millrace.flows.settings import absolute
 from millrace.models.common.bounded_files import YAML_BYTES, bounded_text, bounded_yaml
 from millrace.models.common.errors import InputError
+from millrace.models.common.installation import files_named
 from millrace.models.config.batch_spec import ScheduleSpec
 from millrace.models.config.pipeline_file import load_pipeline
 
@@ -25,11 +31,11 @@ class DeploymentSpec:
         entrypoint: dotted, `millrace.flows.train_model.train_model`.
         description: what a run does.
         tags: for the UI's filters.
-        parameters: what every run is given.
-        cron: when to run, or None for only when asked.
+        parameters: of every run.
+        cron: when to run; None for only on request.
         timezone: of `cron`.
         limit: runs at a time.
-        collision_strategy: `ENQUEUE` or `CANCEL_NEW`: what becomes of one run more.
+        collision_strategy: `ENQUEUE` or `CANCEL_NEW`: what happens to a run beyond the limit.
     """
 
     name: str
@@ -44,21 +50,51 @@ class DeploymentSpec:
 
 
 @dataclass(frozen=True)
-class Scheduled:
-    """A pipeline file as far as the schedule goes."""
+class ScheduledPipeline:
+    """The parts of a pipeline file that its schedule needs."""
 
     name: str
     file: Path
     schedule: ScheduleSpec
 
 
-def plan(pipeline_files: tuple[Path, ...], prefect_file: Path) -> tuple[DeploymentSpec, ...]:
+@dataclass(frozen=True)
+class PipelineFile:
+    """One file in its present state.
+
+    Attributes:
+        file: its path, or a pattern that matches no file.
+        pipeline: its content; None if the file is gone or not valid.
+        reason: why it is not valid; empty for one that is gone.
+    """
+
+    file: str
+    pipeline: ScheduledPipeline | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class ScheduleFault:
+    """Why a file's present content is not scheduled.
+
+    Attributes:
+        file: the file.
+        reason: what is wrong with it, and what is scheduled instead.
+    """
+
+    file: str
+    reason: str
+
+
+def plan_deployments(
+    pipeline_files: tuple[Path, ...], prefect_file: Path
+) -> tuple[DeploymentSpec, ...]:
     """Return the deployments of these pipeline files, as `prefect_file` declares them.
 
     Raises:
         InputError: a file cannot be read, or two pipelines have one name.
     """
-    pipelines = tuple(scheduled(file) for file in pipeline_files)
+    pipelines = tuple(read_pipeline(file) for file in pipeline_files)
     names = [pipeline.name for pipeline in pipelines]
     for pipeline in pipelines:
         if names.count(pipeline.name) > 1:
@@ -67,42 +103,40 @@ def plan(pipeline_files: tuple[Path, ...], prefect_file: Path) -> tuple[Deployme
                 seen=", ".join(str(each.file) for each in pipelines if each.name == pipeline.name),
                 valid="a name of its own for each pipeline of MILLRACE_PIPELINES",
             )
-    return specs_of(pipelines, prefect_file)
+    return build_specs(pipelines, prefect_file)
 
 
-def specs_of(pipelines: tuple[Scheduled, ...], prefect_file: Path) -> tuple[DeploymentSpec, ...]:
+def build_specs(
+    pipelines: tuple[ScheduledPipeline, ...], prefect_file: Path
+) -> tuple[DeploymentSpec, ...]:
     """Return the deployments of these pipelines, as `prefect_file` declares them.
+
+    A deployment with the parameter `pipeline_file` is repeated for each pipeline, at its own time.
 
     Raises:
         InputError: the file cannot be read.
     """
-    declared = [_declared(entry) for entry in _yaml(prefect_file).get("deployments", [])]
-    return tuple(spec for base in declared for spec in _for_pipelines(base, pipelines))
+    specs: list[DeploymentSpec] = []
+    for entry in _read_yaml(prefect_file).get("deployments", []):
+        base = _read_declaration(entry)
+        if "pipeline_file" not in base.parameters:
+            specs.append(base)
+            continue
+        specs += [
+            replace(
+                base,
+                name=f"{base.name}-{pipeline.name}",
+                tags=(*base.tags, pipeline.name),
+                parameters={**base.parameters, "pipeline_file": str(pipeline.file)},
+                cron=getattr(pipeline.schedule, base.name),
+                timezone=pipeline.schedule.timezone,
+            )
+            for pipeline in pipelines
+        ]
+    return tuple(specs)
 
 
-def _for_pipelines(
-    base: DeploymentSpec, pipelines: tuple[Scheduled, ...]
-) -> tuple[DeploymentSpec, ...]:
-    """Repeat a deployment that takes a pipeline file for each pipeline, at its own time."""
-    if "pipeline_file" not in base.parameters:
-        return (base,)
-    return tuple(
-        DeploymentSpec(
-            name=f"{base.name}-{pipeline.name}",
-            entrypoint=base.entrypoint,
-            description=base.description,
-            tags=(*base.tags, pipeline.name),
-            parameters={**base.parameters, "pipeline_file": str(pipeline.file)},
-            cron=getattr(pipeline.schedule, base.name),
-            timezone=pipeline.schedule.timezone,
-            limit=base.limit,
-            collision_strategy=base.collision_strategy,
-        )
-        for pipeline in pipelines
-    )
-
-
-def _declared(entry: Mapping[str, Any]) -> DeploymentSpec:
+def _read_declaration(entry: Mapping[str, Any]) -> DeploymentSpec:
     schedule: Mapping[str, Any] = next(iter(entry.get("schedules") or []), {})
     concurrency = entry.get("concurrency_limit") or {}
     return DeploymentSpec(
@@ -118,17 +152,7 @@ def _declared(entry: Mapping[str, Any]) -> DeploymentSpec:
     )
 
 
-def scheduled(file: Path) -> Scheduled:
-    """Read the name and the schedule of a pipeline file that `check` would take.
-
-    Raises:
-        InputError: the file cannot be read, or is not valid.
-    """
-    pipeline = load_pipeline(file)
-    return Scheduled(pipeline.name, file, pipeline.schedule)
-
-
-def _yaml(file: Path) -> dict[str, Any]:
+def _read_yaml(file: Path) -> dict[str, Any]:
     try:
         raw = bounded_yaml(bounded_text(file, YAML_BYTES))
     except (OSError, ValueError, yaml.YAMLError) as error:
@@ -136,3 +160,74 @@ def _yaml(file: Path) -> dict[str, Any]:
     if not isinstance(raw, dict):
         raise InputError(f"{file} is no mapping", seen=type(raw).__name__, valid="key: value lines")
     return raw
+
+
+def read_pipeline(file: Path) -> ScheduledPipeline:
+    """Read the name and the schedule of a pipeline file that `millrace check` accepts.
+
+    Raises:
+        InputError: the file cannot be read, or is not valid.
+    """
+    pipeline = load_pipeline(file)
+    return ScheduledPipeline(pipeline.name, file, pipeline.schedule)
+
+
+def read_pipeline_files(patterns: Iterable[str]) -> tuple[PipelineFile, ...]:
+    """Read every file that the patterns match, each once and in order."""
+    found: dict[str, PipelineFile] = {}
+    for pattern in patterns:
+        path = str(absolute(Path(pattern)))
+        files = files_named(path)
+        for file in files:
+            found.setdefault(str(file), _read_file(file))
+        if not files:
+            found.setdefault(path, PipelineFile(path))
+    return tuple(found.values())
+
+
+def _read_file(file: Path) -> PipelineFile:
+    try:
+        stat = file.stat()
+    except OSError:
+        return PipelineFile(str(file))
+    return _read_version(file, (stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_size))
+
+
+@lru_cache(maxsize=1024)
+def _read_version(file: Path, version: tuple[int, ...]) -> PipelineFile:
+    """Read a file once for each version of it: the files are checked every few seconds."""
+    del version
+    try:
+        return PipelineFile(str(file), read_pipeline(file))
+    except InputError as error:
+        parts = (error.what, error.seen, error.hint)
+        reason = ": ".join(" ".join(str(part).split()) for part in parts if part)
+        return PipelineFile(str(file), None, reason)
+
+
+def select_pipelines(
+    files: Sequence[PipelineFile], last_valid: Mapping[str, ScheduledPipeline]
+) -> tuple[tuple[ScheduledPipeline, ...], tuple[ScheduleFault, ...]]:
+    """Select the pipelines to schedule, and the faults to report.
+
+    Args:
+        files: the files in their present state.
+        last_valid: the content of each file when it was last valid.
+    """
+    pipelines: dict[str, ScheduledPipeline] = {}
+    faults: list[ScheduleFault] = []
+    for each in files:
+        pipeline = each.pipeline
+        if pipeline is None and each.reason:
+            pipeline = last_valid.get(each.file)
+            held = "it has no schedule" if pipeline is None else "its last valid schedule holds"
+            faults.append(ScheduleFault(each.file, f"{each.reason}; {held}"))
+        elif pipeline is None:
+            faults.append(ScheduleFault(each.file, "there is no such file; it is not scheduled"))
+        if pipeline is None:
+            continue
+        first = pipelines.setdefault(pipeline.name, pipeline)
+        if first is not pipeline:
+            why = f"{first.file} has the name {pipeline.name!r} as well; this one is not scheduled"
+            faults.append(ScheduleFault(each.file, why))
+    return tuple(pipelines.values()), tuple(faults)

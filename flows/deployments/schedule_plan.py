@@ -1,8 +1,8 @@
-"""What must change so that Prefect holds the deployments that it should: decisions, no effects.
+"""Decides what to change so that Prefect holds the deployments that it should; no effects.
 
-A deployment is made as its spec says. Somebody's pause is a wish and stays; anything else that is
-not ours is put back, and what would run foreign code is made anew, because an update of Prefect's
-leaves in place what it does not name.
+A deployment is registered as its spec says. A pause is somebody's choice and stays. Any other
+difference is reverted. A deployment that would run foreign code is deleted first, because an update
+of Prefect's keeps the fields that it does not name.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -14,31 +14,31 @@ from millrace.flows.deployments.deployment_specs import DeploymentSpec
 
 
 @dataclass(frozen=True)
-class HeldSchedule:
+class ExistingSchedule:
     """One schedule of a deployment in Prefect; `cron` is None for one of another kind."""
 
     id: UUID
     cron: str | None
     timezone: str
-    active: bool
+    is_active: bool
 
 
 @dataclass(frozen=True)
-class Held:
-    """One deployment as Prefect has it.
+class ExistingDeployment:
+    """One deployment in Prefect.
 
     Attributes:
         id: its id.
         name: its name.
         entrypoint: what it runs.
-        description: what people read.
+        description: the text for people.
         tags: sorted.
-        parameters: what every run is given.
+        parameters: of every run.
         limit: runs at a time.
-        collision_strategy: what becomes of one run more.
-        paused: whether it is paused as a whole.
+        collision_strategy: what happens to a run beyond the limit.
+        has_pause: whether it is paused as a whole.
         schedules: when it runs.
-        foreign: what it has that none of ours has, such as `pull_steps`.
+        foreign: fields that it has and ours never have, such as `pull_steps`.
     """
 
     id: UUID
@@ -49,86 +49,90 @@ class Held:
     parameters: Mapping[str, Any]
     limit: int | None
     collision_strategy: str
-    paused: bool = False
-    schedules: tuple[HeldSchedule, ...] = ()
+    has_pause: bool = False
+    schedules: tuple[ExistingSchedule, ...] = ()
     foreign: tuple[str, ...] = ()
 
     @property
     def is_paused(self) -> bool:
         """Whether somebody has paused it: as a whole, or every schedule."""
-        return self.paused or bool(
-            self.schedules and not any(each.active for each in self.schedules)
+        return self.has_pause or bool(
+            self.schedules and not any(each.is_active for each in self.schedules)
         )
 
 
 @dataclass(frozen=True)
-class Make:
+class RegisterDeployment:
     """Register a deployment.
 
     Attributes:
-        spec: as it should be.
-        why: what is not so.
-        paused: whether its schedule stays paused.
-        anew: the deployment to delete first; None updates.
+        spec: the deployment as it should be.
+        reason: what was different.
+        is_paused: whether its schedule stays paused.
+        replaces: the deployment to delete first; None updates.
     """
 
     spec: DeploymentSpec
-    why: str
-    paused: bool = False
-    anew: UUID | None = None
+    reason: str
+    is_paused: bool = False
+    replaces: UUID | None = None
 
 
 @dataclass(frozen=True)
-class Unschedule:
-    """Take the schedules from a deployment whose pipeline is no longer scheduled."""
+class RemoveSchedules:
+    """Remove the schedules of a deployment whose pipeline is no longer scheduled."""
 
     deployment: UUID
     name: str
     schedules: tuple[UUID, ...]
 
 
-def decide(
+Change = RegisterDeployment | RemoveSchedules
+
+
+def plan_changes(
     specs: Iterable[DeploymentSpec],
-    held: Mapping[str, Held],
-    others: Sequence[Held] = (),
+    existing: Mapping[str, ExistingDeployment],
+    others: Sequence[ExistingDeployment] = (),
     paused: Collection[str] = (),
-) -> tuple[Make | Unschedule, ...]:
-    """Decide what to change; nothing where everything is as it should be.
+) -> tuple[Change, ...]:
+    """Return what to change; nothing when everything is as it should be.
 
     Args:
-        specs: what should be there.
-        held: what is there under the name and the flow of each spec.
+        specs: the deployments that should exist.
+        existing: the deployments with the name and the flow of a spec.
         others: this home's other deployments.
-        paused: the deployments that were paused when last seen, should they be gone.
+        paused: names of deployments that were paused when last seen, in case they are gone.
     """
-    changes: list[Make | Unschedule] = []
+    changes: list[Change] = []
     for spec in specs:
-        found = held.get(spec.name)
+        found = existing.get(spec.name)
         if found is None:
-            changes.append(Make(spec, "it was missing", spec.name in paused))
+            changes.append(RegisterDeployment(spec, "it was missing", spec.name in paused))
         elif found.foreign:
-            why = f"it had foreign {', '.join(found.foreign)}"
-            changes.append(Make(spec, why, found.is_paused, found.id))
-        elif differing := _differing(spec, found):
-            why = f"it had another {', '.join(differing)}"
-            changes.append(Make(spec, why, found.is_paused))
+            reason = f"it had foreign {', '.join(found.foreign)}"
+            changes.append(RegisterDeployment(spec, reason, found.is_paused, found.id))
+        elif different := _find_differences(spec, found):
+            reason = f"it had another {', '.join(different)}"
+            changes.append(RegisterDeployment(spec, reason, found.is_paused))
     for other in others:
         if other.schedules:
             ids = tuple(each.id for each in other.schedules)
-            changes.append(Unschedule(other.id, other.name, ids))
+            changes.append(RemoveSchedules(other.id, other.name, ids))
     return tuple(changes)
 
 
-def _differing(spec: DeploymentSpec, held: Held) -> list[str]:
-    """Return the names of what is not as declared."""
-    wanted = [(spec.cron, spec.timezone)] if spec.cron else []
+def _find_differences(spec: DeploymentSpec, existing: ExistingDeployment) -> list[str]:
+    """Return the names of the fields that are not as declared."""
+    crons = [(spec.cron, spec.timezone)] if spec.cron else []
     pairs = {
-        "entrypoint": (spec.entrypoint, held.entrypoint),
-        "schedule": (wanted, [(each.cron, each.timezone) for each in held.schedules]),
-        "parameters": (dict(spec.parameters), dict(held.parameters)),
-        "tags": (tuple(sorted(spec.tags)), held.tags),
-        "description": (spec.description or held.description, held.description),  # or the flow's
-        "limit": (spec.limit, held.limit),
-        "collision strategy": (spec.collision_strategy, held.collision_strategy),
+        "entrypoint": (spec.entrypoint, existing.entrypoint),
+        "schedule": (crons, [(each.cron, each.timezone) for each in existing.schedules]),
+        "parameters": (dict(spec.parameters), dict(existing.parameters)),
+        "tags": (tuple(sorted(spec.tags)), existing.tags),
+        # Without a description Prefect takes the flow's.
+        "description": (spec.description or existing.description, existing.description),
+        "limit": (spec.limit, existing.limit),
+        "collision strategy": (spec.collision_strategy, existing.collision_strategy),
     }
     return [name for name, (ours, theirs) in pairs.items() if ours != theirs]

@@ -1,7 +1,7 @@
 """What `up` and the deployments' process tell each other, in files of the home's folder `run`.
 
-`pipelines.json` is what was asked for last, by the newest `millrace up`. `schedules.json` is what
-Prefect holds, written by the deployments' process after it has looked.
+The newest `millrace up` writes the requested patterns to `pipelines.json`. The deployments' process
+writes what Prefect holds to `schedules.json`, after each check.
 """
 
 import json
@@ -11,23 +11,23 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from millrace.flows.deployments.deployment_specs import Scheduled
-from millrace.flows.deployments.schedule_files import Fault
+from pydantic import TypeAdapter
+
+from millrace.flows.deployments.deployment_specs import ScheduledPipeline, ScheduleFault
 from millrace.models.common.private_files import replace_private
 from millrace.models.config.batch_spec import ScheduleSpec
 
-ASKED, TRUE = "pipelines.json", "schedules.json"
-MOST_KEPT = 20
+PATTERNS_FILE, STATE_FILE = "pipelines.json", "schedules.json"
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """One deployment as Prefect has it.
+    """One deployment in Prefect.
 
     Attributes:
         deployment: its name.
         file: the pipeline file; empty for a deployment that takes none.
-        cron: when it runs; None for only when asked.
+        cron: when it runs; None for only on request.
         timezone: of `cron`.
         paused: whether somebody has paused it in Prefect; it stays so.
     """
@@ -41,7 +41,7 @@ class Schedule:
 
 @dataclass(frozen=True)
 class PutBack:
-    """A deployment that somebody removed or changed, and that was made right again.
+    """A deployment that somebody removed or changed, and that was restored.
 
     Attributes:
         deployment: its name.
@@ -63,35 +63,38 @@ class Schedules:
         patterns: the files and globs that it schedules.
         settled: whether Prefect holds what it should.
         schedules: what Prefect holds.
-        faults: files that are not scheduled as they stand.
+        faults: files whose present content is not scheduled.
         put_back: the newest repairs.
-        kept: what each file said when it was last valid: its name and its schedule.
+        kept: the name and the schedule of each file when it was last valid.
     """
 
     pid: int
     patterns: tuple[str, ...] = ()
     settled: bool = False
     schedules: tuple[Schedule, ...] = ()
-    faults: tuple[Fault, ...] = ()
+    faults: tuple[ScheduleFault, ...] = ()
     put_back: tuple[PutBack, ...] = ()
     kept: Mapping[str, Mapping[str, Any]] | None = None
 
-    def pipelines(self) -> dict[str, Scheduled]:
-        """Return what each file said when it was last valid."""
-        found = {}
-        for file, said in (self.kept or {}).items():
+    def last_valid(self) -> dict[str, ScheduledPipeline]:
+        """Return the content of each file when it was last valid."""
+        pipelines = {}
+        for file, content in (self.kept or {}).items():
             with suppress(ValueError, KeyError, TypeError):
-                spec = ScheduleSpec.model_validate(said["schedule"])
-                found[file] = Scheduled(str(said["name"]), Path(file), spec)
-        return found
+                schedule = ScheduleSpec.model_validate(content["schedule"])
+                pipelines[file] = ScheduledPipeline(str(content["name"]), Path(file), schedule)
+        return pipelines
 
     def as_json(self) -> dict[str, Any]:
         """Return what `millrace status --json` prints."""
-        told = ("settled", "schedules", "faults", "put_back")
-        return {name: getattr(self, name) for name in told}
+        names = ("settled", "schedules", "faults", "put_back")
+        return {name: getattr(self, name) for name in names}
 
 
-def kept_of(pipelines: Mapping[str, Scheduled]) -> dict[str, dict[str, Any]]:
+_ADAPTER = TypeAdapter(Schedules)
+
+
+def dump_pipelines(pipelines: Mapping[str, ScheduledPipeline]) -> dict[str, dict[str, Any]]:
     """Return pipelines in the form of `Schedules.kept`."""
     return {
         file: {"name": each.name, "schedule": each.schedule.model_dump(mode="json")}
@@ -99,36 +102,27 @@ def kept_of(pipelines: Mapping[str, Scheduled]) -> dict[str, dict[str, Any]]:
     }
 
 
-def ask(run: Path, patterns: tuple[str, ...]) -> None:
-    """Leave word of the files to schedule."""
-    replace_private(run / ASKED, json.dumps(list(patterns)) + "\n")
+def write_patterns(run: Path, patterns: tuple[str, ...]) -> None:
+    """Request that these files and globs be scheduled."""
+    replace_private(run / PATTERNS_FILE, json.dumps(list(patterns)) + "\n")
 
 
-def asked(run: Path, otherwise: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the files that are to be scheduled."""
+def read_patterns(run: Path, default: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the files and globs that were requested last."""
     try:
-        return tuple(str(each) for each in json.loads((run / ASKED).read_text()))
+        return tuple(str(each) for each in json.loads((run / PATTERNS_FILE).read_text()))
     except (OSError, ValueError, TypeError):
-        return otherwise
+        return default
 
 
 def write(run: Path, state: Schedules) -> None:
     """Replace the state, readable by this user only."""
-    replace_private(run / TRUE, json.dumps(asdict(state), indent=1) + "\n")
+    replace_private(run / STATE_FILE, json.dumps(asdict(state), indent=1) + "\n")
 
 
 def read(run: Path) -> Schedules | None:
     """Return the state that was written last; None if there is none to read."""
     try:
-        raw = json.loads((run / TRUE).read_text())
-        return Schedules(
-            pid=raw["pid"],
-            patterns=tuple(raw["patterns"]),
-            settled=raw["settled"],
-            schedules=tuple(Schedule(**each) for each in raw["schedules"]),
-            faults=tuple(Fault(**each) for each in raw["faults"]),
-            put_back=tuple(PutBack(**each) for each in raw["put_back"]),
-            kept=raw["kept"],
-        )
-    except (OSError, ValueError, TypeError, KeyError):
+        return _ADAPTER.validate_json((run / STATE_FILE).read_bytes())
+    except (OSError, ValueError):
         return None

@@ -1,1 +1,1 @@
-"""What `millrace up` runs and supervises on this machine."""
+"""The services that `millrace up` runs and supervises on this machine."""

@@ -1,4 +1,4 @@
-"""`millrace up`, `down` and `status`: start, stop and look at what runs on this machine."""
+"""`millrace up`, `down` and `status`: start, stop and inspect the services of this machine."""
 
 import signal
 import subprocess
@@ -8,51 +8,51 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 
 from millrace.flows import run_state
 from millrace.flows.deployments import schedule_state
-from millrace.flows.deployments.deployment_specs import plan
+from millrace.flows.deployments.deployment_specs import plan_deployments
 from millrace.flows.deployments.schedule_state import Schedules
 from millrace.flows.environment import child_environment
-from millrace.flows.run_state import RunRecord
 from millrace.flows.services import processes
-from millrace.flows.services.logins import login_file
-from millrace.flows.services.service_specs import Service, healthy, local
+from millrace.flows.services.health import is_service_healthy
+from millrace.flows.services.logins import prefect_login_file
+from millrace.flows.services.service_specs import Service, local_services
 from millrace.flows.settings import MARK, Settings
 from millrace.models.common.errors import WorkError
 from millrace.models.common.installation import Installation
 
 HEALTHY_SECONDS = 120.0
-HANDED_SECONDS = 60.0
+SCHEDULED_SECONDS = 60.0
 STOP_SECONDS = 60.0
 POLL_SECONDS = 0.2
-HOPELESS_RESTARTS = 2
+FATAL_RESTARTS = 2
 TAIL_LINES = 15
 NO_GUARD = (
-    "MILLRACE_GUARD=off: Triton's HTTP is open as it is; one request of another process, or of a "
-    "web page, can end the server"
+    "MILLRACE_GUARD=off: Triton's HTTP has no guard; one request of another process, or of a web "
+    "page, can end the server"
 )
-TOLD_TO_END = (0, -signal.SIGTERM)
+REQUESTED_EXITS = (0, -signal.SIGTERM)
 
-Say = Callable[[str], None]
+Report = Callable[[str], None]
 LiveVersions = Callable[[Installation], Mapping[str, object]]
+Process = subprocess.Popen[bytes]
 
 
 @dataclass(frozen=True)
 class ServiceStatus:
-    """One service, as seen now.
+    """The present state of one service.
 
     Attributes:
         name: `mlflow`, `prefect`, `triton`, `guard`, `deployments`, `webhook` or `openai`.
-        running: whether its process is there.
-        healthy: whether it says that it is well.
+        running: whether its process exists.
+        healthy: whether its health check succeeds.
         address: where to reach it; empty when it listens nowhere.
         pid: its process.
         uptime_seconds: since its last start.
         restarts: starts after the first.
         log: its log file.
-        grpc: the `host:port` where it takes gRPC too; empty if it does not.
+        grpc: the `host:port` where it serves gRPC too; empty if it does not.
     """
 
     name: str
@@ -76,11 +76,11 @@ class Status:
         pid: the supervisor's process.
         uptime_seconds: since `millrace up`.
         services: empty when nothing runs.
-        live_versions: what the hook that was given returned.
-        orphans: processes that a supervisor which was killed has left.
-        schedules: what is scheduled; None before Prefect was looked at.
-        prefect_login: the file of the password that Prefect's pages ask for; empty where the
-            server is not ours.
+        live_versions: what the callback `live_versions` returned.
+        orphans: processes that were left by a supervisor that was killed.
+        schedules: what is scheduled; None before the first check of Prefect.
+        prefect_login: the file of the password that Prefect's UI asks for; empty where the user
+            chose the server.
     """
 
     running: bool
@@ -95,12 +95,12 @@ class Status:
 
     @property
     def healthy(self) -> bool:
-        """Whether everything that should run is well."""
+        """Whether the supervisor runs and every service is healthy."""
         return self.running and all(service.healthy for service in self.services)
 
 
 @dataclass(frozen=True)
-class Stopped:
+class DownResult:
     """What `down` did.
 
     Attributes:
@@ -112,65 +112,61 @@ class Stopped:
     ended: tuple[str, ...] = ()
 
 
-def _silent(line: str) -> None:
-    """Say nothing."""
-
-
-def up(settings: Settings, *, detach: bool = True, say: Say = _silent) -> Status:
-    """Start everything that runs on this machine, and return when all of it is well.
+def up(settings: Settings, *, detach: bool = True, report: Report = lambda line: None) -> Status:
+    """Start every service of this machine, and return when all of them are healthy.
 
     Args:
         settings: what to start, and where.
-        detach: leave it running; else stay until it ends, Ctrl-C or SIGTERM, and stop it.
-        say: takes progress lines.
+        detach: leave it running; otherwise stay until it ends, Ctrl-C or SIGTERM, and stop it.
+        report: takes progress lines.
 
     Raises:
         InputError: a pipeline file to schedule cannot be read.
-        WorkError: a port is taken, a service did not become well, or, unless detached, the
+        WorkError: a port is taken, a service did not become healthy, or, unless detached, the
             supervisor ended by itself; nothing is left running.
     """
-    plan(settings.pipeline_files(), settings.deployments)
+    plan_deployments(settings.pipeline_files(), settings.deployments)
     settings.places().prepared()
-    with _sigterm_as_ctrl_c():
-        supervisor = _start_once(settings, say)
+    with _sigterm_as_interrupt():
+        supervisor = _start_if_down(settings, report)
         if supervisor is not None and not detach:
-            _stay(settings, supervisor, say)
+            _stay_until_end(settings, supervisor, report)
     return status(settings)
 
 
-def _start_once(settings: Settings, say: Say) -> "subprocess.Popen[bytes] | None":
-    """Start the supervisor and its services, or return None if there is one already."""
-    starting = run_state.hold_lock(settings.run, run_state.STARTING, 2 * HEALTHY_SECONDS)
-    if starting is None:
+def _start_if_down(settings: Settings, report: Report) -> Process | None:
+    """Start the supervisor and its services; return None if a supervisor runs already."""
+    lock = run_state.take_lock(settings.run, run_state.STARTING, 2 * HEALTHY_SECONDS)
+    if lock is None:
         raise WorkError("another `millrace up` is at work on this home", seen=settings.home)
-    with starting:
-        if run_state.supervisor_alive(settings.run):
-            say(f"already up for {settings.home}")
-            _hand_over(settings, say)
+    with lock:
+        if run_state.is_supervisor_alive(settings.run):
+            report(f"already up for {settings.home}")
+            _update_schedules(settings, report)
             if not status(settings).healthy:
-                say("not everything is healthy; `millrace status` looks again, logs are in logs/")
+                report("not everything is healthy; see `millrace status`, and the logs in logs/")
             return None
-        return _start(settings, say)
+        return _start(settings, report)
 
 
-def _start(settings: Settings, say: Say) -> "subprocess.Popen[bytes]":
-    """Start the supervisor and wait until its services are well; else stop everything."""
-    _sweep(settings, say)
-    services = local(settings)
-    _ports_must_be_free(services)
-    schedule_state.ask(settings.run, settings.pipeline_patterns())
+def _start(settings: Settings, report: Report) -> Process:
+    """Start the supervisor and wait until its services are healthy; else stop everything."""
+    _end_leftovers(settings, report)
+    services = local_services(settings)
+    _require_free_ports(services)
+    schedule_state.write_patterns(settings.run, settings.pipeline_patterns())
     if settings.triton is None and not settings.guard:
-        say(NO_GUARD)
+        report(NO_GUARD)
     supervisor = _start_supervisor(settings)
     try:
-        _wait_until_well(settings, services, supervisor, say)
+        _wait_until_healthy(settings, services, supervisor, report)
     except BaseException:
         down(settings)
         raise
     return supervisor
 
 
-def _hand_over(settings: Settings, say: Say) -> None:
+def _update_schedules(settings: Settings, report: Report) -> None:
     """Have the running services schedule these files, if any were chosen, and wait for it.
 
     Raises:
@@ -179,131 +175,130 @@ def _hand_over(settings: Settings, say: Say) -> None:
     if "pipelines" not in settings.model_fields_set:
         return
     patterns = settings.pipeline_patterns()
-    if schedule_state.asked(settings.run, ()) != patterns:
-        say("scheduling other pipeline files")
-    schedule_state.ask(settings.run, patterns)
-    deadline = time.monotonic() + HANDED_SECONDS
+    if schedule_state.read_patterns(settings.run, ()) != patterns:
+        report("scheduling other pipeline files")
+    schedule_state.write_patterns(settings.run, patterns)
+    deadline = time.monotonic() + SCHEDULED_SECONDS
     while not _is_scheduled(settings, patterns):
         if time.monotonic() > deadline:
             log = settings.places().logs / "deployments.log"
             raise WorkError(
-                f"Prefect did not take the schedules within {HANDED_SECONDS:.0f} s",
-                seen=f"the end of {log}\n{tail(log)}",
-                hint="`millrace status` tells when it has; what was scheduled before still is",
+                f"Prefect did not take the schedules within {SCHEDULED_SECONDS:.0f} s",
+                seen=f"the end of {log}\n{_read_tail(log)}",
+                hint="`millrace status` shows when it has; the earlier schedules still apply",
             )
         time.sleep(POLL_SECONDS)
 
 
 def _is_scheduled(settings: Settings, patterns: tuple[str, ...]) -> bool:
-    found = schedule_state.read(settings.run)
-    return found is not None and found.settled and found.patterns == patterns
+    schedules = schedule_state.read(settings.run)
+    return schedules is not None and schedules.settled and schedules.patterns == patterns
 
 
-def _stay(settings: Settings, supervisor: "subprocess.Popen[bytes]", say: Say) -> None:
+def _stay_until_end(settings: Settings, supervisor: Process, report: Report) -> None:
     """Stay until Ctrl-C or until the supervisor ends, and leave nothing running.
 
     Raises:
-        WorkError: nobody told the supervisor to end.
+        WorkError: the supervisor ended, and nobody had stopped it.
     """
     try:
-        say("running; Ctrl-C stops it")
-        ended = supervisor.wait()
+        report("running; Ctrl-C stops it")
+        exit_status = supervisor.wait()
     except KeyboardInterrupt:
         return
     finally:
-        down(settings, say=say)
-    if ended not in TOLD_TO_END:
+        down(settings, report=report)
+    if exit_status not in REQUESTED_EXITS:
         log = settings.places().logs / "supervisor.log"
         raise WorkError(
-            f"the supervisor ended with status {ended}; everything is stopped",
-            hint=f"read {log}; status -9 is often the kernel's, out of memory",
+            f"the supervisor ended with status {exit_status}; everything is stopped",
+            hint=f"read {log}; status -9 often means that the kernel ran out of memory",
         )
 
 
 @contextmanager
-def _sigterm_as_ctrl_c() -> Iterator[None]:
-    """Let SIGTERM end the block as Ctrl-C does."""
-    before = signal.signal(signal.SIGTERM, _interrupt)
+def _sigterm_as_interrupt() -> Iterator[None]:
+    """Let SIGTERM end the block as Ctrl-C does, by KeyboardInterrupt."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
 
 
-def _interrupt(signum: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
-
-
-def down(settings: Settings, *, say: Say = _silent) -> Stopped:
+def down(settings: Settings, *, report: Report = lambda line: None) -> DownResult:
     """Stop everything that `up` started for this home; nothing to stop is no error.
 
     Raises:
         WorkError: a process could not be ended.
     """
-    record = run_state.live(settings.run)
+    record = run_state.read_live(settings.run)
     if record is not None:
-        say(f"stopping {', '.join(service.name for service in record.services)}")
-        _stop_supervisor(settings, record)
-    ended = _sweep(settings, say)
-    return Stopped(was_running=record is not None, ended=ended)
+        report(f"stopping {', '.join(service.name for service in record.services)}")
+        supervisor = processes.find_process(record.pid)
+        if supervisor is not None:
+            processes.end_processes([supervisor], STOP_SECONDS)
+    ended = _end_leftovers(settings, report)
+    return DownResult(was_running=record is not None, ended=ended)
 
 
 def status(settings: Settings, *, live_versions: LiveVersions | None = None) -> Status:
-    """Look at what runs for this home.
+    """Return what runs for this home.
 
     Args:
-        settings: whose home to look at.
-        live_versions: asked for what Triton serves, if Triton is well.
+        settings: of the home.
+        live_versions: returns what Triton serves; called if Triton is healthy.
     """
-    record = run_state.live(settings.run)
+    record = run_state.read_live(settings.run)
     if record is None:
-        orphans = len(processes.marked(MARK, str(settings.home)))
+        orphans = len(processes.find_marked(MARK, str(settings.home)))
         live = live_versions(settings.places()) if live_versions and orphans else None
         return Status(False, str(settings.home), live_versions=live, orphans=orphans)
-    known = {service.name: service for service in local(settings)}
+    known = {service.name: service for service in local_services(settings)}
     services = tuple(_service_status(each, known.get(each.name)) for each in record.services)
-    serving = any(service.name == "triton" and service.healthy for service in services)
-    serving = serving or settings.triton is not None
+    is_serving = settings.triton is not None or any(
+        service.name == "triton" and service.healthy for service in services
+    )
     return Status(
         running=True,
         home=str(settings.home),
         pid=record.pid,
         uptime_seconds=time.time() - record.started_at,
         services=services,
-        live_versions=live_versions(settings.places()) if live_versions and serving else None,
+        live_versions=live_versions(settings.places()) if live_versions and is_serving else None,
         schedules=schedule_state.read(settings.run),
-        prefect_login="" if settings.prefect_api_url else str(login_file(settings.run)),
+        prefect_login="" if settings.prefect_api_url else str(prefect_login_file(settings.run)),
     )
 
 
 def _service_status(record: run_state.ServiceRecord, service: Service | None) -> ServiceStatus:
-    running = record.pid is not None
+    is_running, started_at = record.pid is not None, record.started_at
     return ServiceStatus(
         name=record.name,
-        running=running,
-        healthy=running and service is not None and healthy(service, record.pid),
+        running=is_running,
+        healthy=is_running and service is not None and is_service_healthy(service, record.pid),
         address=record.address,
         pid=record.pid,
-        uptime_seconds=time.time() - record.started_at if running and record.started_at else None,
+        uptime_seconds=time.time() - started_at if is_running and started_at else None,
         restarts=record.restarts,
         log=record.log,
         grpc=service.grpc if service is not None else "",
     )
 
 
-def _ports_must_be_free(services: tuple[Service, ...]) -> None:
+def _require_free_ports(services: tuple[Service, ...]) -> None:
     for service in services:
         for port in service.ports:
-            if not processes.port_is_free(port.number):
+            if not processes.is_port_free(port.number):
                 raise WorkError(
                     f"{service.name} cannot listen on port {port.number}: it is taken",
-                    seen=processes.listener(port.number) or "a process of another user",
+                    seen=processes.describe_listener(port.number) or "a process of another user",
                     valid="a free port",
                     hint=f"stop that process, or set {port.setting} to another port",
                 )
 
 
-def _start_supervisor(settings: Settings) -> "subprocess.Popen[bytes]":
+def _start_supervisor(settings: Settings) -> Process:
     log = settings.places().logs / "supervisor.log"
     with log.open("ab") as output:
         log.chmod(0o600)
@@ -317,73 +312,60 @@ def _start_supervisor(settings: Settings) -> "subprocess.Popen[bytes]":
         )
 
 
-def _wait_until_well(
-    settings: Settings,
-    services: tuple[Service, ...],
-    supervisor: "subprocess.Popen[bytes]",
-    say: Say,
+def _wait_until_healthy(
+    settings: Settings, services: tuple[Service, ...], supervisor: Process, report: Report
 ) -> None:
-    began = time.monotonic()
+    deadline = time.monotonic() + HEALTHY_SECONDS
     waiting = {service.name: service for service in services}
-    say(f"starting {', '.join(waiting)}; logs in {settings.places().logs}")
+    report(f"starting {', '.join(waiting)}; logs in {settings.places().logs}")
     while waiting:
         if supervisor.poll() is not None:
-            raise _failed("the supervisor", settings.places().logs / "supervisor.log")
-        record = run_state.live(settings.run)
+            raise _start_error("the supervisor", settings.places().logs / "supervisor.log")
+        run_record = run_state.read_live(settings.run)
         for service in list(waiting.values()):
-            seen = record.service(service.name) if record else None
-            if seen and seen.restarts >= HOPELESS_RESTARTS:
-                raise _failed(service.name, service.log, seen.last_exit)
-            if seen and seen.pid and healthy(service, seen.pid):
+            record = run_record.service(service.name) if run_record else None
+            if record and record.restarts >= FATAL_RESTARTS:
+                raise _start_error(service.name, service.log, record.last_exit)
+            if record and record.pid and is_service_healthy(service, record.pid):
                 where = f"{service.address}, gRPC {service.grpc}".removesuffix(", gRPC ")
-                say(f"{service.name} is up {where}".rstrip())
+                report(f"{service.name} is up {where}".rstrip())
                 del waiting[service.name]
-        if waiting and time.monotonic() - began > HEALTHY_SECONDS:
+        if waiting and time.monotonic() > deadline:
             late = next(iter(waiting.values()))
-            raise _failed(late.name, late.log)
+            raise _start_error(late.name, late.log)
         time.sleep(POLL_SECONDS)
 
 
-def _failed(name: str, log: Path, status: int | None = None) -> WorkError:
-    what = "did not become well in time" if status is None else f"ended with status {status}"
+def _start_error(name: str, log: Path, status: int | None = None) -> WorkError:
+    what = "did not become healthy in time" if status is None else f"ended with status {status}"
     return WorkError(
         f"{name} {what}; everything is stopped again",
-        seen=f"the end of {log}\n{tail(log)}",
+        seen=f"the end of {log}\n{_read_tail(log)}",
         hint=f"read {log}",
     )
 
 
-def tail(log: Path, lines: int = TAIL_LINES) -> str:
+def _read_tail(log: Path) -> str:
     """Return the last lines of a log."""
     try:
-        return "\n".join(log.read_text(errors="replace").splitlines()[-lines:])
+        return "\n".join(log.read_text(errors="replace").splitlines()[-TAIL_LINES:])
     except OSError:
         return "(no log)"
 
 
-def _stop_supervisor(settings: Settings, record: RunRecord) -> None:
-    supervisor = processes.find(record.pid)
-    if supervisor is not None:
-        supervisor.terminate()
-    deadline = time.monotonic() + STOP_SECONDS
-    while run_state.supervisor_alive(settings.run) and time.monotonic() < deadline:
-        time.sleep(POLL_SECONDS)
-    if supervisor is not None:
-        processes.end([supervisor], 1.0)
-
-
-def _sweep(settings: Settings, say: Say) -> tuple[str, ...]:
-    """End what carries this home's mark: what a killed supervisor or a crash left running."""
-    left = processes.marked(MARK, str(settings.home))
-    described = tuple(filter(None, (processes.describe(process.pid) for process in left)))
+def _end_leftovers(settings: Settings, report: Report) -> tuple[str, ...]:
+    """End the processes with this home's mark, left by a crash or a killed supervisor."""
+    left = processes.find_marked(MARK, str(settings.home))
+    descriptions = (processes.describe_process(process.pid) for process in left)
+    described = tuple(filter(None, descriptions))
     for line in described:
-        say(f"ending {line}")
-    survivors = processes.end(left, 10.0)
+        report(f"ending {line}")
+    survivors = processes.end_processes(left, 10.0)
     if survivors:
         raise WorkError(
             "some processes could not be ended",
             seen=", ".join(str(process.pid) for process in survivors),
             hint="end them by hand",
         )
-    run_state.forget(settings.run)
+    run_state.delete(settings.run)
     return described

@@ -1,66 +1,97 @@
-"""Which service no longer answers though its process is alive, so that it is to be started anew.
+"""Health checks of services, and which process is frozen: alive, but no longer answering.
 
-A process may be stopped by a signal, or wait for a lock that nobody gives back; the kernel says
-that it runs. Under heavy load a server answers late as well, and must not be killed for it: so an
-answer has ten seconds, and every look of two minutes must have failed.
+A process may be stopped by a signal, or wait for a lock that nobody releases; the kernel still
+reports it as running. Under heavy load a server answers late too, and must not be killed for that:
+a check waits ten seconds for an answer, and a process is frozen only when every check of two
+minutes has failed.
 """
 
+import urllib.request
 from dataclasses import dataclass, replace
+from http.client import HTTPException
+from pathlib import Path
 
-LOOK_SECONDS = 5.0
+from millrace.flows.services.service_specs import Service, SocketUrl
+
+CHECK_SECONDS = 5.0
 ANSWER_SECONDS = 10.0
-FEWEST_LOOKS = 5
-"""That must have failed, however long ago the first did: this process may have stood still too."""
-FIRST_SECONDS = 60.0
-"""After its start, in which a process is left alone."""
+MIN_FAILURES = 5
+"""Checks that must have failed, however long ago the first did: the supervisor may have stalled."""
+STARTUP_SECONDS = 60.0
+"""A process is left alone for this long after its start."""
+
+
+def is_service_healthy(service: Service, pid: int | None, timeout: float = 2.0) -> bool:
+    """Return whether the service, run by process `pid`, reports within `timeout` s that it is."""
+    if isinstance(service.health, Path):
+        try:
+            return service.health.read_text().strip() == str(pid)
+        except OSError:
+            return False
+    if isinstance(service.health, SocketUrl):
+        from millrace.serving.guard import socket_answers
+
+        return socket_answers(service.health.socket, service.health.path, timeout)
+    return is_url_healthy(service.health, timeout)
+
+
+def is_url_healthy(url: str, timeout: float = 2.0) -> bool:
+    """Return whether a GET of `url` answers 200; it never goes through a proxy."""
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(url, timeout=timeout) as response:
+            return bool(response.status == 200)
+    except (OSError, ValueError, HTTPException):
+        return False
 
 
 @dataclass(frozen=True)
-class Looks:
-    """What the looks at one process have found.
+class HealthHistory:
+    """What the health checks of one process have found.
 
     Attributes:
-        pid: the process; None before the first look.
-        well_once: whether it has said that it is well.
-        failed: looks that count, in a row, up to the last one, in which it did not.
+        pid: the process; None before the first check.
+        was_healthy: whether a check has succeeded.
+        failures: failed checks in a row up to the last one, excused ones left out.
         failing_since: when the first of these ended, in seconds.
     """
 
     pid: int | None = None
-    well_once: bool = False
-    failed: int = 0
+    was_healthy: bool = False
+    failures: int = 0
     failing_since: float = 0.0
 
-    def is_well(self, pid: int | None) -> bool:
-        """Return whether the last look was at this process, and found it well."""
-        return self.pid == pid and self.well_once and not self.failed
+    def is_healthy(self, pid: int | None) -> bool:
+        """Return whether the last check was of this process and succeeded."""
+        return self.pid == pid and self.was_healthy and not self.failures
 
-    def after(self, pid: int, *, well: bool, now: float, excused: bool = False) -> "Looks":
-        """Return this with one look more; another process begins anew.
+    def add_check(
+        self, pid: int, *, is_healthy: bool, now: float, is_excused: bool = False
+    ) -> "HealthHistory":
+        """Return the history with one more check; another process starts a new one.
 
         Args:
-            pid: the process that was looked at.
-            well: whether it said so.
+            pid: the process that was checked.
+            is_healthy: whether the check succeeded.
             now: seconds.
-            excused: a failure does not count: what the service waits for is not well itself.
+            is_excused: whether a failure does not count, because a service that this one depends
+                on is not healthy itself.
         """
-        before = self if self.pid == pid else Looks(pid)
-        if well or excused:
-            return Looks(pid, well_once=well or before.well_once)
-        since = before.failing_since if before.failed else now
-        return replace(before, failed=before.failed + 1, failing_since=since)
+        before = self if self.pid == pid else HealthHistory(pid)
+        if is_healthy or is_excused:
+            return HealthHistory(pid, was_healthy=is_healthy or before.was_healthy)
+        since = before.failing_since if before.failures else now
+        return replace(before, failures=before.failures + 1, failing_since=since)
 
+    def is_frozen(self, pid: int, *, uptime: float, now: float, patience: float) -> bool:
+        """Return whether a process was healthy once and has failed every check for too long.
 
-def is_frozen(looks: Looks, pid: int, *, ran: float, now: float, patience: float) -> bool:
-    """Return whether a process was well once and has failed every look for too long.
-
-    Args:
-        looks: at the service.
-        pid: its present process.
-        ran: seconds since its start.
-        now: seconds, of the clock of the looks.
-        patience: seconds for which it may fail.
-    """
-    if looks.pid != pid or not looks.well_once or ran < FIRST_SECONDS:
-        return False
-    return looks.failed >= FEWEST_LOOKS and now - looks.failing_since >= patience
+        Args:
+            pid: the service's present process.
+            uptime: seconds since its start.
+            now: seconds, of the clock of the checks.
+            patience: seconds for which it may fail.
+        """
+        if self.pid != pid or not self.was_healthy or uptime < STARTUP_SECONDS:
+            return False
+        return self.failures >= MIN_FAILURES and now - self.failing_since >= patience

@@ -1,8 +1,8 @@
 """MLflow's server behind the guard: `python -m millrace.flows.services.mlflow_server`.
 
 `mlflow server` takes the address of the database as an argument, which every user of the machine
-can read in /proc, and starts a second process of 250 MB. Its own settings are environment variables
-that it sets for the second one; they are set here the same way.
+can read in /proc, and starts a second process of 250 MB. It passes its options to that process as
+environment variables; this module sets the same variables itself.
 """
 
 import logging
@@ -12,27 +12,28 @@ from pathlib import Path
 
 from starlette.types import ASGIApp
 
-from millrace.flows.services.logins import Login, login_of
-from millrace.flows.services.service_specs import errors_told, webhook_url
+from millrace.flows.console import exit_on_error
+from millrace.flows.services.logins import MlflowLogin, load_mlflow_login
+from millrace.flows.services.service_specs import webhook_url
 from millrace.flows.settings import LOOPBACK, Settings, load
 from millrace.models.common.errors import WorkError
 from millrace.models.common.printable import guard_logging
 from millrace.serving.origin_check import OriginCheck, OriginPolicy, loopback_hosts
 
 SIGN_UP_FORM = "/api/2.0/mlflow/users/create-ui"
-"""The one form of MLflow, with a token of its own against forgery."""
+"""MLflow's only form; it carries a token of its own against forgery."""
 ASSISTANT = ("/ajax-api/3.0/mlflow/assistant", "/api/3.0/mlflow/assistant")
-"""MLflow's own assistant. Who reaches it may choose its language model, wherever that is, and have
-it run any command as the user of this server."""
+"""MLflow's own assistant. Whoever reaches it may choose its language model, wherever that runs, and
+have it execute any command as the user of this server."""
 NO_PAGES = ("/api", "/ajax-api", "/graphql", "/get-artifact", "/model-versions", "/v1", "/gateway")
 
 
 def server_variables(settings: Settings) -> dict[str, str]:
-    """Return the variables that `mlflow server` makes of its options.
+    """Return the environment variables that `mlflow server` derives from its options.
 
     One worker: the SQLite behind it takes one writer at a time, and each worker costs 300 MB.
     """
-    port = settings.mlflow_port
+    hosts = sorted(loopback_hosts(settings.mlflow_port))
     artifacts = str(settings.home / "artifacts")
     database = settings.mlflow_tracking_uri or settings.mlflow_database()
     return {
@@ -44,22 +45,20 @@ def server_variables(settings: Settings) -> dict[str, str]:
         "_MLFLOW_SGI_NAME": "uvicorn",
         "_MLFLOW_IN_JOB_EXECUTOR": "false",
         "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
-        # Its own default also lets in every private address.
-        "MLFLOW_SERVER_ALLOWED_HOSTS": ",".join(sorted(loopback_hosts(port))),
-        "MLFLOW_SERVER_CORS_ALLOWED_ORIGINS": ",".join(
-            f"http://{each}" for each in sorted(loopback_hosts(port))
-        ),
-        # Only for the server: a client in this process would go by them too.
+        # MLflow's default also allows every private address.
+        "MLFLOW_SERVER_ALLOWED_HOSTS": ",".join(hosts),
+        "MLFLOW_SERVER_CORS_ALLOWED_ORIGINS": ",".join(f"http://{host}" for host in hosts),
+        # For the server alone: a client in this process would follow them too.
         "MLFLOW_TRACKING_URI": database,
     }
 
 
-def policy(port: int) -> OriginPolicy:
-    """Return what this server lets in.
+def request_policy(port: int) -> OriginPolicy:
+    """Return which requests this server accepts.
 
-    MLflow 3.17 itself looks at Host, and at Origin below /api/ and /ajax-api/ only, and takes every
+    MLflow 3.17 itself checks Host, and Origin only below /api/ and /ajax-api/, and accepts every
     origin on localhost, whatever its port. Its artifacts are sent as octets, so a body need not be
-    JSON. All of its pages are at `/`, and behind a login at `/signup`.
+    JSON. All of its pages are at `/`, and with a login at `/signup`.
     """
     return OriginPolicy(
         hosts=loopback_hosts(port),
@@ -70,7 +69,7 @@ def policy(port: int) -> OriginPolicy:
     )
 
 
-def application(settings: Settings, login: Login | None) -> ASGIApp:
+def create_app(settings: Settings, login: MlflowLogin | None) -> ASGIApp:
     """Return MLflow's application, with its basic auth where a login is given.
 
     Raises:
@@ -80,14 +79,14 @@ def application(settings: Settings, login: Login | None) -> ASGIApp:
     os.environ.update({**variables, **(login.server_variables if login else {})})
     from mlflow.server.handlers import initialize_backend_stores
 
-    from millrace.flows.services.mlflow_artifacts import keep_artifacts_in
-    from millrace.flows.services.mlflow_webhooks import send_webhooks_to
+    from millrace.flows.services.mlflow_restrictions import restrict_artifacts, restrict_webhooks
 
-    send_webhooks_to(webhook_url(settings))
-    keep_artifacts_in(Path(variables["_MLFLOW_SERVER_ARTIFACT_ROOT"]))
+    restrict_webhooks(webhook_url(settings))
+    artifacts = variables["_MLFLOW_SERVER_ARTIFACT_ROOT"]
+    restrict_artifacts(Path(artifacts))
     database = variables["_MLFLOW_SERVER_FILE_STORE"]
     try:
-        initialize_backend_stores(database, database, variables["_MLFLOW_SERVER_ARTIFACT_ROOT"])
+        initialize_backend_stores(database, database, artifacts)
     except Exception as error:
         logging.getLogger("millrace").exception("the database of MLflow cannot be opened")
         raise WorkError(
@@ -99,23 +98,27 @@ def application(settings: Settings, login: Login | None) -> ASGIApp:
         from mlflow.server.fastapi_app import app
 
         return app  # type: ignore[no-any-return]
-    from mlflow.server.auth import create_app
+    from mlflow.server.auth import create_app as create_app_with_login
 
-    return create_app()  # type: ignore[no-any-return]
+    return create_app_with_login()  # type: ignore[no-any-return]
 
 
 def main() -> None:
     """Serve until SIGTERM."""
     guard_logging()
     logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
-    with errors_told():
+    with exit_on_error():
         settings = load()
-        app = OriginCheck(application(settings, login_of(settings)), policy(settings.mlflow_port))
+        app = create_app(settings, load_mlflow_login(settings))
     import uvicorn
 
-    # No access log: MLflow's clients ask every few seconds, and who asks is always this machine.
+    # No access log: MLflow's clients send requests every few seconds, always from this machine.
     uvicorn.run(
-        app, host=LOOPBACK, port=settings.mlflow_port, access_log=False, log_level="warning"
+        OriginCheck(app, request_policy(settings.mlflow_port)),
+        host=LOOPBACK,
+        port=settings.mlflow_port,
+        access_log=False,
+        log_level="warning",
     )
 
 

@@ -1,22 +1,37 @@
-"""Prefect's server behind our guard: `python -m millrace.flows.services.prefect_server`.
+"""Prefect's servers behind our guard, that of `millrace up` and the temporary ones.
 
-It is what `prefect server start` runs in the foreground, with Prefect's application wrapped.
-`create` is the factory for the temporary servers of commands.
+`python -m millrace.flows.services.prefect_server` is what `prefect server start` runs in the
+foreground, with Prefect's application wrapped.
+
+A command has a temporary server where `millrace up` does not run. It is the command's child. In the
+command's session it would receive the terminal's Ctrl-C as well, and be gone when the flow reports
+its end, which the flow then retries for minutes; so it has a session of its own. Prefect ends it in
+the command's exit handlers, which SIGTERM and SIGKILL skip, so the server itself watches its
+command. Where even that fails, as with a server that was frozen, the next command ends it.
 """
 
-import argparse
 import os
 import signal
+import subprocess
 import threading
 import time
+from contextlib import suppress
+from typing import Any
 
+import psutil
 from starlette.types import ASGIApp
 
+from millrace.flows.services import processes
 from millrace.serving.origin_check import OriginCheck, OriginPolicy
 
-COMMAND = "MILLRACE_COMMAND"
-"""Names the process that a temporary server works for."""
-LOOK_SECONDS = 0.5
+COMMAND_VARIABLE = "MILLRACE_COMMAND"
+"""Holds the process id of the command that a temporary server works for."""
+TEMPORARY_VARIABLE = "PREFECT__SERVER_EPHEMERAL"
+"""Prefect sets it to 1 in the environment of a temporary server."""
+HOME_VARIABLE = "MILLRACE_HOME"
+PREFECT_FACTORY = "prefect.server.api.server:create_app"
+GUARDED_FACTORY = "millrace.flows.services.prefect_server:create_temporary_app"
+WATCH_SECONDS = 0.5
 END_SECONDS = 5.0
 POLICY = OriginPolicy(
     open_paths=frozenset({"/api/health", "/api/ready"}),
@@ -24,27 +39,64 @@ POLICY = OriginPolicy(
     no_links=("/api",),
     websockets=True,
 )
-"""Prefect asks for its login on every path of its API but these two; a page could guess at it."""
+"""Prefect requires its login on every path of its API but these two; a page could guess at it."""
 
 
-def create() -> ASGIApp:
-    """Return the guarded application of a temporary server, which ends with its command.
+class _GuardedSubprocess:
+    """Replaces the module `subprocess` where Prefect starts its temporary server."""
 
-    Prefect ends it from the command's own exit handlers, which a signal skips.
+    def __getattr__(self, name: str) -> Any:
+        return getattr(subprocess, name)
+
+    @staticmethod
+    def Popen(**options: Any) -> "subprocess.Popen[Any]":  # noqa: N802 - the name in `subprocess`
+        environment = {**options.pop("env"), COMMAND_VARIABLE: str(os.getpid())}
+        argv = [
+            GUARDED_FACTORY if each == PREFECT_FACTORY else each for each in options.pop("args")
+        ]
+        assert GUARDED_FACTORY in argv, (
+            "Prefect starts its temporary server in another way: it would be unguarded"
+        )
+        return subprocess.Popen(argv, **options, env=environment, start_new_session=True)
+
+
+def guard_temporary_server() -> None:
+    """Put our guard before the temporary server of this process, if Prefect starts one.
+
+    The server also gets a session of its own, and ends with this process.
     """
-    command = os.environ.get(COMMAND, "")
+    from prefect.server.api import server
+
+    server.subprocess = _GuardedSubprocess()  # type: ignore[assignment, attr-defined]
+
+
+def end_orphaned_servers(home: str) -> None:
+    """End the temporary servers of this home's commands that were killed."""
+    orphans = []
+    for process in processes.find_marked(TEMPORARY_VARIABLE, "1"):
+        with suppress(psutil.Error, OSError):
+            variables = process.environ()
+            command = variables.get(COMMAND_VARIABLE, "")
+            is_ours = variables.get(HOME_VARIABLE) == home and command != ""
+            if is_ours and not psutil.pid_exists(int(command)):
+                orphans.append(process)
+    processes.end_processes(orphans, END_SECONDS)
+
+
+def create_temporary_app() -> ASGIApp:
+    """Return the guarded application of a temporary server, which ends with its command."""
+    command = os.environ.get(COMMAND_VARIABLE, "")
     if command.isdecimal():
-        watch = threading.Thread(target=_end_with, args=(int(command),), daemon=True)
-        watch.start()
+        threading.Thread(target=_exit_with_parent, args=(int(command),), daemon=True).start()
     from prefect.server.api.server import create_app
 
     return OriginCheck(create_app(), POLICY)
 
 
-def _end_with(command: int) -> None:
+def _exit_with_parent(command: int) -> None:
     """End this process when its parent is no longer the command."""
     while os.getppid() == command:
-        time.sleep(LOOK_SECONDS)
+        time.sleep(WATCH_SECONDS)
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(END_SECONDS)
     os._exit(1)
@@ -52,11 +104,6 @@ def _end_with(command: int) -> None:
 
 def main() -> None:
     """Serve until SIGTERM."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--host", required=True)
-    parser.add_argument("--port", required=True, type=int)
-    chosen = parser.parse_args()
-
     import uvicorn
     from prefect.server.api.server import create_app
     from prefect.settings import get_current_settings
@@ -64,8 +111,8 @@ def main() -> None:
     server = get_current_settings().server
     uvicorn.run(
         OriginCheck(create_app(final=True), POLICY),
-        host=chosen.host,
-        port=chosen.port,
+        host=LOOPBACK,
+        port=load().prefect_port,
         timeout_keep_alive=server.api.keepalive_timeout,
         ws_ping_interval=server.api.websocket_ping_interval,
         ws_ping_timeout=server.api.websocket_ping_timeout,

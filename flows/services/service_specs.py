@@ -1,25 +1,20 @@
-"""What `millrace up` runs on this machine: each service as a command, its ports and its health.
+"""The services of `millrace up` on this machine: each one's command, ports and health check.
 
 `python -m millrace.flows.services.service_specs NAME` runs one of them in the foreground, for a
 Procfile or a unit file.
 """
 
-import base64
 import os
-import secrets
 import sys
-import urllib.request
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from http.client import HTTPException
 from pathlib import Path
 
-from millrace.flows.console import print_error
+from millrace.flows.console import exit_on_error
 from millrace.flows.environment import child_environment
-from millrace.flows.settings import LOOPBACK, MARK, Settings, load
-from millrace.models.common.errors import InputError, MillraceError
+from millrace.flows.settings import LOOPBACK, MARK, Settings, load, variable
+from millrace.models.common.errors import InputError
 from millrace.models.common.installation import Endpoint
 from millrace.models.common.private_files import kept_secret
 
@@ -34,7 +29,7 @@ class Port:
 
 @dataclass(frozen=True)
 class SocketUrl:
-    """What is asked of a server that listens on a Unix socket."""
+    """A health check over a Unix socket: the socket, and the path of a GET."""
 
     socket: Path
     path: str
@@ -47,19 +42,19 @@ class Service:
     Attributes:
         name: its name, which is also that of its log.
         argv: its command.
-        log: where its output goes.
-        environment: what it needs beside the environment of every service.
-        isolated: whether `environment` is all that it gets.
+        log: the file that its output goes to.
+        environment: its variables beside those that every service has.
+        is_isolated: whether `environment` is all that it gets.
         address: where a person or a client reaches it; empty when it listens nowhere.
-        grpc: the `host:port` where it takes gRPC too; empty if it does not.
-        health: a URL that answers 200 when it is well, one of a Unix socket likewise, or the file
-            that it writes when it is ready, holding its process id.
-        ports: the ports that it takes.
+        grpc: the `host:port` where it serves gRPC too; empty if it does not.
+        health: a URL that answers 200 when it is healthy, one of a Unix socket likewise, or the
+            file that it writes when it is ready, which holds its process id.
+        ports: the ports that it listens on.
         grace: seconds that it may take to stop.
-        after: services that its first start waits for, so that it finds them well.
-        patience: seconds for which it may fail every look at its health before it is killed and
-            started anew, if it was well before.
-        keeps_children: whether children may finish their work after it has died.
+        after: services that its first start waits for, until they are healthy.
+        patience: seconds for which it may fail every health check before it is killed and
+            restarted, if it was healthy before.
+        keeps_children: whether its children may finish their work after it has died.
         clean_up: removes what an ended process left; called before every start and after the end.
     """
 
@@ -67,7 +62,7 @@ class Service:
     argv: tuple[str, ...]
     log: Path
     environment: Mapping[str, str] = field(default_factory=dict)
-    isolated: bool = False
+    is_isolated: bool = False
     address: str = ""
     grpc: str = ""
     health: str | Path | SocketUrl = ""
@@ -79,72 +74,62 @@ class Service:
     clean_up: Callable[[], None] = lambda: None
 
 
-def local(settings: Settings) -> tuple[Service, ...]:
-    """Return the services that run here: a part that was given another address does not."""
+def local_services(settings: Settings) -> tuple[Service, ...]:
+    """Return the services that run here; one whose address was set runs elsewhere."""
     return (
-        *((mlflow_server(settings),) if settings.runs_mlflow else ()),
-        *(() if settings.prefect_api_url else (prefect_server(settings),)),
-        *(() if settings.triton else _own_triton(settings)),
-        deployments(settings),
-        webhook(settings),
-        openai(settings),
+        *((mlflow_service(settings),) if settings.is_mlflow_local else ()),
+        *(() if settings.prefect_api_url else (prefect_service(settings),)),
+        *(() if settings.triton else _triton_services(settings)),
+        deployments_service(settings),
+        webhook_service(settings),
+        openai_service(settings),
     )
 
 
-def mlflow_server(settings: Settings) -> Service:
+def mlflow_service(settings: Settings) -> Service:
     """Return the MLflow server over the embedded database and artifacts folder."""
-    address = f"http://{LOOPBACK}:{settings.mlflow_port}"
-    return Service(
-        name="mlflow",
-        log=_log(settings, "mlflow"),
-        argv=(sys.executable, "-P", "-m", "millrace.flows.services.mlflow_server"),
+    return _python_server(
+        settings,
+        "mlflow",
+        "millrace.flows.services.mlflow_server",
         environment={
-            "MLFLOW_WEBHOOK_SECRET_ENCRYPTION_KEY": webhook_key(settings),
-            # Seconds for which it takes a webhook for not registered, or registered as before.
+            "MLFLOW_WEBHOOK_SECRET_ENCRYPTION_KEY": load_webhook_key(settings),
+            # Seconds for which a webhook that was added or changed may go unnoticed.
             "MLFLOW_WEBHOOK_CACHE_TTL": "1",
             # Jobs (LLM judges, scorers) would add several processes of 200 MB.
             "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
         },
-        address=address,
-        health=f"{address}/health",
-        ports=(Port(settings.mlflow_port, "MILLRACE_MLFLOW_PORT"),),
     )
 
 
-def prefect_server(settings: Settings) -> Service:
-    """Return the Prefect server over the embedded database, with a login and our guard before it.
+def prefect_service(settings: Settings) -> Service:
+    """Return the Prefect server over the embedded database, with a login and behind our guard.
 
     Its CORS default lets every website that the user visits call the API; ours only its own UI.
     """
     port = settings.prefect_port
-    address = f"http://{LOOPBACK}:{port}"
-    return Service(
-        name="prefect",
-        log=_log(settings, "prefect"),
-        argv=(
-            *(sys.executable, "-P", "-m", "millrace.flows.services.prefect_server"),
-            *("--host", LOOPBACK, "--port", str(port)),
-        ),
+    return _python_server(
+        settings,
+        "prefect",
+        "millrace.flows.services.prefect_server",
+        health_path="/api/health",
         environment={
-            "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": f"{address},http://localhost:{port}",
-            # In memory, the default, a restart forgets who holds a deployment's only slot.
+            "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": f"http://{LOOPBACK}:{port},http://localhost:{port}",
+            # In memory, the default, a restart forgets which run holds a deployment's only slot.
             "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": (
                 "prefect.server.concurrency.lease_storage.filesystem"
             ),
         },
-        address=address,
-        health=f"{address}/api/health",
-        ports=(Port(port, "MILLRACE_PREFECT_PORT"),),
     )
 
 
-def _own_triton(settings: Settings) -> tuple[Service, ...]:
-    server = triton_server(settings)
-    return (server, triton_guard(settings)) if settings.guard else (server,)
+def _triton_services(settings: Settings) -> tuple[Service, ...]:
+    server = triton_service(settings)
+    return (server, guard_service(settings)) if settings.guard else (server,)
 
 
-def triton_server(settings: Settings) -> Service:
-    """Return the Triton server over the model repository; it sees none of our variables."""
+def triton_service(settings: Settings) -> Service:
+    """Return the Triton server over the model repository; it gets none of our variables."""
     from millrace.serving import guard
     from millrace.serving.triton import server as triton  # 0.3 s, which `status` need not wait
 
@@ -157,7 +142,7 @@ def triton_server(settings: Settings) -> Service:
         argv=tuple(argv),
         log=triton.log_file(places, endpoint),
         environment=environment,
-        isolated=True,
+        is_isolated=True,
         clean_up=partial(triton.clean_up, places, endpoint),
         address=f"http://{endpoint.http}",
         grpc=endpoint.grpc,
@@ -170,8 +155,8 @@ def triton_server(settings: Settings) -> Service:
     )
 
 
-def triton_guard(settings: Settings) -> Service:
-    """Return the proxy that takes Triton's public HTTP and lets only checked requests through."""
+def guard_service(settings: Settings) -> Service:
+    """Return the proxy on Triton's public HTTP ports; only checked requests pass it."""
     from millrace.serving import guard
 
     places, endpoint = settings.places(), settings.local_triton
@@ -179,7 +164,7 @@ def triton_guard(settings: Settings) -> Service:
         name="guard",
         argv=tuple(guard.command(places, endpoint)),
         log=guard.log_file(places, endpoint),
-        isolated=True,
+        is_isolated=True,
         address=f"http://{endpoint.http}",
         health=guard.health_url(endpoint),
         ports=_http_ports(endpoint),
@@ -193,59 +178,45 @@ def _http_ports(endpoint: Endpoint) -> tuple[Port, ...]:
     )
 
 
-def webhook(settings: Settings) -> Service:
+def webhook_service(settings: Settings) -> Service:
     """Return the receiver of MLflow's webhook, which releases at once."""
-    address = webhook_address(settings)
-    return Service(
-        name="webhook",
-        log=_log(settings, "webhook"),
-        argv=(sys.executable, "-P", "-m", "millrace.flows.triggers.webhook"),
-        # It tries a whole release again; a call that is tried for minutes would hold that up.
+    return _python_server(
+        settings,
+        "webhook",
+        "millrace.flows.triggers.webhook",
+        # It retries a whole release; one call that is retried for minutes would delay that.
         environment={"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2"},
-        address=address,
-        health=f"{address}/health",
-        ports=(Port(settings.webhook_port, "MILLRACE_WEBHOOK_PORT"),),
-        # It releases as soon as it runs, and would tell as faults what has only not started yet.
+        # It releases as soon as it runs, and would report services that are still starting as
+        # failures.
         after=("mlflow", "prefect", "triton", "guard"),
-        # Its own health says when it looks no more: nothing else asks for releases then.
+        # Its health check also says whether its watch runs: nothing else requests releases then.
         patience=60.0,
     )
 
 
-def webhook_address(settings: Settings) -> str:
-    """Return where MLflow reaches the receiver of its webhook."""
-    return f"http://{LOOPBACK}:{settings.webhook_port}"
-
-
 def webhook_url(settings: Settings) -> str:
-    """Return what MLflow posts to."""
-    return f"{webhook_address(settings)}/mlflow"
+    """Return the URL that MLflow posts to."""
+    return f"{_local_address(settings, 'webhook')}/mlflow"
 
 
-def openai(settings: Settings) -> Service:
-    """Return the door in OpenAI's form to the language models of the first Triton."""
-    port, endpoint = settings.openai_port, settings.places().triton[0]
-    address = f"http://{LOOPBACK}:{port}"
-    return Service(
-        name="openai",
-        log=_log(settings, "openai"),
-        argv=(
-            *(sys.executable, "-P", "-m", "millrace.serving.openai_api"),
-            *("--home", str(settings.home), "--port", str(port)),
-            *("--triton-host", endpoint.host, "--triton-grpc-port", str(endpoint.grpc_port)),
-        ),
-        address=address,
-        health=f"{address}/health",
-        ports=(Port(port, "MILLRACE_OPENAI_PORT"),),
+def openai_service(settings: Settings) -> Service:
+    """Return the OpenAI-compatible server for the language models of the first Triton."""
+    endpoint = settings.places().triton[0]
+    return _python_server(
+        settings,
+        "openai",
+        "millrace.serving.openai_api",
+        *("--home", str(settings.home), "--port", str(settings.openai_port)),
+        *("--triton-host", endpoint.host, "--triton-grpc-port", str(endpoint.grpc_port)),
     )
 
 
-def deployments(settings: Settings) -> Service:
+def deployments_service(settings: Settings) -> Service:
     """Return the process that serves the scheduled deployments."""
     return Service(
         name="deployments",
-        log=_log(settings, "deployments"),
-        argv=(sys.executable, "-P", "-m", "millrace.flows.deployments.serve"),
+        log=_log_file(settings, "deployments"),
+        argv=_python_command("millrace.flows.deployments.serve"),
         environment={"PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "INFO"},
         health=deployments_ready_file(settings),
         grace=20.0,
@@ -254,63 +225,70 @@ def deployments(settings: Settings) -> Service:
 
 
 def deployments_ready_file(settings: Settings) -> Path:
-    """Return the file in which the deployments' process says that it is ready."""
+    """Return the file that the deployments' process writes when it is ready."""
     return settings.run / "deployments.ready"
 
 
-def webhook_key(settings: Settings) -> str:
-    """Return the key under which MLflow keeps the webhooks' secrets: a Fernet key, made once.
+def load_webhook_key(settings: Settings) -> str:
+    """Return the Fernet key that MLflow encrypts the webhooks' secrets with, created once.
 
-    It must outlive the server: what is encrypted under a lost key is lost.
+    It must outlive the server: what is encrypted with a lost key is lost.
     """
+    from cryptography.fernet import Fernet
 
-    def fernet_key() -> str:
-        return base64.urlsafe_b64encode(secrets.token_bytes(32)).decode()
-
-    return kept_secret(settings.home / "webhook.key", fernet_key)
+    return kept_secret(settings.home / "webhook.key", lambda: Fernet.generate_key().decode())
 
 
-def environment(settings: Settings, service: Service) -> dict[str, str]:
-    """Return the whole environment of a service's process."""
-    ours = {} if service.isolated else child_environment(settings)
-    return {**ours, MARK: str(settings.home), **service.environment}
+def _python_server(
+    settings: Settings,
+    name: str,
+    module: str,
+    *arguments: str,
+    environment: Mapping[str, str] | None = None,
+    health_path: str = "/health",
+    after: tuple[str, ...] = (),
+    patience: float = Service.patience,
+) -> Service:
+    """Return a server that is a Python module and listens on the port of the setting NAME_port."""
+    address, field_name = _local_address(settings, name), f"{name}_port"
+    return Service(
+        name=name,
+        log=_log_file(settings, name),
+        argv=(*_python_command(module), *arguments),
+        environment=environment or {},
+        address=address,
+        health=f"{address}{health_path}",
+        ports=(Port(getattr(settings, field_name), variable(field_name)),),
+        after=after,
+        patience=patience,
+    )
 
 
-def healthy(service: Service, pid: int | None, timeout: float = 2.0) -> bool:
-    """Return whether the service, run by process `pid`, says within `timeout` s that it is well."""
-    if isinstance(service.health, Path):
-        try:
-            return service.health.read_text().strip() == str(pid)
-        except OSError:
-            return False
-    if isinstance(service.health, SocketUrl):
-        from millrace.serving.guard import socket_answers
-
-        return socket_answers(service.health.socket, service.health.path, timeout)
-    return answers(service.health, timeout)
+def _python_command(module: str) -> tuple[str, ...]:
+    return (sys.executable, "-P", "-m", module)
 
 
-def answers(url: str, timeout: float = 2.0) -> bool:
-    """Return whether a GET of `url` answers 200, never through a proxy."""
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    try:
-        with opener.open(url, timeout=timeout) as response:
-            return bool(response.status == 200)
-    except (OSError, ValueError, HTTPException):
-        return False
+def _local_address(settings: Settings, name: str) -> str:
+    return f"http://{LOOPBACK}:{getattr(settings, f'{name}_port')}"
 
 
-def _log(settings: Settings, name: str) -> Path:
+def _log_file(settings: Settings, name: str) -> Path:
     return settings.places().logs / f"{name}.log"
 
 
-def named(settings: Settings, names: list[str]) -> Service:
+def service_environment(settings: Settings, service: Service) -> dict[str, str]:
+    """Return the whole environment of a service's process."""
+    inherited = {} if service.is_isolated else child_environment(settings)
+    return {**inherited, MARK: str(settings.home), **service.environment}
+
+
+def find_service(settings: Settings, names: list[str]) -> Service:
     """Return the one service that is named.
 
     Raises:
-        InputError: none is, or more than one, or one that does not run here.
+        InputError: none is named, or more than one, or one that does not run here.
     """
-    services = {service.name: service for service in local(settings)}
+    services = {service.name: service for service in local_services(settings)}
     if len(names) != 1 or names[0] not in services:
         raise InputError("name one service", seen=" ".join(names), valid=", ".join(services))
     return services[names[0]]
@@ -319,41 +297,33 @@ def named(settings: Settings, names: list[str]) -> Service:
 def unsupervised_environment(settings: Settings, service: Service) -> dict[str, str]:
     """Return the environment of a service that no supervisor starts.
 
-    There is no record of what runs, in which the releases and the scheduled runs would find the
-    servers; so their addresses are given as chosen ones, which every process below takes over.
+    Without a supervisor there is no record of what runs, in which releases and scheduled runs would
+    find the servers. So the addresses are given as if the user had chosen them, and every child
+    process inherits them.
     """
     addresses = {}
     if settings.mlflow_tracking_uri is None:
-        addresses["MLFLOW_TRACKING_URI"] = f"http://{LOOPBACK}:{settings.mlflow_port}"
+        addresses["MLFLOW_TRACKING_URI"] = _local_address(settings, "mlflow")
     if settings.prefect_api_url is None:
-        addresses["PREFECT_API_URL"] = f"http://{LOOPBACK}:{settings.prefect_port}/api"
-    whole = environment(settings, service)
+        addresses["PREFECT_API_URL"] = f"{_local_address(settings, 'prefect')}/api"
+    environment = service_environment(settings, service)
     if service.name not in ("deployments", "webhook"):
-        return whole
-    # The login goes with the address: nothing below may take it for one that came unasked.
-    return {name: value for name, value in whole.items() if name != "MILLRACE_DERIVED"} | addresses
-
-
-@contextmanager
-def errors_told() -> Iterator[None]:
-    """End this process with an error line, not a stack trace, at what a user is meant to read."""
-    try:
-        yield
-    except MillraceError as error:
-        print_error(error, as_json=False)
-        sys.exit(error.exit_code)
+        return environment
+    # The login belongs to the address: child processes must not take it for a stray one.
+    del environment["MILLRACE_DERIVED"]
+    return environment | addresses
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Become the service that is named: nothing supervises it but what started it."""
-    with errors_told():
+    """Become the service that is named, without a supervisor."""
+    with exit_on_error():
         settings = load()
         settings.places().prepared()
-        service = named(settings, sys.argv[1:] if arguments is None else arguments)
+        service = find_service(settings, sys.argv[1:] if arguments is None else arguments)
         service.clean_up()
-        whole = unsupervised_environment(settings, service)
-        os.chdir(settings.home)  # as the supervisor does; paths of sockets start from there
-        os.execvpe(service.argv[0], service.argv, whole)  # noqa: S606
+        environment = unsupervised_environment(settings, service)
+        os.chdir(settings.home)  # as the supervisor does: socket paths are relative to the home
+        os.execvpe(service.argv[0], service.argv, environment)  # noqa: S606
 
 
 if __name__ == "__main__":

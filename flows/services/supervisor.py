@@ -1,9 +1,9 @@
-"""The supervisor behind `millrace up`: starts each service, and starts it again when it dies.
+"""The supervisor behind `millrace up`: starts each service, and restarts it when it dies.
 
-honcho's manager ends every process when one ends, which is right for development and wrong for a
-server that must come back by itself; so the loop is ours, and `infra/Procfile` holds the same
-commands for honcho. A process that is alive and answers no more is killed, and so comes back
-too. What to do is decided by pure functions; `Supervisor` does it.
+honcho's manager ends every process when one ends. That suits development, but not a server that
+must come back by itself; so the loop is ours, and `infra/Procfile` holds the same commands for
+honcho. A process that is alive but frozen is killed, and so restarted too. Pure functions decide
+what to do; `Supervisor` does it.
 
 Each service leads a session of its own and writes to its log itself, so that it neither dies nor
 blocks with the supervisor.
@@ -26,8 +26,13 @@ from millrace.flows import run_state
 from millrace.flows.environment import apply
 from millrace.flows.run_state import RunRecord, ServiceRecord
 from millrace.flows.services import processes
-from millrace.flows.services.health import ANSWER_SECONDS, LOOK_SECONDS, Looks, is_frozen
-from millrace.flows.services.service_specs import Service, environment, healthy, local
+from millrace.flows.services.health import (
+    ANSWER_SECONDS,
+    CHECK_SECONDS,
+    HealthHistory,
+    is_service_healthy,
+)
+from millrace.flows.services.service_specs import Service, local_services, service_environment
 from millrace.flows.settings import MARK, Settings, load
 from millrace.models.common.errors import WorkError
 
@@ -37,7 +42,7 @@ FIRST_DELAY_SECONDS = 0.5
 LONGEST_DELAY_SECONDS = 30.0
 STRAY_SECONDS = 10.0
 AFTER_SECONDS = 60.0
-"""A first start waits no longer than this for the services that it comes after."""
+"""The longest that a first start waits for the services in `Service.after`."""
 LOG_BYTES = 10 * 2**20
 
 log = logging.getLogger("millrace.supervise")
@@ -48,9 +53,9 @@ def restart_delay(failures: int) -> float:
     return float(min(FIRST_DELAY_SECONDS * 2 ** (failures - 1), LONGEST_DELAY_SECONDS))
 
 
-def failures_in_a_row(before: int, ran_seconds: float) -> int:
-    """Count a death: one after a steady run starts the count anew."""
-    return 1 if ran_seconds >= STEADY_SECONDS else before + 1
+def count_failures(before: int, uptime: float) -> int:
+    """Count a death; one after a steady run restarts the count."""
+    return 1 if uptime >= STEADY_SECONDS else before + 1
 
 
 @dataclass
@@ -63,15 +68,15 @@ class Child:
     failures: int = 0
     start_at: float = 0.0
     started: float = 0.0
-    looks: Looks = Looks()
+    history: HealthHistory = HealthHistory()
 
 
 class Supervisor:
-    """Keeps services alive until it is told to stop.
+    """Keeps services alive until it is stopped.
 
     Args:
-        settings: whose home the record and the logs go to.
-        services: what to run; started in this order, stopped in the other.
+        settings: of the home that holds the record and the logs.
+        services: what to run; started in this order, stopped in the reverse order.
         clock: seconds, monotonic.
     """
 
@@ -83,9 +88,9 @@ class Supervisor:
     ) -> None:
         self.settings = settings
         self.clock = clock
-        self.stopping = False
+        self.is_stopping = False
         self.started_at = time.time()
-        self.patient_until = clock() + AFTER_SECONDS
+        self.wait_until = clock() + AFTER_SECONDS
         self.children = [
             Child(service, ServiceRecord(service.name, service.address, str(service.log)))
             for service in services
@@ -93,34 +98,34 @@ class Supervisor:
 
     def run(self) -> None:
         """Keep the services alive until `stop`, then stop them all."""
-        self.publish()
+        self.write_record()
         for child in self.children:
-            threading.Thread(target=self.keep_looking, args=(child,), daemon=True).start()
+            threading.Thread(target=self.check_repeatedly, args=(child,), daemon=True).start()
         try:
-            while not self.stopping:
+            while not self.is_stopping:
                 for child in self.children:
-                    self.tend(child)
+                    self.update(child)
                 time.sleep(POLL_SECONDS)
         finally:
             self.stop_all()
-            run_state.forget(self.settings.run)
+            run_state.delete(self.settings.run)
 
     def stop(self, signum: int = signal.SIGTERM, frame: FrameType | None = None) -> None:
         """Ask `run` to end; may be called by a signal."""
-        self.stopping = True
+        self.is_stopping = True
 
-    def tend(self, child: Child) -> None:
-        """Start the child if it is time, or note that it has died."""
+    def update(self, child: Child) -> None:
+        """Start the child if it is time, or record that it has died."""
         if child.process is None:
-            if self.clock() >= child.start_at and not self.waits(child):
+            if self.clock() >= child.start_at and not self.must_wait(child):
                 self.start(child)
             return
         status = child.process.poll()
         if status is None:
-            self.end_if_frozen(child, child.process.pid)
+            self.kill_if_frozen(child, child.process.pid)
             return
-        ran = time.time() - (child.record.started_at or 0.0)
-        child.failures = failures_in_a_row(child.failures, ran)
+        uptime = time.time() - (child.record.started_at or 0.0)
+        child.failures = count_failures(child.failures, uptime)
         child.start_at = self.clock() + restart_delay(child.failures)
         if not child.service.keeps_children:
             _signal_group(child.process.pid, signal.SIGKILL)
@@ -128,43 +133,50 @@ class Supervisor:
         child.record = replace(
             child.record, pid=None, restarts=child.record.restarts + 1, last_exit=status
         )
-        self.publish()
+        self.write_record()
 
-    def end_if_frozen(self, child: Child, pid: int) -> None:
-        """Kill a process that is alive and answers no more; its death is then noted like any."""
-        service, now = child.service, self.clock()
-        if not is_frozen(
-            child.looks, pid, ran=now - child.started, now=now, patience=service.patience
-        ):
+    def kill_if_frozen(self, child: Child, pid: int) -> None:
+        """Kill a process that is alive and no longer answers; `update` then sees its death."""
+        service, history, now = child.service, child.history, self.clock()
+        uptime = now - child.started
+        if not history.is_frozen(pid, uptime=uptime, now=now, patience=service.patience):
             return
         log.warning(
-            "%s (pid %d) is alive and has failed %d looks at its health: it is started anew",
-            *(service.name, pid, child.looks.failed),
+            "%s (pid %d) is alive and has failed %d health checks in a row: it is restarted",
+            *(service.name, pid, history.failures),
         )
-        child.looks = Looks()
+        child.history = HealthHistory()
         os.kill(pid, signal.SIGKILL)
 
-    def look(self, child: Child) -> None:
-        """Look once at the health of the child's process, if there is one."""
+    def check_health(self, child: Child) -> None:
+        """Check the health of the child's process once, if there is one."""
         pid = child.record.pid
         if pid is not None:
-            well = healthy(child.service, pid, ANSWER_SECONDS)
-            before = (each for each in self.children if each.service.name in child.service.after)
-            excused = not all(each.looks.is_well(each.record.pid) for each in before)
-            child.looks = child.looks.after(pid, well=well, now=self.clock(), excused=excused)
+            is_healthy = is_service_healthy(child.service, pid, ANSWER_SECONDS)
+            is_excused = not all(
+                each.history.is_healthy(each.record.pid) for each in self.dependencies(child)
+            )
+            child.history = child.history.add_check(
+                pid, is_healthy=is_healthy, now=self.clock(), is_excused=is_excused
+            )
 
-    def keep_looking(self, child: Child) -> None:
-        """Look every few seconds, in a thread, so that a slow answer holds nothing up."""
-        while not self.stopping:
-            time.sleep(LOOK_SECONDS)
-            self.look(child)
+    def check_repeatedly(self, child: Child) -> None:
+        """Check every few seconds, in a thread, so that a slow answer delays nothing else."""
+        while not self.is_stopping:
+            time.sleep(CHECK_SECONDS)
+            self.check_health(child)
 
-    def waits(self, child: Child) -> bool:
-        """Return whether a first start is still to wait for a service that is not well yet."""
-        if child.record.started_at is not None or self.clock() >= self.patient_until:
+    def dependencies(self, child: Child) -> list[Child]:
+        """Return the children that a child's first start waits for."""
+        return [each for each in self.children if each.service.name in child.service.after]
+
+    def must_wait(self, child: Child) -> bool:
+        """Return whether a first start must still wait for a service that is not healthy yet."""
+        if child.record.started_at is not None or self.clock() >= self.wait_until:
             return False
-        before = (each for each in self.children if each.service.name in child.service.after)
-        return not all(healthy(each.service, each.record.pid) for each in before)
+        return not all(
+            is_service_healthy(each.service, each.record.pid) for each in self.dependencies(child)
+        )
 
     def start(self, child: Child) -> None:
         """Start the child's process and write it into the record."""
@@ -174,22 +186,22 @@ class Supervisor:
             if service.log.stat().st_size > LOG_BYTES:
                 service.log.replace(service.log.with_suffix(".log.1"))
         descriptor = os.open(service.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        with os.fdopen(descriptor, "ab") as log:
+        with os.fdopen(descriptor, "ab") as output:
             child.process = subprocess.Popen(
                 service.argv,
-                env=environment(self.settings, service),
+                env=service_environment(self.settings, service),
                 cwd=self.settings.home,
                 stdin=subprocess.DEVNULL,
-                stdout=log,
+                stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
         child.started = self.clock()
         child.record = replace(child.record, pid=child.process.pid, started_at=time.time())
-        self.publish()
+        self.write_record()
 
     def stop_all(self) -> None:
-        """Stop the services, the last one first: the scheduled runs still need the servers."""
+        """Stop the services, the last one first: scheduled runs still need the servers."""
         for child in reversed(self.children):
             if child.process is None:
                 continue
@@ -204,19 +216,20 @@ class Supervisor:
                 self.end_strays()
 
     def end_strays(self) -> None:
-        """End what outlived the process that started it, while the servers can still be told."""
-        kept = {process.pid for child in self.children for process in _tree(child.process)}
-        marked = processes.marked(MARK, str(self.settings.home))
-        processes.end([stray for stray in marked if stray.pid not in kept], STRAY_SECONDS)
+        """End processes that outlived their parents, while the servers can still be informed."""
+        known = {process.pid for child in self.children for process in _process_tree(child.process)}
+        marked = processes.find_marked(MARK, str(self.settings.home))
+        strays = [process for process in marked if process.pid not in known]
+        processes.end_processes(strays, STRAY_SECONDS)
 
-    def publish(self) -> None:
+    def write_record(self) -> None:
         """Write the record of what runs."""
         services = tuple(child.record for child in self.children)
         run_state.write(self.settings.run, RunRecord(os.getpid(), self.started_at, services))
 
 
-def _tree(process: "subprocess.Popen[bytes] | None") -> list[psutil.Process]:
-    root = processes.find(process.pid) if process else None
+def _process_tree(process: "subprocess.Popen[bytes] | None") -> list[psutil.Process]:
+    root = processes.find_process(process.pid) if process else None
     with suppress(psutil.NoSuchProcess):
         return [root, *root.children(recursive=True)] if root else []
     return []
@@ -236,15 +249,15 @@ def main() -> None:
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
     settings = load()
     settings.places().prepared()
-    lock = run_state.hold_lock(settings.run)
+    lock = run_state.take_lock(settings.run)
     if lock is None:
         raise WorkError("another supervisor runs for this home", seen=settings.home)
     with lock:
-        supervisor = Supervisor(settings, local(settings))
+        supervisor = Supervisor(settings, local_services(settings))
         signal.signal(signal.SIGTERM, supervisor.stop)
         signal.signal(signal.SIGINT, supervisor.stop)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        supervisor.publish()
+        supervisor.write_record()
         apply(settings)
         supervisor.run()
 

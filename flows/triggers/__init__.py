@@ -1,1 +1,1 @@
-"""What starts a release: a webhook of MLflow's, and a watch."""
+"""What starts a release: MLflow's webhook, and a watch."""

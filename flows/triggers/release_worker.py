@@ -1,31 +1,33 @@
-"""Any number of requests for releases, and never two releases of a model at a time.
+"""Runs requested releases in threads, and never two releases of one model at a time.
 
-A release makes everything right, so the wishes for a model that come while one is under way need
-only one more, which sees the last of them. A model whose release takes long holds no other up.
+A release brings everything up to date, so the requests for a model that arrive during one need only
+one more release, which covers the last of them. A model whose release takes long delays no other.
 """
 
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 
+from millrace.flows.console import first_line, log
 from millrace.models.common.errors import MillraceError
-from millrace.tasks.progress import log
 
 RETRY_SECONDS = (2.0, 5.0, 10.0, 20.0)
-"""How long to wait after each failure that may pass; then the watch has it, a minute later."""
-MOST = 4
-"""Releases at a time; what is wanted beyond goes into the next one together."""
+"""Pauses after transient failures in a row; after the last one the watch takes over."""
+MAX_RELEASES = 4
+"""Releases at a time; what is requested beyond waits, and is then released together."""
 
-DueReleases = Mapping[str | None, str]
-"""Why a release of each model is wanted, and under None why one of all models is."""
+Requests = Mapping[str | None, str]
+"""The reason for a release of each model; under None, for a release of all models."""
 
 
 class ReleaseWorker:
-    """Releases what is wanted, in threads of its own.
+    """Runs the requested releases in daemon threads.
+
+    They are not a pool's threads, which Python joins at exit: a long release must not delay that.
 
     Args:
-        release: carries out one release; given who asks for it and the models, None for all.
-        retry_seconds: how long to wait after each failure in a row that may pass.
+        release: runs one release; called with its reasons and the models, None for all.
+        retry_seconds: the pauses after transient failures in a row.
     """
 
     def __init__(
@@ -34,78 +36,67 @@ class ReleaseWorker:
         retry_seconds: Sequence[float] = RETRY_SECONDS,
     ) -> None:
         self._release, self._retry_seconds = release, retry_seconds
-        self._wanted: dict[str | None, str] = {}
-        self._at_work: dict[threading.Thread, DueReleases] = {}
+        self._waiting: dict[str | None, str] = {}
+        self._running: dict[threading.Thread, Requests] = {}
         self._changed = threading.Condition()
-        self._ending = False
+        self._is_stopping = False
 
-    def want(self, model: str | None, why: str) -> None:
-        """Ask for a release of a model, or of all; a newer request replaces one that waits."""
+    def request(self, model: str | None, reason: str) -> None:
+        """Request a release of a model, or of all; a newer request replaces a waiting one."""
         with self._changed:
-            self._wanted[model] = why
+            self._waiting[model] = reason
             self._changed.notify_all()
-            self._begin()
+            self._start_next()
 
-    def end(self, seconds: float) -> None:
-        """Begin no further release, and wait for those under way."""
+    def stop(self, seconds: float) -> None:
+        """Start no further release, and wait for those that run."""
         with self._changed:
-            self._ending = True
+            self._is_stopping = True
             self._changed.notify_all()
-            threads = list(self._at_work)
+            threads = list(self._running)
         deadline = time.monotonic() + seconds
         for thread in threads:
             thread.join(max(deadline - time.monotonic(), 0))
 
-    def _begin(self) -> None:
-        """Begin a release of what is wanted and not under way; the lock is held."""
-        busy = {model for wishes in self._at_work.values() for model in wishes}
-        free = {model: why for model, why in self._wanted.items() if model not in busy}
-        if not free or self._ending or len(self._at_work) >= MOST:
+    def _start_next(self) -> None:
+        """Start a release of the waiting models that no release works on; the lock is held."""
+        busy = {model for requests in self._running.values() for model in requests}
+        free = {model: reason for model, reason in self._waiting.items() if model not in busy}
+        if not free or self._is_stopping or len(self._running) >= MAX_RELEASES:
             return
-        self._wanted = {model: why for model, why in self._wanted.items() if model in busy}
-        thread = threading.Thread(target=self._work, args=(free,), name="release", daemon=True)
-        self._at_work[thread] = free
+        self._waiting = {model: reason for model, reason in self._waiting.items() if model in busy}
+        thread = threading.Thread(target=self._run, args=(free,), name="release", daemon=True)
+        self._running[thread] = free
         thread.start()
 
-    def _work(self, wishes: DueReleases) -> None:
+    def _run(self, requests: Requests) -> None:
         pauses = iter(self._retry_seconds)
-        while self._fails_for_now(wishes) and (pause := next(pauses, None)) is not None:
-            newer = self._newer(wishes, pause)
+        while self._fails_transiently(requests) and (pause := next(pauses, None)) is not None:
+            newer = self._wait_for_newer(requests, pause)
             if newer is None:
                 break
-            wishes = {**wishes, **newer}
+            requests = {**requests, **newer}
         with self._changed:
-            del self._at_work[threading.current_thread()]
-            self._begin()
+            del self._running[threading.current_thread()]
+            self._start_next()
 
-    def _newer(self, wishes: DueReleases, seconds: float) -> DueReleases | None:
-        """Wait before another try, until there are newer requests for the same; None ends it."""
+    def _wait_for_newer(self, requests: Requests, seconds: float) -> Requests | None:
+        """Pause until there are newer requests for the same models; return None at the end."""
         with self._changed:
             self._changed.wait_for(
-                lambda: self._wanted.keys() & wishes.keys() or self._ending, seconds
+                lambda: self._waiting.keys() & requests.keys() or self._is_stopping, seconds
             )
-            newer = {
-                model: self._wanted.pop(model) for model in self._wanted.keys() & wishes.keys()
-            }
-            return None if self._ending else newer
+            models = self._waiting.keys() & requests.keys()
+            newer = {model: self._waiting.pop(model) for model in models}
+            return None if self._is_stopping else newer
 
-    def _fails_for_now(self, wishes: DueReleases) -> bool:
-        asked_by = ", ".join(wishes.values())
-        models = None if None in wishes else [model for model in wishes if model is not None]
+    def _fails_transiently(self, requests: Requests) -> bool:
+        """Release once; return whether it failed and is worth a retry before the watch's."""
+        asked_by = ", ".join(requests.values())
+        models = None if None in requests else [model for model in requests if model is not None]
         try:
             self._release(asked_by, models)
         except BaseException as error:  # Prefect's signals too: this thread must live
-            log.error("the release failed (%s): %s", asked_by, one_line(error))
-            return may_pass(error)
+            log.error("the release failed (%s): %s", asked_by, first_line(error))
+            return not isinstance(error, MillraceError) or error.transient
         return False
-
-
-def may_pass(error: BaseException) -> bool:
-    """Return whether a release that failed is worth another try before the watch's."""
-    return not isinstance(error, MillraceError) or error.transient
-
-
-def one_line(error: BaseException) -> str:
-    """Return the first line of what an error says, for a log."""
-    first = next(iter(str(error).splitlines()), "")
-    return f"{type(error).__name__}: {first}"[:300]

@@ -1,9 +1,11 @@
-"""A look every few seconds at whether a release would do anything: then it asks for one.
+"""Checks every few seconds whether a release is due, and requests one if so.
 
-Aliases announce themselves by a webhook, but MLflow tells only once, and what dies does not tell
-at all: a Triton that came back with nothing loaded, a backend whose process was killed; nor does a
-step of a rollout that is over, or the minute that a model is served without its alias. So all of
-that is found here, and nothing is done where nothing is due.
+A webhook announces a changed alias, but MLflow sends it only once, and a process that dies sends
+nothing at all: a Triton that restarted with no models, a backend whose process was killed. Nor is
+there an event for the end of a rollout's step, or of the minute that a model is served without its
+alias. The watch finds all of these, and requests nothing when nothing is due.
+
+`Watch` is a thread of the webhook's receiver; `watch_releases` is `millrace release --watch`.
 """
 
 import threading
@@ -11,145 +13,201 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
-from millrace.flows.triggers.release_worker import one_line
-from millrace.tasks.progress import log
+from millrace.flows.console import WarnOnce, first_line, log
+from millrace.models.common.errors import MillraceError
+from millrace.serving.release.outcome import Outcome
 
-LOOK_SECONDS = 5.0
+CHECK_SECONDS = 5.0
 LATE_SECONDS = 60.0
-"""A look that is not over so long after it was due means that the watch looks no more."""
-MOST_OF_A_CORE = 0.05
-"""Looking may take this share of one core; where it takes more, it is done less often."""
-AGAIN_SECONDS, LONGEST_SECONDS = 60.0, 300.0
-"""Between two tries of the same thing, twice as long after each that did not help."""
-AT_ONCE = 3
-"""Releases that ended well and left the same thing due, before the next one waits as well."""
+"""A watch whose check is overdue by more than this no longer works."""
+MAX_CORE_SHARE = 0.05
+"""Checks may use this share of one core; where they use more, they run less often."""
+REPEAT_SECONDS, MAX_REPEAT_SECONDS = 60.0, 300.0
+"""The pause between two requests for the same thing doubles with each that did not help."""
+IMMEDIATE_REPEATS = 3
+"""Releases that succeed and leave the same thing due, before the next one waits too."""
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What was asked for, of one model.
+class Request:
+    """The last request for one model.
 
     Attributes:
-        why: what was due.
-        at: when it was asked for last.
-        tries: how often.
-        released: whether a release has ended well since.
+        reason: what was due.
+        requested_at: when it was last requested, in seconds.
+        attempts: how often.
+        is_released: whether a release has succeeded since.
     """
 
-    why: str
-    at: float
-    tries: int = 1
-    released: bool = False
+    reason: str
+    requested_at: float
+    attempts: int = 1
+    is_released: bool = False
 
-    def is_time(self, now: float) -> bool:
-        """Return whether to ask for the same once more."""
-        if self.released and self.tries < AT_ONCE:
+    def is_repeat_due(self, now: float) -> bool:
+        """Return whether to request the same again."""
+        if self.is_released and self.attempts < IMMEDIATE_REPEATS:
             return True
-        pause: float = min(AGAIN_SECONDS * 2 ** (self.tries - 1), LONGEST_SECONDS)
-        return now - self.at >= pause
+        pause: float = min(REPEAT_SECONDS * 2 ** (self.attempts - 1), MAX_REPEAT_SECONDS)
+        return now - self.requested_at >= pause
 
 
-class DueReleases:
-    """Decides what to ask for: what is due, at once; the same thing once more, after a while."""
+class RequestThrottle:
+    """Selects what to request: a new reason at once, the same reason again after a pause."""
 
     def __init__(self) -> None:
-        self._asked: dict[str, Asked] = {}
+        self._requests: dict[str, Request] = {}
 
-    def of(self, found: Mapping[str, str], now: float) -> dict[str, str]:
-        """Return what to ask for now.
+    def select(self, due: Mapping[str, str], now: float) -> dict[str, str]:
+        """Return what to request now.
 
         Args:
-            found: what is due, by model.
+            due: what is due, by model.
             now: seconds, monotonic.
         """
-        asked: dict[str, Asked] = {}
-        wanted: dict[str, str] = {}
-        for model, why in found.items():
-            before = self._asked.get(model)
-            if before is None or before.why != why:
-                asked[model] = Asked(why, now)
-            elif before.is_time(now):
-                asked[model] = Asked(why, now, before.tries + 1)
+        before, self._requests = self._requests, {}
+        for model, reason in due.items():
+            last = before.get(model)
+            if last is None or last.reason != reason:
+                self._requests[model] = Request(reason, now)
+            elif last.is_repeat_due(now):
+                self._requests[model] = Request(reason, now, last.attempts + 1)
             else:
-                asked[model] = before
-                continue
-            wanted[model] = why
-        self._asked = asked
-        return wanted
+                self._requests[model] = last
+        new = {model for model, each in self._requests.items() if each is not before.get(model)}
+        return {model: reason for model, reason in due.items() if model in new}
 
-    def released(self, models: Collection[str] | None) -> None:
-        """Take note that a release of models, or of all, ended well."""
-        self._asked = {
-            model: replace(each, released=True) if models is None or model in models else each
-            for model, each in self._asked.items()
+    def note_release(self, models: Collection[str] | None) -> None:
+        """Note that a release of models, or of all, succeeded."""
+        self._requests = {
+            model: replace(each, is_released=True) if models is None or model in models else each
+            for model, each in self._requests.items()
         }
 
 
-class Watch:
-    """A thread that looks, and asks for what it finds.
+class PollingThread(threading.Thread):
+    """A daemon thread that calls `check` until `stop`.
 
     Args:
-        due: returns what is to be done, by model, where no release is under way.
-        want: asks for a release: of which model, and why.
-        look_seconds: time between two looks.
+        name: the thread's name.
+        first_pause: seconds before the first check.
+    """
+
+    def __init__(self, name: str, first_pause: float) -> None:
+        super().__init__(name=name, daemon=True)
+        self._first_pause = first_pause
+        self._stopped = threading.Event()
+
+    def check(self) -> float:
+        """Check once; return seconds until the next check."""
+        raise NotImplementedError
+
+    def run(self) -> None:
+        """Check until `stop`."""
+        pause = self._first_pause
+        while not self._stopped.wait(pause):
+            pause = self.check()
+
+    def stop(self) -> None:
+        """Check no more; does not wait."""
+        self._stopped.set()
+
+
+class Watch(PollingThread):
+    """A thread that checks what is due, and requests it.
+
+    Args:
+        find_due: returns what is due, by model, leaving out models that a release works on.
+        request: requests a release: of which model, and why.
+        check_seconds: time between two checks.
         clock: seconds, monotonic.
     """
 
     def __init__(
         self,
-        due: Callable[[], Mapping[str, str]],
-        want: Callable[[str, str], None],
-        look_seconds: float = LOOK_SECONDS,
+        find_due: Callable[[], Mapping[str, str]],
+        request: Callable[[str, str], None],
+        check_seconds: float = CHECK_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._due, self._want, self._look_seconds = due, want, look_seconds
+        super().__init__("watch", check_seconds)
+        self._find_due, self._request, self._check_seconds = find_due, request, check_seconds
         self._clock = clock
-        self._wishes = DueReleases()
-        self._told = ""
-        self._due_at = clock() + look_seconds
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._work, name="watch", daemon=True)
+        self._throttle = RequestThrottle()
+        self._warning = WarnOnce("cannot check whether a release is due; retrying: %s")
+        self._next_at = clock() + check_seconds
 
     def start(self) -> None:
-        """Begin to look."""
-        self._due_at = self._clock() + self._look_seconds
-        self._thread.start()
+        """Begin to check."""
+        self._next_at = self._clock() + self._check_seconds
+        super().start()
 
-    def released(self, models: Collection[str] | None) -> None:
-        """Take note that a release of models, or of all, ended well: what is due now is news."""
-        self._wishes.released(models)
-
-    def end(self) -> None:
-        """Look no more; does not wait."""
-        self._ended.set()
+    def note_release(self, models: Collection[str] | None) -> None:
+        """Note that a release of models, or of all, succeeded: what is due now is new."""
+        self._throttle.note_release(models)
 
     @property
-    def looks(self) -> bool:
-        """Whether it does: the look that was due is over, or has not been due for long."""
-        return self._clock() - self._due_at <= LATE_SECONDS
+    def is_checking(self) -> bool:
+        """Whether it works: its next check is not overdue."""
+        return self._clock() - self._next_at <= LATE_SECONDS
 
-    def look(self) -> float:
-        """Look once; return seconds until the next look."""
+    def check(self) -> float:
+        """Check once; return seconds until the next check."""
         began = time.thread_time()
         try:
-            found = self._due()
-        except Exception as error:  # whatever is away now is looked at again
-            self._tell(one_line(error))
+            due = self._find_due()
+        except Exception as error:  # a service that is away now is checked again
+            self._warning.report(first_line(error))
         else:
-            self._tell("")
-            for model, why in self._wishes.of(found, self._clock()).items():
-                self._want(model, f"watch: {why}")
-        pause = max(self._look_seconds, (time.thread_time() - began) / MOST_OF_A_CORE)
-        self._due_at = self._clock() + pause
+            self._warning.report("")
+            for model, reason in self._throttle.select(due, self._clock()).items():
+                self._request(model, f"watch: {reason}")
+        pause = max(self._check_seconds, (time.thread_time() - began) / MAX_CORE_SHARE)
+        self._next_at = self._clock() + pause
         return pause
 
-    def _work(self) -> None:
-        pause = self._look_seconds
-        while not self._ended.wait(pause):
-            pause = self.look()
 
-    def _tell(self, reason: str) -> None:
-        """Say once why it cannot look."""
-        if reason and reason != self._told:
-            log.warning("cannot look whether a release is due; it goes on trying: %s", reason)
-        self._told = reason
+def watch_releases(
+    interval: float,
+    print_outcomes: Callable[[tuple[Outcome, ...]], None],
+    find_due: Callable[[], Mapping[str, str]],
+    release: Callable[..., tuple[Outcome, ...]],
+) -> None:
+    """Check every `interval` seconds until Ctrl-C, and release when something is due.
+
+    A failure of a server is logged, and the release retried after a minute or more. A fault of
+    ours, which would only recur, ends the loop.
+
+    Args:
+        interval: seconds between two checks.
+        print_outcomes: called with the outcomes of a release that changed something.
+        find_due: returns what is due, by model.
+        release: releases the models of its argument `models`.
+    """
+    throttle = RequestThrottle()
+    while True:
+        try:
+            models = throttle.select(find_due(), time.monotonic())
+            if models:
+                outcomes = release(models=list(models))
+                throttle.note_release(models)
+                if any(outcome.changed for outcome in outcomes):
+                    print_outcomes(outcomes)
+        except Exception as error:
+            if not _is_server_failure(error):
+                raise
+            log.error("the release failed and will be retried: %s", error)
+        time.sleep(interval)
+
+
+def _is_server_failure(error: BaseException | None) -> bool:
+    """Return whether an error, or one that it was raised from, is a failure of a server.
+
+    Those are Millrace's own errors, and what the clients of MLflow and Prefect raise while their
+    server restarts; Prefect's client wraps some in a plain RuntimeError.
+    """
+    import httpx
+    from mlflow.exceptions import MlflowException
+
+    known = (MillraceError, MlflowException, httpx.HTTPError, OSError)
+    return error is not None and (isinstance(error, known) or _is_server_failure(error.__cause__))

@@ -1,9 +1,8 @@
-"""What releases at once: the receiver of MLflow's webhook, and a watch.
+"""The receiver of MLflow's webhook and the watch: `python -m millrace.flows.triggers.webhook`.
 
-`python -m millrace.flows.triggers.webhook` runs both.
-
-MLflow tells it of every alias; when a champion has changed it releases at once. MLflow tells from
-memory and only for some seconds, so this is a hint: the watch, every few seconds, needs none.
+MLflow announces every changed alias; when a champion has changed, the receiver releases at once.
+MLflow keeps its events in memory and retries for some seconds only, so the webhook is a hint: the
+watch checks every few seconds and needs none.
 """
 
 import asyncio
@@ -17,20 +16,20 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 from starlette.requests import ClientDisconnect
 
-from millrace.flows.console import set_up_logging
+from millrace.flows.console import exit_on_error, set_up_logging
 from millrace.flows.deployments.catch_up import home_id
 from millrace.flows.environment import apply
-from millrace.flows.services.service_specs import errors_told, webhook_url
+from millrace.flows.services.service_specs import webhook_url
 from millrace.flows.settings import LOOPBACK, Settings, load
 from millrace.flows.triggers.release_worker import ReleaseWorker
 from millrace.flows.triggers.watch import Watch
 from millrace.flows.triggers.webhook_delivery import (
     ID_HEADER,
-    MOST_BYTES,
+    MAX_BYTES,
     TIMESTAMP_HEADER,
-    Seen,
-    judge_delivery,
-    too_large,
+    SeenDeliveries,
+    check_delivery,
+    is_too_large,
 )
 from millrace.flows.triggers.webhook_registration import Registrar, Subscription, mlflow_address
 from millrace.models.common.private_files import kept_secret
@@ -39,77 +38,82 @@ from millrace.serving.origin_check import OriginCheck, OriginPolicy, loopback_ho
 BODY_SECONDS = 5.0
 LAST_RELEASE_SECONDS = 5.0
 
-Want = Callable[[str | None, str], None]
+RequestRelease = Callable[[str | None, str], None]
 Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
 
 
 class Receiver:
-    """Takes deliveries, and asks for a release when a champion has changed.
+    """Receives deliveries, and requests a release when a champion has changed.
 
     Args:
-        secret: what MLflow signs with.
-        want: asks for a release: about which model, and why.
+        secret: the key of MLflow's signatures.
+        request_release: called with the model and the reason.
         clock: seconds since the epoch.
     """
 
-    def __init__(self, secret: str, want: Want, clock: Callable[[], float] = time.time) -> None:
-        self._secret, self._want, self._clock = secret, want, clock
-        self._seen = Seen(since=int(clock()))
+    def __init__(
+        self,
+        secret: str,
+        request_release: RequestRelease,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._secret, self._request_release, self._clock = secret, request_release, clock
+        self._seen = SeenDeliveries(since=int(clock()))
 
-    async def take(self, request: Request) -> Response:
-        """Answer one delivery."""
+    async def receive(self, request: Request) -> Response:
+        """Respond to one delivery."""
         try:
             async with asyncio.timeout(BODY_SECONDS):
-                body = await _body(request)
+                body = await _read_body(request)
         except TimeoutError:
             return Response("the body is too slow\n", 408)
         except ClientDisconnect:
             return Response(status_code=400)
         headers, now = request.headers, self._clock()
-        verdict = judge_delivery(headers, body, now, self._secret, self._seen)
-        if verdict.authentic:
+        result = check_delivery(headers, body, now, self._secret, self._seen)
+        if result.is_authentic:
             self._seen.add(headers[ID_HEADER], int(headers[TIMESTAMP_HEADER]), now)
-        if verdict.change is not None:
-            self._want(verdict.change.model, f"webhook: {verdict.change.text}")
-        return Response(verdict.said + "\n", verdict.status)
+        if result.model is not None:
+            self._request_release(result.model, f"webhook: {result.change}")
+        return Response(result.reason + "\n", result.status)
 
 
-async def _body(request: Request) -> bytes:
-    """Read a body as far as it may go, and none of one that says itself that it is too large."""
+async def _read_body(request: Request) -> bytes:
+    """Read a body up to the limit, and nothing of one that declares itself too large."""
     body = bytearray()
-    if not too_large(request.headers, b""):
+    if not is_too_large(request.headers, b""):
         async for chunk in request.stream():
             body += chunk
-            if len(body) > MOST_BYTES:
+            if len(body) > MAX_BYTES:
                 break
     return bytes(body)
 
 
-def application(
+def create_app(
     receiver: Receiver,
-    registered: Callable[[], bool],
+    is_registered: Callable[[], bool],
     lifespan: Lifespan | None = None,
     port: int | None = None,
-    watching: Callable[[], bool] = lambda: True,
+    is_watching: Callable[[], bool] = lambda: True,
 ) -> FastAPI:
     """Return the web application.
 
     Args:
-        receiver: takes the deliveries.
-        registered: tells whether MLflow knows where to deliver.
-        lifespan: what works beside it for as long as it runs.
-        port: where it listens; requests for other hosts and of pages are refused then.
-        watching: tells whether the watch still looks; where it does not, this is not well.
+        receiver: receives the deliveries.
+        is_registered: returns whether MLflow knows where to deliver.
+        lifespan: starts and stops what runs beside the application.
+        port: where it listens; requests for other hosts and from web pages are refused then.
+        is_watching: returns whether the watch works; if not, the health check fails.
     """
 
     async def health() -> Response:
-        well = watching()
-        said = {"registered": registered(), "watching": well}
-        return JSONResponse(said, 200 if well else 503)
+        watching = is_watching()
+        content = {"registered": is_registered(), "watching": watching}
+        return JSONResponse(content, 200 if watching else 503)
 
     app = FastAPI(openapi_url=None, lifespan=lifespan)
     app.add_api_route("/health", health, methods=["GET"], response_model=None)
-    app.add_api_route("/mlflow", receiver.take, methods=["POST"], response_model=None)
+    app.add_api_route("/mlflow", receiver.receive, methods=["POST"], response_model=None)
     if port is not None:
         policy = OriginPolicy(hosts=loopback_hosts(port), only_json=True)
         app.add_middleware(OriginCheck, policy=policy)
@@ -117,44 +121,44 @@ def application(
 
 
 def serve(settings: Settings) -> None:
-    """Receive and release until SIGTERM; the release under way then has a few seconds to end."""
-    # everything that a release needs, once for all, and before there are threads: several that
-    # import MLflow at a time see it half-made
+    """Receive and release until SIGTERM; a running release then has a few seconds to end."""
+    # Import all that a release needs once, and before there are threads: threads that import MLflow
+    # at the same time see it half initialized.
     import mlflow  # noqa: F401
 
     from millrace.flows.triggers.webhook_release import Releaser
     from millrace.tasks.release import ReleaseCheck
 
     secret = kept_secret(settings.run / "webhook.secret", lambda: secrets.token_hex(32))
-
     releaser = Releaser(settings)
 
     def release(asked_by: str, models: list[str] | None) -> None:
         releaser.release(asked_by, models)
-        watch.released(models)
+        watch.note_release(models)
 
-    releases = ReleaseWorker(release)
-    watch = Watch(ReleaseCheck(settings.places).due, releases.want)
-    wanted = Subscription(f"millrace-{home_id(settings)}", webhook_url(settings), secret)
+    worker = ReleaseWorker(release)
+    watch = Watch(ReleaseCheck(settings.places).due, worker.request)
     registrar = Registrar(
-        mlflow_address(settings), wanted, lambda why: releases.want(None, f"webhook: {why}")
+        mlflow_address(settings),
+        Subscription(f"millrace-{home_id(settings)}", webhook_url(settings), secret),
+        lambda reason: worker.request(None, f"webhook: {reason}"),
     )
 
     @asynccontextmanager
-    async def at_work(_app: FastAPI) -> AsyncIterator[None]:
+    async def run_threads(_app: FastAPI) -> AsyncIterator[None]:
         registrar.start()
         watch.start()
         yield
-        watch.end()
-        registrar.end()
-        await asyncio.to_thread(releases.end, LAST_RELEASE_SECONDS)
+        watch.stop()
+        registrar.stop()
+        await asyncio.to_thread(worker.stop, LAST_RELEASE_SECONDS)
 
-    app = application(
-        Receiver(secret, releases.want),
-        lambda: registrar.registered,
-        at_work,
+    app = create_app(
+        Receiver(secret, worker.request),
+        lambda: registrar.is_registered,
+        run_threads,
         settings.webhook_port,
-        lambda: watch.looks,
+        lambda: watch.is_checking,
     )
     uvicorn.run(
         app,
@@ -167,8 +171,8 @@ def serve(settings: Settings) -> None:
 
 
 def main() -> None:
-    """Serve what the settings in the environment name."""
-    with errors_told():
+    """Serve with the settings of the environment."""
+    with exit_on_error():
         settings = apply(load())
         set_up_logging()
         serve(settings)

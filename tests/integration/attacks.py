@@ -10,7 +10,7 @@ from millrace.flows.triggers.webhook_delivery import (
     ID_HEADER,
     SIGNATURE_HEADER,
     TIMESTAMP_HEADER,
-    signature,
+    compute_signature,
 )
 from millrace.models.inference.model_input import FEATURES
 from millrace.serving.triton.client import TOKEN_HEADER
@@ -119,7 +119,7 @@ def delivery(model: str, secret: str) -> Ask:
     data = {"name": model, "alias": "champion", "version": "2"}
     body = json.dumps({"entity": "model_version_alias", "action": "created", "data": data})
     name, now = "planted", str(int(time.time()))
-    signed = signature(secret, name, now, body.encode())
+    signed = compute_signature(secret, name, now, body.encode())
     headers = {ID_HEADER: name, TIMESTAMP_HEADER: now, SIGNATURE_HEADER: signed}
     return Ask("POST", "/mlflow", body, JSON | headers)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from millrace.flows.services.service_specs import answers
+from millrace.flows.services.health import is_url_healthy
 from tests.integration.conftest import Home, make_home
 
 START_SECONDS = 120.0
@@ -67,7 +67,7 @@ def running_mlflow(path: Path, **environment: str) -> Iterator[Mlflow]:
     address = f"http://127.0.0.1:{home.environment['MILLRACE_MLFLOW_PORT']}"
     try:
         deadline = time.monotonic() + START_SECONDS
-        while not answers(f"{address}/health"):
+        while not is_url_healthy(f"{address}/health"):
             assert process.poll() is None, (path / "mlflow.log").read_text()
             assert time.monotonic() < deadline
             time.sleep(0.2)

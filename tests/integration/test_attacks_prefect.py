@@ -24,7 +24,7 @@ from millrace.flows.deployments import schedule_state
 from millrace.flows.deployments.catch_up import home_id
 from millrace.flows.deployments.schedule_state import Schedules
 from millrace.flows.services import processes, service_specs
-from millrace.flows.services.logins import prefect_login
+from millrace.flows.services.logins import load_prefect_login
 from millrace.flows.settings import MARK, Settings
 from tests.integration.foreign_page import (
     EVIL,
@@ -91,7 +91,7 @@ class Site:
 
     def ask(self, method: str, path: str, body: Any = None) -> Any:
         """Call the API with the login; again where its database is busy."""
-        user, password = prefect_login(self.settings.run).split(":")
+        user, password = load_prefect_login(self.settings.run).split(":")
 
         def answer() -> httpx.Response | None:
             url = f"{self.api}/{path}"
@@ -151,8 +151,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         chosen.places().prepared()
         site = Site(chosen, folder)
         try:
-            site.start(service_specs.prefect_server(chosen))
-            site.start(service_specs.deployments(chosen))
+            site.start(service_specs.prefect_service(chosen))
+            site.start(service_specs.deployments_service(chosen))
             ready = service_specs.deployments_ready_file(chosen)
             wait(ready.exists, 240, "the deployments are registered")
             yield site
@@ -160,7 +160,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
             for process in reversed(site.started.values()):
                 process.terminate()
                 process.wait(30)
-            processes.end(processes.marked(MARK, str(chosen.home)), 5.0)
+            processes.end_processes(processes.find_marked(MARK, str(chosen.home)), 5.0)
 
 
 def attacks(site: Site) -> list[tuple[str, str, Any]]:
@@ -227,7 +227,7 @@ def test_a_process_of_another_user_changes_and_runs_nothing(site: Site) -> None:
 @pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
 def test_without_the_files_of_the_home_there_is_no_login(site: Site) -> None:
     """What another user may read of the servers' processes holds no part of it."""
-    login = prefect_login(site.settings.run)
+    login = load_prefect_login(site.settings.run)
     for process in site.started.values():
         command = Path(f"/proc/{process.pid}/cmdline").read_bytes().decode()
         assert login.partition(":")[2] not in command
@@ -240,7 +240,7 @@ def test_a_websocket_without_the_login_is_closed(site: Site, path: str) -> None:
     assert _told_by_socket(url) == "closed"
     for first in ({"type": "auth"}, {"type": "auth", "token": "x"}, {"type": "event"}):
         assert _told_by_socket(url, first) == "closed"
-    login = {"type": "auth", "token": prefect_login(site.settings.run)}
+    login = {"type": "auth", "token": load_prefect_login(site.settings.run)}
     assert "auth_success" in _told_by_socket(url, login)
     assert _told_by_socket(url, login, origin="http://evil.example") == "closed"
 
@@ -324,7 +324,7 @@ def test_schedules_follow_the_files_and_the_setting(site: Site) -> None:
     assert "its last valid schedule holds" in site.state().faults[0].reason
     assert [each.cron for each in site.state().schedules] == ["0 3 1 1 *"]
     other.write_text(PIPELINE.replace("digits", "penguins").replace("0 2 1", "0 4 1"))
-    schedule_state.ask(site.settings.run, (str(other),))
+    schedule_state.write_patterns(site.settings.run, (str(other),))
     wait(lambda: site.state().patterns == (str(other),), 60, "the other list is taken")
     assert site.state().faults == ()
     found = site.deployment()

@@ -16,7 +16,7 @@ import pytest
 
 from millrace.flows import environment, settings
 from millrace.flows.services import control
-from millrace.flows.services.logins import prefect_login
+from millrace.flows.services.logins import load_prefect_login
 from millrace.flows.settings import Settings
 from millrace.models.registry.mlflow_pages import (
     KIND,
@@ -87,7 +87,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 def _site(chosen: Settings, pictures: Path) -> Site:
     mlflow, prefect = chosen.mlflow_uri(), chosen.prefect_api()
     assert prefect is not None
-    user, password = prefect_login(chosen.run).split(":")
+    user, password = load_prefect_login(chosen.run).split(":")
     return Site(mlflow, prefect.removesuffix("/api"), (user, password), pictures)
 
 

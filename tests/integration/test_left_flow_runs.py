@@ -14,19 +14,19 @@ PROGRAM = """
 import os, sys
 from pathlib import Path
 from prefect import flow
-from millrace.flows.deployments.left_flow_runs import end_left, noted_flow_run
+from millrace.flows.deployments.left_flow_runs import mark_left_runs, record_flow_run
 
 folder = Path(sys.argv[1])
 
 @flow
 def left():
-    with noted_flow_run(folder):
-        end_left(folder)  # another command, while this one works
+    with record_flow_run(folder):
+        mark_left_runs(folder)  # another command, while this one works
         if sys.argv[2] == "killed":
             os._exit(1)
 
 if sys.argv[2] == "looks":
-    end_left(folder)
+    mark_left_runs(folder)
 else:
     left()
 """

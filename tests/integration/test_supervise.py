@@ -17,11 +17,12 @@ import psutil
 import pytest
 
 from millrace.flows import environment, run_state, settings
-from millrace.flows.deployments.catch_up import home_id, owned, put_right
+from millrace.flows.deployments.catch_up import assign_to_home, catch_up
 from millrace.flows.deployments.deployment_specs import DeploymentSpec
 from millrace.flows.deployments.schedule_loop import ScheduleLoop
 from millrace.flows.services import control, processes, service_specs
-from millrace.flows.services.logins import prefect_login
+from millrace.flows.services.health import is_service_healthy
+from millrace.flows.services.logins import load_prefect_login
 from millrace.flows.settings import MARK, Settings
 from millrace.models.common.errors import WorkError
 from tests.integration.ports import service_ports
@@ -90,7 +91,7 @@ def _pid(chosen: Settings, name: str) -> int:
 
 def _api(chosen: Settings) -> httpx.Client:
     """Return a client of the Prefect server of a home, with its login."""
-    user, password = prefect_login(chosen.run).split(":")
+    user, password = load_prefect_login(chosen.run).split(":")
     api = f"http://127.0.0.1:{chosen.prefect_port}/api"
     return httpx.Client(base_url=api, auth=(user, password), trust_env=False)
 
@@ -107,7 +108,7 @@ def test_all_services_are_up(running: Settings) -> None:
 def test_up_again_changes_nothing(running: Settings) -> None:
     before, lines = control.status(running), list[str]()
     assert "pipelines" in running.model_fields_set  # they are handed over, and are the same
-    assert control.up(running, say=lines.append).pid == before.pid
+    assert control.up(running, report=lines.append).pid == before.pid
     assert lines == [f"already up for {running.home}"]
 
 
@@ -176,9 +177,7 @@ def _running_deployment(client: "SyncPrefectClient", home: Settings) -> tuple[st
         return client.request("POST", path, json=body).json()  # type: ignore[arg-type]
 
     home.home.mkdir(exist_ok=True)
-    (spec,) = owned(
-        [DeploymentSpec("train-x", "x", tags=("millrace",))], home_id(home), shared=True
-    )
+    (spec,) = assign_to_home([DeploymentSpec("train-x", "x", tags=("millrace",))], home)
     flow = post("/flows/", {"name": "shared"})["id"]
     schedules = [{"schedule": {"cron": "0 0 1 1 *"}, "active": True}]
     body = {"name": spec.name, "flow_id": flow, "tags": spec.tags, "schedules": schedules}
@@ -192,7 +191,7 @@ def test_a_home_puts_right_only_what_is_its_own(running: Settings, tmp_path: Pat
     from prefect.client.orchestration import PrefectClient, SyncPrefectClient
 
     api = f"http://127.0.0.1:{running.prefect_port}/api"
-    login = prefect_login(running.run)
+    login = load_prefect_login(running.run)
     (tmp_path / "prefect.yaml").write_text("deployments: []\n")
     both = {"prefect_api_url": api, "deployments": tmp_path / "prefect.yaml", "pipelines": ()}
     here, there = (Settings(home=tmp_path / name, **both) for name in ("a", "b"))
@@ -203,9 +202,9 @@ def test_a_home_puts_right_only_what_is_its_own(running: Settings, tmp_path: Pat
     async def pipeline_gone() -> None:
         async with PrefectClient(api, auth_string=login) as client:
             here.places().prepared()
-            loop = ScheduleLoop(here, client, never, lambda spec: spec.name)
-            await loop.look()
-            await put_right(client, here, ())
+            loop = ScheduleLoop(here, client, never, lambda entrypoint: entrypoint)
+            await loop.check()
+            await catch_up(client, here, ())
 
     with SyncPrefectClient(api, auth_string=login) as client:
         made = [_running_deployment(client, home) for home in (here, there)]
@@ -219,12 +218,12 @@ def test_a_home_puts_right_only_what_is_its_own(running: Settings, tmp_path: Pat
 
 def test_down_leaves_nothing_behind(running: Settings) -> None:
     supervisor = control.status(running).pid
-    assert processes.marked(MARK, str(running.home))
+    assert processes.find_marked(MARK, str(running.home))
     assert control.down(running).was_running
-    assert processes.marked(MARK, str(running.home)) == []
+    assert processes.find_marked(MARK, str(running.home)) == []
     assert supervisor is not None
     assert not psutil.pid_exists(supervisor) or psutil.Process(supervisor).status() == "zombie"
-    assert all(map(processes.port_is_free, (running.mlflow_port, running.triton_grpc_port)))
+    assert all(map(processes.is_port_free, (running.mlflow_port, running.triton_grpc_port)))
     assert not control.down(running).was_running
     assert not control.status(running).running
     assert running.places().tracking_uri.startswith("sqlite:///")
@@ -274,7 +273,7 @@ def test_a_service_that_cannot_start_stops_everything(
     monkeypatch.setattr(control, "HEALTHY_SECONDS", 3.0)
     with pytest.raises(WorkError, match="deployments"):
         control.up(chosen)
-    assert processes.marked(MARK, str(chosen.home)) == []
+    assert processes.find_marked(MARK, str(chosen.home)) == []
 
 
 def test_the_procfile_runs_everything_and_ctrl_c_ends_it(
@@ -286,23 +285,27 @@ def test_the_procfile_runs_everything_and_ctrl_c_ends_it(
     with said.open("wb") as output:
         honcho = subprocess.Popen(
             [sys.executable, "-m", "honcho", "start", "-f", str(PROCFILE)],
-            env={**os.environ, **environment.chosen(chosen), "MILLRACE_HOME": str(chosen.home)}
+            env={
+                **os.environ,
+                **environment.chosen_variables(chosen),
+                "MILLRACE_HOME": str(chosen.home),
+            }
             | {"PATH": path},
             stdout=output,
             stderr=subprocess.STDOUT,
         )
-    servers = [each for each in service_specs.local(chosen) if each.address]
+    servers = [each for each in service_specs.local_services(chosen) if each.address]
     ready = service_specs.deployments_ready_file(chosen)
 
     def well() -> bool:
         assert honcho.poll() is None, said.read_text()[-8000:]
-        return ready.exists() and all(service_specs.healthy(each, None) for each in servers)
+        return ready.exists() and all(is_service_healthy(each, None) for each in servers)
 
     try:
         _wait(well, 240, "all of them are well")
     finally:
         honcho.send_signal(signal.SIGINT)
         honcho.wait(30)
-        left = processes.marked(MARK, str(chosen.home))
-        processes.end(left, 5.0)
+        left = processes.find_marked(MARK, str(chosen.home))
+        processes.end_processes(left, 5.0)
     assert left == []

@@ -13,8 +13,12 @@ import httpx
 import psutil
 import pytest
 
-from millrace.flows.services.processes import is_running, marked
-from millrace.flows.services.temporary_server import COMMAND, TEMPORARY, end_orphans
+from millrace.flows.services.prefect_server import (
+    COMMAND_VARIABLE,
+    TEMPORARY_VARIABLE,
+    end_orphaned_servers,
+)
+from millrace.flows.services.processes import find_marked, is_running
 from tests.integration.conftest import EXAMPLES, Home, make_home
 
 
@@ -29,7 +33,11 @@ def servers_of(command: "subprocess.Popen[str]") -> list[psutil.Process]:
     """Return the servers of a command, or of the child in which it works."""
     root = psutil.Process(command.pid)
     works = {str(each.pid) for each in (root, *root.children())}
-    return [p for p in marked(TEMPORARY, "1") if p.environ().get(COMMAND) in works]
+    return [
+        process
+        for process in find_marked(TEMPORARY_VARIABLE, "1")
+        if process.environ().get(COMMAND_VARIABLE) in works
+    ]
 
 
 def begun(home: Home) -> "subprocess.Popen[str]":
@@ -103,15 +111,15 @@ def test_a_frozen_server_of_a_command_that_was_killed_is_ended_by_the_next(tmp_p
     home = make_home(tmp_path / "home")
     command = begun(home)
     (server,) = servers_of(command)
-    end_orphans(str(home.path))
+    end_orphaned_servers(str(home.path))
     assert server.is_running(), "its command runs"
-    works = int(server.environ()[COMMAND])
+    works = int(server.environ()[COMMAND_VARIABLE])
     server.suspend()
     command.kill()
     command.wait()
     wait_for(lambda: not psutil.pid_exists(works))
     assert server.is_running()
-    end_orphans(str(tmp_path / "another"))
+    end_orphaned_servers(str(tmp_path / "another"))
     assert server.is_running()
-    end_orphans(str(home.path))
+    end_orphaned_servers(str(home.path))
     assert not is_running(server)

@@ -18,12 +18,12 @@ from millrace.flows.services import service_specs
 from millrace.flows.settings import Settings
 from millrace.flows.triggers.webhook_delivery import (
     ID_HEADER,
-    MOST_BYTES,
+    MAX_BYTES,
     SIGNATURE_HEADER,
     TIMESTAMP_HEADER,
-    signature,
+    compute_signature,
 )
-from millrace.flows.triggers.webhook_release import TAG, deployment
+from millrace.flows.triggers.webhook_release import TAG, find_deployment
 from millrace.serving.triton.server_index import TRIAL
 
 pytestmark = pytest.mark.timeout(600)
@@ -61,12 +61,12 @@ class Parts:
 
     @property
     def mlflow(self) -> MlflowClient:
-        address = service_specs.mlflow_server(self.settings).address
+        address = service_specs.mlflow_service(self.settings).address
         return MlflowClient(address, address)
 
     @property
     def url(self) -> str:
-        return service_specs.webhook_address(self.settings)
+        return service_specs.webhook_service(self.settings).address
 
     def start(self, *parts: service_specs.Service) -> None:
         self.settings.places().prepared()
@@ -118,7 +118,7 @@ class Parts:
 
     def told(self) -> list[str]:
         """Return what the receiver was asked for, and whether anything was due, oldest first."""
-        lines = service_specs.webhook(self.settings).log.read_text().splitlines()
+        lines = service_specs.webhook_service(self.settings).log.read_text().splitlines()
         return [line for line in lines if "nothing is due: " in line or "releasing (" in line]
 
     def asked(self, why: str, before: int = 0) -> str:
@@ -136,7 +136,7 @@ class Parts:
             "Content-Type": "application/json",
             ID_HEADER: delivery,
             TIMESTAMP_HEADER: stamp,
-            SIGNATURE_HEADER: signature(secret, delivery, stamp, body),
+            SIGNATURE_HEADER: compute_signature(secret, delivery, stamp, body),
         }
         url = f"{self.url}/mlflow"
         return httpx.post(url, content=body, headers=headers, trust_env=False).status_code
@@ -150,7 +150,7 @@ def _register_model(store: MlflowClient) -> None:
 
 def _declare(parts: Parts) -> str:
     """Make the deployment as the deployments' process does, and take its only slot."""
-    spec = deployment(parts.settings)
+    spec = find_deployment(parts.settings)
     assert spec is not None
     flow = parts.prefect("POST", "/flows/", {"name": "release_model"})["id"]
     limit = {"concurrency_limit": 1, "concurrency_options": {"collision_strategy": "CANCEL_NEW"}}
@@ -175,7 +175,7 @@ def parts(
     chosen = Settings(home=home.path, prefect_api_url=prefect_api, pipelines=(), **ports)
     parts = Parts(chosen)
     try:
-        parts.start(service_specs.mlflow_server(chosen), service_specs.webhook(chosen))
+        parts.start(service_specs.mlflow_service(chosen), service_specs.webhook_service(chosen))
         parts.registered()
         yield parts
     finally:
@@ -228,7 +228,7 @@ def test_what_is_not_mlflows_is_refused(parts: Parts, declared: str) -> None:
     known = len(parts.told())
     assert parts.deliver(body, "wrong", now, "guessed") == 401
     assert parts.deliver(body, "old", now - 400, secret) == 400
-    assert parts.deliver(b"x" * (MOST_BYTES + 1), "large", now, secret) == 413
+    assert parts.deliver(b"x" * (MAX_BYTES + 1), "large", now, secret) == 413
     assert httpx.get(f"{parts.url}/mlflow", trust_env=False).status_code == 405
     assert len(parts.told()) == known
     assert parts.deliver(body, "once", now, secret) == 202
@@ -247,7 +247,7 @@ def test_a_receiver_that_comes_back_registers_nothing_twice(parts: Parts, declar
     (before,) = parts.mlflow.list_webhooks()
     known = len(parts.told())
     assert parts.stop("webhook") < 8
-    parts.start(service_specs.webhook(parts.settings))
+    parts.start(service_specs.webhook_service(parts.settings))
     parts.registered()
     (after,) = parts.mlflow.list_webhooks()
     assert (after.webhook_id, after.last_updated_timestamp) == (
@@ -261,7 +261,7 @@ def test_what_a_killed_receiver_was_at_is_told_as_crashed(parts: Parts, declared
     state = {"state": {"type": "PENDING"}, "tags": [TAG]}
     lost = parts.prefect("POST", f"/deployments/{declared}/create_flow_run", state)["id"]
     parts.stop("webhook", signal.SIGKILL)
-    parts.start(service_specs.webhook(parts.settings))
+    parts.start(service_specs.webhook_service(parts.settings))
     parts.leave_a_trial()
     _wait(
         lambda: parts.prefect("GET", f"/flow_runs/{lost}")["state_type"] == "CRASHED", 60, "crashed"
@@ -274,7 +274,7 @@ def test_another_port_moves_the_webhook(parts: Parts) -> None:
         parts.stop("webhook")
         parts.stop("mlflow")  # which takes no address but that of its own home's receiver
         again = Parts(chosen, parts.started)
-        again.start(service_specs.mlflow_server(chosen), service_specs.webhook(chosen))
+        again.start(service_specs.mlflow_service(chosen), service_specs.webhook_service(chosen))
         Parts(chosen).registered()
         (row,) = parts.mlflow.list_webhooks()
         assert row.url == f"http://127.0.0.1:{chosen.webhook_port}/mlflow"
@@ -285,7 +285,7 @@ def test_an_mlflow_with_an_empty_database_is_told_again(parts: Parts, declared: 
     for file in parts.settings.home.glob("mlflow.db*"):
         file.unlink()
     _wait(lambda: not _answers(f"{parts.url}/health")["registered"], 30, "MLflow's end is noticed")
-    parts.start(service_specs.mlflow_server(parts.settings))
+    parts.start(service_specs.mlflow_service(parts.settings))
     parts.registered()
     assert len(parts.mlflow.list_webhooks()) == 1
     _register_model(parts.mlflow)
@@ -297,17 +297,17 @@ def test_without_prefect_it_releases_all_the_same(parts: Parts, tmp_path: Path) 
     chosen = parts.settings.model_copy(
         update={
             "home": tmp_path / "home",
-            "mlflow_tracking_uri": service_specs.mlflow_server(parts.settings).address,
+            "mlflow_tracking_uri": service_specs.mlflow_service(parts.settings).address,
             "prefect_api_url": "http://127.0.0.1:9/api",
         }
     )
     parts.stop("webhook")
     alone = Parts(chosen)
-    alone.start(service_specs.webhook(chosen))
+    alone.start(service_specs.webhook_service(chosen))
     try:
         alone.registered()
         alone.leave_a_trial()
-        log = service_specs.webhook(chosen).log
+        log = service_specs.webhook_service(chosen).log
         _wait(lambda: "released without Prefect" in log.read_text(), 30, "it releases")
         assert "failed" not in log.read_text()
         assert len(parts.mlflow.list_webhooks()) == 2

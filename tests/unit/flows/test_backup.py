@@ -11,7 +11,7 @@ import deltalake
 import pyarrow as pa
 import pytest
 
-from millrace.flows.cli.backup import MANIFEST, back_up, members_of, restore
+from millrace.flows.cli.backup import MANIFEST, back_up, list_files, restore_home
 from millrace.models.common.errors import InputError, WorkError
 from millrace.models.common.home_version import FILE, NEWEST
 from millrace.models.common.installation import Installation
@@ -56,7 +56,7 @@ def test_a_home_comes_back_as_it_was(
     database.rollback()
     kept = {"mlflow.db", "signing.key", "run/triton.token", FILE}
     shutil.rmtree(home)
-    assert restore(home, made.file).made == made.made
+    assert restore_home(home, made.file).made == made.made
     names = names_in(home)
     assert {name for name in names if not name.startswith("tables/")} == kept
     assert made.files == len(names)
@@ -72,7 +72,7 @@ def test_a_backup_is_private_and_holds_logs_of_tables_before_their_data(
 ) -> None:
     made = back_up(home, tmp_path / "b.tar.gz")
     assert made.file.stat().st_mode & 0o777 == 0o600
-    logs = ["_delta_log" in path.parts for path in members_of(home)]
+    logs = ["_delta_log" in path.parts for path in list_files(home)]
     assert logs == sorted(logs, reverse=True)
     assert any(logs)
 
@@ -84,7 +84,7 @@ def test_what_is_there_is_not_overwritten(home: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is there already"):
         back_up(home, file)
     with pytest.raises(InputError, match="is there already"):
-        restore(home, file)
+        restore_home(home, file)
     assert file.read_bytes() == before
     assert (home / "signing.key").read_text() == "secret"
 
@@ -101,7 +101,7 @@ def test_a_backup_inside_its_home_or_of_no_home_is_refused(home: Path, tmp_path:
 def test_a_home_goes_back_only_to_where_it_was(home: Path, tmp_path: Path) -> None:
     made = back_up(home, tmp_path / "b.tar.gz")
     with pytest.raises(InputError, match="is of another home") as caught:
-        restore(tmp_path / "other", made.file)
+        restore_home(tmp_path / "other", made.file)
     assert f"MILLRACE_HOME={home}" in str(caught.value)
     assert not (tmp_path / "other").exists()
 
@@ -123,13 +123,13 @@ def test_a_file_that_is_no_whole_backup_leaves_nothing(
     file.write_bytes(spoil(file.read_bytes()))
     shutil.rmtree(home)
     with pytest.raises(InputError, match="is no whole backup"):
-        restore(home, file)
+        restore_home(home, file)
     assert [path.name for path in tmp_path.iterdir()] == [file.name]
 
 
 def test_a_missing_file_is_told(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="the backup does not exist"):
-        restore(tmp_path / "home", tmp_path / "b.tar.gz")
+        restore_home(tmp_path / "home", tmp_path / "b.tar.gz")
 
 
 def archive_of(file: Path, home: Path, **files: str) -> Path:
@@ -147,7 +147,7 @@ def archive_of(file: Path, home: Path, **files: str) -> Path:
 def test_a_backup_writes_nothing_outside_its_home(tmp_path: Path, name: str) -> None:
     file = archive_of(tmp_path / "b.tar.gz", tmp_path / "deep" / "home", **{name: "x"})
     with pytest.raises(InputError, match="is no whole backup"):
-        restore(tmp_path / "deep" / "home", file)
+        restore_home(tmp_path / "deep" / "home", file)
     assert not list(tmp_path.rglob("outside"))
     assert not (tmp_path / "deep" / "home").exists()
 
@@ -156,5 +156,5 @@ def test_a_backup_of_a_newer_layout_is_refused(tmp_path: Path) -> None:
     home = tmp_path / "home"
     file = archive_of(tmp_path / "b.tar.gz", home, **{FILE: f"{NEWEST + 1}\n"})
     with pytest.raises(InputError, match="a newer Millrace"):
-        restore(home, file)
+        restore_home(home, file)
     assert not home.exists()

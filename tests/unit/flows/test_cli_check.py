@@ -24,10 +24,10 @@ def test_only_a_preflight_looks_at_the_source(
     file = tmp_path / "p.yaml"
     file.write_text("name: t\ndataset:\n  source: gone.csv\n  target: y\n")
     with pytest.raises(KeyError, match="past the file"):
-        main._ready(file)
+        main._prepare(file)
     monkeypatch.setattr(main.environment, "apply", lambda found: found)
     with pytest.raises(InputError, match="the source file does not exist"):
-        main._ready(file, preflighted=True)
+        main._prepare(file, check_source=True)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ def chosen(tmp_path: Path) -> Settings:
 def downs(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
     """The homes that were taken down, for want of anything that runs."""
     seen: list[Settings] = []
-    monkeypatch.setattr(control, "down", lambda settings, say: seen.append(settings))
+    monkeypatch.setattr(control, "down", lambda settings, report: seen.append(settings))
     return seen
 
 
@@ -36,7 +36,7 @@ def test_a_supervisor_that_was_killed_is_an_error_and_nothing_stays(
 ) -> None:
     sleeper.kill()
     with pytest.raises(WorkError, match="status -9"):
-        control._stay(chosen, sleeper, control._silent)
+        control._stay_until_end(chosen, sleeper, lambda line: None)
     assert downs == [chosen]
 
 
@@ -44,7 +44,7 @@ def test_a_supervisor_that_was_told_to_end_is_no_error(
     chosen: Settings, downs: list[Settings], sleeper: "subprocess.Popen[bytes]"
 ) -> None:
     sleeper.terminate()
-    control._stay(chosen, sleeper, control._silent)
+    control._stay_until_end(chosen, sleeper, lambda line: None)
     assert downs == [chosen]
 
 
@@ -54,10 +54,11 @@ from pathlib import Path
 from millrace.flows.services import control
 from millrace.flows.settings import Settings
 
-control.down = lambda settings, say: print("down", flush=True)
+control.down = lambda settings, report: print("down", flush=True)
 sleeper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
-with control._sigterm_as_ctrl_c():
-    control._stay(Settings(home=Path(sys.argv[1])), sleeper, lambda line: print(line, flush=True))
+with control._sigterm_as_interrupt():
+    settings = Settings(home=Path(sys.argv[1]))
+    control._stay_until_end(settings, sleeper, lambda line: print(line, flush=True))
 sleeper.kill()
 print("done", flush=True)
 """

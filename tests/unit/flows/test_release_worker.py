@@ -3,7 +3,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from millrace.flows.triggers.release_worker import MOST, ReleaseWorker
+from millrace.flows.triggers.release_worker import MAX_RELEASES, ReleaseWorker
 from millrace.models.common.errors import InputError, TransientError
 
 SOON = 10.0
@@ -65,19 +65,19 @@ def start(releases: Releases) -> Iterator[Start]:
     for worker in workers:
         for _ in range(20):
             releases.let_through.release()
-        worker.end(SOON)
+        worker.stop(SOON)
 
 
 def test_twelve_moves_in_a_row_end_in_the_last_one(releases: Releases, start: Start) -> None:
     worker = start()
     for version in range(1, 13):
         releases.alias = version
-        worker.want("digits", f"webhook: champion of digits → version {version}")
+        worker.request("digits", f"webhook: champion of digits → version {version}")
         if version == 1:
             releases.begin()
     releases.let_through.release()
     releases.next()
-    worker.end(SOON)
+    worker.stop(SOON)
     assert [alias for _, _, alias in releases.seen] == [12, 12]
     assert releases.asked[-1] == "webhook: champion of digits → version 12"
 
@@ -86,42 +86,42 @@ def test_a_release_that_takes_long_holds_no_other_model_up(
     releases: Releases, start: Start
 ) -> None:
     worker = start()
-    worker.want("a", "webhook: a")
+    worker.request("a", "webhook: a")
     releases.begin()
-    worker.want("b", "webhook: b")
+    worker.request("b", "webhook: b")
     releases.begin()  # beside the other
-    worker.want(None, "webhook: started")
+    worker.request(None, "webhook: started")
     releases.begin()
     for _ in range(3):
         releases.let_through.release()
-    worker.end(SOON)
+    worker.stop(SOON)
     found = {asked_by: models for asked_by, models, _ in releases.seen}
     assert found == {"webhook: a": ["a"], "webhook: b": ["b"], "webhook: started": None}
 
 
 def test_what_waits_for_room_goes_into_one_release(releases: Releases, start: Start) -> None:
     worker = start()
-    for number in range(MOST):
-        worker.want(f"m{number}", "watch: x")
+    for number in range(MAX_RELEASES):
+        worker.request(f"m{number}", "watch: x")
         releases.begin()
     for name in ("a", "b"):
-        worker.want(name, f"webhook: {name}")
+        worker.request(name, f"webhook: {name}")
     releases.let_through.release()
     releases.begin()
-    releases.let_through.release(MOST)
-    worker.end(SOON)
+    releases.let_through.release(MAX_RELEASES)
+    worker.stop(SOON)
     models = [models for _, models, _ in releases.seen]
     assert ["a", "b"] in models
-    assert len(models) == MOST + 1
+    assert len(models) == MAX_RELEASES + 1
 
 
 def test_what_may_pass_is_tried_again_for_the_same_wish(releases: Releases, start: Start) -> None:
     releases.errors = [TransientError("no Triton"), ConnectionError("MLflow restarts")]
     worker = start(0.01, 0.01)
-    worker.want("a", "webhook: x")
+    worker.request("a", "webhook: x")
     for _ in range(3):
         releases.next()
-    worker.end(SOON)
+    worker.stop(SOON)
     assert [(asked_by, models) for asked_by, models, _ in releases.seen] == [
         *[("webhook: x", ["a"])] * 3
     ]
@@ -130,11 +130,11 @@ def test_what_may_pass_is_tried_again_for_the_same_wish(releases: Releases, star
 def test_a_newer_wish_ends_the_wait_before_another_try(releases: Releases, start: Start) -> None:
     releases.errors = [TransientError("no Triton")]
     worker = start(3600.0)
-    worker.want("a", "webhook: x")
+    worker.request("a", "webhook: x")
     releases.next()
-    worker.want("a", "webhook: y")
+    worker.request("a", "webhook: y")
     releases.next()
-    worker.end(SOON)
+    worker.stop(SOON)
     assert releases.asked == ["webhook: x", "webhook: y"]
 
 
@@ -143,12 +143,12 @@ def test_a_wish_that_goes_on_to_fail_is_left_to_the_schedule(
 ) -> None:
     releases.errors = [TransientError("no Triton")] * 2
     worker = start(0.01)
-    worker.want("a", "webhook: x")
+    worker.request("a", "webhook: x")
     releases.next()
     releases.next()
-    worker.want("a", "webhook: y")
+    worker.request("a", "webhook: y")
     releases.next()
-    worker.end(SOON)
+    worker.stop(SOON)
     assert releases.asked == ["webhook: x", "webhook: x", "webhook: y"]
 
 
@@ -158,11 +158,11 @@ def test_the_worker_outlives_every_failure(
 ) -> None:
     releases.errors = [error]
     worker = start()
-    worker.want("a", "webhook: x")
+    worker.request("a", "webhook: x")
     releases.next()
-    worker.want("a", "webhook: y")
+    worker.request("a", "webhook: y")
     releases.next()
-    worker.end(SOON)
+    worker.stop(SOON)
     assert releases.asked == ["webhook: x", "webhook: y"]
 
 
@@ -170,10 +170,10 @@ def test_an_end_waits_for_the_releases_under_way_and_begins_no_other(
     releases: Releases, start: Start
 ) -> None:
     worker = start()
-    worker.want("a", "webhook: x")
+    worker.request("a", "webhook: x")
     releases.begin()
-    worker.want("a", "webhook: y")
-    worker.end(0)
+    worker.request("a", "webhook: y")
+    worker.stop(0)
     releases.let_through.release()
-    worker.end(SOON)
+    worker.stop(SOON)
     assert releases.asked == ["webhook: x"]

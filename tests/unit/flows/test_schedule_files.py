@@ -1,9 +1,13 @@
 from pathlib import Path
 
 from millrace.flows.deployments import schedule_state
-from millrace.flows.deployments.deployment_specs import Scheduled
-from millrace.flows.deployments.schedule_files import Fault, look, to_schedule
-from millrace.flows.deployments.schedule_state import PutBack, Schedule, Schedules, kept_of
+from millrace.flows.deployments.deployment_specs import (
+    ScheduledPipeline,
+    ScheduleFault,
+    read_pipeline_files,
+    select_pipelines,
+)
+from millrace.flows.deployments.schedule_state import PutBack, Schedule, Schedules, dump_pipelines
 from millrace.models.config.batch_spec import ScheduleSpec
 
 
@@ -12,8 +16,10 @@ def pipeline(file: Path, name: str = "a", more: str = "") -> Path:
     return file
 
 
-def scheduled(*patterns: Path, kept: dict[str, Scheduled] | None = None) -> tuple[list[str], str]:
-    pipelines, faults = to_schedule(look(map(str, patterns)), kept or {})
+def scheduled(
+    *patterns: Path, kept: dict[str, ScheduledPipeline] | None = None
+) -> tuple[list[str], str]:
+    pipelines, faults = select_pipelines(read_pipeline_files(map(str, patterns)), kept or {})
     return [each.name for each in pipelines], "\n".join(each.reason for each in faults)
 
 
@@ -25,7 +31,7 @@ def test_files_and_globs_are_read_once_and_in_order(tmp_path: Path) -> None:
 
 def test_a_file_that_became_invalid_keeps_its_last_schedule_and_is_told(tmp_path: Path) -> None:
     file = pipeline(tmp_path / "a.yaml", more="schedule: {score: every night}\n")
-    before = {str(file): Scheduled("a", file, ScheduleSpec())}
+    before = {str(file): ScheduledPipeline("a", file, ScheduleSpec())}
     names, told = scheduled(file, kept=before)
     assert names == ["a"]
     assert "its last valid schedule holds" in told
@@ -48,7 +54,7 @@ def test_a_file_that_a_run_would_refuse_is_not_scheduled_until_it_is_put_right(
 
 def test_a_file_that_is_gone_is_not_scheduled_and_is_told(tmp_path: Path) -> None:
     file = tmp_path / "a.yaml"
-    before = {str(file): Scheduled("a", file, ScheduleSpec())}
+    before = {str(file): ScheduledPipeline("a", file, ScheduleSpec())}
     assert scheduled(file, kept=before) == ([], "there is no such file; it is not scheduled")
 
 
@@ -59,13 +65,15 @@ def test_of_two_files_with_one_name_the_first_is_scheduled(tmp_path: Path) -> No
 
 
 def test_what_is_true_is_kept_in_a_private_file(tmp_path: Path) -> None:
-    kept = kept_of({"/x.yaml": Scheduled("x", Path("/x.yaml"), ScheduleSpec(train=None))})
+    kept = dump_pipelines(
+        {"/x.yaml": ScheduledPipeline("x", Path("/x.yaml"), ScheduleSpec(train=None))}
+    )
     state = Schedules(
         pid=7,
         patterns=("/x.yaml",),
         settled=True,
         schedules=(Schedule("score-x", "/x.yaml", "0 2 * * *", paused=True),),
-        faults=(Fault("/y.yaml", "gone"),),
+        faults=(ScheduleFault("/y.yaml", "gone"),),
         put_back=(PutBack("score-x", "it was missing", "2026-11-22T02:00:00+00:00"),),
         kept=kept,
     )
@@ -73,8 +81,8 @@ def test_what_is_true_is_kept_in_a_private_file(tmp_path: Path) -> None:
     found = schedule_state.read(tmp_path)
     assert found == state
     assert found is not None
-    assert found.pipelines()["/x.yaml"].schedule.train is None
-    assert (tmp_path / schedule_state.TRUE).stat().st_mode & 0o777 == 0o600
-    assert schedule_state.asked(tmp_path, ("/else",)) == ("/else",)
-    schedule_state.ask(tmp_path, ("/x.yaml",))
-    assert schedule_state.asked(tmp_path, ("/else",)) == ("/x.yaml",)
+    assert found.last_valid()["/x.yaml"].schedule.train is None
+    assert (tmp_path / schedule_state.STATE_FILE).stat().st_mode & 0o777 == 0o600
+    assert schedule_state.read_patterns(tmp_path, ("/else",)) == ("/else",)
+    schedule_state.write_patterns(tmp_path, ("/x.yaml",))
+    assert schedule_state.read_patterns(tmp_path, ("/else",)) == ("/x.yaml",)

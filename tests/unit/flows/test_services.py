@@ -14,7 +14,7 @@ def _settings(home: Path, **chosen: str) -> Settings:
 
 
 def _addresses(settings: Settings, name: str) -> tuple[str | None, str | None]:
-    service = service_specs.named(settings, [name])
+    service = service_specs.find_service(settings, [name])
     environment = service_specs.unsupervised_environment(settings, service)
     return environment.get("MLFLOW_TRACKING_URI"), environment.get("PREFECT_API_URL")
 
@@ -29,7 +29,7 @@ def test_without_a_supervisor_the_scheduled_runs_find_the_local_servers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = _settings(tmp_path)
-    service = service_specs.deployments(settings)
+    service = service_specs.deployments_service(settings)
     monkeypatch.setattr(os, "environ", service_specs.unsupervised_environment(settings, service))
     found = load()
     assert found.mlflow_uri() == "http://127.0.0.1:15000"

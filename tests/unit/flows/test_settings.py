@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from millrace.flows import environment, run_state, settings
-from millrace.flows.console import plain
+from millrace.flows.console import to_json_value
 from millrace.models.common.errors import InputError
 from millrace.models.common.installation import Endpoint
 
@@ -28,7 +28,7 @@ def _served(home: Path, **addresses: str) -> object:
         run_state.ServiceRecord(name, address, "log") for name, address in addresses.items()
     )
     run_state.write(home / "run", run_state.RunRecord(1, 0.0, services))
-    return run_state.hold_lock(home / "run")
+    return run_state.take_lock(home / "run")
 
 
 def test_everything_is_embedded_by_default(tmp_path: Path) -> None:
@@ -153,8 +153,9 @@ def test_a_triton_that_was_chosen_has_no_token() -> None:
 def test_the_triton_token_is_not_shown() -> None:
     places = environment.apply(settings.load()).places()
     token = places.triton[0].token
-    assert token not in repr(places) + json.dumps(plain(places)) + json.dumps(dict(os.environ))
-    assert plain(places)["triton"][0]["grpc_port"] == 8001
+    shown = to_json_value(places)
+    assert token not in repr(places) + json.dumps(shown) + json.dumps(dict(os.environ))
+    assert shown["triton"][0]["grpc_port"] == 8001
 
 
 def test_the_token_of_a_remote_cluster_is_left_to_the_user() -> None:
@@ -270,25 +271,27 @@ def test_the_login_of_an_address_is_no_part_of_it(tmp_path: Path) -> None:
     address = "http://ann:s3cr3t%2F@mlflow.local:5000/x"
     found = settings.Settings(home=tmp_path, mlflow_tracking_uri=address)
     assert found.mlflow_uri() == "http://mlflow.local:5000/x"
-    variables = environment.tool_environment(found)
+    variables = environment.tool_variables(found)
     assert variables["MLFLOW_TRACKING_URI"] == "http://mlflow.local:5000/x"
     assert variables["MLFLOW_TRACKING_USERNAME"] == "ann"
     assert variables["MLFLOW_TRACKING_PASSWORD"] == "s3cr3t/"
-    assert environment.chosen(found)["MLFLOW_TRACKING_URI"] == "http://mlflow.local:5000/x"
+    assert (
+        environment.chosen_variables(found)["MLFLOW_TRACKING_URI"] == "http://mlflow.local:5000/x"
+    )
 
 
 def test_the_login_of_our_own_mlflow_is_made_once_and_is_private(tmp_path: Path) -> None:
     found = settings.Settings(home=tmp_path, mlflow_auth=True)
-    first = environment.tool_environment(found)
+    first = environment.tool_variables(found)
     assert first["MLFLOW_TRACKING_USERNAME"] == "admin"
     assert len(first["MLFLOW_TRACKING_PASSWORD"]) >= 32
-    assert environment.tool_environment(found) == first
-    assert environment.chosen(found)["MILLRACE_MLFLOW_AUTH"] == "true"
+    assert environment.tool_variables(found) == first
+    assert environment.chosen_variables(found)["MILLRACE_MLFLOW_AUTH"] == "true"
     for name in ("mlflow_admin.password", "mlflow_auth.ini", "mlflow_flask.key"):
         assert (tmp_path / name).stat().st_mode & 0o777 == 0o600
     other = "http://other:1"
     elsewhere = settings.Settings(home=tmp_path, mlflow_auth=True, mlflow_tracking_uri=other)
-    assert "MLFLOW_TRACKING_PASSWORD" not in environment.tool_environment(elsewhere)
+    assert "MLFLOW_TRACKING_PASSWORD" not in environment.tool_variables(elsewhere)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,5 @@
-from millrace.flows.cli.show_up import lines_of_status
-from millrace.flows.deployments.schedule_files import Fault
+from millrace.flows.cli.show_up import describe_status
+from millrace.flows.deployments.deployment_specs import ScheduleFault
 from millrace.flows.deployments.schedule_state import PutBack, Schedule, Schedules
 from millrace.flows.services.control import ServiceStatus, Status
 
@@ -15,7 +15,7 @@ def test_up_says_where_to_look_how_to_log_in_and_what_prefect_has() -> None:
     status = Status(
         True, "/h", services=(MLFLOW,), schedules=schedules, prefect_login="/h h/run/prefect.login"
     )
-    said = "\n".join(lines_of_status(status))
+    said = "\n".join(describe_status(status))
     assert "http://127.0.0.1:5000/#/models?workflowType=machine_learning" in said
     assert "cat '/h h/run/prefect.login'" in said
     assert "scheduled: /a.yaml (score-a 0 2 * * * UTC, paused in Prefect)" in said
@@ -23,8 +23,8 @@ def test_up_says_where_to_look_how_to_log_in_and_what_prefect_has() -> None:
 
 def test_status_says_what_is_wrong_with_the_schedules() -> None:
     put_back = PutBack("score-a", "it was missing", "2026-11-22T02:00:00+00:00")
-    schedules = Schedules(1, faults=(Fault("/b.yaml", "gone"),), put_back=(put_back,))
-    said = "\n".join(lines_of_status(Status(True, "/h", schedules=schedules)))
+    schedules = Schedules(1, faults=(ScheduleFault("/b.yaml", "gone"),), put_back=(put_back,))
+    said = "\n".join(describe_status(Status(True, "/h", schedules=schedules)))
     assert "/b.yaml: gone" in said
     assert "being put back" in said
     assert "put back: score-a" in said
@@ -32,4 +32,4 @@ def test_status_says_what_is_wrong_with_the_schedules() -> None:
 
 
 def test_nothing_is_said_of_what_does_not_run() -> None:
-    assert lines_of_status(Status(False, "/h")) == ()
+    assert list(describe_status(Status(False, "/h"))) == []

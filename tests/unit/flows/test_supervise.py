@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from millrace.flows.services.health import FEWEST_LOOKS, FIRST_SECONDS, Looks, is_frozen
+from millrace.flows.services.health import MIN_FAILURES, STARTUP_SECONDS, HealthHistory
 from millrace.flows.services.service_specs import Service
 from millrace.flows.services.supervisor import (
     AFTER_SECONDS,
     Supervisor,
-    failures_in_a_row,
+    count_failures,
     restart_delay,
 )
 from millrace.flows.settings import Settings
@@ -45,7 +45,7 @@ def two(tmp_path: Path, clock: Clock) -> Iterator[Supervisor]:
 
 def _started(supervisor: Supervisor) -> list[bool]:
     for child in supervisor.children:
-        supervisor.tend(child)
+        supervisor.update(child)
     return [child.process is not None for child in supervisor.children]
 
 
@@ -73,108 +73,109 @@ def test_a_restart_waits_longer_each_time_up_to_a_limit() -> None:
 
 
 def test_a_steady_run_forgives_earlier_failures() -> None:
-    assert failures_in_a_row(5, ran_seconds=61) == 1
-    assert failures_in_a_row(5, ran_seconds=3) == 6
+    assert count_failures(5, uptime=61) == 1
+    assert count_failures(5, uptime=3) == 6
 
 
 PATIENCE = 120.0
 
 
-def looked(*found: bool, every: float = 5.0) -> Looks:
-    """Return the looks at process 7, the first at 0 s; the last one is now."""
-    looks = Looks()
-    for number, well in enumerate(found):
-        looks = looks.after(7, well=well, now=number * every)
-    return looks
+def checked(*results: bool, every: float = 5.0) -> HealthHistory:
+    """Return the checks of process 7, the first at 0 s; the last one is now."""
+    history = HealthHistory()
+    for number, is_healthy in enumerate(results):
+        history = history.add_check(7, is_healthy=is_healthy, now=number * every)
+    return history
 
 
-def frozen(looks: Looks, now: float, pid: int = 7, ran: float = 1000.0) -> bool:
-    return is_frozen(looks, pid, ran=ran, now=now, patience=PATIENCE)
+def frozen(history: HealthHistory, now: float, pid: int = 7, uptime: float = 1000.0) -> bool:
+    return history.is_frozen(pid, uptime=uptime, now=now, patience=PATIENCE)
 
 
-def test_a_process_that_was_well_and_fails_every_look_for_long_is_frozen() -> None:
-    looks = looked(True, *[False] * 25)
-    assert looks.failing_since == 5.0
-    assert frozen(looks, now=5.0 + PATIENCE)
-    assert not frozen(looks, now=4.9 + PATIENCE)
+def test_a_process_that_was_healthy_and_fails_every_check_for_long_is_frozen() -> None:
+    history = checked(True, *[False] * 25)
+    assert history.failing_since == 5.0
+    assert frozen(history, now=5.0 + PATIENCE)
+    assert not frozen(history, now=4.9 + PATIENCE)
 
 
 def test_one_late_answer_among_many_failures_is_enough_to_live() -> None:
-    looks = looked(True, *[False] * 20, True, *[False] * 20)
-    assert not frozen(looks, now=5.0 * 41)
+    history = checked(True, *[False] * 20, True, *[False] * 20)
+    assert not frozen(history, now=5.0 * 41)
 
 
 @pytest.mark.parametrize(
-    ("looks", "changed"),
+    ("history", "changed"),
     [
-        (looked(*[False] * 100), {}),  # never well: it may still start
-        (looked(True, *[False] * 100), {"pid": 8}),  # another process
-        (looked(True, *[False] * 100), {"ran": FIRST_SECONDS - 1}),
-        (looked(True, *[False] * (FEWEST_LOOKS - 1), every=500.0), {}),  # we stood still ourselves
-        (Looks(), {}),
+        (checked(*[False] * 100), {}),  # never healthy: it may still start
+        (checked(True, *[False] * 100), {"pid": 8}),  # another process
+        (checked(True, *[False] * 100), {"uptime": STARTUP_SECONDS - 1}),
+        (checked(True, *[False] * (MIN_FAILURES - 1), every=500.0), {}),  # we stalled ourselves
+        (HealthHistory(), {}),
     ],
 )
-def test_what_is_not_frozen(looks: Looks, changed: dict[str, float]) -> None:
-    assert not frozen(looks, now=10_000.0, **changed)  # type: ignore[arg-type]
+def test_what_is_not_frozen(history: HealthHistory, changed: dict[str, float]) -> None:
+    assert not frozen(history, now=10_000.0, **changed)  # type: ignore[arg-type]
 
 
 def test_a_new_process_begins_anew() -> None:
-    looks = looked(True, *[False] * 9).after(8, well=False, now=50.0)
-    assert (looks.pid, looks.well_once, looks.failed) == (8, False, 1)
+    history = checked(True, *[False] * 9).add_check(8, is_healthy=False, now=50.0)
+    assert (history.pid, history.was_healthy, history.failures) == (8, False, 1)
 
 
-def test_looks_do_not_count_while_what_it_waits_for_is_not_well() -> None:
-    looks = looked(True, *[False] * 9).after(7, well=False, now=50.0, excused=True)
-    assert looks == Looks(7, well_once=True)
+def test_failures_do_not_count_while_a_dependency_is_not_healthy() -> None:
+    history = checked(True, *[False] * 9)
+    history = history.add_check(7, is_healthy=False, now=50.0, is_excused=True)
+    assert history == HealthHistory(7, was_healthy=True)
 
 
-def _look_for(supervisor: Supervisor, clock: Clock, seconds: float, *numbers: int) -> None:
+def _check_for(supervisor: Supervisor, clock: Clock, seconds: float, *numbers: int) -> None:
     for _ in range(int(seconds / 5)):
         clock.now += 5.0
         for number in numbers:
-            supervisor.look(supervisor.children[number])
-            supervisor.tend(supervisor.children[number])
+            supervisor.check_health(supervisor.children[number])
+            supervisor.update(supervisor.children[number])
 
 
 def test_a_frozen_process_is_killed_and_started_again(two: Supervisor, clock: Clock) -> None:
     server, ready = two.children[0], two.settings.home / "ready"
-    two.tend(server)
+    two.update(server)
     pid = server.record.pid
     assert pid is not None
     ready.write_text(str(pid))
-    _look_for(two, clock, FIRST_SECONDS, 0)
+    _check_for(two, clock, STARTUP_SECONDS, 0)
     os.kill(pid, signal.SIGSTOP)
     ready.unlink()
-    _look_for(two, clock, server.service.patience, 0)
+    _check_for(two, clock, server.service.patience, 0)
     assert server.record.pid == pid
     clock.now += 5.0
-    two.look(server)
-    two.tend(server)
+    two.check_health(server)
+    two.update(server)
     process = server.process
     assert process is not None
     assert process.wait(10) == -signal.SIGKILL
-    two.tend(server)
+    two.update(server)
     assert (server.record.pid, server.record.restarts, server.record.last_exit) == (None, 1, -9)
     clock.now += 1.0
-    two.tend(server)
+    two.update(server)
     assert server.record.pid not in (None, pid)
 
 
 def test_what_waits_for_a_frozen_server_is_not_killed_for_it(two: Supervisor, clock: Clock) -> None:
     server, client = two.children
     client.service = replace(client.service, health=two.settings.home / "client", patience=60.0)
-    two.patient_until = clock.now
+    two.wait_until = clock.now
     for child in (server, client):
-        two.tend(child)
+        two.update(child)
         name = "ready" if child is server else "client"
         (two.settings.home / name).write_text(str(child.record.pid))
-    _look_for(two, clock, FIRST_SECONDS, 0, 1)
+    _check_for(two, clock, STARTUP_SECONDS, 0, 1)
     for name in ("ready", "client"):
         (two.settings.home / name).unlink()
-    _look_for(two, clock, 100.0, 0, 1)
+    _check_for(two, clock, 100.0, 0, 1)
     process = client.process
     assert process is not None
     assert (client.record.restarts, process.poll()) == (0, None)
     (two.settings.home / "ready").write_text(str(server.record.pid))
-    _look_for(two, clock, 70.0, 0, 1)
+    _check_for(two, clock, 70.0, 0, 1)
     assert process.wait(10) == -signal.SIGKILL

@@ -2,7 +2,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from millrace.flows.triggers.watch import AT_ONCE, LATE_SECONDS, MOST_OF_A_CORE, Watch
+from millrace.flows.triggers.watch import IMMEDIATE_REPEATS, LATE_SECONDS, MAX_CORE_SHARE, Watch
 from millrace.models.common.errors import TransientError
 
 Found = Mapping[str, str] | Exception
@@ -27,7 +27,7 @@ class Looks:
 
     def after(self, looks: int) -> list[str]:
         for _ in range(looks):
-            self.watch.look()
+            self.watch.check()
         return [why for _, why in self.asked]
 
 
@@ -46,7 +46,7 @@ def test_what_breaks_again_right_after_a_release_of_it_is_asked_for_again(
 ) -> None:
     looks = Looks({"a": "switch a"}, {"a": "switch a"})
     looks.after(1)
-    looks.watch.released(released)
+    looks.watch.note_release(released)
     assert looks.after(1) == ["watch: switch a"] * asked
 
 
@@ -55,7 +55,7 @@ def test_what_a_release_does_not_mend_is_asked_for_again_after_a_while() -> None
     times = []
     for second in range(0, 700, 5):
         looks.now = float(second)
-        looks.watch.look()
+        looks.watch.check()
         times += [second] * (len(looks.asked) - len(times))
     assert times == [0, 60, 180, 420]
 
@@ -64,9 +64,9 @@ def test_what_releases_leave_as_it_is_is_asked_for_less_often() -> None:
     looks = Looks(*[{"a": "tag a"}] * 100)
     for second in range(0, 55, 5):
         looks.now = float(second)
-        looks.watch.look()
-        looks.watch.released(["a"])
-    assert len(looks.asked) == AT_ONCE
+        looks.watch.check()
+        looks.watch.note_release(["a"])
+    assert len(looks.asked) == IMMEDIATE_REPEATS
 
 
 def test_a_fault_is_told_once_and_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
@@ -79,18 +79,18 @@ def test_a_slow_look_is_made_less_often(monkeypatch: pytest.MonkeyPatch) -> None
     times = iter((0.0, 1.0, 10.0, 10.1))
     monkeypatch.setattr("millrace.flows.triggers.watch.time.thread_time", lambda: next(times))
     looks = Looks({}, {})
-    assert looks.watch.look() == pytest.approx(1.0 / MOST_OF_A_CORE)
-    assert looks.watch.look() == 3.0
+    assert looks.watch.check() == pytest.approx(1.0 / MAX_CORE_SHARE)
+    assert looks.watch.check() == 3.0
 
 
 def test_it_tells_when_it_looks_no_more() -> None:
     looks = Looks({}, {})
     for _ in range(2):
         looks.now += 3.0 + LATE_SECONDS
-        assert looks.watch.looks
+        assert looks.watch.is_checking
         looks.now += 0.1
-        assert not looks.watch.looks
-        looks.watch.look()
+        assert not looks.watch.is_checking
+        looks.watch.check()
 
 
 def test_a_look_that_comes_later_because_it_costs_much_is_not_late(
@@ -99,6 +99,6 @@ def test_a_look_that_comes_later_because_it_costs_much_is_not_late(
     times = iter((0.0, 10.0))
     monkeypatch.setattr("millrace.flows.triggers.watch.time.thread_time", lambda: next(times))
     looks = Looks({})
-    looks.watch.look()
-    looks.now += 10.0 / MOST_OF_A_CORE
-    assert looks.watch.looks
+    looks.watch.check()
+    looks.now += 10.0 / MAX_CORE_SHARE
+    assert looks.watch.is_checking

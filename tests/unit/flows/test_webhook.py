@@ -8,15 +8,20 @@ from typing import Any
 import httpx
 import pytest
 
-from millrace.flows.triggers.webhook import Receiver, application
+from millrace.flows.triggers.webhook import Receiver, create_app
 from millrace.flows.triggers.webhook_delivery import (
     ID_HEADER,
-    MOST_BYTES,
+    MAX_BYTES,
     SIGNATURE_HEADER,
     TIMESTAMP_HEADER,
-    signature,
+    compute_signature,
 )
-from millrace.flows.triggers.webhook_registration import EVENTS, Registrar, Subscription, put_right
+from millrace.flows.triggers.webhook_registration import (
+    EVENTS,
+    Registrar,
+    Subscription,
+    register_webhook,
+)
 from millrace.models.common.errors import TransientError
 
 DATA = {"name": "digits", "alias": "champion", "version": "3"}
@@ -35,7 +40,7 @@ Call = Callable[..., httpx.Response]
 @pytest.fixture
 def call(asked: list[tuple[str, str]]) -> Call:
     receiver = Receiver("secret", lambda *wish: asked.append(wish))
-    transport = httpx.ASGITransport(application(receiver, lambda: True))
+    transport = httpx.ASGITransport(create_app(receiver, lambda: True))
 
     async def answer(method: str, path: str, **request: Any) -> httpx.Response:
         async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
@@ -49,7 +54,7 @@ def _headers(body: bytes = BODY, secret: str = "secret") -> dict[str, str]:
     return {
         ID_HEADER: "one",
         TIMESTAMP_HEADER: at,
-        SIGNATURE_HEADER: signature(secret, "one", at, body),
+        SIGNATURE_HEADER: compute_signature(secret, "one", at, body),
     }
 
 
@@ -80,8 +85,8 @@ def test_an_oversized_body_is_not_read_to_its_end(call: Call, asked: list[tuple[
             yield b"x" * 2**10
 
     chunked = call("POST", "/mlflow", content=endless(), headers=_headers())
-    assert sum(read) < 2 * MOST_BYTES
-    declared = call("POST", "/mlflow", content=b"x" * (MOST_BYTES + 1), headers=_headers())
+    assert sum(read) < 2 * MAX_BYTES
+    declared = call("POST", "/mlflow", content=b"x" * (MAX_BYTES + 1), headers=_headers())
     assert (chunked.status_code, declared.status_code) == (413, 413)
     assert asked == []
 
@@ -96,7 +101,7 @@ def test_nothing_else_is_served(call: Call) -> None:
 @pytest.mark.parametrize(("watching", "status"), [(True, 200), (False, 503)])
 def test_a_receiver_whose_watch_looks_no_more_is_not_well(watching: bool, status: int) -> None:
     receiver = Receiver("secret", lambda *wish: None)
-    app = application(receiver, lambda: True, watching=lambda: watching)
+    app = create_app(receiver, lambda: True, is_watching=lambda: watching)
 
     async def health() -> httpx.Response:
         transport = httpx.ASGITransport(app)
@@ -146,8 +151,8 @@ def store() -> Any:
 
 def test_a_subscription_is_made_once(store: Any) -> None:
     store.create_webhook("another", "https://example.org", list(EVENTS), "", "")
-    assert put_right(store, WANTED)
-    assert not put_right(store, WANTED)
+    assert register_webhook(store, WANTED)
+    assert not register_webhook(store, WANTED)
     assert store.calls == ["create", "create"]
 
 
@@ -159,16 +164,16 @@ def test_a_subscription_is_made_once(store: Any) -> None:
     ],
 )
 def test_another_url_or_secret_changes_the_one(store: Any, changed: Subscription) -> None:
-    put_right(store, changed)
-    assert put_right(store, WANTED)
+    register_webhook(store, changed)
+    assert register_webhook(store, WANTED)
     assert store.calls == ["create", "update"]
-    assert not put_right(store, WANTED)
+    assert not register_webhook(store, WANTED)
 
 
 def test_one_too_many_is_removed(store: Any) -> None:
     for _ in range(3):
         store.create_webhook(WANTED.name, WANTED.url, list(EVENTS), WANTED.description, "")
-    assert not put_right(store, WANTED)
+    assert not register_webhook(store, WANTED)
     assert len(store.rows) == 1
 
 
@@ -194,15 +199,15 @@ def test_a_release_is_asked_for_whenever_events_may_have_been_lost(
     )
     away.append(TransientError("MLflow starts"))
     for _ in range(3):
-        registrar.look()
-    assert (asked, registrar.registered) == (["started"], True)
+        registrar.check()
+    assert (asked, registrar.is_registered) == (["started"], True)
     store.rows.clear()
-    registrar.look()
+    registrar.check()
     away.append(TransientError("MLflow restarts"))
-    registrar.look()
-    assert not registrar.registered
+    registrar.check()
+    assert not registrar.is_registered
     for _ in range(2):
-        registrar.look()
+        registrar.check()
     assert asked == ["started", "MLflow had lost the webhook", "MLflow was away"]
 
 
@@ -219,7 +224,7 @@ def test_a_server_that_refuses_is_told_once_and_releases_go_on(
     )
     monkeypatch.setattr("millrace.flows.triggers.webhook_registration.log.propagate", True)
     for _ in range(2):
-        registrar.look()
+        registrar.check()
     assert asked == ["started"]
-    assert not registrar.registered
+    assert not registrar.is_registered
     assert len(caplog.records) == 1

@@ -21,15 +21,15 @@ class Trial:
         self.runs: list[Any] = []
         self.without_run: list[list[str]] = []
         self.releaser = Releaser(Settings(), lambda: self.due, lambda: self.now)
-        monkeypatch.setattr(self.releaser, "_new_run", self._new_run)
-        monkeypatch.setattr(self.releaser, "_without_run", self._without_run)
+        monkeypatch.setattr(self.releaser, "_create_run", self._create_run)
+        monkeypatch.setattr(self.releaser, "_release_without_run", self._release_without_run)
         monkeypatch.setattr(webhook_release, "run_flow", lambda *_, **__: self._release())
 
-    def _new_run(self, parameters: dict[str, object], due: Due) -> Any:
+    def _create_run(self, parameters: dict[str, object], due: Due) -> Any:
         self.runs.append(parameters["models"])
         return SimpleNamespace(id=uuid4())
 
-    def _without_run(self, asked_by: str, models: list[str]) -> None:
+    def _release_without_run(self, asked_by: str, models: list[str]) -> None:
         self.without_run.append(models)
         self._release()
 

@@ -13,19 +13,19 @@ from contextlib import contextmanager
 import psutil
 import pytest
 
-from millrace.flows.cli.child_process import error_of
+from millrace.flows.cli.child_process import describe_end
 
 PROGRAM = """
     import os, signal, sys, time
     from functools import partial
     from millrace.flows.console import print_error
-    from millrace.flows.cli.child_process import run_witnessed
+    from millrace.flows.cli.child_process import run_in_child
 
     def command():
         sys.stdout.write("out ")
         {command}
 
-    run_witnessed(
+    run_in_child(
         command, partial(print_error, as_json=True), lambda: sys.stderr.write("put right")
     )
 """
@@ -129,7 +129,7 @@ def test_a_killed_parent_takes_the_command_with_it() -> None:
 
 
 def test_the_reason_of_ray_is_in_the_error() -> None:
-    error = error_of(1, "The connection to the plasma store is failed.")
+    error = describe_end(1, "The connection to the plasma store is failed.")
     assert error is not None
     assert error.seen == "exit code 1: The connection to the plasma store is failed."
-    assert error_of(-signal.SIGTERM, "") is None
+    assert describe_end(-signal.SIGTERM, "") is None

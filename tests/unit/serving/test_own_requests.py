@@ -13,7 +13,8 @@ from fastapi import FastAPI
 from starlette.types import Message, Receive, Scope, Send
 
 from millrace.flows.services import mlflow_server, prefect_server
-from millrace.flows.triggers.webhook import Receiver, application
+from millrace.flows.triggers import webhook
+from millrace.flows.triggers.webhook import Receiver
 from millrace.models.common.installation import Endpoint
 from millrace.serving.openai_api import request_body
 from millrace.serving.openai_api.app import create_app
@@ -30,7 +31,7 @@ from millrace.serving.origin_check import (
 PORT = 4200
 OWN = f"127.0.0.1:{PORT}"
 PREFECT = prefect_server.POLICY
-MLFLOW = mlflow_server.policy(PORT)
+MLFLOW = mlflow_server.request_policy(PORT)
 DOOR = OriginPolicy(hosts=loopback_hosts(PORT))
 RECEIVER = replace(DOOR, only_json=True)
 EVERY = {"prefect": PREFECT, "mlflow": MLFLOW, "door": DOOR, "receiver": RECEIVER}
@@ -269,7 +270,7 @@ def test_websockets_are_let_in_where_there_are_some() -> None:
 
 
 def receiver() -> FastAPI:
-    return application(Receiver("secret", lambda *_: None), lambda: True, port=PORT)
+    return webhook.create_app(Receiver("secret", lambda *_: None), lambda: True, port=PORT)
 
 
 def door(tmp_path: Path) -> FastAPI:

@@ -4,7 +4,7 @@ import httpx
 import pytest
 from mlflow.exceptions import MlflowException
 
-from millrace.flows.cli import release_loop
+from millrace.flows.triggers import watch
 from millrace.models.common.errors import TransientError
 
 
@@ -29,7 +29,7 @@ def _something_else() -> dict[str, str]:
     return {"a": f"switch a version {next(_numbers)}"}
 
 
-def test_where_nothing_is_due_no_release_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_nothing_is_due_no_release_is_made() -> None:
     looks = iter(({}, {"a": "switch a"}, {"a": "switch a"}, {}))
     released: list[object] = []
 
@@ -43,9 +43,8 @@ def test_where_nothing_is_due_no_release_is_made(monkeypatch: pytest.MonkeyPatch
         released.append(asked["models"])
         raise TransientError("Triton is away")
 
-    monkeypatch.setattr(release_loop, "release_model", release)
     with pytest.raises(KeyboardInterrupt):
-        release_loop.watch_releases(0.0, lambda outcomes: None, due)
+        watch.watch_releases(0.0, lambda outcomes: None, due, release)
     assert released == [["a"]]
 
 
@@ -57,19 +56,17 @@ def test_a_watch_outlives_what_its_servers_do(
     def fail(**_: object) -> None:
         raise next(faults)
 
-    monkeypatch.setattr(release_loop, "release_model", fail)
-    monkeypatch.setattr(release_loop.log, "propagate", True)
+    monkeypatch.setattr(watch.log, "propagate", True)
     with pytest.raises(KeyboardInterrupt):
-        release_loop.watch_releases(0.0, lambda outcomes: None, _something_else)
+        watch.watch_releases(0.0, lambda outcomes: None, _something_else, fail)
     told = [record.getMessage() for record in caplog.records]
     assert len(told) == len(FAILURES)
     assert all(str(fault) in line for fault, line in zip(FAILURES, told, strict=True))
 
 
-def test_a_fault_of_ours_ends_a_watch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_of_ours_ends_a_watch() -> None:
     def fail(**_: object) -> None:
         raise KeyError("no such thing")
 
-    monkeypatch.setattr(release_loop, "release_model", fail)
     with pytest.raises(KeyError):
-        release_loop.watch_releases(0.0, lambda outcomes: None, _something_else)
+        watch.watch_releases(0.0, lambda outcomes: None, _something_else, fail)
