@@ -19,7 +19,7 @@ from millrace.models.common.arrays import Array
 from millrace.models.common.digest import digest_of
 from millrace.models.common.errors import TransientError, WorkError
 from millrace.models.common.hardware import these_ties
-from millrace.models.common.subprocess_runner import Limits, run_apart
+from millrace.models.common.subprocess_runner import Limits, run_in_subprocess
 from millrace.models.families.objective import Objective
 from millrace.models.inference.answers import ClassAnswers
 from millrace.models.inference.model_input import ModelInput
@@ -213,7 +213,7 @@ def _probed(
         batch_file.write(asked, ({evidence.read.name: rows} for rows in (*parts, *evidence.full())))
         words: list[str | Path] = [path, asked, answered, *options]
         try:
-            told = run_apart("millrace.export.probe", words, limits, what="its measurement")
+            told = run_in_subprocess("millrace.export.probe", words, limits, what="its measurement")
         except TransientError as error:  # killed, for its memory as like as not
             raise WorkError(error.what) from error
         answers = [batch["answers"] for batch in batch_file.read(answered)]

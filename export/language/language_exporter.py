@@ -27,7 +27,7 @@ from millrace.export.language_candidate import LanguageCandidate, LanguageStage
 from millrace.export.openvino.decoder_attention import number_of
 from millrace.export.select import Gates, inexact, judged
 from millrace.models.common.errors import InputError, MillraceError, TransientError, WorkError
-from millrace.models.common.subprocess_runner import Limits, run_apart
+from millrace.models.common.subprocess_runner import Limits, run_in_subprocess
 
 COMMANDS = "commands.sh"
 CALIBRATION = "calibration.npz"
@@ -231,7 +231,9 @@ class LanguageExporter:
             known = CHECKPOINT if from_checkpoint else source.name
             self._keep_command(name, form, [known, name, *kept])
         try:
-            run_apart(form.program, [source, draft, *options], self.limits, what="its conversion")
+            run_in_subprocess(
+                form.program, [source, draft, *options], self.limits, what="its conversion"
+            )
         except TransientError as error:  # killed, for its memory as like as not
             raise WorkError(error.what) from error
 

@@ -26,7 +26,7 @@ from millrace.export.variants import ENGINES, FORMS, FP32, MIXED, Form
 from millrace.models.common.arrays import Array
 from millrace.models.common.errors import MillraceError, TransientError, WorkError
 from millrace.models.common.hardware import these_ties, this_gpu
-from millrace.models.common.subprocess_runner import Limits, run_apart
+from millrace.models.common.subprocess_runner import Limits, run_in_subprocess
 from millrace.models.config.export_spec import ExportSpec
 from millrace.models.families.objective import Objective
 from millrace.models.inference.model_input import ModelInput
@@ -177,7 +177,7 @@ class Exporter:
         self._keep_command(name, form, [*(file.name for file in files), *options])
         try:
             words: list[str | Path] = [*files, *options, *local]
-            run_apart(form.program, words, self.limits, what="its conversion")
+            run_in_subprocess(form.program, words, self.limits, what="its conversion")
         except TransientError as error:  # killed, for its memory as like as not
             raise WorkError(error.what) from error
 

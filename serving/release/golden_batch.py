@@ -8,7 +8,7 @@ import numpy as np
 
 from millrace.models.common.arrays import Array
 from millrace.models.common.errors import MillraceError, TransientError, WorkError
-from millrace.models.common.subprocess_runner import run_apart
+from millrace.models.common.subprocess_runner import run_in_subprocess
 from millrace.models.inference.row_batches import golden_requests
 from millrace.serving.release.trial import alone_limits
 from millrace.serving.triton.client import TritonClient
@@ -56,7 +56,7 @@ class GoldenBatch:
 
     def try_alone(self, artifact: Artifact) -> None:
         """Open the file in a process of its own and answer the golden batch once."""
-        run_apart(
+        run_in_subprocess(
             "millrace.serving.triton.load_check",
             [artifact.files[ONNX]],
             alone_limits(artifact.size_bytes),
@@ -71,7 +71,7 @@ class GoldenBatch:
             WorkError: an answer is not finite, or differs by more than the tolerance.
             TransientError: its process was killed.
         """
-        told = run_apart(
+        told = run_in_subprocess(
             "millrace.serving.triton.load_check",
             [artifact.files[ONNX], *self.answers],
             alone_limits(artifact.size_bytes),

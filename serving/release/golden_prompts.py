@@ -10,7 +10,7 @@ from re import sub
 from typing import Any
 
 from millrace.models.common.errors import MillraceError, TransientError, WorkError
-from millrace.models.common.subprocess_runner import run_apart
+from millrace.models.common.subprocess_runner import run_in_subprocess
 from millrace.serving.release.trial import alone_limits
 from millrace.serving.triton.client import TritonClient
 from millrace.serving.triton.language.stream_request import Sampling
@@ -101,7 +101,7 @@ class GoldenPrompts:
 
     def _alone(self, artifact: Artifact, prompts: Sequence[str], tokens: int) -> list[str]:
         folder = next(iter(artifact.files.values())).parent
-        told = run_apart(
+        told = run_in_subprocess(
             "millrace.serving.triton.language.generation_check",
             [folder, str(tokens)],
             alone_limits(artifact.size_bytes),
