@@ -18,7 +18,7 @@ from millrace.export.tensorrt.engine_file import SUFFIX
 from millrace.models.common.arrays import Array
 from millrace.models.common.digest import digest_of
 from millrace.models.common.errors import TransientError, WorkError
-from millrace.models.common.hardware import these_ties
+from millrace.models.common.hardware import this_fingerprint
 from millrace.models.common.subprocess_runner import Limits, run_in_subprocess
 from millrace.models.families.objective import Objective
 from millrace.models.inference.answers import ClassAnswers
@@ -191,7 +191,7 @@ def measure(
         metric_high=high,
         worst_class=worst,
         worst_metric=worst_metric,
-        ties=str(these_ties() or "") if tied else "",
+        ties=str(this_fingerprint() or "") if tied else "",
     )
     return Candidate(
         name=name,

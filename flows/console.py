@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from millrace.models.common.errors import MillraceError
-from millrace.models.common.printable import guard_logging, redacted, safe
+from millrace.models.common.printable import guard_logging, redact, safe
 
 
 def set_up_logging() -> None:
@@ -100,7 +100,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [plain(each) for each in value]
     if isinstance(value, str | Path):
-        return redacted(str(value))
+        return redact(str(value))
     return value
 
 

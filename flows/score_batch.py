@@ -14,7 +14,7 @@ from millrace.flows.deployments.left_flow_runs import noted_flow_run
 from millrace.flows.services.starting import once_started
 from millrace.models.common.errors import InputError, MillraceError
 from millrace.models.common.installation import Installation, has_jobs_api
-from millrace.models.common.ray_cluster import connected
+from millrace.models.common.ray_cluster import connect_to_ray
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.config.pipeline_file import load_pipeline
 from millrace.models.registry.tracking import check_reachable
@@ -98,7 +98,7 @@ def _ray(places: Installation, actors: int) -> AbstractContextManager[None]:
     """Connect to Ray, unless a job does it."""
     if has_jobs_api(places.ray_address):
         return nullcontext()
-    return connected(places.ray_address, actors)
+    return connect_to_ray(places.ray_address, actors)
 
 
 def checked_date(date: str | None) -> str:

@@ -44,13 +44,13 @@ def _done(errand: JobRequest) -> dict[str, Any]:
     take_proof(chosen.places().table("predictions", pipeline.name), errand.submission)
     places = environment.apply(chosen).places()
     # After the environment was set, which these read.
-    from millrace.models.common.ray_cluster import connected
+    from millrace.models.common.ray_cluster import connect_to_ray
     from millrace.tasks.batch.drift_report import Event
     from millrace.tasks.score import RunReporter, scored
 
     events: list[Event] = []
     telling = RunReporter(errand.tags, events.append)
-    with connected(places.ray_address, pipeline.batch.num_actors or 1):
+    with connect_to_ray(places.ray_address, pipeline.batch.num_actors or 1):
         report = scored(pipeline, places, errand.source, errand.date, telling, errand.version)
     return {"report": asdict(report), "events": [asdict(event) for event in events]}
 

@@ -15,7 +15,7 @@ from millrace.flows.deployments.left_flow_runs import noted_flow_run
 from millrace.flows.services.starting import once_started
 from millrace.flows.train_language import LanguageOutcome, train_language
 from millrace.models.common.installation import Installation
-from millrace.models.common.ray_cluster import connected
+from millrace.models.common.ray_cluster import connect_to_ray
 from millrace.models.config.family_keys import CAUSAL_LM
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.config.pipeline_file import load_pipeline, resolved_yaml
@@ -93,7 +93,7 @@ def train_model(
     with (
         noted_flow_run(places.run),
         tracked_run(places, pipeline.name, code_version(pipeline.folder)) as run,
-        connected(places.ray_address, pipeline.training.num_workers),
+        connect_to_ray(places.ray_address, pipeline.training.num_workers),
         weights_named(places, run),
     ):
         pipeline = pipeline.with_model(pinned(pipeline.model, pipeline.folder))

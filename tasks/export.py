@@ -13,7 +13,7 @@ from millrace.export.candidate import Candidate, choose, fallback
 from millrace.export.certificate import Certificate, Stage
 from millrace.models.common.arrays import Array
 from millrace.models.common.errors import WorkError
-from millrace.models.common.hardware import others_use, this_machine
+from millrace.models.common.hardware import measure_other_load, this_machine
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.data import snapshots
 from millrace.models.inference.answers import answers_of
@@ -144,7 +144,7 @@ def _measured(
     if not baseline.is_telling:
         log.warning("the test split has one answer only, and tells little of any model")
     candidates: list[Candidate] = []
-    if (used := others_use()) > BUSY:
+    if (used := measure_other_load()) > BUSY:
         log.warning(
             "others are using this machine (%.0f%% of its cores): speeds, and the choice by them, "
             "are less certain than on a quiet one",

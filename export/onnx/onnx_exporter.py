@@ -25,7 +25,7 @@ from millrace.export.variant_requirements import installed_packages, lacking
 from millrace.export.variants import ENGINES, FORMS, FP32, MIXED, Form
 from millrace.models.common.arrays import Array
 from millrace.models.common.errors import MillraceError, TransientError, WorkError
-from millrace.models.common.hardware import these_ties, this_gpu
+from millrace.models.common.hardware import this_fingerprint, this_gpu
 from millrace.models.common.subprocess_runner import Limits, run_in_subprocess
 from millrace.models.config.export_spec import ExportSpec
 from millrace.models.families.objective import Objective
@@ -145,7 +145,7 @@ class Exporter:
         """Build the engine of a form for the GPU of this machine, and return its file."""
         form = ENGINES[name]
         _require(form)
-        ties = these_ties()
+        ties = this_fingerprint()
         if ties is None:
             raise WorkError("the version of TensorRT is not known")
         path = file_of(self.folder, name, ties)

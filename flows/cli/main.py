@@ -17,8 +17,8 @@ from millrace.flows import console, environment, run_state, settings
 from millrace.flows.cli.child_process import run_to_the_end, run_witnessed
 from millrace.flows.deployments import left_flow_runs
 from millrace.flows.services.starting import once_started
-from millrace.models.common.errors import MillraceError, TransientError, written_trace
-from millrace.models.common.external_errors import outside_fault
+from millrace.models.common.errors import MillraceError, TransientError, write_trace
+from millrace.models.common.external_errors import explain_external_error
 from millrace.models.common.printable import safe
 from millrace.models.common.reachable import require_http
 from millrace.models.registry import open_runs
@@ -473,7 +473,7 @@ def _main(*, as_json: bool) -> None:
         raise
     except Exception as error:
         # The last resort for a fault of ours: the trace goes to a file, its place to the user.
-        told = outside_fault(error) or _unexpected(error)
+        told = explain_external_error(error) or _unexpected(error)
         console.print_error(told, as_json=as_json)
         sys.exit(told.exit_code)
 
@@ -485,5 +485,5 @@ def _unexpected(error: Exception) -> MillraceError:
     return MillraceError(
         "an unexpected fault ended the command",
         seen=f"{type(error).__name__}: {error}",
-        hint=f"run it again; if it stays, report it with {written_trace(error, logs)}",
+        hint=f"run it again; if it stays, report it with {write_trace(error, logs)}",
     )

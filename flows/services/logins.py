@@ -25,7 +25,7 @@ from pathlib import Path
 
 from millrace.flows.settings import Settings
 from millrace.models.common.errors import WorkError
-from millrace.models.common.private_files import kept_secret, replace_private
+from millrace.models.common.private_files import read_or_create_secret, replace_private
 
 ADMIN = "admin"
 CACHE_SECONDS = 60
@@ -62,8 +62,10 @@ def login_of(settings: Settings) -> Login | None:
         return None
     home = settings.home
     try:
-        password = kept_secret(home / "mlflow_admin.password", lambda: secrets.token_urlsafe(24))
-        key = kept_secret(home / "mlflow_flask.key", lambda: secrets.token_hex(32))
+        password = read_or_create_secret(
+            home / "mlflow_admin.password", lambda: secrets.token_urlsafe(24)
+        )
+        key = read_or_create_secret(home / "mlflow_flask.key", lambda: secrets.token_hex(32))
         ini = home / "mlflow_auth.ini"
         text = _ini(f"sqlite:///{home / 'mlflow_auth.db'}", password)
         if not ini.exists() or ini.read_text() != text:
@@ -104,7 +106,7 @@ def login_file(run: Path) -> Path:
 
 def prefect_login(run: Path) -> str:
     """Return the login, made once and kept readable by this user only."""
-    return kept_secret(login_file(run), lambda: f"{USER}:{secrets.token_hex(32)}")
+    return read_or_create_secret(login_file(run), lambda: f"{USER}:{secrets.token_hex(32)}")
 
 
 def digest(login: str) -> str:

@@ -21,7 +21,7 @@ from millrace.flows.environment import child_environment
 from millrace.flows.settings import LOOPBACK, MARK, Settings, load
 from millrace.models.common.errors import InputError, MillraceError
 from millrace.models.common.installation import Endpoint
-from millrace.models.common.private_files import kept_secret
+from millrace.models.common.private_files import read_or_create_secret
 
 
 @dataclass(frozen=True)
@@ -267,7 +267,7 @@ def webhook_key(settings: Settings) -> str:
     def fernet_key() -> str:
         return base64.urlsafe_b64encode(secrets.token_bytes(32)).decode()
 
-    return kept_secret(settings.home / "webhook.key", fernet_key)
+    return read_or_create_secret(settings.home / "webhook.key", fernet_key)
 
 
 def environment(settings: Settings, service: Service) -> dict[str, str]:

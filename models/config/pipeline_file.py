@@ -9,7 +9,7 @@ from pydantic import BaseModel, ValidationError
 
 from millrace.models.common.bounded_files import YAML_BYTES, bounded_text, bounded_yaml
 from millrace.models.common.errors import InputError, missing_file, nearest
-from millrace.models.common.printable import redacted
+from millrace.models.common.printable import redact
 from millrace.models.config.family_keys import FAMILIES
 from millrace.models.config.pipeline import NAME, Pipeline
 
@@ -74,7 +74,7 @@ def _redacted(value: Any) -> Any:
         return {name: _redacted(each) for name, each in value.items()}
     if isinstance(value, list):
         return [_redacted(each) for each in value]
-    return redacted(value) if isinstance(value, str) else value
+    return redact(value) if isinstance(value, str) else value
 
 
 def json_schema() -> dict[str, Any]:

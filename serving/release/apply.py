@@ -15,7 +15,7 @@ from functools import singledispatchmethod
 from threading import Event
 
 from millrace.models.common.errors import MillraceError, TransientError, WorkError
-from millrace.models.common.external_errors import is_of_the_disk
+from millrace.models.common.external_errors import is_disk_error
 from millrace.models.common.installation import Endpoint
 from millrace.serving.release import load_version, trial
 from millrace.serving.release.actions import (
@@ -158,7 +158,7 @@ class ModelRelease:
         standing = self.world.standing(self.model)
         wish = action.wish if isinstance(action, Record) else self.world.wishes.get(self.model)
         judged = isinstance(action, Stage | Verify | Validate | StartSplit | Switch | Record)
-        passing = error.transient or is_of_the_disk(error)
+        passing = error.transient or is_disk_error(error)
         if passing or not judged or not wish or standing.is_live(wish):
             self._failure = error
             return

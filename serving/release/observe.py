@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from millrace.models.common.errors import MillraceError, TransientError, WorkError, unexpected
+from millrace.models.common.errors import MillraceError, TransientError, WorkError, unexpected_error
 from millrace.models.common.installation import Endpoint
 from millrace.models.common.printable import one_line
 from millrace.models.config.rollout_spec import RolloutSpec
@@ -193,7 +193,7 @@ def _own_fault(model: str, faults: dict[str, MillraceError], traces: Path | None
     except TransientError:
         raise
     except Exception as error:
-        faults[model] = unexpected(f"{one_line(model)} cannot be looked at", error, traces)
+        faults[model] = unexpected_error(f"{one_line(model)} cannot be looked at", error, traces)
 
 
 def _counts(split: Split, replicas: Iterable[Replica]) -> Counts:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from threading import Event
 
-from millrace.models.common.errors import MillraceError, unexpected
+from millrace.models.common.errors import MillraceError, unexpected_error
 from millrace.models.common.installation import Endpoint
 from millrace.models.common.printable import one_line
 from millrace.serving.release.apply import ModelRelease, Request
@@ -56,7 +56,7 @@ def reconcile(
                 made.carry_out()
                 return made.outcomes()
             except Exception as error:  # whatever it is, the other models go on
-                return failed(model, unexpected(_failed(model), error, traces))
+                return failed(model, unexpected_error(_failed(model), error, traces))
 
     def failed(model: str, error: MillraceError) -> tuple[Outcome, ...]:
         return tuple(Outcome(e, model, None, None, False, 0.0, error) for e in endpoints)

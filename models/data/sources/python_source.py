@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from millrace.models.common.errors import InputError, MillraceError, nearest
-from millrace.models.common.user_code import load, module_path, where
+from millrace.models.common.user_code import describe_location, load, module_path
 from millrace.models.config.dataset_spec import DatasetSpec
 from millrace.models.data.sources.source import (
     Batched,
@@ -89,7 +89,7 @@ class FunctionSource(Batched):
         except Exception as error:
             raise InputError(
                 f"your source {self.spec.source} failed",
-                seen=f"{type(error).__name__}: {error}{where(error, self.folder)}",
+                seen=f"{type(error).__name__}: {error}{describe_location(error, self.folder)}",
                 hint="mend the function; nothing was published",
             ) from error
 

@@ -199,7 +199,7 @@ def test_a_build_that_leaves_nothing_is_told(
 
 
 def on_a_gpu(monkeypatch: pytest.MonkeyPatch, form: Form) -> None:
-    monkeypatch.setattr(module, "these_ties", lambda: TIES)
+    monkeypatch.setattr(module, "this_fingerprint", lambda: TIES)
     monkeypatch.setitem(module.ENGINES, "tensorrt-fp32", form)  # type: ignore[arg-type]
 
 
