@@ -115,7 +115,7 @@ def pipeline(home: Path, epochs: int) -> Pipeline:
         dataset=DatasetSpec(source="rows.parquet", target="y", columns={"y": {"type": "category"}}),
         model=ModelSpec(family="stamped:StampedPerceptron", params={"width": 512, "layers": 3}),
         training=TrainingSpec(epochs=epochs, batch_size=128, num_workers=WORKERS, precision="fp32"),
-    ).located(home)
+    ).with_folder(home)
 
 
 def _turns(folder: Path, turns: int, *, leads: bool) -> dict[str, object]:

@@ -1,22 +1,21 @@
-"""The part `dataset`: where the rows come from, and what they must look like."""
+"""The part `dataset`: where the rows come from, and what they must hold."""
 
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from millrace.models.config.spec import Spec
+from millrace.models.config import Spec
 
 ColumnType = Literal["float", "int", "bool", "string", "category", "vector", "text", "messages"]
 
-
 TEXTS: tuple[ColumnType, ...] = ("text", "messages")
-"""Types of a target that is continued, token by token, and not chosen or measured."""
+"""Types of a target that a language model continues, token by token."""
 
 Split = Literal["train", "validation", "test"]
 
 
 class ColumnSpec(Spec):
-    """What a column must hold. A row that does not is put into quarantine with the reason."""
+    """What a column must hold. A row that violates it goes into quarantine with the reason."""
 
     type: ColumnType | None = Field(
         None,
@@ -35,7 +34,7 @@ class ColumnSpec(Spec):
     )
 
     @model_validator(mode="after")
-    def _is_learnable(self) -> "ColumnSpec":
+    def _require_learnable(self) -> "ColumnSpec":
         if self.type in TEXTS and self.nullable:
             raise ValueError(
                 "a text cannot be nullable: there is nothing to learn from one that is missing; "
@@ -52,26 +51,26 @@ class SplitSpec(Spec):
     test: float = Field(0.1, gt=0, lt=1, description="Share of rows that only the gates see.")
 
     @model_validator(mode="after")
-    def _adds_up(self) -> "SplitSpec":
+    def _require_sum(self) -> "SplitSpec":
         if abs(self.train + self.validation + self.test - 1) > 1e-6:
             raise ValueError("train, validation and test must add up to 1")
         return self
 
 
-def _one_as_list(value: object) -> object:
+def _wrap_name(value: object) -> object:
     """Let `key: id` stand for `key: [id]`."""
     return [value] if isinstance(value, str) else value
 
 
 Names = Annotated[
     tuple[str, ...],
-    BeforeValidator(_one_as_list, json_schema_input_type=tuple[str, ...] | str),
+    BeforeValidator(_wrap_name, json_schema_input_type=tuple[str, ...] | str),
 ]
-"""Names of columns; one alone may be written without the list."""
+"""Names of columns; a single name may be written without a list."""
 
 
 class DatasetSpec(Spec):
-    """Where the rows come from, and what they must look like."""
+    """Where the rows come from, and what they must hold."""
 
     source: str = Field(
         description="A file, a glob or a URI of Parquet, CSV, JSON Lines or plain text (one row to "
@@ -108,6 +107,6 @@ class DatasetSpec(Spec):
 
     @property
     def continued(self) -> bool:
-        """Whether the target is a text to continue: the data of a language model."""
+        """Whether the target is a text to continue, as a language model learns from."""
         declared = self.columns.get(self.target, ColumnSpec()).type
         return self.features == () or declared in TEXTS

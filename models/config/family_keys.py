@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, get_args
 
+from millrace.models.config import Spec
 from millrace.models.config.language_spec import DEFAULT_FORMS, LanguageForm
 from millrace.models.config.model_uri import is_model_uri
-from millrace.models.config.spec import Spec
 
 CAUSAL_LM = "causal_lm"
 WITHOUT_TOKENS = ("mlp", "cnn")

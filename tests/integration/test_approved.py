@@ -27,7 +27,7 @@ def ray_of(line: Line) -> Iterator[Line]:
 
 
 def score(line: Line, name: str, date: str, version: int | None = None) -> BatchReport:
-    pipeline = Pipeline(name=name, dataset=DATASET).located(line.places.home)
+    pipeline = Pipeline(name=name, dataset=DATASET).with_folder(line.places.home)
     telling = RunReporter({}, lambda event: None)
     return scored(pipeline, line.places, None, date, telling, version)
 

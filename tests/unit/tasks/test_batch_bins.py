@@ -61,7 +61,7 @@ def ingested(
         "dataset": {"source": "rows.jsonl", **dataset},
         "model": {"family": family},
     }
-    return ingest.ingest(Pipeline.model_validate(values).located(folder), places)
+    return ingest.ingest(Pipeline.model_validate(values).with_folder(folder), places)
 
 
 def test_columns_that_can_be_compared_have_bins_and_the_target_those_of_predictions() -> None:
