@@ -23,7 +23,7 @@ from millrace.models.common.subprocess_runner import Limits, run_in_subprocess
 from millrace.models.families.objective import Objective
 from millrace.models.inference.answers import ClassAnswers
 from millrace.models.inference.model_input import ModelInput
-from millrace.models.inference.row_batches import answered, golden_requests, pieces
+from millrace.models.inference.row_batches import answer_rows, golden_requests, split_rows
 
 LEVEL = 0.95
 RESAMPLES = 300
@@ -108,7 +108,7 @@ class Evidence:
         parts = golden_requests(len(self.golden), self.batch_rows)
         if self.read.padding is not None:
             yield self.golden, self.golden_answers
-            parts += pieces(self.golden, self.read)
+            parts += split_rows(self.golden, self.read)
         yield from ((self.read.trimmed(self.golden[p]), self.golden_answers[p]) for p in parts)
 
     @property
@@ -140,9 +140,9 @@ def gather_evidence(
             return np.asarray(served(torch.from_numpy(rows)).numpy())
 
     golden = test[:golden_rows]
-    test_answers = answered(answer, test, read)
+    test_answers = answer_rows(answer, test, read)
     metric = objective.metric_of_answers(test_answers, target)
-    golden_answers = answered(answer, golden, read)
+    golden_answers = answer_rows(answer, golden, read)
     return Evidence(read, golden, test, target, golden_answers, test_answers, metric, batch_rows)
 
 

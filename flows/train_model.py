@@ -20,7 +20,7 @@ from millrace.models.config.family_keys import CAUSAL_LM
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.config.pipeline_file import load_pipeline, resolved_yaml
 from millrace.models.data.snapshots import Snapshot
-from millrace.models.families.pretrained import pinned
+from millrace.models.families.pretrained import pin_revision
 from millrace.models.registry.gates import Promotion
 from millrace.models.registry.mlflow_registry import registry_of
 from millrace.models.registry.tracking import TrackedRun, check_reachable, tracked_run
@@ -96,7 +96,7 @@ def train_model(
         connect_to_ray(places.ray_address, pipeline.training.num_workers),
         weights_named(places, run),
     ):
-        pipeline = pipeline.with_model(pinned(pipeline.model, pipeline.folder))
+        pipeline = pipeline.with_model(pin_revision(pipeline.model, pipeline.folder))
         run.log_params(pipeline.model_dump(mode="json"))
         run.log_text(resolved_yaml(pipeline), "pipeline.yaml")
         run.log_dataset(snapshot.name, snapshot.uri, snapshot.version, snapshot.digest)

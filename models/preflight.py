@@ -18,7 +18,7 @@ from millrace.models.data.sources.open_source import open_source
 from millrace.models.data.sources.python_source import FunctionSource
 from millrace.models.data.sources.source import Source, broken_off, require_columns
 from millrace.models.data.text_target import require_fitting
-from millrace.models.families.pretrained import located
+from millrace.models.families.pretrained import resolve_pretrained
 
 
 def preflight(pipeline: Pipeline) -> None:
@@ -42,7 +42,7 @@ def preflight(pipeline: Pipeline) -> None:
     registered = is_model_uri(pretrained)
     for name in (None if registered else pretrained, pipeline.model.tokenizer.source):
         if name is not None:
-            located(name, pipeline.folder)
+            resolve_pretrained(name, pipeline.folder)
 
 
 def _check_source(pipeline: Pipeline) -> None:

@@ -18,7 +18,7 @@ from millrace.models.config.pipeline import Pipeline
 from millrace.models.data import snapshots
 from millrace.models.inference.answers import answers_of
 from millrace.models.inference.features import Encoding
-from millrace.models.inference.row_batches import answered
+from millrace.models.inference.row_batches import answer_rows
 from millrace.models.registry.named_version import in_words
 from millrace.models.registry.version_files import GraphPackage
 from millrace.tasks.compare import first_rows, split_rows
@@ -218,4 +218,4 @@ def _answers(path: Path, evidence: "Evidence") -> Array:
     from millrace.models.inference.onnx_session import OnnxSession
 
     session = OnnxSession(path, threads=this_machine().cores)
-    return answered(session.answer, evidence.test, evidence.read)
+    return answer_rows(session.answer, evidence.test, evidence.read)

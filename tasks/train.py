@@ -87,7 +87,7 @@ def train_workers(
 
 def _tokenizer(pipeline: Pipeline, snapshot: snapshots.Snapshot) -> TextTokenizer | None:
     """Return the tokenizer of the text that is learnt from; None where none is."""
-    from millrace.models.families.pretrained import tokenizer_of
+    from millrace.models.families.pretrained import load_tokenizer
 
     column = text_column(snapshot.schema)
     if column is None:
@@ -95,7 +95,7 @@ def _tokenizer(pipeline: Pipeline, snapshot: snapshots.Snapshot) -> TextTokenize
     shares = pipeline.dataset.split
     batches = snapshots.scan(snapshot, "train", shares, columns=(column,))
     texts = (text for batch in batches for text in batch[column].to_pylist() if text)
-    return tokenizer_of(pipeline.model, pipeline.folder, texts)
+    return load_tokenizer(pipeline.model, pipeline.folder, texts)
 
 
 def _require_rows(pipeline: Pipeline, snapshot: snapshots.Snapshot, train_rows: int) -> None:

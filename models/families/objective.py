@@ -1,4 +1,4 @@
-"""What is learnt: classes or a number. Loss, activation and metric in torch."""
+"""Objectives, classification and regression: loss, activation and metric in torch."""
 
 from typing import Protocol
 
@@ -15,22 +15,18 @@ class Objective(Answers, Protocol):
 
     def loss(self, logits: Tensor, target: Tensor) -> Tensor:
         """Return the mean loss of a batch, a scalar."""
-        ...
 
     def activation(self, logits: Tensor) -> Tensor:
-        """Return the answer that clients get, float32 `[rows, outputs]`."""
-        ...
+        """Return the answers that clients get, float32 `[rows, outputs]`."""
 
     def sums(self, logits: Tensor, target: Tensor) -> Tensor:
-        """Return float64 sums that add up over batches and workers, for `metric_of`.
+        """Return float64 sums for `metric_of`, which add up over batches and workers.
 
         The first is the number of rows.
         """
-        ...
 
     def metric_of(self, sums: Tensor) -> float:
-        """Return the metric of all rows that went into `sums`."""
-        ...
+        """Return the metric of all rows in `sums`."""
 
 
 class Classification(ClassAnswers):
@@ -45,21 +41,21 @@ class Classification(ClassAnswers):
         return torch.softmax(logits, dim=1)
 
     def sums(self, logits: Tensor, target: Tensor) -> Tensor:
-        """Return `[rows, right]`."""
-        right = (logits.argmax(dim=1) == target).sum()
-        return torch.stack([torch.full_like(right, len(target)), right]).double()
+        """Return `[rows, correct rows]`."""
+        correct = (logits.argmax(dim=1) == target).sum()
+        return torch.stack([torch.full_like(correct, len(target)), correct]).double()
 
     def metric_of(self, sums: Tensor) -> float:
-        """Return the share of rows that were right."""
+        """Return the accuracy."""
         return float(sums[1] / sums[0].clamp(min=1))
 
 
 class Regression(NumberAnswers):
-    """One number by mean squared error, learnt in standard deviations of the target.
+    """One number by mean squared error, in standard deviations of the target.
 
     Args:
-        mean: of the target over the train split.
-        std: likewise its standard deviation.
+        mean: mean of the target over the train split.
+        std: its standard deviation likewise.
     """
 
     def __init__(self, mean: float = 0.0, std: float = 1.0) -> None:
@@ -75,7 +71,7 @@ class Regression(NumberAnswers):
         return logits * self.std + self.mean
 
     def sums(self, logits: Tensor, target: Tensor) -> Tensor:
-        """Return `[rows, sum of squared errors, sum, sum of squares]`, in those units."""
+        """Return `[rows, sum of squared errors, sum, sum of squares]`, in standard deviations."""
         exact = (target.double() - self.mean) / self.std
         error = (logits[:, 0].double() - exact).square().sum()
         rows = torch.full_like(error, len(target))
@@ -88,7 +84,7 @@ class Regression(NumberAnswers):
 
 
 def objective_of(encoding: Encoding) -> Objective:
-    """Return the objective that the target's type asks for.
+    """Return the objective for the target's type.
 
     Raises:
         InputError: the target has one class only.

@@ -1,4 +1,4 @@
-"""What a served model's answers mean: classes or a number. No torch is needed to read them."""
+"""How a served model's answers are read: as classes or as a number. Needs no torch."""
 
 from typing import Protocol
 
@@ -12,7 +12,7 @@ Value = str | int | bool | float
 
 
 class Answers(Protocol):
-    """How to read the answers of one kind of target.
+    """How the answers for one kind of target are read.
 
     Attributes:
         metric: name of the task metric; higher is better.
@@ -26,32 +26,26 @@ class Answers(Protocol):
 
     def metric_of_answers(self, answers: Array, target: Array) -> float:
         """Return the metric of answers `[rows, outputs]` against `target` `[rows]`."""
-        ...
 
     def constant(self, train: Array, rows: int) -> Array:
-        """Return the answers `[rows, outputs]` that never look at a row, learnt from targets.
+        """Return the baseline's answers `[rows, outputs]`, which depend on the targets alone.
 
         Args:
             train: targets of the train split.
-            rows: to answer.
+            rows: how many rows to answer.
         """
-        ...
 
     def balanced(self, answers: Array, target: Array) -> float:
-        """Return what tells two models apart that have the same metric; higher is better."""
-        ...
+        """Return a second metric, for models with the same first one; higher is better."""
 
     def varies(self, target: Array) -> bool:
-        """Whether the metric can tell a model from one that always answers the same."""
-        ...
+        """Return whether the metric can tell a model from one with a constant answer."""
 
     def prediction(self, answers: Array) -> list[Value]:
         """Return one predicted value for each row."""
-        ...
 
     def score(self, answers: Array) -> Array:
         """Return float32 `[rows]`: the probability of the predicted class, or the value."""
-        ...
 
 
 class ClassAnswers:
@@ -69,18 +63,18 @@ class ClassAnswers:
         return float((answers.argmax(axis=1) == target).mean())
 
     def constant(self, train: Array, rows: int) -> Array:
-        """Return the commonest class."""
+        """Return the most frequent class."""
         answers = np.zeros((rows, self.outputs), dtype=np.float32)
         answers[:, np.bincount(train, minlength=self.outputs).argmax()] = 1.0
         return answers
 
     def balanced(self, answers: Array, target: Array) -> float:
-        """Return the mean over the classes of the share that is right."""
+        """Return the balanced accuracy: the mean of the classes' recalls."""
         right = answers.argmax(axis=1) == target
         return float(np.mean([right[target == each].mean() for each in np.unique(target)]))
 
     def varies(self, target: Array) -> bool:
-        """Whether there are two classes or more."""
+        """Return whether there are at least two classes."""
         return len(np.unique(target)) > 1
 
     def prediction(self, answers: Array) -> list[Value]:
@@ -111,11 +105,11 @@ class NumberAnswers:
         return np.full((rows, 1), train.astype(np.float64).mean(), dtype=np.float32)
 
     def balanced(self, answers: Array, target: Array) -> float:
-        """Return 1: two models with the same metric are as good."""
+        """Return 1: of two models with the same metric, none is better."""
         return 1.0
 
     def varies(self, target: Array) -> bool:
-        """Whether there are two values or more."""
+        """Return whether there are at least two values."""
         return bool(np.ptp(target) > 0)
 
     def prediction(self, answers: Array) -> list[Value]:
@@ -128,7 +122,7 @@ class NumberAnswers:
 
 
 def r2(error: float, spread: float, squares: float) -> float:
-    """Return 1 − error ÷ spread; 0 where the spread is no more than rounding leaves of `squares`.
+    """Return 1 − error ÷ spread; 0 if the spread is within the rounding error of `squares`.
 
     Args:
         error: sum of squared errors.
@@ -139,7 +133,7 @@ def r2(error: float, spread: float, squares: float) -> float:
 
 
 def answers_of(encoding: Encoding) -> Answers:
-    """Return how to read the answers of a model of this encoding.
+    """Return how the answers of a model with this encoding are read.
 
     Raises:
         InputError: the target has one class only.

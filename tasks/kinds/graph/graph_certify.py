@@ -12,7 +12,7 @@ from millrace.models.common.hardware import this_machine
 from millrace.models.common.installation import Installation
 from millrace.models.inference.answers import answers_of
 from millrace.models.inference.onnx_session import OnnxSession
-from millrace.models.inference.row_batches import answered, golden_requests
+from millrace.models.inference.row_batches import answer_rows, golden_requests
 from millrace.models.registry.version_files import GraphPackage, ModelVersion
 from millrace.serving.release.golden_batch import TOLERANCE
 from millrace.serving.triton.client import TritonClient
@@ -110,7 +110,7 @@ class _Work:
 
     def test_of_file(self) -> Array:
         """Return the file's answers to the test split."""
-        return answered(self.session.answer, self.features, self.encoding.input)
+        return answer_rows(self.session.answer, self.features, self.encoding.input)
 
     def live(self, ask: Callable[[dict[str, Array]], Ask]) -> Array:
         """Return the server's answers to the test split, in the largest batches."""
