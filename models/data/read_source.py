@@ -13,7 +13,7 @@ from millrace.models.data.publish_decision import Tally
 from millrace.models.data.quarantine import Quarantine
 from millrace.models.data.row_checks import check
 from millrace.models.data.schema import TableSchema
-from millrace.models.data.sources.source import CHUNK_ROWS, Chunk, Source, broken_off
+from millrace.models.data.sources.source import CHUNK_ROWS, Chunk, Source, read_error
 from millrace.models.data.split import Digest, hash_rows, with_keys
 from millrace.models.data.spool import Spool
 
@@ -84,7 +84,7 @@ def read_source(
         first = _first_chunks(chunks, SAMPLE_BYTES if spec.continued else None)
         names = source.schema.names if source.schema else _names(first)
     except OSError as error:
-        raise broken_off(spec.source, error) from error
+        raise read_error(spec.source, error) from error
     if not any(chunk.rows.num_rows for chunk in first):
         raise _no_rows(first, spec)
     schema = resolve_schema(spec, names, [chunk.rows for chunk in first], stored)
@@ -97,7 +97,7 @@ def read_source(
             if on_progress:
                 on_progress(done)
     except OSError as error:
-        raise broken_off(spec.source, error) from error
+        raise read_error(spec.source, error) from error
     finally:
         reading.spool.close()
     return reading
