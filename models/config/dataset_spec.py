@@ -33,6 +33,11 @@ class ColumnSpec(Spec):
         None, description="The values allowed; taken from the data when left out."
     )
 
+    @property
+    def declared_type(self) -> ColumnType | None:
+        """The type that it declares, be it by its categories."""
+        return self.type or (None if self.categories is None else "category")
+
     @model_validator(mode="after")
     def _require_learnable(self) -> "ColumnSpec":
         if self.type in TEXTS and self.nullable:
@@ -108,5 +113,8 @@ class DatasetSpec(Spec):
     @property
     def continued(self) -> bool:
         """Whether the target is a text to continue, as a language model learns from."""
-        declared = self.columns.get(self.target, ColumnSpec()).type
-        return self.features == () or declared in TEXTS
+        return self.features == () or self.column(self.target).type in TEXTS
+
+    def column(self, name: str) -> ColumnSpec:
+        """Return the declaration of a column; an empty one if it has none."""
+        return self.columns.get(name, ColumnSpec())

@@ -1,4 +1,4 @@
-"""Decides what one reading of a source comes to; plain values in, a verdict out."""
+"""Decides whether a reading of a source is published: a pure function of plain values."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,15 +17,15 @@ Verdict = Literal["publish", "unchanged"] | InputError
 
 @dataclass(frozen=True)
 class Tally:
-    """What one reading of a source came to.
+    """The result of reading a source.
 
     Attributes:
         rows: good rows.
         digest: their digest.
-        schema: what they are held to, with its categories filled in.
+        schema: their schema, with its categories filled in.
         statistics: of the good rows, by column.
         quarantined: bad rows.
-        reasons: how many of them for which reason, the commonest first.
+        reasons: bad rows of each reason, the most frequent first.
     """
 
     rows: int
@@ -37,17 +37,17 @@ class Tally:
 
 
 def decide(tally: Tally, stored: Snapshot | None, spec: DatasetSpec, quarantine: str) -> Verdict:
-    """Decide what a reading comes to: a new snapshot, none, or a refusal.
+    """Decide whether a reading makes a new snapshot, changes nothing, or is refused.
 
     Args:
         tally: the reading.
         stored: the newest snapshot, if there is one.
         spec: the pipeline file's `dataset` part.
-        quarantine: where the quarantine table is, to be named in a refusal.
+        quarantine: URI of the quarantine table, for the refusal.
     """
     share = tally.quarantined / max(1, tally.rows + tally.quarantined)
     if not tally.rows or share > spec.max_quarantine:
-        return _too_many_bad(tally, spec, quarantine, share)
+        return _too_many_bad_rows(tally, spec, quarantine, share)
     classes = tally.statistics[spec.target].counts
     if classes is not None and len(classes) < 2:
         return InputError(
@@ -70,10 +70,10 @@ def decide(tally: Tally, stored: Snapshot | None, spec: DatasetSpec, quarantine:
 
 
 def nulls_hint(found: Tally | Snapshot) -> str | None:
-    """Return how to keep rows that were put into quarantine for a null in a feature.
+    """Return how to accept rows that are in quarantine for a null in a feature.
 
     Returns:
-        The declaration to add to the pipeline file, or None where no such row was seen.
+        The declaration to add to the pipeline file, or None if there are no such rows.
     """
     nulls = [name for name in found.schema.features if _had_nulls(name, found.reasons)]
     texts = [name for name in nulls if found.schema.column(name).type == "text"]
@@ -96,7 +96,9 @@ def _had_nulls(name: str, reasons: Mapping[str, int]) -> bool:
     return f"{name}: null" in reasons or f"{name}: null in a vector" in reasons
 
 
-def _too_many_bad(tally: Tally, spec: DatasetSpec, quarantine: str, share: float) -> InputError:
+def _too_many_bad_rows(
+    tally: Tally, spec: DatasetSpec, quarantine: str, share: float
+) -> InputError:
     seen = tally.rows + tally.quarantined
     top = [f"{reason} ({count} rows)" for reason, count in list(tally.reasons.items())[:5]]
     more = len(tally.reasons) - len(top)
@@ -107,7 +109,7 @@ def _too_many_bad(tally: Tally, spec: DatasetSpec, quarantine: str, share: float
         seen="; ".join(top) + (f"; and {more} more reasons" if more else ""),
         valid=f"at most {spec.max_quarantine:.1%} bad rows (dataset.max_quarantine); "
         f"these are {share:.1%}",
-        hint=f"read reason and row in the Delta table {quarantine}; then mend the data, or "
+        hint=f"read reason and row in the Delta table {quarantine}; then fix the data, or "
         "declare what is allowed in dataset.columns (type, nullable, min, max, categories)"
         + (f"; {nulls}" if nulls else ""),
     )

@@ -1,4 +1,4 @@
-"""Reads a source once, through the checks, into a spool; and counts what it sees."""
+"""Reads a source once: checks and counts its rows, and writes them to a spool."""
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -18,14 +18,14 @@ from millrace.models.data.split import Digest, hash_rows, with_keys
 from millrace.models.data.spool import Spool
 
 SAMPLE_BYTES = 64 * 1024 * 1024
-"""Of documents that types are inferred from: a row may be a book."""
+"""Of documents from which types are inferred: a row may be a book."""
 
 Progress = Callable[[int], None]
 
 
 @dataclass
 class Reading:
-    """Rows of a source on their way through the checks into a spool."""
+    """The rows of a source so far: spooled, quarantined and counted."""
 
     schema: TableSchema
     spool: Spool
@@ -34,7 +34,7 @@ class Reading:
     statistics: dict[str, ColumnStatistics] = field(default_factory=dict)
 
     def add(self, chunk: Chunk) -> None:
-        """Check rows, count them and spool the good ones."""
+        """Check and count rows, and spool the good ones."""
         checked = check(chunk.rows, self.schema, self.quarantine.room)
         self.quarantine.add(checked.bad, chunk.unreadable)
         hashes = hash_rows(checked.good)
@@ -44,8 +44,8 @@ class Reading:
         self.spool.write(with_keys(checked.good, self.schema, hashes))
 
     def tally(self) -> Tally:
-        """Return what the reading came to; categories that were not declared are those found."""
-        found = {
+        """Return the result; categories that are not declared are those in the rows."""
+        categories = {
             column.name: tuple(value for value, _ in self.statistics[column.name].counts or ())
             for column in self.schema.columns
             if column.type == "category" and column.categories is None
@@ -53,7 +53,7 @@ class Reading:
         return Tally(
             rows=self.digest.rows,
             digest=self.digest.hexdigest(),
-            schema=self.schema.with_categories(found),
+            schema=self.schema.with_categories(categories),
             statistics=self.statistics,
             quarantined=self.quarantine.rows,
             reasons=dict(self.quarantine.reasons.most_common()),
@@ -72,7 +72,7 @@ def read_source(
     Args:
         source: the rows; memory does not grow with their number.
         spec: the pipeline file's `dataset` part.
-        stored: schema of the newest snapshot, which the rows are held to.
+        stored: schema of the newest snapshot, which the rows must fit.
         folder: staging folder for the rows.
         on_progress: called after each batch with the number of rows read so far.
 
@@ -82,16 +82,17 @@ def read_source(
     chunks = source.chunks()
     try:
         first = _first_chunks(chunks, SAMPLE_BYTES if spec.continued else None)
-        names = source.schema.names if source.schema else _names(first)
+        columns = (name for chunk in first for name in chunk.rows.schema.names)
+        names = source.schema.names if source.schema else list(dict.fromkeys(columns))
     except OSError as error:
         raise read_error(spec.source, error) from error
     if not any(chunk.rows.num_rows for chunk in first):
-        raise _no_rows(first, spec)
+        raise _no_rows_error(first, spec)
     schema = resolve_schema(spec, names, [chunk.rows for chunk in first], stored)
     reading = Reading(schema, Spool(folder / "rows.arrow", schema.stored), Quarantine(folder))
     done = 0
     try:
-        for chunk in _drained(first, chunks):
+        for chunk in _drain(first, chunks):
             reading.add(chunk)
             done += chunk.rows.num_rows
             if on_progress:
@@ -104,7 +105,7 @@ def read_source(
 
 
 def _first_chunks(chunks: Iterator[Chunk], most_bytes: int | None) -> deque[Chunk]:
-    """Take the chunks that types are inferred from: about `CHUNK_ROWS` rows, fewer large ones."""
+    """Take the chunks from which types are inferred: about `CHUNK_ROWS` rows, fewer large ones."""
     first: deque[Chunk] = deque()
     rows = size = 0
     while rows < CHUNK_ROWS and (most_bytes is None or size < most_bytes):
@@ -117,18 +118,14 @@ def _first_chunks(chunks: Iterator[Chunk], most_bytes: int | None) -> deque[Chun
     return first
 
 
-def _drained(first: deque[Chunk], rest: Iterator[Chunk]) -> Iterator[Chunk]:
-    """Yield the first chunks, letting go of each, and then the rest."""
+def _drain(first: deque[Chunk], rest: Iterator[Chunk]) -> Iterator[Chunk]:
+    """Yield the first chunks, without keeping them in memory, and then the rest."""
     while first:
         yield first.popleft()
     yield from rest
 
 
-def _names(chunks: deque[Chunk]) -> list[str]:
-    return list(dict.fromkeys(name for chunk in chunks for name in chunk.rows.schema.names))
-
-
-def _no_rows(first: deque[Chunk], spec: DatasetSpec) -> InputError:
+def _no_rows_error(first: deque[Chunk], spec: DatasetSpec) -> InputError:
     lines = [line for chunk in first for line in chunk.unreadable]
     return InputError(
         f"{spec.source} holds no rows",

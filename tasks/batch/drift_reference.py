@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from millrace.models.common.errors import InputError
 from millrace.models.common.installation import Installation
-from millrace.models.data.snapshots import Snapshot, open_snapshot, sampled
+from millrace.models.data.snapshots import Snapshot, open_snapshot, sample_rows
 from millrace.models.language.corpus.documents import kind_of
 from millrace.models.registry.version_files import ModelVersion
 from millrace.serving.batch.input.input_pieces import cells_of
@@ -88,7 +88,7 @@ def answer_bins(job: RowJob, snapshot: Snapshot) -> tuple[Bins, ...]:
     """
     if job.encoding.tokenizer is not None:
         return ()
-    rows = sampled(snapshot, job.needed, ROWS)
+    rows = sample_rows(snapshot, job.needed, ROWS)
     encoded = job.encoded(rows)
     good = encoded.filter(pc.is_null(encoded[ERROR])).drop_columns([ERROR])
     if not good.num_rows:
@@ -107,7 +107,7 @@ def text_bins(job: RowJob, snapshot: Snapshot) -> tuple[Bins, ...]:
     """
     if job.encoding.tokenizer is None:
         return ()
-    rows = sampled(snapshot, job.needed, ROWS)
+    rows = sample_rows(snapshot, job.needed, ROWS)
     lengths = cells_of(job.compared(rows, job.encoded(rows)), TOKENS)
     return (bins_of_values(TOKENS, lengths),)
 
@@ -125,7 +125,7 @@ def prompt_bins(job: Prompts, snapshot: Snapshot) -> tuple[Bins, ...]:
     if kind_of(schema) != "instructions":
         return ()
     asked, answered = schema.features[0], schema.target
-    rows = sampled(snapshot, (asked, answered), ROWS)
+    rows = sample_rows(snapshot, (asked, answered), ROWS)
     prompts = _lengths(job, rows[asked], special=True)
     # The token that ends an answer is one of it.
     answers = pc.min_element_wise(
