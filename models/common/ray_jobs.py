@@ -66,7 +66,13 @@ class RayJobs:
         with _translate_errors(address):
             self._client = _Client(address)
             version = self._client.cluster_version()
-        _require_same_version(version, address)
+        if version.split(".")[:2] != ray.__version__.split(".")[:2]:
+            raise InputError(
+                f"the cluster at {address} runs another Ray than this installation",
+                seen=f"Ray {version}",
+                valid=f"Ray {ray.__version__}",
+                hint="install the same Ray, and the same Millrace's dependencies, on its nodes",
+            )
 
     def submit(
         self,
@@ -206,16 +212,6 @@ def _first_cause(error: BaseException) -> str:
     while error.__context__ is not None:
         error = error.__context__
     return str(error).splitlines()[0] if str(error) else type(error).__name__
-
-
-def _require_same_version(version: str, address: str) -> None:
-    if version.split(".")[:2] != ray.__version__.split(".")[:2]:
-        raise InputError(
-            f"the cluster at {address} runs another Ray than this installation",
-            seen=f"Ray {version}",
-            valid=f"Ray {ray.__version__}",
-            hint="install the same Ray, and the same Millrace's dependencies, on its nodes",
-        )
 
 
 def _read_job(details: JobDetails) -> RayJob:

@@ -1,52 +1,31 @@
 """Objectives, classification and regression: loss, activation and metric in torch."""
 
-from typing import Protocol
-
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from millrace.models.inference.answers import Answers, ClassAnswers, NumberAnswers, answers_of, r2
+from millrace.models.inference.answers import ClassAnswers, NumberAnswers, answers_of, r2
 from millrace.models.inference.features import Encoding
-
-
-class Objective(Answers, Protocol):
-    """Loss, activation and metric of one kind of target."""
-
-    def loss(self, logits: Tensor, target: Tensor) -> Tensor:
-        """Return the mean loss of a batch, a scalar."""
-
-    def activation(self, logits: Tensor) -> Tensor:
-        """Return the answers that clients get, float32 `[rows, outputs]`."""
-
-    def sums(self, logits: Tensor, target: Tensor) -> Tensor:
-        """Return float64 sums for `metric_of`, which add up over batches and workers.
-
-        The first is the number of rows.
-        """
-
-    def metric_of(self, sums: Tensor) -> float:
-        """Return the metric of all rows in `sums`."""
 
 
 class Classification(ClassAnswers):
     """Softmax over classes by cross-entropy."""
 
     def loss(self, logits: Tensor, target: Tensor) -> Tensor:
-        """Return the mean cross-entropy in nats."""
+        """Return the mean cross-entropy of a batch in nats, a scalar."""
         return functional.cross_entropy(logits, target)
 
     def activation(self, logits: Tensor) -> Tensor:
-        """Return probabilities."""
+        """Return the answers that clients get: probabilities, float32 `[rows, outputs]`."""
         return torch.softmax(logits, dim=1)
 
     def sums(self, logits: Tensor, target: Tensor) -> Tensor:
-        """Return `[rows, correct rows]`."""
+        """Return `[rows, correct rows]`, float64, to be added up over batches and workers."""
         correct = (logits.argmax(dim=1) == target).sum()
         return torch.stack([torch.full_like(correct, len(target)), correct]).double()
 
     def metric_of(self, sums: Tensor) -> float:
-        """Return the accuracy."""
+        """Return the accuracy of all rows in `sums`."""
         return float(sums[1] / sums[0].clamp(min=1))
 
 
@@ -63,24 +42,31 @@ class Regression(NumberAnswers):
         self.std = std
 
     def loss(self, logits: Tensor, target: Tensor) -> Tensor:
-        """Return the mean squared error in standard deviations of the target, squared."""
+        """Return the mean squared error of a batch in squared standard deviations, a scalar."""
         return functional.mse_loss(logits[:, 0], (target - self.mean) / self.std)
 
     def activation(self, logits: Tensor) -> Tensor:
-        """Return the prediction in the target's own unit."""
+        """Return the prediction in the target's own unit, float32 `[rows, 1]`."""
         return logits * self.std + self.mean
 
     def sums(self, logits: Tensor, target: Tensor) -> Tensor:
-        """Return `[rows, sum of squared errors, sum, sum of squares]`, in standard deviations."""
+        """Return `[rows, sum of squared errors, sum, sum of squares]`, in standard deviations.
+
+        They are float64, to be added up over batches and workers.
+        """
         exact = (target.double() - self.mean) / self.std
         error = (logits[:, 0].double() - exact).square().sum()
         rows = torch.full_like(error, len(target))
         return torch.stack([rows, error, exact.sum(), exact.square().sum()])
 
     def metric_of(self, sums: Tensor) -> float:
-        """Return 1 − residual ÷ total sum of squares; 0 where the target does not vary."""
+        """Return R² of all rows in `sums`; 0 for a constant target."""
         rows, error, total, squares = (float(value) for value in sums)
         return r2(error, squares - total * total / max(rows, 1.0), squares)
+
+
+Objective = Classification | Regression
+"""Loss, activation and metric for one kind of target."""
 
 
 def objective_of(encoding: Encoding) -> Objective:
