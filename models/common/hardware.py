@@ -44,7 +44,7 @@ class Machine:
         return self.gpu or ", ".join((platform.machine(), *self.flags))
 
     def __str__(self) -> str:
-        """Return it for people."""
+        """Return a description for people."""
         return f"{self.gpu or self.processor} ({self.kind}), {self.cores} cores"
 
 
@@ -63,7 +63,7 @@ def this_machine() -> Machine:
 
 
 def memory_bytes(proc: Path = Path("/proc/self/cgroup"), root: Path = CGROUPS) -> int:
-    """Return the memory that this process may use: the machine's, or less where a cgroup says so.
+    """Return the memory that this process may use: the machine's, or a cgroup's lower limit.
 
     Args:
         proc: file that names the cgroups of this process, one per line.
@@ -177,7 +177,7 @@ class EngineFingerprint:
     cuda: str = ""
 
     def __str__(self) -> str:
-        """Return it for people, and to compare two machines."""
+        """Return a description for people, and to compare two machines."""
         gpu = self.gpu
         words = (
             f"{gpu.name} (compute capability {gpu.compute_capability})",

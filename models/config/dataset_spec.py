@@ -35,7 +35,7 @@ class ColumnSpec(Spec):
 
     @property
     def declared_type(self) -> ColumnType | None:
-        """The type that it declares, be it by its categories."""
+        """The declared type; categories declare the type category."""
         return self.type or (None if self.categories is None else "category")
 
     @model_validator(mode="after")
@@ -100,10 +100,11 @@ class DatasetSpec(Spec):
         None,
         description="What the target is: classes or a number. Inferred when left out: text, truth "
         "values and few whole numbers are classes; fractions, and many whole numbers with few rows "
-        "each, are a number. Held from the first snapshot on.",
+        "each, are a number. Fixed from the first snapshot on.",
     )
     columns: dict[str, ColumnSpec] = Field(
-        default_factory=dict, description="Declared columns; the others are inferred and then held."
+        default_factory=dict,
+        description="Declared columns; the others are inferred, and then fixed.",
     )
     split: SplitSpec = Field(default_factory=SplitSpec, description="Shares of the splits.")
     max_quarantine: float = Field(

@@ -100,5 +100,5 @@ class ExportSpec(Spec):
         512, ge=1, description="Rows of the train split that calibrate static quantization."
     )
     golden_rows: int = Field(
-        32, ge=1, le=4096, description="Rows of the golden batch, kept with the version."
+        32, ge=1, le=4096, description="Rows of the golden batch, stored with the version."
     )

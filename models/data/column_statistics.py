@@ -164,8 +164,8 @@ def merge(
 def _column_statistics(array: pa.Array, column: Column) -> ColumnStatistics:
     rows = len(array)
     if column.type in ("category", "bool"):
-        found = pc.value_counts(array.drop_null())
-        counts = zip(found.field(0).to_pylist(), found.field(1).to_pylist(), strict=True)
+        pairs = pc.value_counts(array.drop_null())
+        counts = zip(pairs.field(0).to_pylist(), pairs.field(1).to_pylist(), strict=True)
         return ColumnStatistics(rows, array.null_count, counts=tuple(sorted(counts)))
     if not column.numeric:
         return ColumnStatistics(rows, array.null_count)

@@ -251,7 +251,7 @@ def _infer_from_values(
         seen = "bool"
     if seen is None and type_ in (None, "category", "vector"):
         raise InputError(
-            f"the first rows hold no value in column {name!r}, so its type cannot be told",
+            f"the first rows hold no value in column {name!r}, so its type cannot be inferred",
             hint=f"declare it in dataset.columns, or leave it out: {{{name}: {{type: float}}}}",
         )
     if type_ is None and role.target and not role.continued and seen == "int":

@@ -69,14 +69,14 @@ def decide(tally: Tally, stored: Snapshot | None, spec: DatasetSpec, quarantine:
     return "publish"
 
 
-def nulls_hint(found: Tally | Snapshot) -> str | None:
+def nulls_hint(reading: Tally | Snapshot) -> str | None:
     """Return how to accept rows that are in quarantine for a null in a feature.
 
     Returns:
         The declaration to add to the pipeline file, or None if there are no such rows.
     """
-    nulls = [name for name in found.schema.features if _had_nulls(name, found.reasons)]
-    texts = [name for name in nulls if found.schema.column(name).type == "text"]
+    nulls = [name for name in reading.schema.features if _had_nulls(name, reading.reasons)]
+    texts = [name for name in nulls if reading.schema.column(name).type == "text"]
     if texts:  # there is nothing to learn from a text that is missing
         return (
             f"leave out the rows without {', '.join(texts[:MAX_NAMED])}, or fill them with a word "
@@ -86,7 +86,7 @@ def nulls_hint(found: Tally | Snapshot) -> str | None:
         return None
     declared = ", ".join(f"{name}: {{nullable: true}}" for name in nulls[:MAX_NAMED])
     more = f" (and likewise {len(nulls) - MAX_NAMED} more)" if len(nulls) > MAX_NAMED else ""
-    kinds = {found.schema.column(name).type for name in nulls}
+    kinds = {reading.schema.column(name).type for name in nulls}
     means = "" if kinds == {"category"} else " and replaces them by the mean"
     categories = "; a null category counts as none of its values" if "category" in kinds else ""
     return f"dataset.columns: {{{declared}}}{more} accepts nulls{means}{categories}"

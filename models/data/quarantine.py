@@ -63,10 +63,10 @@ class Quarantine:
             self.add(bad_rows([line.reason for line in unreadable], texts))
         self.reasons.update(bad.column("reason").to_pylist())
         self.rows += bad.num_rows
-        kept = bad.slice(0, self.room)
-        for reason, row in zip(*kept.to_pydict().values(), strict=True):
+        stored = bad.slice(0, self.room)
+        for reason, row in zip(*stored.to_pydict().values(), strict=True):
             self._digest.update(f"{reason}\0{row}\0".encode())
-        self._spool.write(kept)
+        self._spool.write(stored)
 
     def publish(self, uri: str, source: str, rows_digest: str) -> None:
         """Append the rows in one commit, unless this ingestion is recorded already.

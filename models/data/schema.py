@@ -110,10 +110,10 @@ class TableSchema:
         """Return the column `name`, or None."""
         return next((column for column in self.columns if column.name == name), None)
 
-    def with_categories(self, found: Mapping[str, tuple[Category, ...]]) -> "TableSchema":
+    def with_categories(self, values: Mapping[str, tuple[Category, ...]]) -> "TableSchema":
         """Return the schema with the collected categories filled in."""
         columns = (
-            replace(column, categories=found[column.name]) if column.name in found else column
+            replace(column, categories=values[column.name]) if column.name in values else column
             for column in self.columns
         )
         return replace(self, columns=tuple(columns))

@@ -50,7 +50,7 @@ class OnnxSession:
             WorkError: ONNX Runtime lacks a kernel for it here, or cannot load TensorRT.
         """
         in_memory = isinstance(path, bytes)
-        model, name = (path, "what was given") if in_memory else (str(path), str(path))
+        model, name = (path, "the model in memory") if in_memory else (str(path), str(path))
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1

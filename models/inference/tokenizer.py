@@ -29,7 +29,7 @@ PAD, BEGIN, END = "[PAD]", "[CLS]", "[SEP]"
 
 @dataclass(frozen=True)
 class TextTokenizer:
-    """A tokenizer that is kept with every model version.
+    """A tokenizer that is stored with every model version.
 
     Attributes:
         json: the contents of `tokenizer.json`, with truncation at `max_tokens` and padding.

@@ -72,7 +72,7 @@ def _open_files(spec: DatasetSpec, files: tuple[File, ...], root: str) -> Source
         return opened(spec, files)
     endings = ", ".join(ending for group in ENDINGS.values() for ending in group)
     raise InputError(
-        f"the format of {spec.source} cannot be told from its ending",
+        f"the format of {spec.source} cannot be inferred from its ending",
         seen=", ".join(sorted(Path(file.path).name for file in files)[:5]),
         valid=f"files of one kind: {endings} or plain text, compressed or not",
         hint="set dataset.format to parquet, csv, jsonl or text",

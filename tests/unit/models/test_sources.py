@@ -203,7 +203,7 @@ def prepare(folder: Path) -> None:
         ("bad.parquet", ["is not a Parquet file"]),
         ("bad.csv", ["cannot be read as CSV", "UTF-8"]),
         ("twice.csv", ["two columns of one name"]),
-        ("notes.dat", ["cannot be told from its ending", "dataset.format"]),
+        ("notes.dat", ["cannot be inferred from its ending", "dataset.format"]),
         ("notes.txt", ["dataset.target", "seen: target", "valid: path, text"]),
         ("sub", ["a folder and not a Delta table", "sub/*.parquet"]),
         ("train.csv", ["dataset.target", "seen: target", "valid: a, label"]),
