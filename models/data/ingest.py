@@ -5,9 +5,7 @@ Then `publish_decision` decides whether they make a new snapshot, which is publi
 Nothing half done is ever visible.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from deltalake import (
     ColumnProperties,
@@ -21,7 +19,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from millrace.models.common.errors import InputError, TransientError, WorkError
 from millrace.models.common.installation import Installation
 from millrace.models.config.pipeline import Pipeline
-from millrace.models.data.publish_decision import Tally, decide
+from millrace.models.data.publish_decision import decide
 from millrace.models.data.read_source import Progress, read_source
 from millrace.models.data.schema import TableSchema
 from millrace.models.data.snapshots import (
@@ -72,32 +70,14 @@ def ingest(
     with staging_folder(places.staging, f"ingest-{pipeline.name}") as folder:
         stored_schema = stored.schema if stored else None
         reading = read_source(source, spec, stored_schema, folder, on_progress)
-        manifest = source.describe()
-        tally = reading.tally()
-        reading.quarantine.publish(bad_uri, spec.source, tally.digest)
-        verdict = decide(tally, stored, spec, bad_uri)
+        read = reading.snapshot(pipeline.name, uri, source.describe())
+        reading.quarantine.publish(bad_uri, spec.source, read.digest)
+        verdict = decide(read, stored, spec, bad_uri)
         if isinstance(verdict, InputError):
             raise verdict
         if verdict == "unchanged" and stored:
-            return replace(stored, quarantined=tally.quarantined, reasons=tally.reasons)
-        return _publish(table, _snapshot(pipeline.name, uri, tally, manifest), reading.spool)
-
-
-def _snapshot(name: str, uri: str, tally: Tally, manifest: Mapping[str, Any]) -> Snapshot:
-    """Return the snapshot to publish, whose version is not known yet."""
-    return Snapshot(
-        name=name,
-        uri=uri,
-        version=-1,
-        digest=tally.digest,
-        rows=tally.rows,
-        schema=tally.schema,
-        statistics=tally.statistics,
-        source=manifest,
-        quarantined=tally.quarantined,
-        reasons=tally.reasons,
-        created=True,
-    )
+            return replace(stored, quarantined=read.quarantined, reasons=read.reasons)
+        return _publish(table, read, reading.spool)
 
 
 def _open(uri: str) -> DeltaTable | None:

@@ -4,15 +4,16 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from millrace.models.common.errors import InputError
 from millrace.models.config.dataset_spec import DatasetSpec
 from millrace.models.data.column_statistics import ColumnStatistics, merge, statistics_of
 from millrace.models.data.infer_schema import MAX_CATEGORIES, resolve_schema
-from millrace.models.data.publish_decision import Tally
 from millrace.models.data.quarantine import Quarantine
 from millrace.models.data.row_checks import check
 from millrace.models.data.schema import TableSchema
+from millrace.models.data.snapshots import Snapshot
 from millrace.models.data.sources.source import CHUNK_ROWS, Chunk, Source, read_error
 from millrace.models.data.split import Digest, hash_rows, with_keys
 from millrace.models.data.spool import Spool
@@ -43,20 +44,31 @@ class Reading:
         _require_few_categories(self.schema, self.statistics)
         self.spool.write(with_keys(checked.good, self.schema, hashes))
 
-    def tally(self) -> Tally:
-        """Return the result; categories that are not declared are those in the rows."""
+    def snapshot(self, name: str, uri: str, manifest: Mapping[str, Any]) -> Snapshot:
+        """Return the snapshot to publish; categories that are not declared are those in the rows.
+
+        Args:
+            name: the dataset's name.
+            uri: its table.
+            manifest: of the source.
+        """
         categories = {
             column.name: tuple(value for value, _ in self.statistics[column.name].counts or ())
             for column in self.schema.columns
             if column.type == "category" and column.categories is None
         }
-        return Tally(
-            rows=self.digest.rows,
+        return Snapshot(
+            name=name,
+            uri=uri,
+            version=-1,
             digest=self.digest.hexdigest(),
+            rows=self.digest.rows,
             schema=self.schema.with_categories(categories),
             statistics=self.statistics,
+            source=manifest,
             quarantined=self.quarantine.rows,
             reasons=dict(self.quarantine.reasons.most_common()),
+            created=True,
         )
 
 

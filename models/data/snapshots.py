@@ -38,7 +38,7 @@ class Snapshot:
     Attributes:
         name: the dataset's name.
         uri: where its Delta table is.
-        version: the table's version.
+        version: the table's version; -1 before it is published.
         digest: digest of the rows in any order.
         rows: how many there are.
         schema: their schema.
