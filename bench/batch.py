@@ -23,7 +23,7 @@ from bench.catalog import attempt
 from bench.rounds import in_turn, ratio
 from bench.row import Row
 from millrace.models.common.hardware import this_machine
-from millrace.models.common.ray_cluster import connected
+from millrace.models.common.ray_cluster import connect_to_ray
 from millrace.models.inference.answers import answers_of
 from millrace.models.inference.features import Encoding, Feature
 from millrace.models.inference.onnx_session import OnnxSession
@@ -46,7 +46,7 @@ def rows(wanted: Collection[str]) -> Iterator[Row]:
         folder = Path(opened.enter_context(tempfile.TemporaryDirectory()))
         if "P7" in wanted:  # its killed jobs start a Ray of their own
             killed = attempt("P7", lambda: _killed(folder))
-        opened.enter_context(connected("local", cores))
+        opened.enter_context(connect_to_ray("local", cores))
         stand = Stand(folder, cores)
         if "P6" in wanted:
             yield attempt("P6", lambda: beside_a_loop(stand))

@@ -14,7 +14,7 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 from millrace.export.language.language_variants import LANGUAGE_FORMS
-from millrace.models.common.subprocess_runner import Limits, run_apart
+from millrace.models.common.subprocess_runner import Limits, run_in_subprocess
 from millrace.serving.triton.language.draft_files import DRAFT
 from tests.language_model import byte_tokenizer, save
 
@@ -81,7 +81,7 @@ def written(folder: Path, shape: Shape) -> Written:
     for file in plain.iterdir():
         (drafted / file.name).symlink_to(file)
     form = LANGUAGE_FORMS["openvino-int8"]
-    run_apart(form.program, [plain, int8, *form.options], LIMITS)
+    run_in_subprocess(form.program, [plain, int8, *form.options], LIMITS)
     model.set_attn_implementation("sdpa")
     return Written(plain, drafted, int8, model, tokenizer, text)
 

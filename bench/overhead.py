@@ -52,7 +52,7 @@ def share_beyond_work(places: Installation, rounds: int = ROUNDS) -> Row:
     start_up = started(places)
 
     from millrace.flows import train_model
-    from millrace.models.common.ray_cluster import connected
+    from millrace.models.common.ray_cluster import connect_to_ray
 
     file = write_pipeline(places.home)
 
@@ -61,7 +61,7 @@ def share_beyond_work(places: Installation, rounds: int = ROUNDS) -> Row:
             wall = seconds_of(lambda: train_model.train_model(str(file)))
         return {**seconds, "rest": wall - sum(seconds.values())}
 
-    with connected(places.ray_address, 2):
+    with connect_to_ray(places.ray_address, 2):
         once()  # warms up: the first snapshot, the files of the libraries
         kept = [once() for _ in range(rounds)]
     whole = [sum(by_step.values()) for by_step in kept]

@@ -26,7 +26,7 @@ from millrace.models.config.training_spec import ModelSpec, TokenizerSpec
 from millrace.models.families.family import build_network
 from millrace.models.families.network import Network, Served
 from millrace.models.families.objective import Classification
-from millrace.models.families.pretrained import tokenizer_of
+from millrace.models.families.pretrained import load_tokenizer
 from millrace.models.inference.features import Encoding, Feature
 from millrace.models.training.batches import ShardBatches
 from millrace.models.training.network_learner import parameter_groups
@@ -55,7 +55,7 @@ def encoder_on_functions(folder: Path) -> Row:
         tokenizer=TokenizerSpec(max_tokens=TOKENS),
     )
     labels = tuple(sorted(set(table["package"].to_pylist())))
-    tokenizer = tokenizer_of(spec, EXAMPLES, ())
+    tokenizer = load_tokenizer(spec, EXAMPLES, ())
     encoding = Encoding((Feature("code", "text", TOKENS),), "package", labels, tokenizer=tokenizer)
     served = fine_tuned(spec, encoding, train)
 

@@ -30,7 +30,7 @@ from millrace.models.families.family import build_network
 from millrace.models.families.network import Served
 from millrace.models.families.objective import Classification
 from millrace.models.inference.features import Encoding, Feature
-from millrace.models.inference.tokenizer import learnt
+from millrace.models.inference.tokenizer import train_tokenizer
 from millrace.serving.triton.graph.onnx_signature import TEXT, read_signature
 from millrace.serving.triton.graph.triton_graph import artifact_of_graph, signature_of
 from millrace.serving.triton.load_generator import measure
@@ -132,7 +132,7 @@ def serve_both(bench: Bench, folder: Path, texts: list[str]) -> None:
 
 def small_bert(folder: Path, texts: list[str]) -> tuple[Path, str]:
     """Write a graph with random weights; return it, and the tokenizer that goes with it."""
-    tokenizer = learnt(texts, 4096, TOKENS)
+    tokenizer = train_tokenizer(texts, 4096, TOKENS)
     encoding = Encoding((Feature("code", "text", TOKENS),), "t", LABELS, tokenizer=tokenizer)
     torch.manual_seed(0)
     objective = Classification(LABELS)

@@ -47,7 +47,7 @@ def rows(wanted: Collection[str]) -> Iterator[Row]:
 def steady_epoch_time(places: Installation, turns: int = TURNS) -> Row:
     """P5: steady epochs of Ray Train against those of plain DistributedDataParallel."""
     from bench import ddp
-    from millrace.models.common.ray_cluster import connected
+    from millrace.models.common.ray_cluster import connect_to_ray
     from millrace.models.data import ingest
     from millrace.models.training.trainer import fit
 
@@ -60,7 +60,7 @@ def steady_epoch_time(places: Installation, turns: int = TURNS) -> Row:
     on_ray = _job(line, snapshot, _turns(stamps, turns, leads=True))
     plainly = _job(line, snapshot, _turns(stamps, turns, leads=False))
     with (
-        connected(places.ray_address, WORKERS),
+        connect_to_ray(places.ray_address, WORKERS),
         ddp.training(ddp.PlainJob(plainly, snapshot, plain_folder)),
     ):
         result = fit(on_ray, home / "ray", "bench", lambda _: None)
@@ -114,7 +114,7 @@ def pipeline(home: Path, epochs: int) -> Pipeline:
         dataset=DatasetSpec(source="rows.parquet", target="y", columns={"y": {"type": "category"}}),
         model=ModelSpec(family="stamped:StampedPerceptron", params={"width": 512, "layers": 3}),
         training=TrainingSpec(epochs=epochs, batch_size=128, num_workers=WORKERS, precision="fp32"),
-    ).located(home)
+    ).with_folder(home)
 
 
 def _turns(folder: Path, turns: int, *, leads: bool) -> dict[str, object]:

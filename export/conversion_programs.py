@@ -14,7 +14,7 @@ from typing import Any
 
 from millrace.export.candidate import Candidate
 from millrace.models.common.errors import MillraceError, TransientError, WorkError
-from millrace.models.common.subprocess_runner import Limits, run_apart
+from millrace.models.common.subprocess_runner import Limits, run_in_subprocess
 
 COMMANDS = "commands.sh"
 CALIBRATION = "calibration.npz"
@@ -52,7 +52,7 @@ class ConversionPrograms:
             WorkError: it failed, or took more than the limits.
         """
         try:
-            run_apart(program, list(words), self.limits, what="its conversion")
+            run_in_subprocess(program, list(words), self.limits, what="its conversion")
         except TransientError as error:  # killed, most likely for its memory
             raise WorkError(error.what) from error
 

@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from millrace.models.common.errors import MillraceError
-from millrace.models.common.printable import guard_logging, redacted, safe
+from millrace.models.common.printable import guard_logging, redact, safe
 
 log = logging.getLogger("millrace")
 
@@ -124,7 +124,7 @@ def to_json_value(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [to_json_value(each) for each in value]
     if isinstance(value, str | Path):
-        return redacted(str(value))
+        return redact(str(value))
     return value
 
 

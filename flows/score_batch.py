@@ -14,7 +14,7 @@ from millrace.flows.deployments.left_flow_runs import record_flow_run
 from millrace.flows.run_state import wait_for_start
 from millrace.models.common.errors import InputError, MillraceError
 from millrace.models.common.installation import has_jobs_api
-from millrace.models.common.ray_cluster import connected
+from millrace.models.common.ray_cluster import connect_to_ray
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.config.pipeline_file import load_pipeline
 from millrace.models.registry.tracking import check_reachable
@@ -96,7 +96,7 @@ def _choose_step(
     if has_jobs_api(places.ray_address):
         variables = environment.cluster_variables(chosen)
         return partial(score_elsewhere, pipeline, file, places, variables), nullcontext()
-    ray = connected(places.ray_address, pipeline.batch.num_actors or 1)
+    ray = connect_to_ray(places.ray_address, pipeline.batch.num_actors or 1)
     return partial(score_rows, pipeline, places), ray
 
 

@@ -44,13 +44,13 @@ def _score(request: JobRequest) -> dict[str, Any]:
     take_proof(chosen.places().table("predictions", pipeline.name), request.submission)
     places = environment.apply(chosen).places()
     # Imported after `apply`: these read the environment.
-    from millrace.models.common.ray_cluster import connected
+    from millrace.models.common.ray_cluster import connect_to_ray
     from millrace.tasks.batch.drift_report import Event
     from millrace.tasks.score import RunReporter, scored
 
     events: list[Event] = []
     reporter = RunReporter(request.tags, events.append)
-    with connected(places.ray_address, pipeline.batch.num_actors or 1):
+    with connect_to_ray(places.ray_address, pipeline.batch.num_actors or 1):
         report = scored(pipeline, places, request.source, request.date, reporter, request.version)
     return {"report": asdict(report), "events": [asdict(event) for event in events]}
 

@@ -17,7 +17,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from millrace.flows import run_state
 from millrace.models.common.errors import InputError, WorkError
 from millrace.models.common.installation import EMBEDDED, Endpoint, Installation
-from millrace.models.common.private_files import kept_secret
+from millrace.models.common.private_files import read_or_create_secret
 
 LOOPBACK = "127.0.0.1"
 DEFAULT_DEPLOYMENTS = Path(__file__).parents[1] / "infra" / "prefect.yaml"
@@ -346,6 +346,6 @@ def load_token(settings: Settings, owner: str) -> str:
     """
     path = settings.run / f"{owner.lower()}.token"
     try:
-        return kept_secret(path, lambda: secrets.token_hex(32))
+        return read_or_create_secret(path, lambda: secrets.token_hex(32))
     except OSError as error:
         raise WorkError(f"the {owner} token cannot be stored", seen=error) from error

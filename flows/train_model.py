@@ -14,12 +14,12 @@ from millrace.flows import environment, settings
 from millrace.flows.deployments.left_flow_runs import record_flow_run
 from millrace.flows.run_state import wait_for_start
 from millrace.models.common.installation import Installation
-from millrace.models.common.ray_cluster import connected
+from millrace.models.common.ray_cluster import connect_to_ray
 from millrace.models.config.model_kind import ModelKind, kind_of_family
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.config.pipeline_file import load_pipeline, resolved_yaml
 from millrace.models.data.snapshots import Snapshot
-from millrace.models.families.pretrained import pinned
+from millrace.models.families.pretrained import pin_revision
 from millrace.models.registry.gates import Promotion
 from millrace.models.registry.tracking import TrackedRun, check_reachable, tracked_run
 from millrace.models.registry.version_files import ModelVersion
@@ -101,10 +101,10 @@ def train_model(pipeline_file: str, overrides: list[str] | None = None) -> Train
     with (
         record_flow_run(places.run),
         tracked_run(places, pipeline.name, code_version(pipeline.folder)) as run,
-        connected(places.ray_address, pipeline.training.num_workers),
+        connect_to_ray(places.ray_address, pipeline.training.num_workers),
         weights_named(places, run),
     ):
-        pipeline = pipeline.with_model(pinned(pipeline.model, pipeline.folder))
+        pipeline = pipeline.with_model(pin_revision(pipeline.model, pipeline.folder))
         run.log_params(pipeline.model_dump(mode="json"))
         run.log_text(resolved_yaml(pipeline), "pipeline.yaml")
         run.log_dataset(snapshot.name, snapshot.uri, snapshot.version, snapshot.digest)

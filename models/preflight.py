@@ -1,14 +1,11 @@
-"""Tells early what a run would refuse: what can be seen without reading the rows.
+"""Checks a pipeline before a run for errors that show without reading all rows.
 
-At most the first block of the source is read, and torch is imported only for a family of the
-user's own.
+It reads at most the first block of the source, and imports torch only for a user's own family.
 """
 
 from contextlib import suppress
 
-from millrace.models.common.errors import InputError, TransientError
-from millrace.models.common.user_code import load
-from millrace.models.config.dataset_spec import DatasetSpec
+from millrace.models.common.errors import TransientError
 from millrace.models.config.model_kind import all_families, kind_of_family
 from millrace.models.config.model_uri import is_model_uri
 from millrace.models.config.pipeline import Pipeline
@@ -16,20 +13,20 @@ from millrace.models.data.infer_schema import feature_names
 from millrace.models.data.sources.jsonl_source import JsonlSource
 from millrace.models.data.sources.open_source import open_source
 from millrace.models.data.sources.python_source import FunctionSource
-from millrace.models.data.sources.source import Source, broken_off, require_columns
-from millrace.models.families.pretrained import located
+from millrace.models.data.sources.source import Source, read_error, require_columns
+from millrace.models.families.pretrained import resolve_pretrained
 
 
 def preflight(pipeline: Pipeline) -> None:
-    """Check that the source, the columns that the file names, the family and the encoder are there.
+    """Check that the source, the named columns, the family and the encoder exist.
 
-    A store that cannot be reached is no mistake in the file: the run tries that again.
+    A store that cannot be reached is not an error in the file: the run tries it again.
 
     Args:
-        pipeline: from the file's folder.
+        pipeline: the pipeline, with the folder of its file.
 
     Raises:
-        InputError: what `run` would raise as well, later.
+        InputError: an error that `run` would raise too, later.
     """
     with suppress(TransientError):
         _check_source(pipeline)
@@ -41,49 +38,36 @@ def preflight(pipeline: Pipeline) -> None:
     registered = is_model_uri(pretrained)
     for name in (None if registered else pretrained, pipeline.model.tokenizer.source):
         if name is not None:
-            located(name, pipeline.folder)
+            resolve_pretrained(name, pipeline.folder)
 
 
 def _check_source(pipeline: Pipeline) -> None:
-    spec = pipeline.dataset
-    source = open_source(spec, pipeline.folder)
+    source = open_source(pipeline.dataset, pipeline.folder)
     spec = source.spec
     family = pipeline.model.family
     kind_of_family(family).check_dataset(spec, family)
     if isinstance(source, FunctionSource):
-        _require_function(source)
+        source.load_function()
         return
     try:
-        names = _names(source, spec)
+        names = _read_names(source)
     except OSError as error:
-        raise broken_off(spec.source, error) from error
+        raise read_error(spec.source, error) from error
     if names:
         require_columns(spec, names)
         feature_names(spec, names)
 
 
-def _require_function(source: FunctionSource) -> None:
-    function = load(source.spec.source, source.folder)
-    if not callable(function):
-        raise InputError(
-            f"{source.spec.source} is not a function",
-            seen=type(function).__name__,
-            valid="a function without arguments that yields pyarrow.RecordBatch",
-        )
-
-
-def _names(source: Source, spec: DatasetSpec) -> list[str]:
-    """Return the source's columns; none where they cannot be told cheaply."""
+def _read_names(source: Source) -> list[str]:
+    """Return the source's columns; none if that takes reading more than a block."""
     if source.schema is not None:
         return list(source.schema.names)
-    return _names_of_lines(source, spec) if isinstance(source, JsonlSource) else []
-
-
-def _names_of_lines(source: JsonlSource, spec: DatasetSpec) -> list[str]:
-    """Return the keys in the first block; a nullable one may well come later."""
-    every = JsonlSource(spec.model_copy(update={"features": None}), source.files)
-    first = next(every.chunks(), None)
+    if not isinstance(source, JsonlSource):
+        return []
+    spec = source.spec.model_copy(update={"features": None})
+    first = next(JsonlSource(spec, source.files).chunks(), None)
     if first is None or not first.rows.num_rows:
         return []
+    # A nullable column may be missing in the first block.
     nullable = [name for name, column in spec.columns.items() if column.nullable]
     return list(dict.fromkeys([*first.rows.schema.names, *nullable]))

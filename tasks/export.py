@@ -9,7 +9,7 @@ from millrace.export.candidate import AnyCandidate
 from millrace.export.certificate import Header, certify_candidates
 from millrace.export.select import choose
 from millrace.models.common.errors import WorkError
-from millrace.models.common.hardware import others_use, this_machine
+from millrace.models.common.hardware import measure_other_load, this_machine
 from millrace.models.common.installation import Installation
 from millrace.models.config.model_kind import ModelKind
 from millrace.models.config.pipeline import Pipeline
@@ -71,7 +71,7 @@ def export_candidates(
 
 def _measure(pipeline: Pipeline, export: Export) -> tuple[AnyCandidate, ...]:
     """Make and measure every candidate, and report each as it is done."""
-    if (used := others_use()) > BUSY:
+    if (used := measure_other_load()) > BUSY:
         log.warning(
             "others are using this machine (%.0f%% of its cores): speeds, and the choice by them, "
             "are less certain than on a quiet one",

@@ -3,8 +3,8 @@
 from millrace.models.common.installation import Installation
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.data import ingest
-from millrace.models.data.infer_schema import describe
 from millrace.models.data.publish_decision import nulls_hint
+from millrace.models.data.schema import describe_schema
 from millrace.models.data.snapshots import Snapshot
 from millrace.tasks import progress
 from millrace.tasks.progress import log
@@ -18,7 +18,7 @@ def ingest_dataset(pipeline: Pipeline, places: Installation) -> Snapshot:
         snapshot = ingest.ingest(pipeline, places, on_progress=bar.update)
     state = "new" if snapshot.created else "unchanged"
     log.info("snapshot %s (%s): %s rows", snapshot.version, state, f"{snapshot.rows:,}")
-    log.info("%s", describe(snapshot.schema))
+    log.info("%s", describe_schema(snapshot.schema))
     if snapshot.quarantined:
         log.warning("%s rows in quarantine: %s", snapshot.quarantined, dict(snapshot.reasons))
     if hint := nulls_hint(snapshot):

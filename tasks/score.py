@@ -18,7 +18,7 @@ from millrace.models.common.installation import EMBEDDED, Installation
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.data.schema import Column
 from millrace.models.data.snapshots import Snapshot, open_snapshot
-from millrace.models.data.sources.find_files import plain
+from millrace.models.data.sources.find_files import strip_file_scheme
 from millrace.models.registry.mlflow_registry import registry_of
 from millrace.models.registry.tracking import TrackedRun, tracked_run
 from millrace.models.registry.version_files import ModelVersion, Package
@@ -107,7 +107,7 @@ def scored(
     steps = steps_of(chosen.kind)
     job = steps.batch_job(pipeline, package, places, _held(pipeline, places))
     named = named_input(pipeline, source, date) or _dataset_table(pipeline, places)
-    found = open_input(plain(named), job)
+    found = open_input(strip_file_scheme(named), job)
     target = Target(
         places.table("predictions", pipeline.name),
         places.table("dead_letters", pipeline.name),

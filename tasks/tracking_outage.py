@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from millrace.models.common.errors import InputError, TransientError
-from millrace.models.common.external_errors import outside_fault
+from millrace.models.common.external_errors import explain_external_error
 from millrace.models.common.installation import Installation
 from millrace.models.registry.tracking import TrackedRun, check_reachable
 from millrace.tasks.progress import log
@@ -44,7 +44,7 @@ def weights_named(places: Installation, run: TrackedRun) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        told = outside_fault(error)
+        told = explain_external_error(error)
         folder = places.home / "training" / run.run_id
         if told is None or isinstance(told, InputError) or not any(folder.glob("checkpoint_*")):
             raise

@@ -18,7 +18,7 @@ from millrace.export.openvino.quiet_openvino import send_nothing
 from millrace.export.vllm.vllm_engine import VllmEngine
 from millrace.models.common.errors import TransientError, WorkError
 from millrace.models.common.language_generation import ends_of, greedy_config, prompt_ids, shown_ids
-from millrace.models.common.subprocess_runner import Limits, run_apart
+from millrace.models.common.subprocess_runner import Limits, run_in_subprocess
 
 if TYPE_CHECKING:
     from millrace.export.language.transformers_reference import Reference
@@ -72,7 +72,7 @@ def golden_of(
     prompts = tuple(prompt for prompt, _ in reference.texts)
     given = json.dumps(prompts).encode()
     try:
-        told = run_apart(
+        told = run_in_subprocess(
             "millrace.export.language.golden_texts",
             words,
             limits,

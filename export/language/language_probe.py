@@ -20,7 +20,7 @@ from millrace.export.onnx.genai_engine import OnnxEngine
 from millrace.export.openvino.quiet_openvino import send_nothing
 from millrace.export.vllm.vllm_engine import VllmEngine
 from millrace.models.common.errors import WorkError
-from millrace.models.common.memory_limit import peak_memory
+from millrace.models.common.subprocess_runner import peak_memory
 
 THREADS = "INFERENCE_NUM_THREADS"
 AnyEngine = Engine | OnnxEngine | VllmEngine

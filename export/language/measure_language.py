@@ -11,7 +11,7 @@ from millrace.export.language.language_certificate import LanguageCandidate, Lan
 from millrace.export.language.transformers_reference import Reference
 from millrace.export.language.variant_folder import FormFolder
 from millrace.models.common.errors import TransientError, WorkError
-from millrace.models.common.subprocess_runner import Limits, run_apart
+from millrace.models.common.subprocess_runner import Limits, run_in_subprocess
 
 
 def measure(
@@ -89,7 +89,7 @@ def probed(
     options += ["--threads", str(threads)]
     options += ["--tokens-only"] if tokens_only else []
     try:
-        told = run_apart(
+        told = run_in_subprocess(
             "millrace.export.language.language_probe",
             options,
             limits,

@@ -22,7 +22,7 @@ from millrace.export.language.variant_folder import FormFolder
 from millrace.export.openvino.quiet_openvino import send_nothing
 from millrace.export.vllm.vllm_engine import VllmEngine
 from millrace.models.common.arrays import Array
-from millrace.models.common.subprocess_runner import Limits, run_apart
+from millrace.models.common.subprocess_runner import Limits, run_in_subprocess
 from millrace.models.inference.language_engine import engine_of
 
 WHAT = "its measurement"
@@ -96,7 +96,7 @@ def _apart(
     words: list[str | Path], limits: Limits, vllm_python: Path | None, stdin: bytes = b""
 ) -> TextLoss:
     is_vllm = engine_of(file.name for file in Path(words[0]).iterdir()) == "vllm"
-    told = run_apart(
+    told = run_in_subprocess(
         "millrace.export.language.text_loss",
         words,
         limits,

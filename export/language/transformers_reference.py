@@ -22,7 +22,7 @@ from millrace.models.common.arrays import Array
 from millrace.models.common.errors import TransientError, WorkError
 from millrace.models.common.language_generation import ids_of
 from millrace.models.common.quiet import quiet
-from millrace.models.common.subprocess_runner import Limits, run_apart
+from millrace.models.common.subprocess_runner import Limits, run_in_subprocess
 
 LOG_PROBABILITIES = "log_probabilities.npy"
 ANSWERS = "answers.npz"
@@ -97,7 +97,7 @@ def answered_apart(
     words: list[str | Path] = [checkpoint, folder / PIECES, folder]
     words += ["--prompts", str(prompts), "--new", str(new)]
     try:
-        told = run_apart(
+        told = run_in_subprocess(
             "millrace.export.language.transformers_reference", words, limits, what="the reference"
         )
     except TransientError as error:

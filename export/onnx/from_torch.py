@@ -11,7 +11,7 @@ from torch import nn
 
 from millrace.export.onnx.torch_export import export_onnx
 from millrace.models.common.errors import TransientError, WorkError
-from millrace.models.common.subprocess_runner import Limits, run_apart
+from millrace.models.common.subprocess_runner import Limits, run_in_subprocess
 from millrace.models.inference.model_input import ModelInput
 
 
@@ -32,7 +32,7 @@ def export_apart(
     """
     given = cloudpickle.dumps((served.eval().cpu(), read, output))
     try:
-        run_apart(
+        run_in_subprocess(
             "millrace.export.onnx.from_torch", [path], limits, what="its conversion", stdin=given
         )
     except TransientError as error:  # killed, for its memory as like as not

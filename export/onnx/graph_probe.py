@@ -19,7 +19,7 @@ from millrace.export.onnx.graph_certificate import GraphSpeed
 from millrace.export.tensorrt.engine_file import SUFFIX
 from millrace.export.tensorrt.engine_session import EngineSession
 from millrace.models.common.hardware import this_machine
-from millrace.models.common.memory_limit import peak_memory
+from millrace.models.common.subprocess_runner import peak_memory
 from millrace.models.inference.onnx_session import OnnxSession
 
 Session = OnnxSession | EngineSession

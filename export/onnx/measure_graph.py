@@ -23,12 +23,12 @@ from millrace.export.tensorrt.engine_file import SUFFIX
 from millrace.models.common.arrays import Array
 from millrace.models.common.digest import digest_of
 from millrace.models.common.errors import TransientError, WorkError
-from millrace.models.common.hardware import these_ties
-from millrace.models.common.subprocess_runner import Limits, run_apart
+from millrace.models.common.hardware import this_fingerprint
+from millrace.models.common.subprocess_runner import Limits
 from millrace.models.families.objective import Objective
 from millrace.models.inference.answers import ClassAnswers
 from millrace.models.inference.model_input import ModelInput
-from millrace.models.inference.row_batches import answered, golden_requests, pieces
+from millrace.models.inference.row_batches import answer_rows, golden_requests, split_rows
 
 LEVEL = 0.95
 RESAMPLES = 300
@@ -115,7 +115,7 @@ class Evidence:
         parts = golden_requests(len(self.golden), self.batch_rows)
         if self.read.padding is not None:
             yield self.golden, self.golden_answers
-            parts += pieces(self.golden, self.read)
+            parts += split_rows(self.golden, self.read)
         yield from ((self.read.trimmed(self.golden[p]), self.golden_answers[p]) for p in parts)
 
     @property
@@ -148,9 +148,9 @@ def gather_evidence(
             return np.asarray(served(torch.from_numpy(rows)).numpy())
 
     golden = test[:golden_rows]
-    test_answers = answered(answer, test, read)
+    test_answers = answer_rows(answer, test, read)
     metric = objective.metric_of_answers(test_answers, target)
-    golden_answers = answered(answer, golden, read)
+    golden_answers = answer_rows(answer, golden, read)
     known = (read, golden, test, target, golden_answers, test_answers, metric)
     return Evidence(*known, batch_rows, trained_as)
 
@@ -200,7 +200,7 @@ def measure(
         metric_high=high,
         worst_class=worst,
         worst_metric=worst_metric,
-        ties=str(these_ties() or "") if tied else "",
+        ties=str(this_fingerprint() or "") if tied else "",
     )
     return GraphCandidate(
         name=name,
@@ -222,7 +222,7 @@ def _probed(
         batch_file.write(asked, ({evidence.read.name: rows} for rows in (*parts, *evidence.full())))
         words: list[str | Path] = [path, asked, answered, *options]
         try:
-            told = run_apart(
+            told = run_in_subprocess(
                 "millrace.export.onnx.graph_probe", words, limits, what="its measurement"
             )
         except TransientError as error:  # killed, for its memory as like as not

@@ -26,7 +26,7 @@ from millrace.export.select import Gates, apply_gates
 from millrace.export.tensorrt.engine_file import Axes, file_of, options_of, timing_cache
 from millrace.models.common.arrays import Array
 from millrace.models.common.errors import WorkError
-from millrace.models.common.hardware import these_ties, this_gpu
+from millrace.models.common.hardware import this_fingerprint, this_gpu
 from millrace.models.common.subprocess_runner import Limits
 from millrace.models.config.export_spec import ExportSpec
 from millrace.models.families.objective import Objective
@@ -159,7 +159,7 @@ class Exporter:
         """Build the engine of a form for the GPU of this machine, and return its file."""
         form = ENGINES[name]
         _require(form)
-        ties = these_ties()
+        ties = this_fingerprint()
         if ties is None:
             raise WorkError("the version of TensorRT is not known")
         path = file_of(self.folder, name, ties)

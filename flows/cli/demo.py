@@ -11,7 +11,6 @@ from millrace.flows.score_batch import score_batch
 from millrace.flows.train_model import TrainOutcome, train_model
 from millrace.models.common.arrays import Array
 from millrace.models.common.installation import Installation
-from millrace.models.common.ray_cluster import connected
 from millrace.models.config.pipeline_file import load_pipeline
 from millrace.models.registry.mlflow_registry import registry_of
 from millrace.serving.batch.monitoring.batch_report import BatchReport
@@ -46,7 +45,7 @@ def run_demo(file: Path) -> DemoSummary:
     places = settings.load().places()
     pipeline = load_pipeline(file)
     # Ray first: it forks, and a fork while a gRPC client's threads run may never reach its exec.
-    with connected(places.ray_address, pipeline.training.num_workers), triton_for(places):
+    with connect_to_ray(places.ray_address, pipeline.training.num_workers), triton_for(places):
         training: TrainOutcome = train_model(str(file))
         release_model()
         model = training.version.model

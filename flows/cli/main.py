@@ -15,8 +15,8 @@ import typer
 from millrace.flows import console, environment, run_state, settings
 from millrace.flows.cli.child_process import run_and_exit, run_in_child
 from millrace.flows.deployments import left_flow_runs
-from millrace.models.common.errors import MillraceError, TransientError, written_trace
-from millrace.models.common.external_errors import outside_fault
+from millrace.models.common.errors import MillraceError, TransientError, write_trace
+from millrace.models.common.external_errors import explain_external_error
 from millrace.models.common.printable import safe
 from millrace.models.common.reachable import require_http
 from millrace.models.registry import open_runs
@@ -465,7 +465,7 @@ def _run_command(*, as_json: bool) -> None:
     except Exception as error:
         # An error for the user, a known fault outside of Millrace, or our own fault as a last
         # resort.
-        reported = outside_fault(error) or _unexpected_error(error)
+        reported = explain_external_error(error) or _unexpected_error(error)
         console.print_error(reported, as_json=as_json)
         sys.exit(reported.exit_code)
 
@@ -478,5 +478,5 @@ def _unexpected_error(error: Exception) -> MillraceError:
     return MillraceError(
         "an unexpected fault ended the command",
         seen=f"{type(error).__name__}: {error}",
-        hint=f"run it again; if it stays, report it with {written_trace(error, logs)}",
+        hint=f"run it again; if it stays, report it with {write_trace(error, logs)}",
     )

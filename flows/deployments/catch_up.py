@@ -15,7 +15,7 @@ from uuid import UUID
 from millrace.flows.deployments.deployment_specs import DeploymentSpec
 from millrace.flows.services import processes
 from millrace.flows.settings import MARK, Settings
-from millrace.models.common.private_files import kept_secret
+from millrace.models.common.private_files import read_or_create_secret
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import PrefectClient
@@ -56,7 +56,7 @@ def home_id(settings: Settings) -> str:
     A path does not identify a home: two hosts can have the same one. Nor does a host name: a
     container has another one after each start.
     """
-    return kept_secret(settings.home / "home.id", lambda: secrets.token_hex(4))
+    return read_or_create_secret(settings.home / "home.id", lambda: secrets.token_hex(4))
 
 
 def assign_to_home(

@@ -17,7 +17,6 @@ import yaml
 from millrace.flows.settings import absolute
 from millrace.models.common.bounded_files import YAML_BYTES, bounded_text, bounded_yaml
 from millrace.models.common.errors import InputError
-from millrace.models.common.installation import files_named
 from millrace.models.config.batch_spec import ScheduleSpec
 from millrace.models.config.pipeline_file import load_pipeline
 
@@ -177,7 +176,7 @@ def read_pipeline_files(patterns: Iterable[str]) -> tuple[PipelineFile, ...]:
     found: dict[str, PipelineFile] = {}
     for pattern in patterns:
         path = str(absolute(Path(pattern)))
-        files = files_named(path)
+        files = _matching_files(path)
         for file in files:
             found.setdefault(str(file), _read_file(file))
         if not files:
@@ -231,3 +230,10 @@ def select_pipelines(
             why = f"{first.file} has the name {pipeline.name!r} as well; this one is not scheduled"
             faults.append(ScheduleFault(each.file, why))
     return tuple(pipelines.values()), tuple(faults)
+
+
+def _matching_files(pattern: str) -> list[Path]:
+    """Return the files that an absolute path or glob matches, in order."""
+    path = Path(pattern)
+    matches = sorted(Path(path.anchor).glob(str(path.relative_to(path.anchor))))
+    return [match for match in matches if match.is_file()]

@@ -25,7 +25,7 @@ from pathlib import Path
 
 from millrace.flows.settings import Settings
 from millrace.models.common.errors import WorkError
-from millrace.models.common.private_files import kept_secret, replace_private
+from millrace.models.common.private_files import read_or_create_secret, replace_private
 
 ADMIN = "admin"
 CACHE_SECONDS = 60
@@ -58,8 +58,10 @@ def load_mlflow_login(settings: Settings) -> MlflowLogin | None:
         return None
     home = settings.home
     try:
-        password = kept_secret(home / "mlflow_admin.password", lambda: secrets.token_urlsafe(24))
-        key = kept_secret(home / "mlflow_flask.key", lambda: secrets.token_hex(32))
+        password = read_or_create_secret(
+            home / "mlflow_admin.password", lambda: secrets.token_urlsafe(24)
+        )
+        key = read_or_create_secret(home / "mlflow_flask.key", lambda: secrets.token_hex(32))
         ini = home / "mlflow_auth.ini"
         text = _format_ini(f"sqlite:///{home / 'mlflow_auth.db'}", password)
         if not ini.exists() or ini.read_text() != text:
@@ -97,7 +99,9 @@ def prefect_login_file(run: Path) -> Path:
 
 def load_prefect_login(run: Path) -> str:
     """Return Prefect's login, created once and readable by this user only."""
-    return kept_secret(prefect_login_file(run), lambda: f"{PREFECT_USER}:{secrets.token_hex(32)}")
+    return read_or_create_secret(
+        prefect_login_file(run), lambda: f"{PREFECT_USER}:{secrets.token_hex(32)}"
+    )
 
 
 def hash_login(login: str) -> str:

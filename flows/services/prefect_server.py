@@ -22,6 +22,7 @@ import psutil
 from starlette.types import ASGIApp
 
 from millrace.flows.services import processes
+from millrace.flows.settings import LOOPBACK, load
 from millrace.serving.origin_check import OriginCheck, OriginPolicy
 
 COMMAND_VARIABLE = "MILLRACE_COMMAND"

@@ -16,7 +16,6 @@ from millrace.flows.environment import child_environment
 from millrace.flows.settings import LOOPBACK, MARK, Settings, load, variable
 from millrace.models.common.errors import InputError
 from millrace.models.common.installation import Endpoint
-from millrace.models.common.private_files import kept_secret
 
 
 @dataclass(frozen=True)
@@ -236,7 +235,9 @@ def load_webhook_key(settings: Settings) -> str:
     """
     from cryptography.fernet import Fernet
 
-    return kept_secret(settings.home / "webhook.key", lambda: Fernet.generate_key().decode())
+    return read_or_create_secret(
+        settings.home / "webhook.key", lambda: Fernet.generate_key().decode()
+    )
 
 
 def _python_server(

@@ -32,7 +32,7 @@ from millrace.flows.triggers.webhook_delivery import (
     is_too_large,
 )
 from millrace.flows.triggers.webhook_registration import Registrar, Subscription, mlflow_address
-from millrace.models.common.private_files import kept_secret
+from millrace.models.common.private_files import read_or_create_secret
 from millrace.serving.origin_check import OriginCheck, OriginPolicy, loopback_hosts
 
 BODY_SECONDS = 5.0
@@ -129,7 +129,7 @@ def serve(settings: Settings) -> None:
     from millrace.flows.triggers.webhook_release import Releaser
     from millrace.tasks.release import ReleaseCheck
 
-    secret = kept_secret(settings.run / "webhook.secret", lambda: secrets.token_hex(32))
+    secret = read_or_create_secret(settings.run / "webhook.secret", lambda: secrets.token_hex(32))
     releaser = Releaser(settings)
 
     def release(asked_by: str, models: list[str] | None) -> None:

@@ -1,4 +1,4 @@
-"""The array type of annotations, and places evenly apart; docstrings tell shape and dtype."""
+"""Array types for annotations, and evenly spread indices; docstrings give shape and dtype."""
 
 from typing import Any
 
@@ -11,5 +11,5 @@ Indices = npt.NDArray[np.int64]
 
 
 def spread(count: int, most: int) -> Indices:
-    """Return so many positions of `count` at most, evenly apart, ascending: int64."""
+    """Return at most `most` indices below `count`, evenly spread, ascending: int64."""
     return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(np.int64))

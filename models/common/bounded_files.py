@@ -1,8 +1,8 @@
-"""Files that somebody else may have written, read with limits on size, depth and repetition.
+"""Reads untrusted YAML, JSON and npz files with limits on size, depth and repetition.
 
-A YAML text of 400 bytes can stand for 10^9 values by aliases of aliases, a JSON text of a megabyte
-for half a million lists in each other, an npz of 10 KiB for a terabyte of zeros. What is within the
-limits here is read in moments and fits into memory; everything else is a `ValueError`.
+A YAML text of 400 bytes can expand to 10^9 values by aliases of aliases, a JSON text of a megabyte
+can nest half a million lists, and an npz of 10 KiB can unpack to a terabyte of zeros. A file within
+the limits is read in moments and fits into memory; any other raises `ValueError`.
 """
 
 import json
@@ -20,10 +20,10 @@ from millrace.models.common.arrays import Array
 YAML_BYTES = 256 << 10
 YAML_DEPTH = 32
 YAML_NODES = 20_000
-"""After all aliases are written out."""
+"""With all aliases expanded."""
 YAML_SCALAR = 16 << 10
 JSON_BYTES = 64 << 20
-"""The encoding of a text holds its tokenizer, which may have 35 MB."""
+"""An `encoding.json` may hold a tokenizer of 35 MB."""
 JSON_NODES = 8_000_000
 NPZ_BYTES = 512 << 20
 """Unpacked."""
@@ -33,7 +33,7 @@ def bounded_text(path: Path, most: int = JSON_BYTES) -> str:
     """Return the text of a file.
 
     Raises:
-        ValueError: it is larger than that, or no UTF-8.
+        ValueError: it is larger than `most` bytes, or not UTF-8.
         OSError: it cannot be read.
     """
     with path.open("rb") as opened:
@@ -51,8 +51,8 @@ def bounded_yaml(text: str, loader: type[yaml.SafeLoader] = yaml.SafeLoader) -> 
         loader: a safe loader.
 
     Raises:
-        ValueError: it is beyond a limit, or has a value that Python does not make.
-        yaml.YAMLError: it is no YAML.
+        ValueError: it exceeds a limit, or has a value that Python cannot construct.
+        yaml.YAMLError: it is not YAML.
     """
     check_yaml(text)
     try:
@@ -62,38 +62,38 @@ def bounded_yaml(text: str, loader: type[yaml.SafeLoader] = yaml.SafeLoader) -> 
 
 
 def check_yaml(text: str) -> None:
-    """Raise ValueError if a YAML text is beyond a limit; constructs nothing.
+    """Raise ValueError if a YAML text exceeds a limit; constructs nothing.
 
-    Depth is counted in the stream of events, which needs no recursion; the size with all aliases
-    written out by adding up what each anchor stands for.
+    The depth is counted in the stream of events, which needs no recursion; the number of values
+    with all aliases expanded is the sum over the sizes of the anchors.
     """
     if len(text) > YAML_BYTES:
         raise ValueError(f"it is longer than {YAML_BYTES:,} characters")
-    counted = _Counted()
+    counter = _ValueCounter()
     for event in yaml.parse(text, Loader=yaml.SafeLoader):
         try:
-            counted.take(event)
+            counter.add(event)
         except ValueError as error:
             mark = event.start_mark
             raise ValueError(f"{error}, line {mark.line + 1}" if mark else f"{error}") from None
 
 
 @dataclass
-class _Counted:
-    """What the events of a YAML text have amounted to so far.
+class _ValueCounter:
+    """Counts the values of a YAML text by its events.
 
     Attributes:
-        total: values, with aliases written out.
-        sizes: what each anchor stands for.
-        opened: of each mapping and list that is not over: its anchor, and the total before it.
+        total: values so far, with aliases expanded.
+        sizes: values of each anchor.
+        opened: anchor of each open mapping and list, and the total before it.
     """
 
     total: int = 0
     sizes: dict[str, int] = field(default_factory=dict)
     opened: list[tuple[str | None, int]] = field(default_factory=list)
 
-    def take(self, event: yaml.Event) -> None:
-        """Count an event; raise ValueError at a limit."""
+    def add(self, event: yaml.Event) -> None:
+        """Count an event; raise ValueError beyond a limit."""
         if isinstance(event, yaml.CollectionStartEvent):
             self.opened.append((event.anchor, self.total))
             self.total += 1
@@ -103,15 +103,15 @@ class _Counted:
             anchor, before = self.opened.pop()
             self.sizes |= {} if anchor is None else {anchor: self.total - before}
         elif isinstance(event, yaml.ScalarEvent):
-            self._take_scalar(event)
+            self._add_scalar(event)
         elif isinstance(event, yaml.AliasEvent):
             if any(anchor == event.anchor for anchor, _ in self.opened):
-                raise ValueError(f"the alias *{event.anchor} stands in itself")
+                raise ValueError(f"the alias *{event.anchor} contains itself")
             self.total += self.sizes.get(event.anchor or "", 1)
         if self.total > YAML_NODES:
             raise ValueError(f"it has more than {YAML_NODES:,} values, its aliases written out")
 
-    def _take_scalar(self, event: yaml.ScalarEvent) -> None:
+    def _add_scalar(self, event: yaml.ScalarEvent) -> None:
         self.total += 1
         self.sizes |= {} if event.anchor is None else {event.anchor: 1}
         if len(event.value) > YAML_SCALAR:
@@ -122,7 +122,7 @@ def bounded_json(text: str) -> Any:
     """Return the value of a JSON text.
 
     Raises:
-        ValueError: it is no JSON, or beyond a limit.
+        ValueError: it is not JSON, or exceeds a limit.
     """
     if len(text) > JSON_BYTES:
         raise ValueError(f"it is longer than {JSON_BYTES:,} characters")
@@ -135,10 +135,10 @@ def bounded_json(text: str) -> Any:
 
 
 def bounded_arrays(path: Path) -> Mapping[str, Array]:
-    """Return the arrays of an npz.
+    """Return the arrays of an npz file.
 
     Raises:
-        ValueError: it is none, holds objects, or is beyond a limit.
+        ValueError: it is not an npz, holds objects, or exceeds a limit.
         OSError: it cannot be read.
     """
     try:
@@ -156,16 +156,16 @@ def bounded_arrays(path: Path) -> Mapping[str, Array]:
 
 def _check_array(member: Any, info: zipfile.ZipInfo) -> None:
     """Raise ValueError unless an array has as many bytes as its header says."""
-    form: Any = np.lib.format  # without types
-    version = form.read_magic(member)
-    read = {(1, 0): form.read_array_header_1_0, (2, 0): form.read_array_header_2_0}
-    if version not in read:
+    npy: Any = np.lib.format  # has no types
+    version = npy.read_magic(member)
+    readers = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
+    if version not in readers:
         raise ValueError(f"{info.filename} has a header of version {version}")
-    shape, _, dtype = read[version](member)
+    shape, _, dtype = readers[version](member)
     if dtype.hasobject:
         raise ValueError(f"{info.filename} holds objects")
     bytes_needed = dtype.itemsize
-    for length in shape:  # Python's integers: NumPy's would overflow
+    for length in shape:  # Python's integers: NumPy's could overflow
         bytes_needed *= length
     if bytes_needed > info.file_size:
         raise ValueError(f"{info.filename} says that it has the shape {shape}, and is smaller")

@@ -1,11 +1,11 @@
-"""What files are known by."""
+"""SHA-256 digests of files, and of a model that is one file or several."""
 
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 
 GRAPH = "model.onnx"
-"""The file of a model that is one graph."""
+"""The one file of a model that is a graph."""
 
 
 def digest_of(file: Path) -> str:
@@ -16,19 +16,19 @@ def digest_of(file: Path) -> str:
 
 def digest_of_all(files: Mapping[str, Path]) -> str:
     """Return the SHA-256 of the names and digests of several files, in hexadecimal."""
-    return digest_of_digests({name: digest_of(file) for name, file in files.items()})
+    return _digest_of_digests({name: digest_of(file) for name, file in files.items()})
 
 
 def digest_of_model(digests: Mapping[str, str]) -> str:
-    """Return what a model is known by: the SHA-256 of its one graph, or of names and digests.
+    """Return the digest of a model: the SHA-256 of its one graph, or of names and digests.
 
     Args:
         digests: the SHA-256 of each of its files, by name.
     """
-    return digests[GRAPH] if set(digests) == {GRAPH} else digest_of_digests(digests)
+    return digests[GRAPH] if set(digests) == {GRAPH} else _digest_of_digests(digests)
 
 
-def digest_of_digests(digests: Mapping[str, str]) -> str:
-    """Return the SHA-256 of names and the digests of what they name, in hexadecimal."""
+def _digest_of_digests(digests: Mapping[str, str]) -> str:
+    """Return the SHA-256 of names and digests, in hexadecimal."""
     lines = [f"{name} {digests[name]}\n" for name in sorted(digests)]
     return hashlib.sha256("".join(lines).encode()).hexdigest()

@@ -23,7 +23,7 @@ from millrace.models.common.printable import safe
 from millrace.models.common.private_files import replace_private
 
 MAX_NAMED = 5
-"""Words of a hint."""
+"""Suggestions of a hint."""
 
 
 class MillraceError(Exception):
@@ -33,7 +33,7 @@ class MillraceError(Exception):
         what: what failed, as a sentence without a full stop.
         seen: the value that was found.
         valid: what would have been accepted.
-        hint: the next step for the reader.
+        hint: what to do next.
     """
 
     exit_code: ClassVar[int] = 1
@@ -50,12 +50,12 @@ class MillraceError(Exception):
         self.hint = None if hint is None else safe(hint)
 
     def __str__(self) -> str:
-        """Return the whole message, one labelled line for each value that is known."""
+        """Return the whole message, with a labelled line for each value."""
         labelled = (("seen", self.seen), ("valid", self.valid), ("next", self.hint))
         return "\n".join([self.what, *(f"  {label}: {text}" for label, text in labelled if text)])
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickle by values: the default would lose the keyword arguments."""
+        """Pickle by values: the default loses the keyword arguments."""
         return (_rebuild, (type(self), self.what, self.seen, self.valid, self.hint))
 
     def as_dict(self) -> dict[str, object]:
@@ -87,7 +87,7 @@ class TransientError(WorkError):
 
 
 class SilentError(TransientError):
-    """A service takes connections and says nothing; it was waited for, so no step tries again."""
+    """A service accepts connections and does not answer; it was waited for, so no step retries."""
 
 
 def _rebuild(
@@ -102,9 +102,9 @@ def closest(word: str, known: list[str] | tuple[str, ...]) -> str | None:
 
 
 def nearest(word: str, known: list[str] | tuple[str, ...]) -> str | None:
-    """Return a hint that names the known word nearest to `word`, or those it begins; or None."""
-    begun = [each for each in known if word and each.startswith(word)][:MAX_NAMED]
-    close = begun if len(begun) > 1 else [each for each in [closest(word, known)] if each]
+    """Return a hint with the known word nearest to `word`, or those that begin with it; or None."""
+    longer = [each for each in known if word and each.startswith(word)][:MAX_NAMED]
+    close = longer if len(longer) > 1 else [each for each in [closest(word, known)] if each]
     return f"did you mean {' or '.join(map(repr, close))}?" if close else None
 
 
@@ -122,27 +122,27 @@ def missing_file(path: Path, what: str) -> InputError:
 
 
 def list_names(names: Sequence[str], most: int = 40) -> str:
-    """Return names with commas between them, and how many more there are than `most`."""
+    """Return at most `most` names, separated by commas, and how many more there are."""
     more = f", … {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
 
 
-def unexpected(what: str, error: Exception, logs: Path | None) -> MillraceError:
-    """Return the error of a fault; its whole trace goes to a file, where there is a folder for it.
+def unexpected_error(what: str, error: Exception, logs: Path | None) -> MillraceError:
+    """Return an error to show for an unexpected exception, whose stack trace goes to a file.
 
     Args:
         what: what failed, as a sentence without a full stop.
-        error: what was raised; an error of ours is returned as it is.
-        logs: the folder.
+        error: the exception; a MillraceError is returned as it is.
+        logs: folder of the file; None writes none.
     """
     if isinstance(error, MillraceError):
         return error
     seen = f"{type(error).__name__}: {error}".rstrip(": ")
-    return WorkError(what, seen=seen, hint=f"report it with {written_trace(error, logs)}")
+    return WorkError(what, seen=seen, hint=f"report it with {write_trace(error, logs)}")
 
 
-def written_trace(error: Exception, logs: Path | None) -> str:
-    """Write the trace of an exception, and return in words where it is."""
+def write_trace(error: Exception, logs: Path | None) -> str:
+    """Write the stack trace of an exception to a file, and return in words where it is."""
     if logs is None:
         return "its trace"
     path = logs / f"error-{datetime.now():%Y%m%d-%H%M%S}-{token_hex(2)}.log"
@@ -150,5 +150,5 @@ def written_trace(error: Exception, logs: Path | None) -> str:
         logs.mkdir(parents=True, exist_ok=True)
         replace_private(path, safe("".join(traceback.format_exception(error))))
     except OSError as fault:
-        return f"its trace, which could not be kept ({fault.strerror})"
+        return f"its trace, which could not be written ({fault.strerror})"
     return f"its trace in {path}"

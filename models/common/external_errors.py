@@ -1,8 +1,8 @@
-"""What an error of the operating system, a database or a service means to a user.
+"""What an error of the operating system, a database or a service means to the user.
 
 Libraries report a full disk or a corrupt database as errors of their own, often deep in a chain of
 causes and as text: delta-rs, Arrow, SQLite, SQLAlchemy, MLflow and Prefect each in another form.
-`outside_fault` reads the chain; what it does not know is a fault of Millrace.
+`explain_external_error` reads the chain. An error that it does not know is a bug in Millrace.
 """
 
 import errno
@@ -30,7 +30,7 @@ _BY_ERRNO = {
     errno.EACCES: ("a file may not be used by this user", _WRITABLE),
     errno.EPERM: ("a file may not be used by this user", _WRITABLE),
 }
-_OF_THE_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
+_DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
 _BY_TEXT = (
     (r"database or disk is full|no space left on device", *_BY_ERRNO[errno.ENOSPC]),
     (r"read-?only (?:file system|database)", *_BY_ERRNO[errno.EROFS]),
@@ -43,33 +43,67 @@ _BY_TEXT = (
     (r"unable to open database file", "a database cannot be opened", _WRITABLE),
 )
 _OS_ERROR = re.compile(r"\(os error (\d+)\)")
-_TABLE_FAULTS = ("deltalake", "_internal")
+_BY_PACKAGE: tuple[tuple[tuple[str, ...], type[WorkError], str, str], ...] = (
+    (
+        ("deltalake", "_internal"),
+        WorkError,
+        "a Delta table cannot be read or written",
+        "see whether files of the table are missing or damaged; bring them back",
+    ),
+    (
+        ("mlflow",),
+        TransientError,
+        "MLflow failed",
+        "see MLflow's log, and MLFLOW_TRACKING_URI" + _TRY_AGAIN,
+    ),
+    (
+        ("httpx", "httpcore", "prefect"),
+        TransientError,
+        "Prefect failed",
+        "see Prefect's log, and PREFECT_API_URL" + _TRY_AGAIN,
+    ),
+    (
+        ("ray",),
+        WorkError,
+        "Ray failed under the command; nothing unfinished was published",
+        "run the same command again; why is in {ray_logs}",
+    ),
+    (
+        ("sqlalchemy", "sqlite3", "alembic"),
+        TransientError,
+        "the database failed",
+        "see MLFLOW_TRACKING_URI, and the log of that database" + _TRY_AGAIN,
+    ),
+)
+"""What an error of a library means whose text names no fault of the system."""
 
 
-def outside_fault(error: BaseException) -> MillraceError | None:
+def explain_external_error(error: BaseException) -> MillraceError | None:
     """Return the error to show for one that Millrace did not cause, or None.
 
     Args:
-        error: whatever was raised; its causes and contexts are read too.
+        error: any exception; its causes and contexts are read too.
     """
-    chain = list(_chain(error))
+    chain = list(_walk_chain(error))
     for each in chain:
         if isinstance(each, MillraceError):
             return each
-    for each in chain:
-        if (known := _known(each)) is not None:
-            what, hint = known
-            return WorkError(what, seen=_seen(each), hint=hint.format(temporary=_temporary()))
-    return next((found for each in chain if (found := _service(each)) is not None), None)
+    for explain in (_explain_system_error, _explain_library_error):
+        for each in chain:
+            if (explained := explain(each)) is not None:
+                return explained
+    return None
 
 
-def is_of_the_disk(error: BaseException) -> bool:
-    """Return whether an error came of the disk, so that it says nothing of what was worked on."""
-    return any(isinstance(each, OSError) and each.errno in _OF_THE_DISK for each in _chain(error))
+def is_disk_error(error: BaseException) -> bool:
+    """Return whether a disk caused an error, so that it says nothing about the file or version."""
+    return any(
+        isinstance(each, OSError) and each.errno in _DISK_ERRORS for each in _walk_chain(error)
+    )
 
 
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error and what it came from, each once."""
+def _walk_chain(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error and all of its causes, each once."""
     seen: set[int] = set()
     left: list[BaseException | None] = [error]
     while left:
@@ -82,44 +116,30 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
         left += [each.__cause__, each.__context__, *inner]
 
 
-def _known(error: BaseException) -> tuple[str, str] | None:
-    """Return what failed and the next step, by error number or by text."""
-    text = str(error)
+def _explain_system_error(error: BaseException) -> WorkError | None:
+    """Explain a fault of the system by its error number or its text."""
     number = error.errno if isinstance(error, OSError) else None
-    if (named := _OS_ERROR.search(text)) is not None:
+    if (named := _OS_ERROR.search(str(error))) is not None:
         number = int(named[1])
-    if number in _BY_ERRNO:
-        return _BY_ERRNO[number]
-    lowered = text.lower()
-    return next(((what, hint) for words, what, hint in _BY_TEXT if re.search(words, lowered)), None)
+    text = str(error).lower()
+    by_text = ((what, hint) for pattern, what, hint in _BY_TEXT if re.search(pattern, text))
+    known = _BY_ERRNO[number] if number in _BY_ERRNO else next(by_text, None)
+    if known is None:
+        return None
+    what, hint = known
+    temporary = os.environ.get("TMPDIR", "/tmp")  # noqa: S108 - it is only named
+    return WorkError(what, seen=_first_line(error), hint=hint.format(temporary=temporary))
 
 
-def _service(error: BaseException) -> MillraceError | None:
-    """Return what a library's own error means that says nothing of the system."""
+def _explain_library_error(error: BaseException) -> WorkError | None:
+    """Explain an error by the library whose class it is."""
     package = type(error).__module__.partition(".")[0]
-    if package in _TABLE_FAULTS:
-        hint = "see whether files of the table are missing or damaged; bring them back"
-        return WorkError("a Delta table cannot be read or written", seen=_seen(error), hint=hint)
-    if package == "mlflow":
-        hint = "see MLflow's log, and MLFLOW_TRACKING_URI" + _TRY_AGAIN
-        return TransientError("MLflow failed", seen=_seen(error), hint=hint)
-    if package in ("httpx", "httpcore", "prefect"):
-        hint = "see Prefect's log, and PREFECT_API_URL" + _TRY_AGAIN
-        return TransientError("Prefect failed", seen=_seen(error), hint=hint)
-    if package == "ray":
-        hint = f"run the same command again; why is in {ray_logs()}"
-        what = "Ray failed under the command; nothing unfinished was published"
-        return WorkError(what, seen=_seen(error), hint=hint)
-    if package in ("sqlalchemy", "sqlite3", "alembic"):
-        hint = "see MLFLOW_TRACKING_URI, and the log of that database" + _TRY_AGAIN
-        return TransientError("the database failed", seen=_seen(error), hint=hint)
+    for packages, kind, what, hint in _BY_PACKAGE:
+        if package in packages:
+            return kind(what, seen=_first_line(error), hint=hint.format(ray_logs=ray_logs()))
     return None
 
 
-def _seen(error: BaseException) -> str:
+def _first_line(error: BaseException) -> str:
     first = next(iter(str(error).splitlines()), "")
     return f"{type(error).__name__}: {first}"[:400]
-
-
-def _temporary() -> str:
-    return os.environ.get("TMPDIR", "/tmp")  # noqa: S108 - only named

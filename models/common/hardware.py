@@ -1,11 +1,10 @@
-"""The cores and the GPU of this machine, as far as they decide how fast and exact a form is."""
+"""The cores and the GPU of this machine: what decides how fast and exact a model's variant is."""
 
 import os
 import platform
 import re
 import subprocess
 import time
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -18,7 +17,7 @@ FEATURES = (
     *("avx2", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_int8", "amx_bf16"),
     *("asimddp", "i8mm", "bf16", "sve"),
 )
-"""Flags of /proc/cpuinfo that choose kernels of ONNX Runtime, x86 and then ARM."""
+"""Flags of /proc/cpuinfo by which ONNX Runtime chooses kernels: x86, then ARM."""
 CPUINFO = Path("/proc/cpuinfo")
 CGROUPS = Path("/sys/fs/cgroup")
 
@@ -28,9 +27,9 @@ class Machine:
     """A machine that models are measured on, or served by.
 
     Attributes:
-        processor: as it calls itself.
+        processor: its model name.
         cores: logical cores that this process may use.
-        flags: the instruction sets among `FEATURES` that it has.
+        flags: its instruction sets, of `FEATURES`.
         gpu: name of the GPU; empty for none.
     """
 
@@ -41,53 +40,54 @@ class Machine:
 
     @property
     def kind(self) -> str:
-        """What two machines share whose measurements can be compared, in words."""
+        """Its GPU, or its architecture and flags: measurements compare within one kind."""
         return self.gpu or ", ".join((platform.machine(), *self.flags))
 
     def __str__(self) -> str:
-        """Return it for people."""
+        """Return a description for people."""
         return f"{self.gpu or self.processor} ({self.kind}), {self.cores} cores"
 
 
 def this_machine() -> Machine:
-    """Look what this machine is."""
+    """Return the processor, the cores and the GPU of this machine."""
     lines = CPUINFO.read_text().splitlines() if CPUINFO.is_file() else []
     flags = _field(lines, "flags") or _field(lines, "Features")
     known = set(flags.split())
+    has_affinity = hasattr(os, "sched_getaffinity")
     return Machine(
         processor=_field(lines, "model name") or platform.processor() or platform.machine(),
-        cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else _cores(),
+        cores=len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1,
         flags=tuple(flag for flag in FEATURES if flag in known),
-        gpu=_gpu(),
+        gpu=_gpu_name(),
     )
 
 
 def memory_bytes(proc: Path = Path("/proc/self/cgroup"), root: Path = CGROUPS) -> int:
-    """Return the memory that this process may use: the machine's, or less where a cgroup says so.
+    """Return the memory that this process may use: the machine's, or a cgroup's lower limit.
 
     Args:
-        proc: names the cgroups of this process, a line each.
+        proc: file that names the cgroups of this process, one per line.
         root: where they are mounted.
     """
-    found = [psutil.virtual_memory().total]
+    limits = [psutil.virtual_memory().total]
     with suppress(OSError):
         for line in proc.read_text().splitlines():
             _, controllers, path = line.split(":", 2)
             if controllers == "":  # version 2
-                found += _limits(root, path, "memory.max")
+                limits += _read_limits(root, path, "memory.max")
             elif "memory" in controllers.split(","):
-                found += _limits(root / "memory", path, "memory.limit_in_bytes")
-    return min(found)
+                limits += _read_limits(root / "memory", path, "memory.limit_in_bytes")
+    return min(limits)
 
 
-def _limits(root: Path, path: str, name: str) -> list[int]:
-    """Return the limits of a cgroup and of all above it; seen from inside it is the root."""
-    folder, found = root / path.lstrip("/"), []
+def _read_limits(root: Path, path: str, name: str) -> list[int]:
+    """Return the limits of a cgroup and its parents; inside a container the cgroup is the root."""
+    folder, limits = root / path.lstrip("/"), []
     for each in dict.fromkeys([folder, *folder.parents, root]):
         with suppress(OSError, ValueError):
             if each.is_relative_to(root):
-                found.append(int((each / name).read_text()))
-    return found
+                limits.append(int((each / name).read_text()))
+    return limits
 
 
 def cores_used(seconds: float = 1.0) -> float:
@@ -95,36 +95,32 @@ def cores_used(seconds: float = 1.0) -> float:
     return psutil.cpu_percent(interval=seconds) / 100
 
 
-def others_use(seconds: float = 1.0) -> float:
-    """Return the share of all cores that others use over the next seconds, 0 to 1.
+def measure_other_load(seconds: float = 1.0) -> float:
+    """Return the share of all cores that other processes use over the next seconds, 0 to 1.
 
-    Others are all processes but this one and those that it started, itself or through another.
+    This process and all of its descendants are left out.
     """
-    before = (_busy(), _own())
+    before = (_busy_seconds(), _own_seconds())
     time.sleep(seconds)
-    busy, own = _busy() - before[0], _own() - before[1]
+    busy, own = _busy_seconds() - before[0], _own_seconds() - before[1]
     return min(max(0.0, busy - max(own, 0.0)) / (seconds * (psutil.cpu_count() or 1)), 1.0)
 
 
-def _busy() -> float:
-    """Return the seconds that all cores have worked."""
+def _busy_seconds() -> float:
+    """Return the CPU seconds of all processes since boot."""
     times = psutil.cpu_times()
     return float(sum(times) - times.idle - getattr(times, "iowait", 0.0))
 
 
-def _own() -> float:
-    """Return the seconds that this process and those below it have worked."""
+def _own_seconds() -> float:
+    """Return the CPU seconds of this process and its descendants."""
     this = psutil.Process()
     spent = 0.0
     for process in (this, *this.children(recursive=True)):
-        with suppress(psutil.Error):  # it ended meanwhile
+        with suppress(psutil.Error):  # it has ended
             times = process.cpu_times()
             spent += times.user + times.system
     return spent
-
-
-def _cores() -> int:
-    return os.cpu_count() or 1
 
 
 def _field(lines: list[str], name: str) -> str:
@@ -133,8 +129,8 @@ def _field(lines: list[str], name: str) -> str:
     return next((value.strip() for key, _, value in values if key.strip() == name), "")
 
 
-def _gpu() -> str:
-    """Return the name of the first GPU that ONNX Runtime could use."""
+def _gpu_name() -> str:
+    """Return the name of the first GPU that ONNX Runtime can use; empty for none."""
     import onnxruntime
 
     if "CUDAExecutionProvider" not in onnxruntime.get_available_providers():
@@ -146,9 +142,9 @@ def _gpu() -> str:
 
 QUERY = ("nvidia-smi", "--query-gpu=name,compute_cap,driver_version", "--format=csv,noheader")
 QUERY_SECONDS = 20.0
-"""A driver that is loaded by the first call takes some."""
+"""The first call loads the driver, which takes some."""
 TENSORRT = {"tensorrt-cu13": "13", "tensorrt-cu12": "12", "tensorrt": ""}
-"""The packages that bring TensorRT, and the CUDA that each is built for; empty for unknown."""
+"""Packages of TensorRT, and the CUDA version that each is built for; empty for unknown."""
 
 
 @dataclass(frozen=True)
@@ -156,8 +152,8 @@ class Gpu:
     """An NVIDIA GPU.
 
     Attributes:
-        name: as the driver calls it.
-        compute_capability: such as `9.0`.
+        name: by its driver.
+        compute_capability: e.g. `9.0`.
         driver: version of the driver.
     """
 
@@ -168,7 +164,7 @@ class Gpu:
 
 @dataclass(frozen=True)
 class EngineFingerprint:
-    """What a TensorRT engine runs with, and with nothing else; what it measures holds there too.
+    """The only setup on which a TensorRT engine runs, and for which its measurements hold.
 
     Attributes:
         gpu: the GPU, and its driver.
@@ -181,7 +177,7 @@ class EngineFingerprint:
     cuda: str = ""
 
     def __str__(self) -> str:
-        """Return them for people, and to compare one place with another."""
+        """Return a description for people, and to compare two machines."""
         gpu = self.gpu
         words = (
             f"{gpu.name} (compute capability {gpu.compute_capability})",
@@ -193,7 +189,7 @@ class EngineFingerprint:
 
     @property
     def slug(self) -> str:
-        """They as a part of a file's name: letters, digits, '.' and '-'."""
+        """Filesystem-safe identifier: letters, digits, '.' and '-'."""
         gpu = self.gpu
         words = [gpu.name, f"sm{gpu.compute_capability.replace('.', '')}", f"driver-{gpu.driver}"]
         words += [f"tensorrt-{self.tensorrt}", *([f"cuda-{self.cuda}"] if self.cuda else [])]
@@ -201,45 +197,37 @@ class EngineFingerprint:
         return ".".join(plain)
 
 
-def gpu_of(listed: str) -> Gpu | None:
-    """Return the first GPU that nvidia-smi listed, one line each; None for none."""
-    fields = [field.strip() for field in listed.strip().partition("\n")[0].split(",")]
-    known = len(fields) == 3 and all(fields) and re.fullmatch(r"[0-9]+\.[0-9]+", fields[1])
-    return Gpu(*fields) if known else None
+def parse_gpu(output: str) -> Gpu | None:
+    """Return the first GPU in the output of nvidia-smi, one per line; None for none."""
+    fields = [field.strip() for field in output.strip().partition("\n")[0].split(",")]
+    is_gpu = len(fields) == 3 and all(fields) and re.fullmatch(r"[0-9]+\.[0-9]+", fields[1])
+    return Gpu(*fields) if is_gpu else None
 
 
 @cache
 def this_gpu() -> Gpu | None:
     """Return the first NVIDIA GPU of this machine by nvidia-smi; None if there is none.
 
-    A machine whose GPUs are of several kinds is taken for one of the first kind.
+    All GPUs of a machine are assumed to be of one kind.
     """
     try:
-        asked = subprocess.run(
+        query = subprocess.run(
             QUERY, capture_output=True, text=True, timeout=QUERY_SECONDS, check=True
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    return gpu_of(asked.stdout)
+    return parse_gpu(query.stdout)
 
 
-def tensorrt_of(installed: Mapping[str, str]) -> tuple[str, str] | None:
-    """Return the version of TensorRT and its CUDA among installed packages, or None."""
-    found = ((installed[name], cuda) for name, cuda in TENSORRT.items() if name in installed)
-    return next(found, None)
+def find_tensorrt() -> tuple[str, str] | None:
+    """Return the version of the installed TensorRT and its CUDA; None if it is not installed."""
+    for name, cuda in TENSORRT.items():
+        with suppress(PackageNotFoundError):
+            return version(name), cuda
+    return None
 
 
-def these_ties() -> EngineFingerprint | None:
-    """Return what an engine that is built here is tied to; None without a GPU or TensorRT."""
-    gpu, tensorrt = this_gpu(), tensorrt_of(_installed())
+def this_fingerprint() -> EngineFingerprint | None:
+    """Return the fingerprint of an engine that is built here; None without a GPU or TensorRT."""
+    gpu, tensorrt = this_gpu(), find_tensorrt()
     return EngineFingerprint(gpu, *tensorrt) if gpu and tensorrt else None
-
-
-def _installed() -> dict[str, str]:
-    found = {}
-    for name in TENSORRT:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found

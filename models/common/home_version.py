@@ -1,7 +1,7 @@
-"""The version of a home's layout, which says whether this code can work with it.
+"""The version of a home's layout: whether this code can work with a home.
 
-It is raised by a commit that stores something in another form, together with the code that reads
-the form before. A home without the file was made before there was one, and has the first layout.
+A commit that changes how something is stored raises it, and adds the code that reads the layout
+before. A home without the file is older than the file, and has the first layout.
 """
 
 from pathlib import Path
@@ -15,10 +15,10 @@ OLDEST, NEWEST = 1, 1
 
 
 def require_version(home: Path) -> None:
-    """Check the layout of a home, and write it down where nothing says it yet.
+    """Check the layout of a home, and write its version if the home has none.
 
     Raises:
-        InputError: it is older or newer than what this code reads, or its file says no number.
+        InputError: the layout is older or newer than this code reads, or the file has no number.
         OSError: the file cannot be read or written.
     """
     file = home / FILE

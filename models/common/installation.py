@@ -1,7 +1,7 @@
 """Where this installation keeps its state and finds its services.
 
-A frozen value, built once from the environment by `millrace.flows.settings` and handed to
-everything below, so that no other module reads the environment.
+An `Installation` is built once by `millrace.flows.settings`, the one reader of the environment
+variables `MILLRACE_*`, and passed to everything below.
 """
 
 import ipaddress
@@ -14,7 +14,7 @@ from millrace.models.common.errors import WorkError
 from millrace.models.common.home_version import require_version
 
 EMBEDDED = "local"
-"""The address of the Ray that starts and ends with a command."""
+"""The address of a Ray that starts and stops with a command."""
 
 
 @dataclass(frozen=True)
@@ -23,9 +23,11 @@ class Endpoint:
 
     Attributes:
         host: its host.
-        http_port: its HTTP port; so grpc_port and metrics_port.
-        token: what it asks of those who change what it serves; empty if it asks for nothing. It
-            is not shown, neither by `repr` nor as JSON, and makes no other server of this one.
+        http_port: its HTTP port.
+        grpc_port: its gRPC port.
+        metrics_port: the port of its Prometheus metrics.
+        token: required of clients that load and unload models; empty if none is. It is left out
+            of `repr`, of the JSON and of comparisons.
     """
 
     host: str = "127.0.0.1"
@@ -45,7 +47,7 @@ class Endpoint:
         return f"{self.host}:{self.http_port}"
 
     def as_json(self) -> dict[str, object]:
-        """Return what `--json` prints: all but the token."""
+        """Return the values that `--json` prints: all but the token."""
         return {
             "host": self.host,
             "http_port": self.http_port,
@@ -62,11 +64,11 @@ class Installation:
         home: `MILLRACE_HOME`, absolute; mode 0700 once `prepared()`.
         tracking_uri: MLflow tracking and registry, `sqlite:///…` when embedded.
         tables_uri: root of the Delta tables, a path or `s3://…`.
-        ray_address: `EMBEDDED`, of a cluster to connect to, or of one's Jobs API.
-        triton: the endpoints to reconcile; the first is where requests are sent.
-        vllm_python: the Python of an environment that has vLLM; None for this one.
-        pipelines: pipeline files of the owner, or globs.
-        trusted_signers: public keys, base64, whose versions this home trusts beside its own.
+        ray_address: `EMBEDDED`, the address of a cluster, or that of a cluster's Jobs API.
+        triton: the servers to reconcile; requests go to the first.
+        vllm_python: the Python of an environment with vLLM; None for this one.
+        pipelines: the owner's pipeline files, or globs.
+        trusted_signers: public keys, base64, whose signatures this home trusts beside its own.
     """
 
     home: Path
@@ -95,7 +97,7 @@ class Installation:
 
     @property
     def run(self) -> Path:
-        """Folder of process ids, sockets and tokens: what is true only while something runs."""
+        """Folder of process ids, sockets and tokens, which matter only while something runs."""
         return self.home / "run"
 
     @property
@@ -110,8 +112,8 @@ class Installation:
 
     @property
     def pipeline_files(self) -> tuple[Path, ...]:
-        """The pipeline files that are there now."""
-        return tuple(file for pattern in self.pipelines for file in files_named(pattern))
+        """The pipeline files that exist now."""
+        return tuple(file for pattern in self.pipelines for file in _find_files(pattern))
 
     def table(self, *parts: str) -> str:
         """Return the URI of a table, `tables_uri/part/part`."""
@@ -121,7 +123,7 @@ class Installation:
         """Create the home folder (mode 0700) and its parts, and return self.
 
         Raises:
-            InputError: the home has a layout that this code does not read.
+            InputError: this code does not read the layout of the home.
             WorkError: the folder cannot be created or written.
         """
         try:
@@ -131,27 +133,27 @@ class Installation:
             parts = (self.artifacts, self.model_repository, self.logs, self.run, self.staging)
             for folder in parts:
                 folder.mkdir(exist_ok=True)
-            with TemporaryFile(dir=self.run):  # can be written; a name of its own for every process
+            with TemporaryFile(dir=self.run):  # tries to write, under a unique name
                 pass
         except OSError as error:
             raise WorkError(
                 f"the home folder {self.home} cannot be written",
                 seen=error.strerror or error,
                 valid="a folder that this user can create and write",
-                hint="set MILLRACE_HOME to a writable folder, or mend the permissions",
+                hint="set MILLRACE_HOME to a writable folder, or fix the permissions",
             ) from error
         return self
 
 
-def files_named(pattern: str) -> list[Path]:
-    """Return the files that an absolute path or glob names, in order."""
+def _find_files(pattern: str) -> list[Path]:
+    """Return the files that an absolute path or glob matches, sorted."""
     path = Path(pattern)
     matches = sorted(Path(path.anchor).glob(str(path.relative_to(path.anchor))))
     return [match for match in matches if match.is_file()]
 
 
 def has_jobs_api(ray_address: str) -> bool:
-    """Return whether an address is one to submit jobs to, and not one to connect to."""
+    """Return whether an address is that of a Jobs API, which takes jobs and no connections."""
     return ray_address.startswith(("http://", "https://"))
 
 

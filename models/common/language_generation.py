@@ -1,12 +1,12 @@
-"""What a language model reads of a prompt, and where its answer ends: the same for all who ask.
+"""How a prompt becomes a language model's input, and where its answer ends.
 
-Golden answers, measurements, releases, the live server and batch jobs take it from here, so that
-they cannot differ. A text is read as it is, with the special tokens that the tokenizer begins a
-text with, and no template is put around it. A chat is what its template writes, which has those
-tokens already. An answer ends at each of the tokens that the model's `generation_config.json`
-names, and shows none of them.
+Golden answers, measurements, releases, the live server and batch jobs all use this file, so that
+they cannot differ. A text is read as it is, after the special tokens that the tokenizer puts before
+a text, and without a template. A chat is read as its template renders it, with those tokens. An
+answer ends at any of the tokens that the model's `generation_config.json` names, and shows none of
+them.
 
-Triton's backend has a copy of this file and imports nothing else of Millrace's: so must this.
+Triton's backend gets a copy of this file, so it imports nothing else of Millrace.
 """
 
 import json
@@ -21,29 +21,29 @@ import numpy as np
 import numpy.typing as npt
 
 MAX_TOKENS = 256
-"""Of an answer, where a request does not say."""
+"""Of an answer, unless the request sets it."""
 TEMPLATE, CONFIG = "chat_template.jinja", "tokenizer_config.json"
 
 
 def prompt_ids(tokenizer: Any, prompt: str, *, is_chat: bool) -> npt.NDArray[np.int64]:
-    """Return what the model reads, `[1, tokens]`.
+    """Return the tokens that the model reads, `[1, tokens]`.
 
     Args:
         tokenizer: OpenVINO GenAI's.
-        prompt: a text, or what the template made of a chat.
+        prompt: a text, or a chat as its template renders it.
         is_chat: which of the two it is.
     """
-    found = tokenizer.encode(prompt, add_special_tokens=not is_chat)
-    return np.array(found.input_ids.data, np.int64)
+    encoded = tokenizer.encode(prompt, add_special_tokens=not is_chat)
+    return np.array(encoded.input_ids.data, np.int64)
 
 
 def greedy_config(defaults: Any, max_tokens: int, *, ignore_eos: bool = False) -> Any:
-    """Return OpenVINO GenAI's settings of one greedy answer, for a caller to add to.
+    """Return OpenVINO GenAI's settings for one greedy answer; the caller may add to them.
 
     Args:
-        defaults: the engine's own, which knows the tokens that end an answer.
+        defaults: the engine's default settings, which name the tokens that end an answer.
         max_tokens: of the answer.
-        ignore_eos: go on past those tokens.
+        ignore_eos: continue past those tokens.
     """
     config = type(defaults)()
     own = {defaults.eos_token_id} - {-1}
@@ -52,17 +52,17 @@ def greedy_config(defaults: Any, max_tokens: int, *, ignore_eos: bool = False) -
     config.ignore_eos = ignore_eos
     config.max_new_tokens = max_tokens
     config.do_sample = False
-    config.apply_chat_template = False  # else a text is answered as if it were a chat
+    config.apply_chat_template = False  # otherwise a text is answered as if it were a chat
     return config
 
 
 def ends_of(defaults: Any) -> frozenset[int]:
-    """Return the tokens that end an answer, by the engine's own settings."""
+    """Return the tokens that end an answer, by the engine's default settings."""
     return frozenset(defaults.stop_token_ids | {defaults.eos_token_id} - {-1})
 
 
 def ids_of(eos_token_id: int | Sequence[int] | None) -> frozenset[int]:
-    """Return the tokens that an `eos_token_id` stands for: none, one or several."""
+    """Return the tokens of an `eos_token_id`: none, one or several."""
     if eos_token_id is None:
         return frozenset()
     return frozenset([eos_token_id] if isinstance(eos_token_id, int) else eos_token_id)
@@ -71,35 +71,35 @@ def ids_of(eos_token_id: int | Sequence[int] | None) -> frozenset[int]:
 def shown_ids(ids: Sequence[int], ends: Collection[int]) -> Sequence[int]:
     """Return the tokens of an answer without the one that ended it.
 
-    Not every such token is special to the tokenizer, so its text would be shown.
+    The tokenizer does not treat every such token as special, so its text would be shown.
     """
     return ids[:-1] if len(ids) and ids[-1] in ends else ids
 
 
 class TemplateRefusal(ValueError):
-    """A chat template does not take some messages; its text is the template's own, or empty."""
+    """A chat template rejects messages; the text is the template's own, or empty."""
 
 
 @dataclass(frozen=True)
 class ChatTemplate:
-    """The chat template of a model, which renders as transformers does.
+    """The chat template of a model, rendered as transformers renders it.
 
-    The engine has a renderer of its own, which changes messages that it thinks a template cannot
-    take (the role `tool`, for one), so that a model would be asked otherwise than it was trained.
+    The engine's own renderer changes messages that it thinks a template cannot take (for example of
+    the role `tool`), so the model would read another prompt than it was trained on.
 
     Attributes:
-        source: in Jinja.
-        special: the texts of the special tokens, by their names.
+        source: Jinja source.
+        special: texts of the special tokens, by their names.
     """
 
     source: str
     special: Mapping[str, str] = field(default_factory=dict)
 
     def prompt(self, messages: Sequence[Mapping[str, Any]]) -> str:
-        """Return the text that asks the model for the next message.
+        """Return the prompt for the next message of a chat.
 
         Raises:
-            TemplateRefusal: the template does not take these messages.
+            TemplateRefusal: the template rejects these messages.
         """
         from jinja2 import TemplateError
 
@@ -113,27 +113,27 @@ class ChatTemplate:
                 **self.special,
             )
         except (TemplateError, TypeError, ValueError) as error:
-            told = str(error) if getattr(error, "is_of_the_template", False) else ""
-            raise TemplateRefusal(told) from None
+            reason = str(error) if getattr(error, "is_of_the_template", False) else ""
+            raise TemplateRefusal(reason) from None
         return str(text)
 
 
 def chat_template_of(folder: Path) -> ChatTemplate | None:
-    """Return the template of a model's folder, or None where there is none."""
+    """Return the chat template in a model's folder, or None if there is none."""
     config, own = folder / CONFIG, folder / TEMPLATE
     values = json.loads(config.read_text()) if config.is_file() else {}
     source = own.read_text() if own.is_file() else values.get("chat_template")
-    if isinstance(source, list):  # several, by name
+    if isinstance(source, list):  # several templates, by name
         source = {each["name"]: each["template"] for each in source}.get("default")
     if not source:
         return None
     named = {key: each for key, each in values.items() if key.endswith("_token") and each}
     more = values.get("extra_special_tokens")
     named |= more if isinstance(more, dict) else {}
-    return ChatTemplate(source, {key: _text(each) for key, each in named.items()})
+    return ChatTemplate(source, {key: _token_text(each) for key, each in named.items()})
 
 
-def _text(token: str | Mapping[str, Any]) -> str:
+def _token_text(token: str | Mapping[str, Any]) -> str:
     return token if isinstance(token, str) else str(token["content"])
 
 
@@ -145,7 +145,7 @@ def _compiled(source: str) -> Any:
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     class Generation(Extension):
-        """Takes the marks around what an assistant says: in a prompt they write nothing."""
+        """Accepts the marks around an assistant's message, which write nothing in a prompt."""
 
         tags = {"generation"}  # noqa: RUF012
 
@@ -154,32 +154,32 @@ def _compiled(source: str) -> Any:
             body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
             return nodes.Scope(body, lineno=line)
 
-    def refuse(words: str) -> None:
-        error = TemplateError(words)
+    def raise_exception(message: str) -> None:
+        error = TemplateError(message)
         error.is_of_the_template = True  # type: ignore[attr-defined]
         raise error
 
     def to_json(value: Any, ensure_ascii: bool = False, **options: Any) -> str:
-        """Write JSON as it is, where Jinja's own filter would write it for HTML."""
+        """Write plain JSON; Jinja's own filter escapes it for HTML."""
         return json.dumps(value, ensure_ascii=ensure_ascii, **options)
 
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols]
     )
     environment.filters["tojson"] = to_json
-    environment.globals["raise_exception"] = refuse
+    environment.globals["raise_exception"] = raise_exception
     environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
     environment.globals["namespace"] = _namespace_type()
     return environment.from_string(source)
 
 
 def _namespace_type() -> type:
-    """Return what a template's `namespace` makes: no name in it reaches Python's own."""
+    """Return the type of a template's `namespace`, without names that reach into Python."""
     from jinja2.exceptions import SecurityError
     from jinja2.utils import Namespace
 
     class PlainNamespace(Namespace):
-        """Holds no name by which a template could reach Python."""
+        """A namespace without names that begin with an underscore."""
 
         def __init__(*args: Any, **given: Any) -> None:
             for name in dict(*args[1:], **given):

@@ -1,8 +1,8 @@
-"""What is said of a text from elsewhere: no password of an address, no control characters.
+"""Makes foreign text safe to print: without passwords of addresses and control characters.
 
-Names, tags and error messages come from whoever may write to a registry, a table or a server. Raw,
-they could colour or rewrite a terminal, forge lines of a log, or carry the password of a database
-to whoever reads it. Errors, tables and log records all pass through `safe`.
+Anyone who may write to a registry, a table or a server chooses names, tags and error messages. Raw,
+they could colour or rewrite a terminal, forge lines of a log, or show the password of a database.
+Errors, tables and log records all pass through `safe`.
 """
 
 import logging
@@ -12,16 +12,17 @@ _CONTROLS = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f"
     "\ufeff\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f]"
 )
-"""C0 and C1 controls, line separators, what turns the direction of a text or is not seen, halves of
-pairs. A line feed and a tab stay: messages have them.
+"""C0 and C1 controls, line separators, bidirectional and invisible characters, lone surrogates.
+
+Line feeds and tabs stay: messages have them.
 """
 _USER_PART = re.compile(r"(?P<scheme>\b[A-Za-z][A-Za-z0-9+.-]*://)(?P<user>[^\s/?#'\"<>]*)@")
-"""RFC 3986's userinfo, up to the last @ before the path, since people do not escape one."""
+"""RFC 3986's userinfo, up to the last @ before the path: people do not escape an @."""
 _UNESCAPED = re.compile(
     r"(?P<scheme>\b[A-Za-z][A-Za-z0-9+.-]*://)"
     r"(?P<user>[^\s/:@]*:(?!\d+(?:[/?#]|$))[^\s'\"<>]*)@"
 )
-"""A password with a slash in it: RFC 3986 does not allow that, and SQLAlchemy reads it."""
+"""A password with a slash: RFC 3986 does not allow it, but SQLAlchemy accepts it."""
 _QUERY = re.compile(
     r"(?P<name>[?&;](?:password|passwd|pwd|token|sslpassword|user_token)=)[^&\s'\"<>]*", re.I
 )
@@ -29,12 +30,12 @@ HIDDEN = "***"
 
 
 def safe(text: str) -> str:
-    """Return a text as it may be printed, logged and kept."""
-    return printable(redacted(text))
+    """Return a text that is safe to print, log and store."""
+    return printable(redact(text))
 
 
-def redacted(text: str) -> str:
-    """Return a text in which no address has its user part, nor a password among its parameters."""
+def redact(text: str) -> str:
+    """Return a text without the user parts and the password parameters of its addresses."""
     if "://" not in text and "=" not in text:
         return text
     for pattern in (_USER_PART, _UNESCAPED):
@@ -44,28 +45,28 @@ def redacted(text: str) -> str:
 
 def has_user_part(address: str) -> bool:
     """Return whether an address holds a user or a password."""
-    return redacted(address) != address
+    return redact(address) != address
 
 
 def printable(text: str) -> str:
     r"""Return a text with control characters written as `\x1b` or `\u202e`."""
-    return text if text.isascii() and text.isprintable() else _CONTROLS.sub(_escaped, text)
-
-
-def _escaped(found: "re.Match[str]") -> str:
-    return found[0].encode("unicode_escape", "surrogatepass").decode("ascii")
+    if text.isascii() and text.isprintable():
+        return text
+    return _CONTROLS.sub(
+        lambda found: found[0].encode("unicode_escape", "surrogatepass").decode("ascii"), text
+    )
 
 
 def one_line(text: str) -> str:
-    """Return a name as a part of a line: line feeds are escaped as well."""
+    """Return a text as a part of one line: line feeds and tabs are escaped as well."""
     return safe(text).replace("\n", "\\n").replace("\t", "\\t")
 
 
 def guard_logging() -> None:
-    """Let every log record of this process pass through `safe`, whoever makes it.
+    """Pass every log record of this process through `safe`, whichever library makes it.
 
-    Prefect, MLflow and SQLAlchemy log addresses and other people's texts themselves; a filter of a
-    logger does not see what its children log, and a filter of a handler not what others handle.
+    Prefect, MLflow and SQLAlchemy log addresses and foreign text themselves. A filter of a logger
+    does not see the records of its children, and a filter of a handler none of other handlers'.
     """
     before = logging.getLogRecordFactory()
     if getattr(before, "passes_through_safe", False):
@@ -75,7 +76,7 @@ def guard_logging() -> None:
         record = before(*args, **kwargs)
         try:
             text = record.getMessage()
-        except Exception:  # logging tells a message that does not fit its arguments itself
+        except Exception:  # logging itself reports a message that does not fit its arguments
             return record
         if (cleaned := safe(text)) != text:
             record.msg, record.args = cleaned, ()

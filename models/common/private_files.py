@@ -1,4 +1,4 @@
-"""Small files that only this user may read, written whole or not at all."""
+"""Small files that only this user may read, written atomically."""
 
 import os
 import secrets
@@ -20,10 +20,10 @@ def replace_private(path: Path, text: str) -> None:
         raise
 
 
-def kept_secret(path: Path, make: Callable[[], str]) -> str:
-    """Return the secret in `path`, made and written (mode 0600) by the first who asks.
+def read_or_create_secret(path: Path, make: Callable[[], str]) -> str:
+    """Return the secret in `path`; the first caller makes and writes it (mode 0600).
 
-    Of several processes that ask at once, all get the same secret: a hard link never replaces.
+    Concurrent processes all get the same secret: a hard link never replaces a file.
     """
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Keeps the chatter of a library from the user's terminal, for the time of one call."""
+"""Silences the logs and progress bars of a library while a block runs."""
 
 import logging
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def quiet(*names: str) -> Iterator[None]:
-    """Let loggers, and those below them, log errors only while the block runs."""
+    """Make loggers and their children log errors only while the block runs."""
     loggers = [logging.getLogger(name) for name in names]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
@@ -21,7 +21,7 @@ def quiet(*names: str) -> Iterator[None]:
 
 @contextmanager
 def quiet_transformers() -> Iterator[None]:
-    """Let transformers log errors only while the block runs, and show no bar."""
+    """Make transformers log errors only, without progress bars, while the block runs."""
     from transformers.utils import logging
 
     before = logging.get_verbosity()

@@ -1,9 +1,9 @@
 """The folder of the embedded Ray: its sockets, its logs, and the code that its workers unpack.
 
-Ray's own choice is `/tmp/ray`, which it opens to every user of the machine with all that is in it,
-so that another user could put a link in the place of a log and have this user's Ray write into any
-file of this user's. It gives its folder those rights wherever that is; so ours is inside of one
-that only this user may enter. It is not in the home, whose path may be too long for a socket.
+Ray's own choice is `/tmp/ray`, which every user of the machine may write to: another user could
+replace a log by a link and make this user's Ray write into any file of this user's. Ray sets those
+permissions wherever its folder is, so ours is inside a folder that only this user may enter. It is
+not in the home, whose path may be too long for a socket.
 """
 
 import os
@@ -15,14 +15,14 @@ from millrace.models.common.errors import WorkError
 
 RAY = "ray"
 NAMES = 20
-"""How many are tried: another user may make a folder of that name first, and so stop nothing."""
+"""Names to try: another user who makes a folder of the first name must not block us."""
 
 
 def ray_folder() -> Path:
-    """Return Ray's folder, in one that is made if there is none and that only this user may enter.
+    """Return Ray's folder, inside a private folder that is made if there is none.
 
     Raises:
-        WorkError: it cannot be made, or others have taken all of its names.
+        WorkError: the private folder cannot be made, or others have taken all of its names.
     """
     for path in _candidates():
         try:
@@ -45,23 +45,23 @@ def ray_folder() -> Path:
 
 
 def ray_logs() -> str:
-    """Return where Ray's logs are, in words."""
+    """Return where Ray's logs are, as text for a message."""
     return ", ".join(["Ray's logs", *map(str, ray_folders())])
 
 
 def ray_folders() -> Iterator[Path]:
-    """Yield those that there are."""
+    """Yield Ray's folders that exist."""
     return (path / RAY for path in filter(is_private, _candidates()))
 
 
 def is_private(path: Path) -> bool:
-    """Return whether a folder is this user's, no link, and closed to everybody else."""
+    """Return whether a path is a folder, not a link, that only this user may enter."""
     try:
-        found = path.lstat()
+        status = path.lstat()
     except OSError:
         return False
-    mine = found.st_uid == os.getuid() and not found.st_mode & 0o077
-    return mine and stat.S_ISDIR(found.st_mode)
+    is_mine = status.st_uid == os.getuid() and not status.st_mode & 0o077
+    return is_mine and stat.S_ISDIR(status.st_mode)
 
 
 def _candidates() -> Iterator[Path]:

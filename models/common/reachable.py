@@ -1,4 +1,4 @@
-"""Is a service there? Asked before a client that would try for minutes."""
+"""Checks that a service is reachable, before a client that would retry for minutes."""
 
 import math
 import socket
@@ -14,11 +14,11 @@ from millrace.models.common.errors import SilentError, TransientError, WorkError
 
 TIMEOUT_S = 5.0
 PATIENCE_S = 20.0
-"""For one that takes the connection and does not answer: it may have much to do, or just begin."""
+"""For a service that accepts the connection and does not answer: it may be busy or starting."""
 SILENT_S, HURRIED_S = 60.0, 1.0
-"""One that was silent in the last minute gets a second: it has used up its patience."""
+"""A service that was silent in the last minute gets one second instead."""
 DATA_S = 5.0
-"""What was asked for its data so long ago is asked for it again."""
+"""A data page that answered so recently is not requested again."""
 
 _silent_at: dict[str, float] = {}
 _answered_at: dict[str, float] = {}
@@ -29,13 +29,13 @@ def require_http(health: str, *, service: str, setting: str, data: str | None = 
 
     Args:
         health: its health page.
-        service: how people call it.
-        setting: the variable that names its address.
-        data: a page that it makes of its data. A server whose database or workers hang is well by
-            its health page. Any answer will do, but for its own failure.
+        service: its name, for messages.
+        setting: the variable that holds its address.
+        data: a page that needs its data: a server whose database or workers hang still answers
+            its health page. Any answer counts but a server error.
 
     Raises:
-        SilentError: it takes connections and does not answer in `PATIENCE_S`.
+        SilentError: it accepts connections and does not answer in `PATIENCE_S`.
         TransientError: nothing answers, or it fails.
     """
     now = time.monotonic()
@@ -63,13 +63,13 @@ def _require_answer(
         except (OSError, ValueError, HTTPException) as error:
             code = error.code if isinstance(error, HTTPError) else 0
             if code in (401, 403) or (is_data and 0 < code < 500):
-                return  # it is there, and asks whom it lets in
-            # urllib wraps what goes wrong before the request was taken, and not a late answer
+                return  # it is there, and wants a login
+            # urllib wraps an error before the request was accepted, but not a late answer.
             if not isinstance(error, TimeoutError):
                 reason = error if code else getattr(error, "reason", error)
-                raise _missing(TransientError, service, url, setting, reason) from error
+                raise _unreachable(TransientError, service, url, setting, reason) from error
             if time.monotonic() >= deadline:
-                raise _missing(SilentError, service, url, setting, error) from error
+                raise _unreachable(SilentError, service, url, setting, error) from error
 
 
 def require_tcp(address: str, *, service: str, setting: str) -> None:
@@ -83,19 +83,19 @@ def require_tcp(address: str, *, service: str, setting: str) -> None:
         with socket.create_connection((parts.hostname or "", parts.port or 0), TIMEOUT_S):
             return
     except (OSError, ValueError) as error:
-        raise _missing(TransientError, service, address, setting, error) from error
+        raise _unreachable(TransientError, service, address, setting, error) from error
 
 
 def require_database(uri: str, *, service: str, setting: str) -> None:
-    """Return if a SQLite file can be opened, or made; any other address is not looked at.
+    """Return if a SQLite file can be opened or created; any other address is not checked.
 
     Args:
         uri: `sqlite:///path`.
         service: whose database it is.
-        setting: the variable that names its address.
+        setting: the variable that holds its address.
 
     Raises:
-        WorkError: its folder is not there, or it cannot be written, or is no database.
+        WorkError: its folder does not exist, or it cannot be written, or is no database.
     """
     scheme, _, path = uri.partition(":///")
     if not scheme.startswith("sqlite") or not path:
@@ -105,7 +105,7 @@ def require_database(uri: str, *, service: str, setting: str) -> None:
             database.execute("PRAGMA schema_version")
     except sqlite3.Error as error:
         if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY:
-            return  # somebody else is writing, so it is there
+            return  # another process is writing, so it is there
         raise WorkError(
             f"the database of {service} cannot be opened",
             seen=f"{path}: {error}",
@@ -114,7 +114,7 @@ def require_database(uri: str, *, service: str, setting: str) -> None:
         ) from error
 
 
-def _missing(
+def _unreachable(
     kind: type[TransientError], service: str, address: str, setting: str, error: object
 ) -> TransientError:
     return kind(

@@ -1,5 +1,14 @@
-"""A program in a process of its own: what hangs, crashes or eats memory takes nothing with it."""
+"""Run a Python program in a subprocess with a time and a memory limit.
 
+A program that hangs, crashes or exhausts its memory ends alone. The subprocess is
+`python -m millrace.models.common.subprocess_runner BYTES PROGRAM [ARGUMENTS…]`: it sets its own
+memory limit and runs PROGRAM, a Python file or the name of a module. (Set between fork and exec,
+beside the threads of a gRPC client, the limit crashed the child.) The last line on stderr says why
+the program failed; run `python PROGRAM` for a stack trace.
+"""
+
+import resource
+import runpy
 import signal
 import subprocess
 import sys
@@ -7,21 +16,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from millrace.models.common.errors import TransientError, WorkError
+from millrace.models.common.errors import MillraceError, TransientError, WorkError
 
-LAST_WORDS = 500
+MAX_REASON = 500
+"""Characters of the reason for a failure."""
+DRIVER = Path("/dev/nvidiactl")
+"""Exists where the NVIDIA driver is loaded."""
+STATUS = Path("/proc/self/status")
 ROOT = Path(__file__).resolve().parents[2]
-ELSEWHERE = (
+BOOTSTRAP = (
     "import sys, types; sys.modules['millrace'] = types.ModuleType('millrace'); "
     "sys.modules['millrace'].__path__ = [sys.argv.pop(1)]; "
-    "from millrace.models.common.memory_limit import main; main()"
+    "from millrace.models.common.subprocess_runner import main; main()"
 )
-"""For a Python in which Millrace is not installed: the package is made of the folder of ours."""
+"""Makes the package from our folder, for a Python in which Millrace is not installed."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a program may take.
+    """Limits of a subprocess.
 
     Attributes:
         seconds: wall time.
@@ -32,7 +45,7 @@ class Limits:
     memory: int
 
 
-def run_apart(
+def run_in_subprocess(
     program: str,
     arguments: Sequence[str | Path],
     limits: Limits,
@@ -42,27 +55,26 @@ def run_apart(
     environment: Mapping[str, str] | None = None,
     python: Path | None = None,
 ) -> bytes:
-    """Run a Python program and return what it wrote on stdout.
+    """Run a Python program and return its stdout.
 
     Args:
         program: a Python file, or the name of a module.
         arguments: its arguments.
-        limits: what it may take.
-        what: what it does, for the error of one that takes too long.
-        stdin: what it reads.
+        limits: its limits.
+        what: what the program does, for error messages.
+        stdin: its stdin.
         environment: its whole environment; None for this process's.
-        python: the interpreter, which may lack all that Millrace installs; None for this one.
+        python: the interpreter, which may lack Millrace's dependencies; None for this one.
 
     Raises:
-        WorkError: it took too long, crashed or failed; the reason is its last words.
+        WorkError: it took too long, crashed or failed; the reason is its last line on stderr.
         TransientError: it was killed.
     """
-    words = (str(limits.memory), program, *map(str, arguments))
-    limited = [sys.executable, "-P", "-m", "millrace.models.common.memory_limit"]
+    command = [sys.executable, "-P", "-m", "millrace.models.common.subprocess_runner"]
     if python is not None:
-        limited = [str(python), "-P", "-c", ELSEWHERE, str(ROOT)]
+        command = [str(python), "-P", "-c", BOOTSTRAP, str(ROOT)]
     process = subprocess.Popen(
-        [*limited, *words],
+        [*command, str(limits.memory), program, *map(str, arguments)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -77,16 +89,59 @@ def run_apart(
             process.kill()
             process.wait()
     if process.returncode == -signal.SIGKILL:
-        # the kernel, short of memory, or a person: nothing that the program did
+        # The kernel ran out of memory, or a person killed it: the program did nothing wrong.
         raise TransientError(f"{what} was killed", hint="try it again")
     if process.returncode:
-        raise WorkError(ending(process.returncode, errors.decode(errors="replace"), what))
+        raise WorkError(describe_exit(process.returncode, errors.decode(errors="replace"), what))
     return out
 
 
-def ending(status: int, errors: str, what: str = "it") -> str:
-    """Return why a process ended, in a line: its signal, its last words or its status."""
+def describe_exit(status: int, errors: str, what: str = "it") -> str:
+    """Return in one line why a process ended: its signal, its last line on stderr or its status."""
     if status < 0:
         return f"{what} crashed: {signal.Signals(-status).name}"
-    told = [line for line in errors.strip().splitlines() if line.strip()]
-    return told[-1][:LAST_WORDS] if told else f"{what} ended with status {status}"
+    lines = [line for line in errors.strip().splitlines() if line.strip()]
+    return lines[-1][:MAX_REASON] if lines else f"{what} ended with status {status}"
+
+
+def main() -> None:
+    """Run the program on the command line with a memory limit, in bytes, and without core dumps."""
+    size, program, *arguments = sys.argv[1:]
+    resource.setrlimit(memory_resource(), (int(size), int(size)))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    sys.argv = [program, *arguments]
+    try:
+        if program.endswith(".py"):
+            runpy.run_path(program, run_name="__main__")
+        else:
+            runpy.run_module(program, run_name="__main__")
+    except MillraceError as error:
+        sys.exit(error.what)
+    except Exception as error:
+        sys.exit(f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}")
+
+
+def memory_resource() -> int:
+    """Return the resource that limits memory on this machine.
+
+    Beside an NVIDIA GPU it is private writable memory: CUDA reserves address space for all memory
+    of the machine and of its GPUs, and fails to start under a limit on address space.
+    """
+    return resource.RLIMIT_DATA if DRIVER.exists() else resource.RLIMIT_AS
+
+
+def peak_memory() -> int:
+    """Return the most bytes of memory that this process held at a time; a GPU's do not count.
+
+    `getrusage` is no use where there is another way: Linux counts in what the parent held at the
+    moment of the fork.
+    """
+    if STATUS.is_file():
+        lines = STATUS.read_text().splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+if __name__ == "__main__":
+    main()

@@ -1,9 +1,9 @@
-"""Loads what the user wrote beside their pipeline file: `module:attribute`.
+"""Loads the user's own code from beside the pipeline file: `module:attribute`.
 
 The folder becomes the `__path__` of a private package, so a file called `models.py` or `flows.py`
 never shadows an installed package or one of ours. A module may import its siblings by
-`from . import helpers` or, at its top, by plain `import helpers`; where an installed package has
-the sibling's name, the package wins.
+`from . import helpers` or, at its top, by plain `import helpers`; an installed package of the same
+name takes precedence.
 """
 
 import importlib
@@ -22,8 +22,8 @@ from millrace.models.common.errors import InputError, nearest
 def load(reference: str, folder: Path) -> object:
     """Import `module:attribute` from `folder`, afresh.
 
-    What is loaded is pickled by value by cloudpickle, so that Ray's workers, which do not see the
-    folder, can run it. A sibling imported inside a function is not: import at the top.
+    cloudpickle pickles it by value, so that Ray's workers, which do not see the folder, can run
+    it. It does not pickle a sibling that is imported inside a function: import at the top.
 
     Args:
         reference: the module's dotted name, a colon and an attribute, e.g. `rows:read`.
@@ -32,9 +32,9 @@ def load(reference: str, folder: Path) -> object:
     Raises:
         InputError: the reference is malformed, names nothing, or its module fails to import.
     """
-    module_name, attribute = split_reference(reference)
+    module_name, attribute = _split_reference(reference)
     module_path(reference, folder)
-    module = _imported(reference, module_name, folder.resolve())
+    module = _import_module(module_name, folder.resolve())
     if not hasattr(module, attribute):
         public = [name for name in vars(module) if not name.startswith("_")]
         raise InputError(
@@ -46,12 +46,8 @@ def load(reference: str, folder: Path) -> object:
     return getattr(module, attribute)
 
 
-def split_reference(reference: str) -> tuple[str, str]:
-    """Split `module:attribute` in two.
-
-    Raises:
-        InputError: it is not two dotted names around a colon.
-    """
+def _split_reference(reference: str) -> tuple[str, str]:
+    """Split `module:attribute` in two."""
     module, _, attribute = reference.partition(":")
     if not attribute.isidentifier() or not all(part.isidentifier() for part in module.split(".")):
         raise InputError(
@@ -63,12 +59,12 @@ def split_reference(reference: str) -> tuple[str, str]:
 
 
 def module_path(reference: str, folder: Path) -> Path:
-    """Return the file that holds the reference's module.
+    """Return the file of the reference's module.
 
     Raises:
-        InputError: there is none; names the folder's Python files.
+        InputError: the reference is malformed, or there is no such file in the folder.
     """
-    module, attribute = split_reference(reference)
+    module, attribute = _split_reference(reference)
     stem = folder.resolve().joinpath(*module.split("."))
     for path in (stem.with_name(f"{stem.name}.py"), stem / "__init__.py"):
         if path.is_file():
@@ -82,8 +78,8 @@ def module_path(reference: str, folder: Path) -> Path:
     )
 
 
-def _imported(reference: str, module_name: str, folder: Path) -> ModuleType:
-    package = _private_package(folder)
+def _import_module(module_name: str, folder: Path) -> ModuleType:
+    package = _make_package(folder)
     try:
         with _siblings_importable(folder):
             return importlib.import_module(f"{package.__name__}.{module_name}")
@@ -92,31 +88,31 @@ def _imported(reference: str, module_name: str, folder: Path) -> ModuleType:
     except Exception as error:
         raise InputError(
             f"your module {module_name!r} cannot be imported",
-            seen=f"{type(error).__name__}: {error}{where(error, folder)}",
-            hint=f"mend it; `python -c 'import {module_name}'` in {folder} shows the same",
+            seen=f"{type(error).__name__}: {error}{describe_location(error, folder)}",
+            hint=f"fix it; `python -c 'import {module_name}'` in {folder} shows the same",
         ) from error
 
 
-def where(error: BaseException, folder: Path) -> str:
+def describe_location(error: BaseException, folder: Path) -> str:
     """Return ` (file.py, line N)`: the deepest line of the user's own code in a traceback."""
-    place, trace = "", error.__traceback__
+    location, trace = "", error.__traceback__
     while trace is not None:
         path = Path(trace.tb_frame.f_code.co_filename)
         if path.is_relative_to(folder.resolve()):
-            place = f" ({path.name}, line {trace.tb_lineno})"
+            location = f" ({path.name}, line {trace.tb_lineno})"
         trace = trace.tb_next
-    return place
+    return location
 
 
-def _private_package(folder: Path) -> ModuleType:
-    """Make the folder a package of a name that nobody else uses; forget its earlier modules."""
+def _make_package(folder: Path) -> ModuleType:
+    """Make the folder a package with a unique name, and forget its earlier modules."""
     name = f"millrace_user_{sha256(str(folder).encode()).hexdigest()[:12]}"
     for known in [known for known in sys.modules if known.partition(".")[0] == name]:
         del sys.modules[known]
     package = ModuleType(name, f"User code in {folder}.")
     package.__path__ = [str(folder)]
     sys.modules[name] = package
-    from ray import cloudpickle as ray_cloudpickle  # Ray's own copy, with its own register
+    from ray import cloudpickle as ray_cloudpickle  # Ray's own copy has its own registry
 
     for pickler in (cloudpickle, ray_cloudpickle):
         pickler.register_pickle_by_value(package)
@@ -125,10 +121,11 @@ def _private_package(folder: Path) -> ModuleType:
 
 @contextmanager
 def _siblings_importable(folder: Path) -> Iterator[None]:
-    """Let `import helpers` find a sibling for a while, after everything installed.
+    """Let `import helpers` find a sibling, after all installed packages, while the block runs.
 
-    Siblings leave `sys.modules` again: two folders may each have a `helpers.py`, and cloudpickle
-    pickles by value what it cannot find there. No bytecode is written or left to go stale.
+    Siblings are removed from `sys.modules` again: two folders may each have a `helpers.py`, and
+    cloudpickle pickles by value what it cannot find there. No bytecode is written that could go
+    stale.
     """
     before, write_bytecode = set(sys.modules), sys.dont_write_bytecode
     sys.path.append(str(folder))
@@ -140,10 +137,7 @@ def _siblings_importable(folder: Path) -> Iterator[None]:
         sys.dont_write_bytecode = write_bytecode
         sys.path.remove(str(folder))
         for name in set(sys.modules) - before:
-            if not name.startswith("millrace_user_") and _inside(sys.modules[name], folder):
+            file = getattr(sys.modules[name], "__file__", None)
+            is_sibling = file is not None and Path(file).resolve().is_relative_to(folder)
+            if is_sibling and not name.startswith("millrace_user_"):
                 del sys.modules[name]
-
-
-def _inside(module: ModuleType, folder: Path) -> bool:
-    file = getattr(module, "__file__", None)
-    return file is not None and Path(file).resolve().is_relative_to(folder)

@@ -1,4 +1,4 @@
-"""The parts `batch` and `schedule`: how rows are scored, and what runs when."""
+"""The parts `batch` and `schedule`: how rows are scored, and when flows run."""
 
 from datetime import UTC, datetime
 from typing import Annotated
@@ -8,11 +8,11 @@ from cronsim import CronSim, CronSimError
 from pydantic import AfterValidator, Field
 
 from millrace.models.common.language_generation import MAX_TOKENS
+from millrace.models.config import Spec
 from millrace.models.config.dataset_spec import Names
-from millrace.models.config.spec import Spec
 
 
-def _hour(text: str) -> str:
+def _check_time(text: str) -> str:
     try:
         datetime.strptime(text, "%H:%M")  # noqa: DTZ007
     except ValueError as error:
@@ -21,7 +21,7 @@ def _hour(text: str) -> str:
 
 
 class SamplingSpec(Spec):
-    """How a language model's tokens are chosen in a batch job; the words are vLLM's."""
+    """How a language model's tokens are chosen in a batch job; the keys are vLLM's."""
 
     max_tokens: int = Field(MAX_TOKENS, ge=1, description="Tokens of an answer at most.")
     temperature: float = Field(
@@ -43,7 +43,7 @@ class SamplingSpec(Spec):
 
 
 class BatchSpec(Spec):
-    """How batch inference scores."""
+    """How batch jobs score rows."""
 
     batch_size: int | None = Field(
         None,
@@ -74,7 +74,7 @@ class BatchSpec(Spec):
         7,
         ge=0,
         le=366,
-        description="Days back in which the scheduled run makes up for dates that have no commit.",
+        description="Days back in which the scheduled run scores dates that have no commit.",
     )
     key: Names = Field(
         (),
@@ -92,10 +92,10 @@ class BatchSpec(Spec):
         ge=0,
         description="What the machines cost; it gives the cost of a million tokens, or rows.",
     )
-    deadline: Annotated[str, AfterValidator(_hour)] | None = Field(
+    deadline: Annotated[str, AfterValidator(_check_time)] | None = Field(
         None,
-        description="When a job has to be done, HH:MM in `schedule.timezone`; one that will miss "
-        "it says so early.",
+        description="When a job has to be done, HH:MM in `schedule.timezone`; a job that will miss "
+        "it warns early.",
     )
     max_disagreement: float | None = Field(
         None,
@@ -108,7 +108,7 @@ class BatchSpec(Spec):
     max_drift: float = Field(
         0.25,
         ge=0,
-        description="PSI of a column, above what chance gives, from which its drift is told.",
+        description="PSI of a column, above what chance gives, from which its drift is reported.",
     )
     prompt: str = Field("prompt", min_length=1, description="Column that holds the prompts.")
     sampling: SamplingSpec = Field(
@@ -116,7 +116,7 @@ class BatchSpec(Spec):
     )
 
 
-def _cron(line: str) -> str:
+def _check_cron(line: str) -> str:
     try:
         CronSim(line, datetime.now(UTC))
     except CronSimError as error:
@@ -124,7 +124,7 @@ def _cron(line: str) -> str:
     return line
 
 
-def _timezone(name: str) -> str:
+def _check_timezone(name: str) -> str:
     try:
         ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:
@@ -132,10 +132,8 @@ def _timezone(name: str) -> str:
     return name
 
 
-Cron = Annotated[str, AfterValidator(_cron)]
-
-
-Timezone = Annotated[str, AfterValidator(_timezone)]
+Cron = Annotated[str, AfterValidator(_check_cron)]
+Timezone = Annotated[str, AfterValidator(_check_timezone)]
 
 
 class ScheduleSpec(Spec):

@@ -1,22 +1,15 @@
-"""The parts of `training` for a smaller model: a teacher, pruning, and learning with integers."""
+"""The parts of `training` that make a model smaller: distillation, pruning, quantization."""
 
-from typing import Annotated, Literal, Self
+from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from millrace.models.config.spec import Spec
-
-VersionName = Annotated[str, Field(pattern=r"^[^@/]+(@[^@/]+|/[1-9][0-9]*)?$")]
-"""A registered model: NAME for its champion, NAME@ALIAS or NAME/VERSION."""
-
-
-def model_of(name: str) -> str:
-    """Return the registered model of a version's name."""
-    return name.partition("/")[0].partition("@")[0]
+from millrace.models.config import Spec
+from millrace.models.config.model_uri import VersionName
 
 
 class DistillationSpec(Spec):
-    """A registered version whose answers are learnt beside the true ones."""
+    """A registered version whose answers are learnt beside the targets."""
 
     teacher: VersionName = Field(
         description="A registered model of the same columns and classes: NAME for its champion, "
@@ -29,7 +22,7 @@ class DistillationSpec(Spec):
 
 
 class PruningSpec(Spec):
-    """Weights, or whole neurons and channels, that training does without at its end."""
+    """Weights, or whole neurons and channels, that training removes."""
 
     kind: Literal["magnitude", "structured"] = Field(
         "magnitude",
@@ -37,7 +30,7 @@ class PruningSpec(Spec):
         "size and speed stay. structured: whole neurons and channels are removed, so the model is "
         "smaller and faster; for mlp, cnn, and classes that have removable_units.",
     )
-    sparsity: float = Field(0.5, gt=0, lt=1, description="Share that is pruned in the end.")
+    sparsity: float = Field(0.5, gt=0, lt=1, description="Share that is pruned at the end.")
     start: float = Field(0.2, ge=0, lt=1, description="Share of training before pruning begins.")
     end: float = Field(
         0.8, gt=0, le=1, description="Share of training after which the sparsity is reached."
@@ -45,25 +38,25 @@ class PruningSpec(Spec):
     frequency: int = Field(10, ge=1, description="Steps from one pruning to the next.")
     scope: Literal["layer", "global"] = Field(
         "layer",
-        description="Whether each layer comes to this sparsity or all together; structured goes "
+        description="Whether each layer reaches this sparsity or all together; structured goes "
         "by layer only.",
     )
 
     @model_validator(mode="after")
-    def _in_order(self) -> Self:
+    def _require_order(self) -> Self:
         if self.start >= self.end:
             raise ValueError(f"start {self.start:g} must be before end {self.end:g}")
         return self
 
     @model_validator(mode="after")
-    def _comparable(self) -> Self:
+    def _require_comparable(self) -> Self:
         if self.kind == "structured" and self.scope == "global":
             raise ValueError("norms of different layers do not compare: structured needs layer")
         return self
 
 
 class QuantizationAwareSpec(Spec):
-    """Training on rounded weights and activations, for int8 forms that lose less."""
+    """Training on rounded weights and activations, so that int8 forms lose less."""
 
     start: float = Field(0.5, ge=0, lt=1, description="Share of training before rounding begins.")
     averaging_constant: float = Field(

@@ -1,22 +1,21 @@
-"""The part `dataset`: where the rows come from, and what they must look like."""
+"""The part `dataset`: where the rows come from, and what they must hold."""
 
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from millrace.models.config.spec import Spec
+from millrace.models.config import Spec
 
 ColumnType = Literal["float", "int", "bool", "string", "category", "vector", "text", "messages"]
 
-
 TEXTS: tuple[ColumnType, ...] = ("text", "messages")
-"""Types of a target that is continued, token by token, and not chosen or measured."""
+"""Types of a target that a language model continues, token by token."""
 
 Split = Literal["train", "validation", "test"]
 
 
 class ColumnSpec(Spec):
-    """What a column must hold. A row that does not is put into quarantine with the reason."""
+    """What a column must hold. A row that violates it goes into quarantine with the reason."""
 
     type: ColumnType | None = Field(
         None,
@@ -34,8 +33,13 @@ class ColumnSpec(Spec):
         None, description="The values allowed; taken from the data when left out."
     )
 
+    @property
+    def declared_type(self) -> ColumnType | None:
+        """The declared type; categories declare the type category."""
+        return self.type or (None if self.categories is None else "category")
+
     @model_validator(mode="after")
-    def _is_learnable(self) -> "ColumnSpec":
+    def _require_learnable(self) -> "ColumnSpec":
         if self.type in TEXTS and self.nullable:
             raise ValueError(
                 "a text cannot be nullable: there is nothing to learn from one that is missing; "
@@ -52,26 +56,26 @@ class SplitSpec(Spec):
     test: float = Field(0.1, gt=0, lt=1, description="Share of rows that only the gates see.")
 
     @model_validator(mode="after")
-    def _adds_up(self) -> "SplitSpec":
+    def _require_sum(self) -> "SplitSpec":
         if abs(self.train + self.validation + self.test - 1) > 1e-6:
             raise ValueError("train, validation and test must add up to 1")
         return self
 
 
-def _one_as_list(value: object) -> object:
+def _wrap_name(value: object) -> object:
     """Let `key: id` stand for `key: [id]`."""
     return [value] if isinstance(value, str) else value
 
 
 Names = Annotated[
     tuple[str, ...],
-    BeforeValidator(_one_as_list, json_schema_input_type=tuple[str, ...] | str),
+    BeforeValidator(_wrap_name, json_schema_input_type=tuple[str, ...] | str),
 ]
-"""Names of columns; one alone may be written without the list."""
+"""Names of columns; a single name may be written without a list."""
 
 
 class DatasetSpec(Spec):
-    """Where the rows come from, and what they must look like."""
+    """Where the rows come from, and what they must hold."""
 
     source: str = Field(
         description="A file, a glob or a URI of Parquet, CSV, JSON Lines or plain text (one row to "
@@ -96,10 +100,11 @@ class DatasetSpec(Spec):
         None,
         description="What the target is: classes or a number. Inferred when left out: text, truth "
         "values and few whole numbers are classes; fractions, and many whole numbers with few rows "
-        "each, are a number. Held from the first snapshot on.",
+        "each, are a number. Fixed from the first snapshot on.",
     )
     columns: dict[str, ColumnSpec] = Field(
-        default_factory=dict, description="Declared columns; the others are inferred and then held."
+        default_factory=dict,
+        description="Declared columns; the others are inferred, and then fixed.",
     )
     split: SplitSpec = Field(default_factory=SplitSpec, description="Shares of the splits.")
     max_quarantine: float = Field(
@@ -108,6 +113,9 @@ class DatasetSpec(Spec):
 
     @property
     def continued(self) -> bool:
-        """Whether the target is a text to continue: the data of a language model."""
-        declared = self.columns.get(self.target, ColumnSpec()).type
-        return self.features == () or declared in TEXTS
+        """Whether the target is a text to continue, as a language model learns from."""
+        return self.features == () or self.column(self.target).type in TEXTS
+
+    def column(self, name: str) -> ColumnSpec:
+        """Return the declaration of a column; an empty one if it has none."""
+        return self.columns.get(name, ColumnSpec())

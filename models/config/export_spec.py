@@ -1,12 +1,12 @@
-"""The part `export`: which forms of the model to make, and what they may lose."""
+"""The part `export`: which forms of the model to make, and how much they may lose."""
 
 from typing import Literal
 
 from pydantic import Field
 
 from millrace.models.common.subprocess_runner import Limits
+from millrace.models.config import Spec
 from millrace.models.config.language_spec import LanguageForm
-from millrace.models.config.spec import Spec
 
 GraphForm = Literal[
     "onnx-fp32",
@@ -39,23 +39,23 @@ GraphForm = Literal[
 """The forms of `millrace.export.onnx.graph_variants`."""
 FormName = Literal[GraphForm, LanguageForm]
 GroupSize = Literal[-1, 16, 32, 64, 128, 256]
-"""Of weights of 4 bits, as nncf counts them."""
+"""Group sizes of 4-bit weights, as nncf counts them."""
 
 
 class ExportLimits(Spec):
-    """What the process of one conversion, or of one measurement, may take."""
+    """Limits of the process of one conversion or one measurement."""
 
     seconds: float = Field(600.0, gt=0, le=1e6, description="Wall time.")
     memory_gib: float = Field(16.0, gt=0, le=1e6, description="Memory of the host, in GiB.")
 
     @property
     def of_process(self) -> Limits:
-        """The same for a process."""
+        """The limits of the subprocess."""
         return Limits(self.seconds, int(self.memory_gib * 2**30))
 
 
 class ExportSpec(Spec):
-    """Which forms of the model to make, and what they may lose."""
+    """Which forms of the model to make, and how much they may lose."""
 
     candidates: tuple[FormName, ...] = Field(
         ("onnx-fp32", "onnx-optimized", "onnx-int8-dynamic", "onnx-int8-static"),
@@ -94,11 +94,11 @@ class ExportSpec(Spec):
         None, gt=0, description="Largest file, in MiB; null for any."
     )
     limits: ExportLimits = Field(
-        default_factory=lambda: ExportLimits(), description="What one conversion may take."
+        default_factory=ExportLimits, description="What one conversion may take."
     )
     calibration_rows: int = Field(
         512, ge=1, description="Rows of the train split that calibrate static quantization."
     )
     golden_rows: int = Field(
-        32, ge=1, le=4096, description="Rows of the golden batch, kept with the version."
+        32, ge=1, le=4096, description="Rows of the golden batch, stored with the version."
     )

@@ -4,8 +4,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from millrace.models.config.compression_spec import VersionName
-from millrace.models.config.spec import Spec
+from millrace.models.config import Spec
+from millrace.models.config.model_uri import VersionName
 
 LanguageForm = Literal[
     "openvino-fp32",
@@ -25,19 +25,19 @@ DEFAULT_FORMS: tuple[LanguageForm, ...] = ("openvino-fp32", "openvino-int8", "op
 
 
 class LoraSpec(Spec):
-    """Low-rank adapters in place of all weights (Hu et al. 2022), by peft and with its words."""
+    """Low-rank adapters in place of all weights (Hu et al. 2022); the keys are peft's."""
 
     r: int = Field(16, ge=1, description="Rank of the adapters.")
     lora_alpha: float = Field(32.0, gt=0, description="Their scale is lora_alpha ÷ r.")
     lora_dropout: float = Field(0.0, ge=0, lt=1, description="Dropout before them.")
     target_modules: tuple[str, ...] | Literal["all-linear"] = Field(
         "all-linear",
-        description="Names of the layers that get one; all-linear is all but the head.",
+        description="Names of the layers that get adapters; all-linear is all but the head.",
     )
 
 
 class GenerationSpec(Spec):
-    """How a language model is served; the words are vLLM's own where it has them."""
+    """How a language model is served; the keys are vLLM's where it has them."""
 
     max_num_seqs: int = Field(32, ge=1, description="Sequences that are generated at a time.")
     cache_size_gib: int = Field(1, ge=1, description="Memory of keys and values, in GiB.")

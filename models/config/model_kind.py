@@ -12,8 +12,8 @@ from importlib import import_module
 from typing import Any, Protocol
 
 from millrace.models.common.errors import InputError
+from millrace.models.config import Spec
 from millrace.models.config.dataset_spec import DatasetSpec
-from millrace.models.config.spec import Spec
 
 KINDS: dict[str, str] = {
     "graph": "millrace.tasks.kinds.graph.graph_kind:GraphKind",

@@ -1,23 +1,37 @@
-"""MLflow's address of a registered version: `models:/NAME@ALIAS` or `models:/NAME/VERSION`."""
+"""How a pipeline file names a registered version.
+
+`NAME`, `NAME@ALIAS` or `NAME/VERSION`; and MLflow's URI `models:/NAME@ALIAS` or
+`models:/NAME/VERSION`, where a folder or a name of the Hugging Face hub could stand as well.
+"""
 
 import re
+from typing import Annotated
+
+from pydantic import Field
 
 SCHEME = "models:"
 VALID = "models:/NAME@ALIAS or models:/NAME/VERSION"
 _URI = re.compile(r"models:/([^@/]+(?:@[^@/]+|/[1-9][0-9]*))")
+VersionName = Annotated[str, Field(pattern=r"^[^@/]+(@[^@/]+|/[1-9][0-9]*)?$")]
+"""A registered model: NAME for its champion, NAME@ALIAS or NAME/VERSION."""
+
+
+def model_of(name: str) -> str:
+    """Return the registered model of a `VersionName`."""
+    return name.partition("/")[0].partition("@")[0]
 
 
 def is_model_uri(name: str | None) -> bool:
-    """Return whether a name is meant as the address of a registered version."""
+    """Return whether a name is meant as the URI of a registered version."""
     return name is not None and name.startswith(SCHEME)
 
 
 def version_name(uri: str) -> str | None:
-    """Return the NAME@ALIAS or NAME/VERSION of an address; None of what is none."""
-    found = _URI.fullmatch(uri)
-    return found and found.group(1)
+    """Return the NAME@ALIAS or NAME/VERSION of a URI; None if it is malformed."""
+    match = _URI.fullmatch(uri)
+    return match and match.group(1)
 
 
 def uri_of(model: str, version: int) -> str:
-    """Return the address of one version, which stays the same wherever aliases move."""
+    """Return the URI of one version, which does not depend on aliases."""
     return f"models:/{model}/{version}"

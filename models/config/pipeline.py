@@ -1,8 +1,7 @@
 """The pipeline file: one model from its data to its serving, as frozen pydantic models.
 
-Every key is documented by its `description`, which is also what `millrace schema` gives to an
-editor. Unknown keys are refused; `millrace.models.config.pipeline_file` turns pydantic's errors
-into ours.
+The `description` of a key is its documentation; `millrace schema` gives it to editors. Unknown keys
+are refused; `millrace.models.config.pipeline_file` turns pydantic's errors into ours.
 """
 
 from pathlib import Path
@@ -10,25 +9,25 @@ from typing import Annotated, Any, Self
 
 from pydantic import BeforeValidator, Field, PrivateAttr, model_validator
 
+from millrace.models.config import Spec
 from millrace.models.config.batch_spec import BatchSpec, ScheduleSpec
-from millrace.models.config.compression_spec import model_of
 from millrace.models.config.dataset_spec import DatasetSpec
 from millrace.models.config.export_spec import ExportSpec
 from millrace.models.config.language_spec import GenerationSpec
 from millrace.models.config.model_kind import find_misfits, with_default_variants
+from millrace.models.config.model_uri import model_of
 from millrace.models.config.rollout_spec import RolloutSpec
 from millrace.models.config.serving_spec import PromotionSpec, ServingSpec
-from millrace.models.config.spec import Spec
 from millrace.models.config.training_spec import ModelSpec, TrainingSpec
 
 
-def _mode_from_word(value: object) -> object:
+def _wrap_word(value: object) -> object:
     """Let `promotion: auto` stand for `promotion: {mode: auto}`."""
     return {"mode": value} if isinstance(value, str) else value
 
 
 NAME = "a small letter, then at most 62 small letters, digits, - or _"
-"""A model's name, in words. It has no dot: models that Millrace makes for itself have one."""
+"""A model's name, in words. It has no dot: Millrace's own models in Triton have one."""
 
 
 class Pipeline(Spec):
@@ -42,12 +41,12 @@ class Pipeline(Spec):
     model: ModelSpec = Field(default_factory=ModelSpec, description="What is trained.")
     training: TrainingSpec = Field(default_factory=TrainingSpec, description="How.")
     export: ExportSpec = Field(default_factory=ExportSpec, description="What is shipped.")
-    promotion: Annotated[PromotionSpec, BeforeValidator(_mode_from_word)] = Field(
+    promotion: Annotated[PromotionSpec, BeforeValidator(_wrap_word)] = Field(
         default_factory=PromotionSpec, description="Who moves the alias champion: auto or manual."
     )
     serving: ServingSpec = Field(default_factory=ServingSpec, description="How Triton serves it.")
     rollout: RolloutSpec = Field(
-        default_factory=RolloutSpec, description="How a new version comes to all traffic."
+        default_factory=RolloutSpec, description="How a new version gets all traffic."
     )
     batch: BatchSpec = Field(default_factory=BatchSpec, description="How rows are scored.")
     schedule: ScheduleSpec = Field(default_factory=ScheduleSpec, description="When.")
@@ -58,7 +57,7 @@ class Pipeline(Spec):
         return with_default_variants(values) if isinstance(values, dict) else values
 
     @model_validator(mode="after")
-    def _fits(self) -> Self:
+    def _require_fitting_family(self) -> Self:
         names = ("model", "training", "export", "serving", "rollout", "batch")
         parts = {name: getattr(self, name) for name in names}
         if found := next(find_misfits(self.model.family, parts), None):
@@ -66,7 +65,7 @@ class Pipeline(Spec):
         return self
 
     @model_validator(mode="after")
-    def _drafted_by_another(self) -> Self:
+    def _require_other_draft(self) -> Self:
         draft = self.serving.generation.draft
         if draft is not None and model_of(draft) == self.name:
             raise ValueError(
@@ -78,20 +77,20 @@ class Pipeline(Spec):
 
     @property
     def folder(self) -> Path:
-        """Folder of the pipeline file: relative paths and user modules are found from here."""
+        """Folder of the pipeline file, from which relative paths and user modules start."""
         return self._folder
 
     def with_model(self, model: ModelSpec) -> "Pipeline":
         """Return this pipeline with another model."""
-        return self.model_copy(update={"model": model}).located(self.folder)
+        return self.model_copy(update={"model": model})
 
     def with_generation(self, generation: GenerationSpec) -> "Pipeline":
-        """Return this pipeline with another way to generate."""
+        """Return this pipeline with other generation settings."""
         serving = self.serving.model_copy(update={"generation": generation})
-        return self.model_copy(update={"serving": serving}).located(self.folder)
+        return self.model_copy(update={"serving": serving})
 
-    def located(self, folder: Path) -> "Pipeline":
-        """Return this pipeline as read from `folder`."""
-        twin = self.model_copy()
-        twin._folder = folder.resolve()
-        return twin
+    def with_folder(self, folder: Path) -> "Pipeline":
+        """Return this pipeline as if its file were in `folder`."""
+        copied = self.model_copy()
+        copied._folder = folder.resolve()
+        return copied

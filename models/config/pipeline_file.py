@@ -1,4 +1,7 @@
-"""Reads a pipeline file and says everything that is wrong with it at once, with lines."""
+"""Reads a pipeline file, and reports all of its problems at once, with lines.
+
+A misspelt key is refused with the nearest valid one.
+"""
 
 from collections.abc import Hashable, Sequence
 from pathlib import Path
@@ -9,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 
 from millrace.models.common.bounded_files import YAML_BYTES, bounded_text, bounded_yaml
 from millrace.models.common.errors import InputError, missing_file, nearest
-from millrace.models.common.printable import redacted
+from millrace.models.common.printable import redact
 from millrace.models.config.model_kind import all_families
 from millrace.models.config.pipeline import NAME, Pipeline
 
@@ -19,7 +22,7 @@ Location = tuple[str | int, ...]
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML's safe loader, but a key that comes twice is an error."""
+    """YAML's safe loader, but a repeated key is an error."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen = set()
@@ -41,40 +44,39 @@ def load_pipeline(path: Path, overrides: Sequence[str] = ()) -> Pipeline:
         overrides: `a.b=value` lines of `--set`; the value is YAML.
 
     Raises:
-        InputError: the file is not there, is no YAML, or says something that is not valid; every
-            problem is listed.
+        InputError: the file does not exist, is not YAML, or is not valid; the message lists every
+            problem.
     """
-    text = _read(path)
-    values = _parse(text, path)
-    lines = _lines(text)
+    text = _read_text(path)
+    values = _parse_yaml(text, path)
+    lines = _find_lines(text)
     for override in overrides:
-        place = _override(values, override)
-        lines = {each: line for each, line in lines.items() if each[: len(place)] != place}
-        lines[place] = f"{SET} {'.'.join(map(str, place))}"
+        key = _apply_override(values, override)
+        lines = {each: line for each, line in lines.items() if each[: len(key)] != key}
+        lines[key] = f"{SET} {'.'.join(map(str, key))}"
     try:
         pipeline = Pipeline.model_validate(values)
     except ValidationError as error:
-        raise _invalid(path, error, lines) from error
+        raise _invalid_error(path, error, lines) from error
     _require_known_family(pipeline.model.family, path, lines)
-    return pipeline.located(path.resolve().parent)
+    return pipeline.with_folder(path.resolve().parent)
 
 
 def resolved_yaml(pipeline: Pipeline) -> str:
-    """Return the pipeline as YAML, with every default filled in and no password of an address.
+    """Return the pipeline as YAML, with all defaults, and without passwords of addresses.
 
-    It goes into the registry, which others read.
+    It goes into the registry, which others may read.
     """
-    values = _redacted(pipeline.model_dump(mode="json"))
-    text: str = yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
-    return text
+    values = _redact_values(pipeline.model_dump(mode="json"))
+    return str(yaml.safe_dump(values, sort_keys=False, allow_unicode=True))
 
 
-def _redacted(value: Any) -> Any:
+def _redact_values(value: Any) -> Any:
     if isinstance(value, dict):
-        return {name: _redacted(each) for name, each in value.items()}
+        return {name: _redact_values(each) for name, each in value.items()}
     if isinstance(value, list):
-        return [_redacted(each) for each in value]
-    return redacted(value) if isinstance(value, str) else value
+        return [_redact_values(each) for each in value]
+    return redact(value) if isinstance(value, str) else value
 
 
 def json_schema() -> dict[str, Any]:
@@ -82,7 +84,7 @@ def json_schema() -> dict[str, Any]:
     return Pipeline.model_json_schema()
 
 
-def _read(path: Path) -> str:
+def _read_text(path: Path) -> str:
     try:
         return bounded_text(path, YAML_BYTES)
     except FileNotFoundError as error:
@@ -91,7 +93,7 @@ def _read(path: Path) -> str:
         raise InputError(f"the pipeline file {path} cannot be read", seen=error) from error
 
 
-def _parse(text: str, path: Path) -> dict[str, Any]:
+def _parse_yaml(text: str, path: Path) -> dict[str, Any]:
     try:
         values = bounded_yaml(text, _Loader)
     except yaml.MarkedYAMLError as error:
@@ -100,7 +102,7 @@ def _parse(text: str, path: Path) -> dict[str, Any]:
         raise InputError(
             f"{path}{where}: this is not YAML that can be read",
             seen=" ".join(filter(None, (error.problem, error.context))),
-            hint="mend that line; YAML goes by indentation, with spaces",
+            hint="fix that line; YAML goes by indentation, with spaces",
         ) from error
     except (yaml.YAMLError, ValueError) as error:
         raise InputError(f"{path} is not YAML that can be read", seen=error) from error
@@ -114,26 +116,27 @@ def _parse(text: str, path: Path) -> dict[str, Any]:
     return values
 
 
-def _lines(text: str) -> dict[Location, str]:
+def _find_lines(text: str) -> dict[Location, str]:
     """Return `line N` for every key of a YAML text."""
-    found: dict[Location, str] = {}
+    lines: dict[Location, str] = {}
 
-    def walk(node: yaml.Node | None, place: Location) -> None:
+    def walk(node: yaml.Node | None, parent: Location) -> None:
         if isinstance(node, yaml.MappingNode):
-            for key, value in node.value:
-                found[(*place, key.value)] = f"line {key.start_mark.line + 1}"
-                walk(value, (*place, key.value))
+            children = [(key.value, key, value) for key, value in node.value]
         elif isinstance(node, yaml.SequenceNode):
-            for index, value in enumerate(node.value):
-                found[(*place, index)] = f"line {value.start_mark.line + 1}"
-                walk(value, (*place, index))
+            children = [(index, value, value) for index, value in enumerate(node.value)]
+        else:
+            return
+        for name, marked, value in children:
+            lines[(*parent, name)] = f"line {marked.start_mark.line + 1}"
+            walk(value, (*parent, name))
 
     walk(yaml.compose(text, Loader=_Loader), ())
-    return found
+    return lines
 
 
-def _override(values: dict[str, Any], override: str) -> Location:
-    """Set `a.b=value` in place, and return the key that was set."""
+def _apply_override(values: dict[str, Any], override: str) -> Location:
+    """Set `a.b=value` in `values`, and return the location of the key."""
     key, equals, text = override.partition("=")
     parts = key.strip().split(".")
     if not equals or not all(parts):
@@ -156,34 +159,36 @@ def _override(values: dict[str, Any], override: str) -> Location:
     return tuple(parts)
 
 
-def _invalid(path: Path, error: ValidationError, lines: dict[Location, str]) -> InputError:
-    found = [each for each in error.errors() if not _follows(each, error.errors())]
-    origins = [_origin(each["loc"], lines) for each in found]
-    listed = "".join(f"\n  {_problem(*each)}" for each in zip(found, origins, strict=True))
-    count = f"{len(found)} problems" if len(found) > 1 else "a problem"
+def _invalid_error(path: Path, error: ValidationError, lines: dict[Location, str]) -> InputError:
+    errors = [each for each in error.errors() if not _is_consequence(each, error.errors())]
+    origins = [_find_origin(each["loc"], lines) for each in errors]
+    listed = "".join(
+        f"\n  {_describe_problem(*each)}" for each in zip(errors, origins, strict=True)
+    )
+    count = f"{len(errors)} problems" if len(errors) > 1 else "a problem"
     again = f" {SET} …" if any(SET in origin for origin in origins) else ""
     return InputError(
-        f"{count} in {_blamed(path, origins)}{listed}",
-        hint=f"mend that; `millrace check {path}{again}` tells when it is right",
+        f"{count} in {_name_sources(path, origins)}{listed}",
+        hint=f"fix that; `millrace check {path}{again}` says when it is right",
     )
 
 
-def _follows(problem: Any, others: Sequence[Any]) -> bool:
-    """Return whether a list is too short only for the items in it that are wrong."""
+def _is_consequence(problem: Any, others: Sequence[Any]) -> bool:
+    """Return whether a list is too short only because items in it are wrong."""
     place = problem["loc"]
     within = (each["loc"] for each in others if len(each["loc"]) > len(place))
     return problem["type"] == "too_short" and any(each[: len(place)] == place for each in within)
 
 
-def _blamed(path: Path, origins: Sequence[str]) -> str:
-    """Return what values of these origins are to be mended in: the file, `--set` or both."""
+def _name_sources(path: Path, origins: Sequence[str]) -> str:
+    """Return where values of these origins have to be fixed: the file, `--set` or both."""
     overridden = [SET in origin for origin in origins]
     file = "" if all(overridden) else f"the pipeline file {path}"
     return " and ".join(filter(None, (file, SET if any(overridden) else "")))
 
 
-def _origin(place: Location, lines: dict[Location, str]) -> str:
-    """Return where a value came from: its line, and what `--set` changed within it."""
+def _find_origin(place: Location, lines: dict[Location, str]) -> str:
+    """Return where a value comes from: its line, and the `--set` that changed a part of it."""
     above = next((lines[place[:n]] for n in range(len(place), 0, -1) if place[:n] in lines), "")
     within = [
         line
@@ -193,16 +198,16 @@ def _origin(place: Location, lines: dict[Location, str]) -> str:
     return " and ".join(filter(None, (above, *within)))
 
 
-def _problem(found: Any, origin: str) -> str:
-    """Return one problem as a line: where, what, the value seen and the nearest right name."""
-    place: Location = found["loc"]
+def _describe_problem(error: Any, origin: str) -> str:
+    """Return a problem in one line: where, what, the value seen and the nearest valid name."""
+    place: Location = error["loc"]
     dotted = ".".join(str(part) for part in place) or "the file"
     where = origin if origin.endswith(f" {dotted}") else ": ".join(filter(None, (origin, dotted)))
-    return f"{where}: {_explained(found, place)}"
+    return f"{where}: {_explain(error, place)}"
 
 
-def _explained(found: Any, place: Location) -> str:
-    kind, seen = found["type"], found["input"]
+def _explain(error: Any, place: Location) -> str:
+    kind, seen = error["type"], error["input"]
     if kind == "missing":
         return "is missing"
     if kind == "extra_forbidden":
@@ -212,48 +217,43 @@ def _explained(found: Any, place: Location) -> str:
     if kind == "string_pattern_mismatch" and place == ("name",):
         why = "; Millrace keeps names with a dot for itself" if "." in str(seen) else ""
         return f"must be {NAME}; seen {seen!r}{why}; choose another name"
-    message = found["msg"].removeprefix("Value error, ")
-    message = _without_tuple(message[0].lower() + message[1:])
+    message = error["msg"].removeprefix("Value error, ")
+    message = message[0].lower() + message[1:]
+    message = message.replace("a valid tuple", "a list").replace("tuple", "list")  # as YAML says
     text = f"{message}; seen {seen!r}" if not isinstance(seen, dict) else message
     if kind == "literal_error" and isinstance(seen, str):
-        words = [
-            word.strip("'") for word in found["ctx"]["expected"].replace(" or ", ", ").split(", ")
-        ]
-        text += f"; {near}" if (near := nearest(seen, words)) else ""
+        expected = error["ctx"]["expected"].replace(" or ", ", ").split(", ")
+        hint = nearest(seen, [word.strip("'") for word in expected])
+        text += f"; {hint}" if hint else ""
     if kind == "string_type" and isinstance(seen, bool | int | float):
         text += "; put it in quotes"
     return text
 
 
-def _without_tuple(message: str) -> str:
-    """Say list, as YAML does, where pydantic says tuple."""
-    return message.replace("a valid tuple", "a list").replace("tuple", "list")
-
-
 def _known_keys(place: Location) -> list[str]:
-    """Return the keys that are valid at a place of the pipeline file."""
+    """Return the valid keys at a location of the pipeline file."""
     model: Any = Pipeline
     for part in place:
         field = getattr(model, "model_fields", {}).get(part)
-        model = _model_in(field.annotation if field else None) or model
+        model = _find_model(field.annotation if field else None) or model
     return list(model.model_fields)
 
 
-def _model_in(annotation: Any) -> type[BaseModel] | None:
+def _find_model(annotation: Any) -> type[BaseModel] | None:
     """Return the pydantic model in an annotation such as `dict[str, ColumnSpec]`."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     inner = getattr(annotation, "__args__", ())
-    return next((model for argument in inner if (model := _model_in(argument))), None)
+    return next((model for argument in inner if (model := _find_model(argument))), None)
 
 
 def _require_known_family(family: str, path: Path, lines: dict[Location, str]) -> None:
     families = all_families()
     if family in families or ":" in family:
         return
-    origin = _origin(("model", "family"), lines)
+    origin = _find_origin(("model", "family"), lines)
     raise InputError(
-        f"a problem in {_blamed(path, [origin])}\n"
+        f"a problem in {_name_sources(path, [origin])}\n"
         f"  {origin + ': ' if origin else ''}model.family: there is no such family",
         seen=family,
         valid=f"{', '.join(families)}, or module:Class of your own",

@@ -1,14 +1,14 @@
-"""The part `rollout`: how a new version comes to all traffic."""
+"""The part `rollout`: how a new version gets all traffic."""
 
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from millrace.models.config.spec import Spec
+from millrace.models.config import Spec
 
 
 class JudgeSpec(Spec):
-    """What a candidate must show before it gets more traffic, and how sure that must be."""
+    """What a candidate must show before it gets more traffic, and with what certainty."""
 
     level: float = Field(
         0.05,
@@ -42,7 +42,7 @@ class JudgeSpec(Spec):
 
 
 class RolloutSpec(Spec):
-    """How a new version comes to all traffic."""
+    """How a new version gets all traffic."""
 
     kind: Literal["direct", "canary", "shadow"] = Field(
         "direct",
@@ -67,7 +67,7 @@ class RolloutSpec(Spec):
     judge: JudgeSpec = Field(default_factory=JudgeSpec, description="What it takes to go on.")
 
     @model_validator(mode="after")
-    def _rises(self) -> "RolloutSpec":
+    def _require_rising_steps(self) -> "RolloutSpec":
         if list(self.steps) != sorted(set(self.steps)):
             raise ValueError("steps must rise, like [1, 10, 50]")
         return self

@@ -1,15 +1,15 @@
-"""The parts `promotion` and `serving`: what goes live, and how Triton serves it."""
+"""The parts `promotion` and `serving`: which version goes live, and how Triton serves it."""
 
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from millrace.models.config import Spec
 from millrace.models.config.language_spec import GenerationSpec
-from millrace.models.config.spec import Spec
 
 
 class RequireSpec(Spec):
-    """What a version must have before it takes traffic, whoever set the alias."""
+    """What a version must have before it gets traffic, whoever set the alias."""
 
     signed: bool = Field(
         True,
@@ -32,7 +32,7 @@ class RequireSpec(Spec):
 
 
 class PromotionSpec(Spec):
-    """Who moves the alias champion, and what it takes to go live."""
+    """Who moves the alias champion, and what a version needs to go live."""
 
     mode: Literal["auto", "manual"] = Field(
         "manual",
@@ -44,13 +44,13 @@ class PromotionSpec(Spec):
     )
 
 
-def _name_from_word(value: object) -> object:
+def _wrap_word(value: object) -> object:
     """Let `accelerator: tensorrt` stand for `accelerator: {name: tensorrt}`."""
     return {"name": value} if isinstance(value, str) else value
 
 
 class AcceleratorSpec(Spec):
-    """The accelerator of the onnxruntime backend on a GPU; the words are the backend's own."""
+    """The accelerator of the onnxruntime backend on a GPU; the keys are the backend's."""
 
     name: Literal["tensorrt"] = Field(
         "tensorrt",
@@ -73,7 +73,7 @@ class AcceleratorSpec(Spec):
 
 
 class ServingSpec(Spec):
-    """How Triton serves the model; the words are Triton's own."""
+    """How Triton serves the model; the keys are Triton's."""
 
     max_batch_size: int = Field(64, ge=1, description="Largest batch of one execution.")
     max_queue_delay_microseconds: int = Field(
@@ -84,7 +84,7 @@ class ServingSpec(Spec):
     device: Literal["cpu", "gpu"] = Field(
         "cpu", description="Where the instances run: KIND_CPU or KIND_GPU."
     )
-    accelerator: Annotated[AcceleratorSpec, BeforeValidator(_name_from_word)] | None = Field(
+    accelerator: Annotated[AcceleratorSpec, BeforeValidator(_wrap_word)] | None = Field(
         None, description="tensorrt on a GPU, or null for CUDA alone."
     )
     latency_slo_ms: float | None = Field(
@@ -104,7 +104,7 @@ class ServingSpec(Spec):
     )
 
     @model_validator(mode="after")
-    def _accelerator_needs_a_gpu(self) -> "ServingSpec":
+    def _require_gpu(self) -> "ServingSpec":
         if self.accelerator is not None and self.device != "gpu":
             raise ValueError(f"serving.accelerator {self.accelerator.name} needs device: gpu")
         return self

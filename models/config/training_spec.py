@@ -4,19 +4,18 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
+from millrace.models.config import Spec
 from millrace.models.config.compression_spec import (
     DistillationSpec,
     PruningSpec,
     QuantizationAwareSpec,
-    VersionName,
 )
 from millrace.models.config.language_spec import LoraSpec
-from millrace.models.config.model_uri import VALID, is_model_uri, version_name
-from millrace.models.config.spec import Spec
+from millrace.models.config.model_uri import VALID, VersionName, is_model_uri, version_name
 
 
 class TokenizerSpec(Spec):
-    """How a text becomes tokens."""
+    """How texts become tokens."""
 
     source: str | None = Field(
         None,
@@ -67,7 +66,7 @@ class ModelSpec(Spec):
 
     @field_validator("pretrained")
     @classmethod
-    def _names_a_version(cls, value: str | None) -> str | None:
+    def _check_model_uri(cls, value: str | None) -> str | None:
         if value is not None and is_model_uri(value) and version_name(value) is None:
             raise ValueError(f"a registered version is written {VALID}")
         return value

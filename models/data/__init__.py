@@ -1,1 +1,1 @@
-"""Datasets: read, checked, and kept as snapshots of a Delta table."""
+"""Datasets: reads and checks rows, and stores them as snapshots of a Delta table."""

@@ -1,7 +1,6 @@
-"""Casts cells to the held type; a cell that cannot be cast is marked, and nothing is raised.
+"""Casts cells to their column's type; a cell that cannot be cast is marked, and nothing is raised.
 
-A whole column is cast at once; only where Arrow refuses it is text looked at cell by cell, still
-vectorised.
+A whole column is cast at once. Only if Arrow refuses is text parsed cell by cell, still vectorised.
 """
 
 from collections.abc import Callable
@@ -21,24 +20,24 @@ NULL_WORDS = ("", "NA", "N/A", "na", "n/a", "NaN", "nan", "null", "NULL", "None"
 TRUE_WORDS = ("true", "1", "yes", "t", "y")
 FALSE_WORDS = ("false", "0", "no", "f", "n")
 INTEGER = r"^[+-]?[0-9]{1,18}$"
-"""Text that is a whole number and surely fits 64 bits."""
+"""Text that is a whole number and certainly fits 64 bits."""
 
 _NUMBER = r"^([+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?|[+-]?(inf|Inf|INF|Infinity))$"
 
 
 @dataclass(frozen=True)
 class Cast:
-    """Cells of the held Arrow type, null where `unparsable` is set."""
+    """Cells of the column's Arrow type, null where `unparsable` is set."""
 
     values: pa.Array
     unparsable: Mask
 
 
 def cast(array: pa.Array, column: Column) -> Cast:
-    """Cast `array`, of any Arrow type, to the type that `column` holds."""
+    """Cast `array`, of any Arrow type, to the type of `column`."""
     array = plain(array)
     if pa.types.is_null(array.type):
-        return Cast(pa.nulls(len(array), column.arrow), _none(array))
+        return _all_parsed(pa.nulls(len(array), column.arrow))
     kind = column.values if column.type == "category" else column.type
     return _CASTS[kind](array)
 
@@ -59,39 +58,36 @@ def mask(array: pa.Array) -> Mask:
 
 
 def _to_float(array: pa.Array) -> Cast:
-    if pa.types.is_string(array.type):
-        return _text_to_float(array)
     if _is_number(array.type) or pa.types.is_boolean(array.type):
-        return Cast(array.cast(pa.float64(), safe=False), _none(array))
-    return _nothing(array, pa.float64())
-
-
-def _text_to_float(array: pa.Array) -> Cast:
+        return _all_parsed(array.cast(pa.float64(), safe=False))
+    if not pa.types.is_string(array.type):
+        return _none_parsed(array, pa.float64())
     try:
-        return Cast(array.cast(pa.float64()), _none(array))
+        return _all_parsed(array.cast(pa.float64()))
     except pa.ArrowInvalid:
         return _parse(array, _NUMBER, pa.float64())
 
 
 def _to_int(array: pa.Array) -> Cast:
-    if pa.types.is_string(array.type):
+    kind = array.type
+    if pa.types.is_string(kind):
         return _text_to_int(array)
-    if pa.types.is_integer(array.type) or pa.types.is_boolean(array.type):
-        return _whole(array) if pa.types.is_uint64(array.type) else _safe(array, pa.int64())
-    return _whole(array) if _is_number(array.type) else _nothing(array, pa.int64())
+    if pa.types.is_boolean(kind) or (pa.types.is_integer(kind) and not pa.types.is_uint64(kind)):
+        return _cast_safely(array, pa.int64())
+    return _numbers_to_int(array) if _is_number(kind) else _none_parsed(array, pa.int64())
 
 
 def _text_to_int(array: pa.Array) -> Cast:
     try:
-        return Cast(array.cast(pa.int64()), _none(array))
+        return _all_parsed(array.cast(pa.int64()))
     except pa.ArrowInvalid:
         whole = _parse(array, INTEGER, pa.int64())
-    number = _whole(_parse(array, _NUMBER, pa.float64()).values)  # "3.0" is an integer as well
+    number = _numbers_to_int(_parse(array, _NUMBER, pa.float64()).values)  # "3.0" is an integer too
     values = pc.coalesce(whole.values, number.values)
     return Cast(values, whole.unparsable & mask(pc.is_null(values)))
 
 
-def _whole(array: pa.Array) -> Cast:
+def _numbers_to_int(array: pa.Array) -> Cast:
     """Cast numbers to int64; a fraction, an infinity or too large a number is unparsable."""
     numbers = array.cast(pa.float64(), safe=False)
     fits = pc.and_(
@@ -103,9 +99,9 @@ def _whole(array: pa.Array) -> Cast:
 
 def _to_bool(array: pa.Array) -> Cast:
     if pa.types.is_boolean(array.type):
-        return Cast(array, _none(array))
+        return _all_parsed(array)
     if _is_number(array.type):
-        whole = _whole(array).values
+        whole = _numbers_to_int(array).values
         true, false = pc.equal(whole, 1), pc.equal(whole, 0)
         absent = pc.is_null(array, nan_is_null=True)
     elif pa.types.is_string(array.type):
@@ -114,31 +110,25 @@ def _to_bool(array: pa.Array) -> Cast:
         false = pc.is_in(words, pa.array(FALSE_WORDS))
         absent = pc.or_(pc.is_null(array), pc.is_in(array, pa.array(NULL_WORDS)))
     else:
-        return _nothing(array, pa.bool_())
+        return _none_parsed(array, pa.bool_())
     known = mask(true) | mask(false)
     return Cast(pa.array(mask(true), mask=~known), ~known & ~mask(absent))
 
 
 def _to_string(array: pa.Array) -> Cast:
-    if pa.types.is_string(array.type):
-        return _text(array)
     if pa.types.is_nested(array.type):
-        return _nothing(array, pa.string())
-    return _safe(array, pa.string())
-
-
-def _text(array: pa.Array) -> Cast:
-    """Look for cells that are not UTF-8: Parquet written by others may hold some."""
+        return _none_parsed(array, pa.string())
+    if not pa.types.is_string(array.type):
+        return _cast_safely(array, pa.string())
     try:
         array.validate(full=True)
-    except pa.ArrowInvalid:
-        cells = [_decoded(cell) for cell in array.cast(pa.binary()).to_pylist()]
-        values = pa.array(cells, pa.string())
-        return Cast(values, mask(array.is_valid()) & mask(values.is_null()))
-    return Cast(array, _none(array))
+    except pa.ArrowInvalid:  # Parquet of other writers may hold text that is not UTF-8
+        cells = [_decode(cell) for cell in array.cast(pa.binary()).to_pylist()]
+        return _mark_new_nulls(array, pa.array(cells, pa.string()))
+    return _all_parsed(array)
 
 
-def _decoded(cell: bytes | None) -> str | None:
+def _decode(cell: bytes | None) -> str | None:
     try:
         return None if cell is None else cell.decode()
     except UnicodeDecodeError:
@@ -146,25 +136,25 @@ def _decoded(cell: bytes | None) -> str | None:
 
 
 def _to_messages(array: pa.Array) -> Cast:
-    """Read chats: lists of messages, or JSON of such a list; values are canonical JSON."""
+    """Read chats: lists of messages, or JSON of such a list; the values are canonical JSON."""
     if not pa.types.is_string(array.type) and not messages.is_list_of_structs(array.type):
-        return _nothing(array, pa.string())
-    values = pa.array([messages.canonical(cell) for cell in array], pa.string())
-    return Cast(values, mask(array.is_valid()) & mask(values.is_null()))
+        return _none_parsed(array, pa.string())
+    cells = [messages.canonical_json(cell) for cell in array]
+    return _mark_new_nulls(array, pa.array(cells, pa.string()))
 
 
 def _to_vector(array: pa.Array) -> Cast:
     kind = array.type
-    lists = pa.types.is_list(kind) or pa.types.is_large_list(kind)
-    if not lists and not pa.types.is_fixed_size_list(kind):
-        return _nothing(array, pa.list_(pa.float32()))
+    is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind)
+    if not is_list and not pa.types.is_fixed_size_list(kind):
+        return _none_parsed(array, pa.list_(pa.float32()))
     if not _is_number(kind.value_type) and not pa.types.is_null(kind.value_type):
-        return _nothing(array, pa.list_(pa.float32()))
-    return Cast(array.cast(pa.list_(pa.float32()), safe=False), _none(array))
+        return _none_parsed(array, pa.list_(pa.float32()))
+    return _all_parsed(array.cast(pa.list_(pa.float32()), safe=False))
 
 
 def _parse(array: pa.Array, pattern: str, kind: pa.DataType) -> Cast:
-    """Cast the cells of text that match `pattern`; null words become null."""
+    """Cast the cells of text that match `pattern`; words for null become null."""
     text = pc.utf8_trim_whitespace(array)
     matched = pc.match_substring_regex(text, pattern)
     digits = pc.replace_substring_regex(pc.if_else(matched, text, None), r"^\+", "")
@@ -172,20 +162,23 @@ def _parse(array: pa.Array, pattern: str, kind: pa.DataType) -> Cast:
     return Cast(digits.cast(kind), ~mask(matched) & ~mask(absent))
 
 
-def _safe(array: pa.Array, kind: pa.DataType) -> Cast:
+def _cast_safely(array: pa.Array, kind: pa.DataType) -> Cast:
     try:
-        return Cast(array.cast(kind), _none(array))
+        return _all_parsed(array.cast(kind))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        return _nothing(array, kind)
+        return _none_parsed(array, kind)
 
 
-def _nothing(array: pa.Array, kind: pa.DataType) -> Cast:
-    """No cell of this type can be cast."""
+def _all_parsed(values: pa.Array) -> Cast:
+    return Cast(values, np.zeros(len(values), dtype=np.bool_))
+
+
+def _none_parsed(array: pa.Array, kind: pa.DataType) -> Cast:
     return Cast(pa.nulls(len(array), kind), mask(array.is_valid()))
 
 
-def _none(array: pa.Array) -> Mask:
-    return np.zeros(len(array), dtype=np.bool_)
+def _mark_new_nulls(array: pa.Array, values: pa.Array) -> Cast:
+    return Cast(values, mask(array.is_valid()) & mask(values.is_null()))
 
 
 def _is_number(kind: pa.DataType) -> bool:

@@ -1,8 +1,8 @@
-"""Statistics of a snapshot's columns, gathered as the rows stream by and kept with it.
+"""Statistics of a snapshot's columns, computed as its rows are read and stored with it.
 
 All of them merge exactly, in any order. A histogram's bins are powers of two wide and start at
-multiples of their width, so bins join in pairs when the range grows, and two histograms always
-fall on one grid.
+multiples of their width, so bins merge in pairs when the range grows, and two histograms always
+share a grid.
 """
 
 import math
@@ -105,7 +105,7 @@ class ColumnStatistics:
     Attributes:
         rows: rows seen.
         nulls: rows, or elements of vectors, without a value.
-        numbers: of float, int and vector columns that hold a number.
+        numbers: of float, int and vector columns with at least one number.
         counts: rows of each value, of category and bool columns, by value.
     """
 
@@ -126,7 +126,7 @@ class ColumnStatistics:
         return ColumnStatistics(self.rows + other.rows, self.nulls + other.nulls, numbers, counts)
 
     def as_json(self) -> dict[str, Any]:
-        """Return JSON-ready values, with the standard deviation for readers."""
+        """Return JSON-ready values; the standard deviation is added for readers."""
         values = asdict(self)
         if self.numbers:
             values["numbers"]["std"] = self.numbers.std
@@ -164,8 +164,8 @@ def merge(
 def _column_statistics(array: pa.Array, column: Column) -> ColumnStatistics:
     rows = len(array)
     if column.type in ("category", "bool"):
-        found = pc.value_counts(array.drop_null())
-        counts = zip(found.field(0).to_pylist(), found.field(1).to_pylist(), strict=True)
+        pairs = pc.value_counts(array.drop_null())
+        counts = zip(pairs.field(0).to_pylist(), pairs.field(1).to_pylist(), strict=True)
         return ColumnStatistics(rows, array.null_count, counts=tuple(sorted(counts)))
     if not column.numeric:
         return ColumnStatistics(rows, array.null_count)
@@ -192,7 +192,7 @@ def _numbers(values: Values) -> Numbers:
 
 def _histogram(values: Values, low: float, high: float) -> Histogram:
     """Return the histogram on the finest grid that holds the values in `MAX_BINS` bins."""
-    # 52 bits below the largest magnitude, places are whole numbers that a float64 holds exactly.
+    # 52 bits below the largest magnitude, indices are whole numbers that a float64 holds exactly.
     exponent = math.frexp(max(abs(low), abs(high)))[1] - 52
     if high > low:
         exponent = max(exponent, math.frexp((high - low) / MAX_BINS)[1] - 1)

@@ -1,52 +1,49 @@
-"""Which type each column is held to: declared, else stored with the table, else inferred.
+"""Decides the type of each column: declared, else stored with the table, else inferred.
 
-Inference looks at the first rows only. Whole numbers and fractions become int and float, text and
-truth values become category and bool; a target of text, whole numbers or truth values is a
-category (classification), one of fractions a float (regression), and so is one of many whole
-numbers with few rows each; `dataset.task` decides otherwise. Where there is a text to continue,
-text stays text.
+Inference reads the first rows only. Whole numbers and fractions become int and float, text and
+booleans become category and bool. A target of text, whole numbers or booleans is a category
+(classification); a target of fractions is a float (regression), and so is one of many whole numbers
+with few rows each. `dataset.task` overrides this. The columns of a language model stay text.
 """
 
 import logging
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from millrace.models.common.errors import InputError
 from millrace.models.config.dataset_spec import TEXTS, ColumnSpec, ColumnType, DatasetSpec
-from millrace.models.data.coerce import NULL_WORDS, mask, plain
-from millrace.models.data.messages import is_list_of_structs
-from millrace.models.data.sample import NUMBER_SHARE, sampled, seen_type, vector_width
+from millrace.models.data.column_sample import (
+    has_chats,
+    is_bool_text,
+    is_date,
+    sample_column,
+    seen_type,
+    vector_width,
+)
 from millrace.models.data.schema import RESERVED, Category, Column, TableSchema, ValueType
-from millrace.models.data.sources.source import TEXT, require_columns
+from millrace.models.data.sources.source import require_columns
 
 log = logging.getLogger("millrace")
 
 MAX_CATEGORIES = 1000
 FEW_CLASSES = 20
-"""So many whole numbers, or fewer, are classes, however few rows each has."""
+"""So many different whole numbers, or fewer, are classes, however few rows each has."""
 ROWS_OF_A_CLASS = 20
-"""Fewer rows than these for each of more numbers than that are measurements, not classes."""
+"""More different numbers than that are measurements if they have fewer rows than these each."""
 NUMBERED_SHARE = 0.9
-"""More numbers than that are classes where so many of those from 0, or 1, to the largest occur."""
+"""They are classes only if this share of the numbers from 0 or 1 up to the largest occurs."""
 TYPES_OF_TASK: dict[str, tuple[ColumnType, ...]] = {
     "classification": ("category",),
     "regression": ("float", "int"),
 }
-"""Types of a target, the one that it has by itself first."""
-MAX_DESCRIBED = 30
-
-_DAY = r"[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])"
-_TIME = r"[0-9]{2}:[0-9]{2}(:[0-9]{2}([.,][0-9]+)?)? ?(Z|UTC|[+-][0-9]{2}(:?[0-9]{2})?)?"
-_DATE = rf"^{_DAY}([T ]{_TIME})?$"
+"""Types of a target, the default first."""
 
 
 @dataclass(frozen=True)
 class Role:
-    """What a column is for; decides how its values are read."""
+    """What a column is used for, which decides how its values are read."""
 
     target: bool = False
     feature: bool = False
@@ -60,7 +57,7 @@ def resolve_schema(
     sample: Sequence[pa.RecordBatch],
     stored: TableSchema | None = None,
 ) -> TableSchema:
-    """Return the schema that every row is held to.
+    """Return the schema that every row must fit.
 
     Args:
         spec: the pipeline file's `dataset` part.
@@ -69,10 +66,11 @@ def resolve_schema(
         stored: schema of the table's newest snapshot.
 
     Raises:
-        InputError: a column is not there, cannot be learnt from, or tells no type.
+        InputError: a column does not exist, cannot be learnt from, or has no type that can be
+            inferred.
     """
     require_columns(spec, names)
-    features, dates = _without_dates(spec, feature_names(spec, names), sample, stored)
+    features, dates = _split_dates(spec, feature_names(spec, names), sample, stored)
     kept = dict.fromkeys((*spec.key, *features, spec.target, *spec.columns, *dates))
     columns = tuple(
         _date_column(name, spec)
@@ -83,46 +81,25 @@ def resolve_schema(
     return TableSchema(columns, spec.key, spec.target, features)
 
 
-def describe(schema: TableSchema) -> str:
-    """Return in one line what is learnt from, what is only kept, and what is predicted.
-
-    Args:
-        schema: a snapshot's, with its categories filled in.
-    """
-    target = f"target {_worded(schema.column(schema.target))}"
-    learnt = _listed([_worded(schema.column(name)) for name in schema.features])
-    used = {*schema.features, schema.target}
-    kept = [column.name for column in schema.columns if column.name not in used]
-    parts = [learnt, f"kept, not learnt from: {_listed(kept)}" if kept else "", target]
-    return "; ".join(part for part in parts if part)
-
-
-def _worded(column: Column) -> str:
-    size = len(column.categories or ()) if column.type == "category" else column.width
-    return f"{column.name} {column.type}" + (f" of {size}" if size else "")
-
-
-def _listed(words: Sequence[str]) -> str:
-    more = len(words) - MAX_DESCRIBED
-    return ", ".join(words[:MAX_DESCRIBED]) + (f", … {more} more" if more > 0 else "")
-
-
-def _without_dates(
+def _split_dates(
     spec: DatasetSpec,
     features: tuple[str, ...],
     sample: Sequence[pa.RecordBatch],
     stored: TableSchema | None,
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Part the features into those to learn from and dates, which are only kept.
+    """Split the features into those to learn from, and dates, which are only stored.
 
     Raises:
-        InputError: a date is listed in `dataset.features`, or nothing else is left.
+        InputError: `dataset.features` lists a date, or no feature is left.
     """
     dates = tuple(
         name
         for name in features
-        if _declared_type(spec.columns.get(name, ColumnSpec())) is None
-        and (_is_date(sampled(name, sample)) or (not spec.features and _held_text(name, stored)))
+        if spec.column(name).declared_type is None
+        and (
+            is_date(sample_column(name, sample))
+            or (not spec.features and _is_stored_text(name, stored))
+        )
     )
     left = tuple(name for name in features if name not in dates)
     if dates and spec.features is not None:
@@ -142,35 +119,16 @@ def _without_dates(
     return left, dates
 
 
-def _held_text(name: str, stored: TableSchema | None) -> bool:
-    """Whether the table keeps the column as text that is not learnt from."""
-    return (
-        stored is not None and name in stored.arrow.names and stored.column(name).type == "string"
-    )
-
-
-def _is_date(array: pa.Array) -> bool:
-    """Whether nearly all cells are dates or timestamps, as such or as ISO text."""
-    if seen_type(array) is None:
-        return False
-    if pa.types.is_date(array.type) or pa.types.is_timestamp(array.type):
-        return True
-    return pa.types.is_string(array.type) and _mostly(array, _DATE)
-
-
-def _mostly(text: pa.Array, pattern: str) -> bool:
-    """Whether nearly all cells of a text column, nulls left out, match a pattern."""
-    words = pc.utf8_trim_whitespace(text.drop_null())
-    words = words.filter(pc.invert(pc.is_in(words, pa.array(NULL_WORDS))))
-    matching = np.count_nonzero(mask(pc.match_substring_regex(words, pattern)))
-    return matching > 0 and bool(matching >= NUMBER_SHARE * len(words))
+def _is_stored_text(name: str, stored: TableSchema | None) -> bool:
+    """Return whether the table stores the column as text that is not learnt from."""
+    column = stored.find(name) if stored else None
+    return column is not None and column.type == "string"
 
 
 def _date_column(name: str, spec: DatasetSpec) -> Column:
-    """Return a date's column: text, in which a gap hurts nobody, for nothing learns from it."""
-    declared = spec.columns.get(name, ColumnSpec())
+    """Return the column of a date: text, nullable because nothing learns from it."""
     column = Column(name, "string", nullable=True)
-    _require_fitting_limits(column, declared)
+    _require_fitting_limits(column, spec.column(name))
     return column
 
 
@@ -178,17 +136,18 @@ def feature_names(spec: DatasetSpec, names: Sequence[str]) -> tuple[str, ...]:
     """Return the columns to learn from: the listed ones, or all that are left over.
 
     Raises:
-        InputError: the target is among them or none is left, or a name is ours.
+        InputError: the target is among them, none is left, or a name is reserved.
     """
-    taken = [name for name in RESERVED if name in names]
-    if taken:
+    reserved = [name for name in RESERVED if name in names]
+    if reserved:
         raise InputError(
             f"{spec.source} has a column with a name that Millrace keeps for itself",
-            seen=", ".join(taken),
+            seen=", ".join(reserved),
             hint="rename it",
         )
     if spec.features is None:
-        left_out = {*spec.key, spec.target, *_plain_text(spec)}
+        plain_text = [name for name, column in spec.columns.items() if column.type == "string"]
+        left_out = {*spec.key, spec.target, *plain_text}
         features = tuple(name for name in names if name not in left_out)
     else:
         features = tuple(dict.fromkeys(spec.features))
@@ -207,10 +166,6 @@ def feature_names(spec: DatasetSpec, names: Sequence[str]) -> tuple[str, ...]:
     return features
 
 
-def _plain_text(spec: DatasetSpec) -> list[str]:
-    return [name for name, column in spec.columns.items() if column.type == "string"]
-
-
 def _resolve_column(
     name: str,
     spec: DatasetSpec,
@@ -218,10 +173,9 @@ def _resolve_column(
     sample: Sequence[pa.RecordBatch],
     stored: TableSchema | None,
 ) -> Column:
-    declared = _declared(name, spec)
+    declared = _read_declaration(name, spec)
     role = Role(name == spec.target, name in features, name in spec.key, spec.continued)
-    held = _held(name, declared, stored)
-    column = held or _inferred(name, declared, role, sample)
+    column = _find_stored(name, declared, stored) or _infer_column(name, declared, role, sample)
     _require_usable(column, role)
     _require_fitting_limits(column, declared)
     return replace(
@@ -229,20 +183,20 @@ def _resolve_column(
         min=declared.min,
         max=declared.max,
         nullable=declared.nullable and not role.target and not role.key,
-        categories=_sorted(declared.categories, column.values),
+        categories=_sort_categories(declared.categories, column.values),
     )
 
 
-def _declared(name: str, spec: DatasetSpec) -> ColumnSpec:
-    """Return a column's declaration, of the target with what `dataset.task` says.
+def _read_declaration(name: str, spec: DatasetSpec) -> ColumnSpec:
+    """Return a column's declaration; the target's has the type of `dataset.task`.
 
     Raises:
-        InputError: its declared type says something else.
+        InputError: the declared type contradicts `dataset.task`.
     """
-    declared = spec.columns.get(name, ColumnSpec())
+    declared = spec.column(name)
     if name != spec.target or spec.task is None:
         return declared
-    types, type_ = TYPES_OF_TASK[spec.task], _declared_type(declared)
+    types, type_ = TYPES_OF_TASK[spec.task], declared.declared_type
     if type_ is None:
         return declared.model_copy(update={"type": types[0]})
     if type_ not in types:
@@ -255,21 +209,7 @@ def _declared(name: str, spec: DatasetSpec) -> ColumnSpec:
     return declared
 
 
-def is_measured(numbers: Collection[int], rows: int) -> bool:
-    """Tell whether whole numbers are measurements rather than the numbers of classes.
-
-    Args:
-        numbers: the different ones.
-        rows: that hold one.
-    """
-    distinct = len(numbers)
-    if distinct <= FEW_CLASSES or distinct > MAX_CATEGORIES:
-        return distinct > FEW_CLASSES
-    is_numbered = min(numbers) in (0, 1) and distinct >= NUMBERED_SHARE * max(numbers)
-    return distinct > rows / ROWS_OF_A_CLASS or not is_numbered
-
-
-def _sorted(
+def _sort_categories(
     categories: Sequence[Category] | None, values: ValueType
 ) -> tuple[Category, ...] | None:
     if categories is None:
@@ -278,101 +218,90 @@ def _sorted(
     return tuple(sorted(set(same_type)))
 
 
-def _held(name: str, declared: ColumnSpec, stored: TableSchema | None) -> Column | None:
-    """Return the stored column unless the declaration now says something else."""
-    if stored is None or name not in stored.arrow.names:
-        return None
-    column = stored.column(name)
-    type_ = _declared_type(declared)
-    if type_ not in (None, column.type):
+def _find_stored(name: str, declared: ColumnSpec, stored: TableSchema | None) -> Column | None:
+    """Return the stored column, unless the declaration contradicts it."""
+    column = stored.find(name) if stored else None
+    if column is None or declared.declared_type not in (None, column.type):
         return None
     if declared.categories is not None and _value_type(declared.categories) != column.values:
         return None
     return column
 
 
-def _inferred(
+def _infer_column(
     name: str, declared: ColumnSpec, role: Role, sample: Sequence[pa.RecordBatch]
 ) -> Column:
-    type_ = _declared_type(declared)
+    type_ = declared.declared_type
     if declared.categories is not None and type_ == "category":
         return Column(name, "category", values=_value_type(declared.categories))
-    if type_ is None and role.target and role.continued and _holds_chats(name, sample):
+    if type_ is None and role.target and role.continued and has_chats(name, sample):
         type_ = "messages"
     if type_ is not None and type_ in TEXTS:
         return Column(name, type_)
-    return _seen(name, type_, role, sample)
+    return _infer_from_values(name, type_, role, sample)
 
 
-def _seen(
+def _infer_from_values(
     name: str, type_: ColumnType | None, role: Role, sample: Sequence[pa.RecordBatch]
 ) -> Column:
-    """Return the column as its first values have it; `type_` is the declared type, if one is."""
-    array = sampled(name, sample)
+    """Return the column that its first values show; `type_` is the declared type, if any."""
+    array = sample_column(name, sample)
     seen = seen_type(array)
-    if seen == "string" and not role.target and type_ is None and _is_truth(name, sample, array):
+    if seen == "string" and not role.target and type_ is None and is_bool_text(name, sample, array):
         seen = "bool"
     if seen is None and type_ in (None, "category", "vector"):
         raise InputError(
-            f"the first rows hold no value in column {name!r}, so its type cannot be told",
+            f"the first rows hold no value in column {name!r}, so its type cannot be inferred",
             hint=f"declare it in dataset.columns, or leave it out: {{{name}: {{type: float}}}}",
         )
     if type_ is None and role.target and not role.continued and seen == "int":
-        type_ = _type_of_whole(name, array)
+        type_ = _type_of_whole_numbers(name, array)
     if type_ is None:
-        type_ = _type_for(seen or "float", role)
+        type_ = _type_in_role(seen or "float", role)
     if type_ == "category":
-        return Column(name, "category", values=_values_of(name, seen))
+        return Column(name, "category", values=_category_values(name, seen))
     if type_ == "vector":
         return Column(name, "vector", width=vector_width(name, array))
     return Column(name, type_)
 
 
-def _type_of_whole(name: str, array: pa.Array) -> ColumnType:
-    """Return the type of a target of whole numbers, and say so where it could be another."""
+def _type_of_whole_numbers(name: str, array: pa.Array) -> ColumnType:
+    """Return the type of a target of whole numbers, and log it if it could be another."""
     numbers = array.drop_null().unique().to_pylist()
     rows = len(array) - array.null_count
-    held = f"{name} holds {len(numbers):,} different whole numbers in {rows:,} rows"
+    facts = f"{name} holds {len(numbers):,} different whole numbers in {rows:,} rows"
     if is_measured(numbers, rows):
         log.info(
             "%s, so it is learnt as a number (regression); dataset.task: classification makes a "
             "class of each",
-            held,
+            facts,
         )
         return "float"
     if len(numbers) > FEW_CLASSES:
         log.warning(
             "%s, and each is a class of its own (classification); dataset.task: regression learns "
             "it as a number",
-            held,
+            facts,
         )
     return "category"
 
 
-def _holds_chats(name: str, sample: Sequence[pa.RecordBatch]) -> bool:
-    kinds = [batch.schema.field(name).type for batch in sample if name in batch.schema.names]
-    return any(is_list_of_structs(kind) for kind in kinds)
+def is_measured(numbers: Collection[int], rows: int) -> bool:
+    """Return whether whole numbers are measurements rather than class numbers.
+
+    Args:
+        numbers: the different ones.
+        rows: rows that hold one.
+    """
+    distinct = len(numbers)
+    if distinct <= FEW_CLASSES or distinct > MAX_CATEGORIES:
+        return distinct > FEW_CLASSES
+    is_numbered = min(numbers) in (0, 1) and distinct >= NUMBERED_SHARE * max(numbers)
+    return distinct > rows / ROWS_OF_A_CLASS or not is_numbered
 
 
-def _is_truth(name: str, sample: Sequence[pa.RecordBatch], array: pa.Array) -> bool:
-    """Whether text whose type is still to be found out is nearly all true or false."""
-    fields = [batch.schema.field(name) for batch in sample if name in batch.schema.names]
-    found_out = any(
-        field.metadata == TEXT or not pa.types.is_string(plain(pa.nulls(0, field.type)).type)
-        for field in fields
-        if not pa.types.is_null(field.type)
-    )
-    return found_out and _mostly(array, r"(?i)^(true|false)$")
-
-
-def _declared_type(declared: ColumnSpec) -> ColumnType | None:
-    if declared.type is None and declared.categories is not None:
-        return "category"
-    return declared.type
-
-
-def _type_for(seen: str, role: Role) -> ColumnType:
-    """Return the type that a column of the seen type is held to in its role."""
+def _type_in_role(seen: str, role: Role) -> ColumnType:
+    """Return the column type for a seen type in a role."""
     if role.continued and (role.target or role.feature) and seen == "string":
         return "text"
     if role.target and seen in ("int", "string", "bool"):
@@ -383,7 +312,6 @@ def _type_for(seen: str, role: Role) -> ColumnType:
         "float": "float",
         "int": "int",
         "bool": "bool",
-        "string": "string",
         "vector": "vector",
     }
     return types.get(seen, "string")
@@ -411,7 +339,7 @@ def _require_usable(column: Column, role: Role) -> None:
 
 
 def _require_fitting_limits(column: Column, declared: ColumnSpec) -> None:
-    """Refuse a declaration that would hold for no row, or be passed over in silence."""
+    """Refuse a declaration that no row could fit, or that would be ignored."""
     low, high = declared.min, declared.max
     if (low is not None or high is not None) and not column.numeric:
         problem = f"min and max are for numbers, and it is a {column.type}"
@@ -426,7 +354,7 @@ def _require_fitting_limits(column: Column, declared: ColumnSpec) -> None:
     raise InputError(
         f"dataset.columns.{column.name} does not fit: {problem}",
         seen=declared.model_dump_json(exclude_none=True),
-        hint="mend the declaration, or leave it out",
+        hint="fix the declaration, or leave it out",
     )
 
 
@@ -438,8 +366,8 @@ def _value_type(categories: Sequence[Category]) -> ValueType:
     return "string"
 
 
-def _values_of(name: str, seen: str | None) -> ValueType:
-    """Return the type of a category's values from what is seen."""
+def _category_values(name: str, seen: str | None) -> ValueType:
+    """Return the type of a category's values by their seen type."""
     values: dict[str | None, ValueType] = {"int": "int", "bool": "bool", "string": "string"}
     if seen not in values:
         raise InputError(

@@ -1,13 +1,11 @@
 """Ingestion: from a source to a snapshot of the dataset's Delta table.
 
-The source is read once, in batches: checked, counted and spooled in a private folder. Then it is
-decided whether that makes a new snapshot, none, or a refusal; and a new one is published by one
-commit. Nothing half done is ever visible.
+The source is read once, in batches: its rows are checked, counted and spooled in a private folder.
+Then `publish_decision` decides whether they make a new snapshot, which is published in one commit.
+Nothing half done is ever visible.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from deltalake import (
     ColumnProperties,
@@ -22,7 +20,7 @@ from millrace.models.common.errors import InputError, TransientError, WorkError
 from millrace.models.common.installation import Installation
 from millrace.models.config.model_kind import kind_of_family
 from millrace.models.config.pipeline import Pipeline
-from millrace.models.data.publish_decision import Tally, decide
+from millrace.models.data.publish_decision import decide
 from millrace.models.data.read_source import Progress, read_source
 from millrace.models.data.schema import TableSchema
 from millrace.models.data.snapshots import (
@@ -37,7 +35,7 @@ from millrace.models.data.spool import Spool, staging_folder
 
 ROW_GROUP_ROWS = 16_384
 ROW_GROUP_BYTES = 64 * 1024 * 1024
-"""Before compression: a row group is read whole."""
+"""Before compression. Readers read a whole row group."""
 FILE_BYTES = 32 * 1024 * 1024
 FOR_EVER = {
     "delta.logRetentionDuration": "interval 36500 days",
@@ -50,16 +48,17 @@ def ingest(
 ) -> Snapshot:
     """Read a pipeline's source into its table and return the snapshot.
 
-    The same rows under the same schema make no new version: the newest snapshot comes back with
+    The same rows with the same schema make no new version: the newest snapshot is returned, with
     `created` False.
 
     Args:
-        pipeline: what to read; from the file's folder.
+        pipeline: the pipeline, with the folder of its file.
         places: where the tables and the staging folder are.
         on_progress: called after each batch with the number of rows read so far.
 
     Raises:
-        InputError: the source is missing, fits neither file nor family, or has too many bad rows.
+        InputError: the source is missing, does not fit the pipeline file or the family, or has too
+            many bad rows.
         TransientError: another ingestion of the same dataset published first.
     """
     uri, bad_uri = places.table(DATASETS, pipeline.name), places.table(QUARANTINE, pipeline.name)
@@ -70,34 +69,16 @@ def ingest(
     family = pipeline.model.family
     kind_of_family(family).check_dataset(spec, family)
     with staging_folder(places.staging, f"ingest-{pipeline.name}") as folder:
-        held = stored.schema if stored else None
-        reading = read_source(source, spec, held, folder, on_progress)
-        manifest = source.describe()
-        tally = reading.tally()
-        reading.quarantine.publish(bad_uri, spec.source, tally.digest)
-        verdict = decide(tally, stored, spec, bad_uri)
+        stored_schema = stored.schema if stored else None
+        reading = read_source(source, spec, stored_schema, folder, on_progress)
+        read = reading.snapshot(pipeline.name, uri, source.describe())
+        reading.quarantine.publish(bad_uri, spec.source, read.digest)
+        verdict = decide(read, stored, spec, bad_uri)
         if isinstance(verdict, InputError):
             raise verdict
         if verdict == "unchanged" and stored:
-            return replace(stored, quarantined=tally.quarantined, reasons=tally.reasons)
-        return _publish(table, _snapshot(pipeline.name, uri, tally, manifest), reading.spool)
-
-
-def _snapshot(name: str, uri: str, tally: Tally, manifest: Mapping[str, Any]) -> Snapshot:
-    """Return the snapshot to publish; its version is known once it is."""
-    return Snapshot(
-        name=name,
-        uri=uri,
-        version=-1,
-        digest=tally.digest,
-        rows=tally.rows,
-        schema=tally.schema,
-        statistics=tally.statistics,
-        source=manifest,
-        quarantined=tally.quarantined,
-        reasons=tally.reasons,
-        created=True,
-    )
+            return replace(stored, quarantined=read.quarantined, reasons=read.reasons)
+        return _publish(table, read, reading.spool)
 
 
 def _open(uri: str) -> DeltaTable | None:
@@ -108,7 +89,7 @@ def _open(uri: str) -> DeltaTable | None:
 
 
 def _publish(table: DeltaTable | None, snapshot: Snapshot, spool: Spool) -> Snapshot:
-    """Write the rows beside the table's files and make them its newest version in one commit."""
+    """Write the rows as the newest version of the table, in one commit."""
     try:
         write_deltalake(
             table or snapshot.uri,
@@ -118,20 +99,20 @@ def _publish(table: DeltaTable | None, snapshot: Snapshot, spool: Spool) -> Snap
             configuration=None if table else FOR_EVER,
             target_file_size=FILE_BYTES,
             writer_properties=_writer_properties(snapshot.schema, spool),
-            # No retries: Delta would then overwrite what another ingestion has just published.
+            # No retries: Delta would overwrite the rows of a concurrent ingestion.
             commit_properties=CommitProperties(metadata_of(snapshot), max_commit_retries=0),
         )
     except CommitFailedError as error:
-        raise _overtaken(snapshot, error) from error
+        raise _conflict_error(snapshot, error) from error
     except DeltaError as error:
         if "already exists" in str(error):
-            raise _overtaken(snapshot, error) from error
-        raise _unpublished(snapshot, error) from error
+            raise _conflict_error(snapshot, error) from error
+        raise _store_error(snapshot, error) from error
     return replace(snapshot, version=table.version() if table else 0)
 
 
-def _unpublished(snapshot: Snapshot, error: Exception) -> WorkError:
-    """A store that is reached over the network may come back; a disk is full until it is mended."""
+def _store_error(snapshot: Snapshot, error: Exception) -> WorkError:
+    """Return the error of a failed write, which is transient for a store on the network."""
     kind = TransientError if "://" in snapshot.uri else WorkError
     return kind(
         f"the snapshot of {snapshot.name!r} could not be published",
@@ -141,23 +122,23 @@ def _unpublished(snapshot: Snapshot, error: Exception) -> WorkError:
 
 
 def _writer_properties(schema: TableSchema, spool: Spool) -> WriterProperties:
-    """Dictionaries are for categories only: numbers and keys hardly repeat, and take 4 times."""
-    repeats = [column.name for column in schema.columns if column.type == "category"]
+    """Use dictionaries for categories only: numbers and keys hardly repeat, and take 4 times."""
+    categories = [column.name for column in schema.columns if column.type == "category"]
     return WriterProperties(
         max_row_group_size=row_group_rows(spool),
         compression="SNAPPY",
         default_column_properties=ColumnProperties(dictionary_enabled=False),
-        column_properties=dict.fromkeys(repeats, ColumnProperties(dictionary_enabled=True)),
+        column_properties=dict.fromkeys(categories, ColumnProperties(dictionary_enabled=True)),
     )
 
 
 def row_group_rows(spool: Spool) -> int:
-    """Return how many rows of a spool make a row group: fewer where they are large."""
+    """Return how many rows of a spool make a row group: fewer if they are large."""
     fitting = ROW_GROUP_BYTES * spool.rows // max(1, spool.bytes)
     return max(1, min(ROW_GROUP_ROWS, fitting))
 
 
-def _overtaken(snapshot: Snapshot, error: Exception) -> TransientError:
+def _conflict_error(snapshot: Snapshot, error: Exception) -> TransientError:
     return TransientError(
         f"another ingestion of {snapshot.name!r} published a snapshot first",
         seen=error,

@@ -1,7 +1,7 @@
-"""Chats as a column: a list of messages, `{role, content}` each, kept as canonical JSON text.
+"""Chats as a column: a list of messages, `{role, content}` each, stored as canonical JSON text.
 
 Canonical is `[{"role":…,"content":…},…]` without spaces, so that equal chats have equal hashes
-whatever format they came in.
+in whatever format they were read.
 """
 
 import json
@@ -14,7 +14,7 @@ import pyarrow as pa
 
 ROLES = ("system", "user", "assistant", "tool")
 LEARNT = "assistant"
-"""Whose messages are learnt."""
+"""The role whose messages a model learns to write."""
 
 Message = dict[str, str]
 
@@ -25,53 +25,51 @@ def is_list_of_structs(kind: pa.DataType) -> bool:
     return bool(lists and pa.types.is_struct(kind.value_type))
 
 
-def canonical(cell: pa.Scalar) -> str | None:
-    """Return a chat as canonical JSON; None where it is missing, or no list of messages.
+def canonical_json(cell: pa.Scalar) -> str | None:
+    """Return a chat as canonical JSON; None if it is missing, or not a list of messages.
 
     Args:
-        cell: text that is JSON, or a list of structs. A key without a value counts as none.
+        cell: text that is JSON, or a list of structs. Keys without a value are ignored.
     """
     try:
         value = cell.as_py()
         value = json.loads(value) if isinstance(value, str) else value
-        chat = [_message(each) for each in value] if isinstance(value, list) else None
-        text = json.dumps(chat, ensure_ascii=False, separators=_TIGHT)
-        text.encode()  # half a pair of UTF-16 is no text
+        chat = [_read_message(each) for each in value] if isinstance(value, list) else None
+        text = json.dumps(chat, ensure_ascii=False, separators=(",", ":"))
+        text.encode()  # a lone UTF-16 surrogate is not text
     except (ValueError, RecursionError):
         return None
     return None if chat is None else text
 
 
-def parsed(text: str) -> list[Message]:
+def _read_message(value: Any) -> Message:
+    """Return a message with its keys in order.
+
+    Raises:
+        ValueError: it is not a message.
+    """
+    message = {k: v for k, v in value.items() if v is not None} if isinstance(value, dict) else {}
+    if set(message) != {"role", "content"} or not all(isinstance(v, str) for v in message.values()):
+        raise ValueError("a message has a role and a content, both text")
+    return {"role": message["role"], "content": message["content"]}
+
+
+def parse_messages(text: str) -> list[Message]:
     """Return the messages of canonical JSON."""
-    found: list[Message] = json.loads(text)
-    return found
+    return list(json.loads(text))
 
 
-def problems(chats: pa.Array) -> Iterator[tuple[npt.NDArray[np.bool_], str]]:
+def find_problems(chats: pa.Array) -> Iterator[tuple[npt.NDArray[np.bool_], str]]:
     """Yield which chats cannot be learnt from, and why.
 
     Args:
-        chats: canonical JSON, `[rows]`; a null has no problem here.
+        chats: canonical JSON, `[rows]`; a null is no problem here.
     """
-    roles = [_roles(text) for text in chats.to_pylist()]
-    known = ", ".join(ROLES)
-    unknown = [found is not None and not found <= set(ROLES) for found in roles]
-    yield np.array(unknown, dtype=np.bool_), f"a message's role is not one of {known}"
-    unanswered = [found is not None and LEARNT not in found for found in roles]
-    yield np.array(unanswered, dtype=np.bool_), f"no message is the {LEARNT}'s"
-
-
-_TIGHT = (",", ":")
-
-
-def _roles(text: str | None) -> set[str] | None:
-    return None if text is None else {message["role"] for message in parsed(text)}
-
-
-def _message(value: Any) -> Message:
-    """Return one message; ValueError where it is none."""
-    given = {k: v for k, v in value.items() if v is not None} if isinstance(value, dict) else {}
-    if set(given) != {"role", "content"} or not all(isinstance(v, str) for v in given.values()):
-        raise ValueError("a message has a role and a content, both text")
-    return {"role": given["role"], "content": given["content"]}
+    roles = [
+        None if text is None else {message["role"] for message in parse_messages(text)}
+        for text in chats.to_pylist()
+    ]
+    has_unknown = [each is not None and not each <= set(ROLES) for each in roles]
+    yield np.array(has_unknown, np.bool_), f"a message's role is not one of {', '.join(ROLES)}"
+    has_no_answer = [each is not None and LEARNT not in each for each in roles]
+    yield np.array(has_no_answer, np.bool_), f"no message is the {LEARNT}'s"

@@ -1,13 +1,10 @@
-"""Decides what one reading of a source comes to; plain values in, a verdict out."""
+"""Decides whether a snapshot is published: a pure function of plain values."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal
 
 from millrace.models.common.errors import InputError
 from millrace.models.config.dataset_spec import DatasetSpec
-from millrace.models.data.column_statistics import ColumnStatistics
-from millrace.models.data.schema import TableSchema
 from millrace.models.data.snapshots import Snapshot
 
 MAX_NAMED = 5
@@ -15,68 +12,49 @@ MAX_NAMED = 5
 Verdict = Literal["publish", "unchanged"] | InputError
 
 
-@dataclass(frozen=True)
-class Tally:
-    """What one reading of a source came to.
-
-    Attributes:
-        rows: good rows.
-        digest: their digest.
-        schema: what they are held to, with its categories filled in.
-        statistics: of the good rows, by column.
-        quarantined: bad rows.
-        reasons: how many of them for which reason, the commonest first.
-    """
-
-    rows: int
-    digest: str
-    schema: TableSchema
-    statistics: Mapping[str, ColumnStatistics]
-    quarantined: int
-    reasons: Mapping[str, int]
-
-
-def decide(tally: Tally, stored: Snapshot | None, spec: DatasetSpec, quarantine: str) -> Verdict:
-    """Decide what a reading comes to: a new snapshot, none, or a refusal.
+def decide(
+    reading: Snapshot, stored: Snapshot | None, spec: DatasetSpec, quarantine: str
+) -> Verdict:
+    """Decide whether a reading of a source is published, is unchanged, or is refused.
 
     Args:
-        tally: the reading.
+        reading: the snapshot that the source makes, not published yet.
         stored: the newest snapshot, if there is one.
         spec: the pipeline file's `dataset` part.
-        quarantine: where the quarantine table is, to be named in a refusal.
+        quarantine: URI of the quarantine table, for the refusal.
     """
-    share = tally.quarantined / max(1, tally.rows + tally.quarantined)
-    if not tally.rows or share > spec.max_quarantine:
-        return _too_many_bad(tally, spec, quarantine, share)
-    classes = tally.statistics[spec.target].counts
+    share = reading.quarantined / max(1, reading.rows + reading.quarantined)
+    if not reading.rows or share > spec.max_quarantine:
+        return _too_many_bad_rows(reading, spec, quarantine, share)
+    classes = reading.statistics[spec.target].counts
     if classes is not None and len(classes) < 2:
         return InputError(
             f"the target {spec.target!r} has only one class, so there is nothing to learn",
-            seen=f"{classes[0][0]!r} in all {tally.rows} rows",
+            seen=f"{classes[0][0]!r} in all {reading.rows} rows",
             valid="two classes or more",
             hint="choose another dataset.target, or add rows of other classes",
         )
-    for name in tally.schema.features:
-        column = tally.schema.column(name)
+    for name in reading.schema.features:
+        column = reading.schema.column(name)
         if column.type == "category" and not column.categories:
             return InputError(
                 f"column {name!r} holds no value, so there is no category to learn from",
-                seen=f"only nulls in all {tally.rows} rows",
+                seen=f"only nulls in all {reading.rows} rows",
                 hint=f"leave {name!r} out of dataset.features",
             )
-    if stored and (stored.digest, stored.schema) == (tally.digest, tally.schema):
+    if stored and (stored.digest, stored.schema) == (reading.digest, reading.schema):
         return "unchanged"
     return "publish"
 
 
-def nulls_hint(found: Tally | Snapshot) -> str | None:
-    """Return how to keep rows that were put into quarantine for a null in a feature.
+def nulls_hint(snapshot: Snapshot) -> str | None:
+    """Return how to accept rows that are in quarantine for a null in a feature.
 
     Returns:
-        The declaration to add to the pipeline file, or None where no such row was seen.
+        The declaration to add to the pipeline file, or None if there are no such rows.
     """
-    nulls = [name for name in found.schema.features if _had_nulls(name, found.reasons)]
-    texts = [name for name in nulls if found.schema.column(name).type == "text"]
+    nulls = [name for name in snapshot.schema.features if _had_nulls(name, snapshot.reasons)]
+    texts = [name for name in nulls if snapshot.schema.column(name).type == "text"]
     if texts:  # there is nothing to learn from a text that is missing
         return (
             f"leave out the rows without {', '.join(texts[:MAX_NAMED])}, or fill them with a word "
@@ -86,7 +64,7 @@ def nulls_hint(found: Tally | Snapshot) -> str | None:
         return None
     declared = ", ".join(f"{name}: {{nullable: true}}" for name in nulls[:MAX_NAMED])
     more = f" (and likewise {len(nulls) - MAX_NAMED} more)" if len(nulls) > MAX_NAMED else ""
-    kinds = {found.schema.column(name).type for name in nulls}
+    kinds = {snapshot.schema.column(name).type for name in nulls}
     means = "" if kinds == {"category"} else " and replaces them by the mean"
     categories = "; a null category counts as none of its values" if "category" in kinds else ""
     return f"dataset.columns: {{{declared}}}{more} accepts nulls{means}{categories}"
@@ -96,18 +74,20 @@ def _had_nulls(name: str, reasons: Mapping[str, int]) -> bool:
     return f"{name}: null" in reasons or f"{name}: null in a vector" in reasons
 
 
-def _too_many_bad(tally: Tally, spec: DatasetSpec, quarantine: str, share: float) -> InputError:
-    seen = tally.rows + tally.quarantined
-    top = [f"{reason} ({count} rows)" for reason, count in list(tally.reasons.items())[:5]]
-    more = len(tally.reasons) - len(top)
-    nulls = nulls_hint(tally)
+def _too_many_bad_rows(
+    reading: Snapshot, spec: DatasetSpec, quarantine: str, share: float
+) -> InputError:
+    seen = reading.rows + reading.quarantined
+    top = [f"{reason} ({count} rows)" for reason, count in list(reading.reasons.items())[:5]]
+    more = len(reading.reasons) - len(top)
+    nulls = nulls_hint(reading)
     return InputError(
-        f"{'all' if not tally.rows else tally.quarantined} of the {seen} rows of {spec.source} "
+        f"{'all' if not reading.rows else reading.quarantined} of the {seen} rows of {spec.source} "
         "are bad and were put into quarantine",
         seen="; ".join(top) + (f"; and {more} more reasons" if more else ""),
         valid=f"at most {spec.max_quarantine:.1%} bad rows (dataset.max_quarantine); "
         f"these are {share:.1%}",
-        hint=f"read reason and row in the Delta table {quarantine}; then mend the data, or "
+        hint=f"read reason and row in the Delta table {quarantine}; then fix the data, or "
         "declare what is allowed in dataset.columns (type, nullable, min, max, categories)"
         + (f"; {nulls}" if nulls else ""),
     )

@@ -1,8 +1,8 @@
-"""The quarantine: a Delta table of the rows that were refused, with the reason.
+"""The quarantine: a Delta table of refused rows, with the reasons.
 
-Columns: `reason`, `row` (the row as it was seen, JSON), `source`, `at` (UTC) and `ingest`, the
-digest that names the ingestion. The same ingestion is recorded once: its name is a Delta
-transaction identifier, checked and written with the rows in one commit.
+Columns: `reason`, `row` (the row as it was read, JSON), `source`, `at` (UTC) and `ingest`, the
+digest that identifies the ingestion. An ingestion is recorded once: its digest is a Delta
+transaction identifier, which is checked and written with the rows in one commit.
 """
 
 from collections import Counter
@@ -21,7 +21,7 @@ from millrace.models.data.sources.source import Unreadable
 from millrace.models.data.spool import Spool
 
 MAX_ROWS = 100_000
-"""Rows kept of one ingestion; all are counted."""
+"""Rows stored of one ingestion; all are counted."""
 
 _SCHEMA = pa.schema(
     [
@@ -35,12 +35,12 @@ _SCHEMA = pa.schema(
 
 @dataclass
 class Quarantine:
-    """Bad rows of one ingestion, on their way.
+    """Bad rows of one ingestion, before they are published.
 
     Attributes:
         folder: staging folder.
         rows: how many there are.
-        reasons: how many for which reason.
+        reasons: rows of each reason.
     """
 
     folder: Path
@@ -53,7 +53,7 @@ class Quarantine:
 
     @property
     def room(self) -> int:
-        """How many more rows are kept."""
+        """How many more rows are stored."""
         return MAX_ROWS - self._spool.rows
 
     def add(self, bad: pa.RecordBatch, unreadable: tuple[Unreadable, ...] = ()) -> None:
@@ -63,13 +63,13 @@ class Quarantine:
             self.add(bad_rows([line.reason for line in unreadable], texts))
         self.reasons.update(bad.column("reason").to_pylist())
         self.rows += bad.num_rows
-        kept = bad.slice(0, self.room)
-        for reason, row in zip(*kept.to_pydict().values(), strict=True):
+        stored = bad.slice(0, self.room)
+        for reason, row in zip(*stored.to_pydict().values(), strict=True):
             self._digest.update(f"{reason}\0{row}\0".encode())
-        self._spool.write(kept)
+        self._spool.write(stored)
 
     def publish(self, uri: str, source: str, rows_digest: str) -> None:
-        """Append the rows in one commit, unless this ingestion has already been recorded.
+        """Append the rows in one commit, unless this ingestion is recorded already.
 
         Args:
             uri: the quarantine table.
@@ -77,15 +77,15 @@ class Quarantine:
             rows_digest: digest of the good rows.
 
         Raises:
-            TransientError: another ingestion was faster.
+            TransientError: another ingestion wrote first.
         """
         self._spool.close()
         counted = repr((rows_digest, self._digest.hexdigest(), sorted(self.reasons.items())))
         ingest = sha256(counted.encode()).hexdigest()[:32]
-        if not self.rows or _recorded(uri, ingest):
+        if not self.rows or _is_recorded(uri, ingest):
             return
         labels = (source, datetime.now(UTC), ingest)
-        batches = (_labelled(batch, *labels) for batch in self._spool.reader())
+        batches = (_add_labels(batch, *labels) for batch in self._spool.reader())
         try:
             write_deltalake(
                 uri,
@@ -99,14 +99,14 @@ class Quarantine:
             ) from error
 
 
-def _recorded(uri: str, ingest: str) -> bool:
+def _is_recorded(uri: str, ingest: str) -> bool:
     try:
         return DeltaTable(uri).transaction_version(ingest) is not None
     except TableNotFoundError:
         return False
 
 
-def _labelled(batch: pa.RecordBatch, source: str, at: datetime, ingest: str) -> pa.RecordBatch:
+def _add_labels(batch: pa.RecordBatch, source: str, at: datetime, ingest: str) -> pa.RecordBatch:
     labels = [
         pa.repeat(pa.scalar(value, kind), batch.num_rows)
         for value, kind in zip((source, at, ingest), _SCHEMA.types[2:], strict=True)

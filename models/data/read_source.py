@@ -1,31 +1,32 @@
-"""Reads a source once, through the checks, into a spool; and counts what it sees."""
+"""Reads a source once: checks and counts its rows, and writes them to a spool."""
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from millrace.models.common.errors import InputError
 from millrace.models.config.dataset_spec import DatasetSpec
 from millrace.models.data.column_statistics import ColumnStatistics, merge, statistics_of
 from millrace.models.data.infer_schema import MAX_CATEGORIES, resolve_schema
-from millrace.models.data.publish_decision import Tally
 from millrace.models.data.quarantine import Quarantine
 from millrace.models.data.row_checks import check
 from millrace.models.data.schema import TableSchema
-from millrace.models.data.sources.source import CHUNK_ROWS, Chunk, Source, broken_off
+from millrace.models.data.snapshots import Snapshot
+from millrace.models.data.sources.source import CHUNK_ROWS, Chunk, Source, read_error
 from millrace.models.data.split import Digest, hash_rows, with_keys
 from millrace.models.data.spool import Spool
 
 SAMPLE_BYTES = 64 * 1024 * 1024
-"""Of documents that types are inferred from: a row may be a book."""
+"""Of documents from which types are inferred: a row may be a book."""
 
 Progress = Callable[[int], None]
 
 
 @dataclass
 class Reading:
-    """Rows of a source on their way through the checks into a spool."""
+    """The rows of a source so far: spooled, quarantined and counted."""
 
     schema: TableSchema
     spool: Spool
@@ -34,7 +35,7 @@ class Reading:
     statistics: dict[str, ColumnStatistics] = field(default_factory=dict)
 
     def add(self, chunk: Chunk) -> None:
-        """Check rows, count them and spool the good ones."""
+        """Check and count rows, and spool the good ones."""
         checked = check(chunk.rows, self.schema, self.quarantine.room)
         self.quarantine.add(checked.bad, chunk.unreadable)
         hashes = hash_rows(checked.good)
@@ -43,20 +44,31 @@ class Reading:
         _require_few_categories(self.schema, self.statistics)
         self.spool.write(with_keys(checked.good, self.schema, hashes))
 
-    def tally(self) -> Tally:
-        """Return what the reading came to; categories that were not declared are those found."""
-        found = {
+    def snapshot(self, name: str, uri: str, manifest: Mapping[str, Any]) -> Snapshot:
+        """Return the snapshot to publish; categories that are not declared are those in the rows.
+
+        Args:
+            name: the dataset's name.
+            uri: its table.
+            manifest: of the source.
+        """
+        categories = {
             column.name: tuple(value for value, _ in self.statistics[column.name].counts or ())
             for column in self.schema.columns
             if column.type == "category" and column.categories is None
         }
-        return Tally(
-            rows=self.digest.rows,
+        return Snapshot(
+            name=name,
+            uri=uri,
+            version=-1,
             digest=self.digest.hexdigest(),
-            schema=self.schema.with_categories(found),
+            rows=self.digest.rows,
+            schema=self.schema.with_categories(categories),
             statistics=self.statistics,
+            source=manifest,
             quarantined=self.quarantine.rows,
             reasons=dict(self.quarantine.reasons.most_common()),
+            created=True,
         )
 
 
@@ -72,7 +84,7 @@ def read_source(
     Args:
         source: the rows; memory does not grow with their number.
         spec: the pipeline file's `dataset` part.
-        stored: schema of the newest snapshot, which the rows are held to.
+        stored: schema of the newest snapshot, which the rows must fit.
         folder: staging folder for the rows.
         on_progress: called after each batch with the number of rows read so far.
 
@@ -82,29 +94,30 @@ def read_source(
     chunks = source.chunks()
     try:
         first = _first_chunks(chunks, SAMPLE_BYTES if spec.continued else None)
-        names = source.schema.names if source.schema else _names(first)
+        columns = (name for chunk in first for name in chunk.rows.schema.names)
+        names = source.schema.names if source.schema else list(dict.fromkeys(columns))
     except OSError as error:
-        raise broken_off(spec.source, error) from error
+        raise read_error(spec.source, error) from error
     if not any(chunk.rows.num_rows for chunk in first):
-        raise _no_rows(first, spec)
+        raise _no_rows_error(first, spec)
     schema = resolve_schema(spec, names, [chunk.rows for chunk in first], stored)
     reading = Reading(schema, Spool(folder / "rows.arrow", schema.stored), Quarantine(folder))
     done = 0
     try:
-        for chunk in _drained(first, chunks):
+        for chunk in _drain(first, chunks):
             reading.add(chunk)
             done += chunk.rows.num_rows
             if on_progress:
                 on_progress(done)
     except OSError as error:
-        raise broken_off(spec.source, error) from error
+        raise read_error(spec.source, error) from error
     finally:
         reading.spool.close()
     return reading
 
 
 def _first_chunks(chunks: Iterator[Chunk], most_bytes: int | None) -> deque[Chunk]:
-    """Take the chunks that types are inferred from: about `CHUNK_ROWS` rows, fewer large ones."""
+    """Take the chunks from which types are inferred: about `CHUNK_ROWS` rows, fewer large ones."""
     first: deque[Chunk] = deque()
     rows = size = 0
     while rows < CHUNK_ROWS and (most_bytes is None or size < most_bytes):
@@ -117,18 +130,14 @@ def _first_chunks(chunks: Iterator[Chunk], most_bytes: int | None) -> deque[Chun
     return first
 
 
-def _drained(first: deque[Chunk], rest: Iterator[Chunk]) -> Iterator[Chunk]:
-    """Yield the first chunks, letting go of each, and then the rest."""
+def _drain(first: deque[Chunk], rest: Iterator[Chunk]) -> Iterator[Chunk]:
+    """Yield the first chunks, without keeping them in memory, and then the rest."""
     while first:
         yield first.popleft()
     yield from rest
 
 
-def _names(chunks: deque[Chunk]) -> list[str]:
-    return list(dict.fromkeys(name for chunk in chunks for name in chunk.rows.schema.names))
-
-
-def _no_rows(first: deque[Chunk], spec: DatasetSpec) -> InputError:
+def _no_rows_error(first: deque[Chunk], spec: DatasetSpec) -> InputError:
     lines = [line for chunk in first for line in chunk.unreadable]
     return InputError(
         f"{spec.source} holds no rows",

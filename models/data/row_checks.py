@@ -1,7 +1,7 @@
-"""Holds rows to the schema: the good ones come out in the held types, the others with a reason.
+"""Checks rows against the schema: good rows get the columns' types, bad rows a reason.
 
-A row's reason is the first that holds, in the order of the schema's columns. Reasons name no
-value, so that they can be counted.
+A row's reason is its first problem in the order of the schema's columns. Reasons contain no values,
+so that they can be counted.
 """
 
 import json
@@ -22,7 +22,7 @@ MAX_ROW_TEXT = 20_000
 
 _LARGEST = float(np.finfo(np.float32).max)
 
-_WORDS = {
+_WRONG_TYPE = {
     "float": "not a number",
     "int": "not a whole number",
     "bool": "not true or false",
@@ -36,11 +36,11 @@ _WORDS = {
 
 @dataclass(frozen=True)
 class Checked:
-    """Outcome of a check.
+    """The result of a check.
 
     Attributes:
-        good: rows that pass, of `TableSchema.arrow`.
-        bad: `reason` and `row`, the row as it was seen as JSON, of `BAD`.
+        good: rows that pass, of schema `TableSchema.arrow`.
+        bad: `reason` and `row`, the row as it was read as JSON, of schema `BAD`.
     """
 
     good: pa.RecordBatch
@@ -48,23 +48,25 @@ class Checked:
 
 
 def check(batch: pa.RecordBatch, schema: TableSchema, max_texts: int | None = None) -> Checked:
-    """Split a batch, of any column types, into good rows of the held types and bad ones.
+    """Split a batch, of any column types, into good rows of the schema's types and bad rows.
 
     Args:
-        batch: rows as they were read; a column that is not there counts as null.
-        schema: what they are held to.
-        max_texts: bad rows to write down as JSON; the others have only a reason.
+        batch: rows as they were read; a missing column counts as null.
+        schema: the schema that they must fit.
+        max_texts: bad rows to write as JSON; the others have only a reason.
     """
     arrays: list[pa.Array] = []
     failed = np.zeros(batch.num_rows, dtype=np.int32)
     reasons: list[str] = [""]
     for column in schema.columns:
-        seen = cast(_cells(batch, column.name), column)
-        for rows, reason in _problems(seen, column):
+        has_column = column.name in batch.schema.names
+        cells = batch.column(column.name) if has_column else pa.nulls(batch.num_rows)
+        seen = cast(cells, column)
+        for rows, reason in _find_problems(seen, column):
             if rows.any():
                 reasons.append(f"{column.name}: {reason}")
                 failed[rows & (failed == 0)] = len(reasons) - 1
-        arrays.append(_without_nan(seen.values))
+        arrays.append(_nan_to_null(seen.values))
     good = pa.RecordBatch.from_arrays(arrays, schema=schema.arrow)
     if not failed.any():
         return Checked(good, bad_rows([], []))
@@ -84,34 +86,29 @@ def bad_rows(reasons: Sequence[str], rows: Sequence[str | None]) -> pa.RecordBat
 
 
 def as_json(row: object) -> str:
-    """Return a row as one line of JSON, cut off at `MAX_ROW_TEXT` characters."""
+    """Return a row as one line of JSON, cut at `MAX_ROW_TEXT` characters."""
     return json.dumps(row, default=str, ensure_ascii=False)[:MAX_ROW_TEXT]
 
 
 def rows_of(batch: pa.RecordBatch) -> list[dict[str, object]]:
-    """Return rows as they were seen; text that is not UTF-8 as near as can be."""
+    """Return rows as they were read; in text that is not UTF-8 wrong bytes are replaced."""
     columns = {field.name: _values(batch[field.name]) for field in batch.schema}
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
 def _values(array: pa.Array) -> list[object]:
     try:
-        values: list[object] = array.to_pylist()
+        return list(array.to_pylist())
     except UnicodeDecodeError:
         if not pa.types.is_string(array.type):
             return ["text that is not UTF-8"] * len(array)
         cells = array.cast(pa.binary()).to_pylist()
-        values = [cell and cell.decode(errors="replace") for cell in cells]
-    return values
+        return [cell and cell.decode(errors="replace") for cell in cells]
 
 
-def _cells(batch: pa.RecordBatch, name: str) -> pa.Array:
-    return batch.column(name) if name in batch.schema.names else pa.nulls(batch.num_rows)
-
-
-def _problems(seen: Cast, column: Column) -> Iterator[tuple[Mask, str]]:
+def _find_problems(seen: Cast, column: Column) -> Iterator[tuple[Mask, str]]:
     """Yield which rows fail and why, for one column."""
-    yield seen.unparsable, _WORDS[column.type]
+    yield seen.unparsable, _WRONG_TYPE[column.type]
     if not column.nullable:
         absent = mask(pc.is_null(seen.values, nan_is_null=column.type == "float"))
         yield absent & ~seen.unparsable, "null"
@@ -121,7 +118,7 @@ def _problems(seen: Cast, column: Column) -> Iterator[tuple[Mask, str]]:
         numbers = seen.values.to_numpy(zero_copy_only=False).astype(np.float64, copy=False)
         yield from _number_problems(numbers, column)
     elif column.type == "messages":
-        yield from messages.problems(seen.values)
+        yield from messages.find_problems(seen.values)
     elif column.type == "category" and column.categories is not None:
         known = pa.array(column.categories).cast(seen.values.type)
         yield ~mask(pc.is_in(seen.values, known)) & mask(seen.values.is_valid()), "unknown category"
@@ -130,7 +127,7 @@ def _problems(seen: Cast, column: Column) -> Iterator[tuple[Mask, str]]:
 def _number_problems(
     numbers: npt.NDArray[np.float64], column: Column
 ) -> Iterator[tuple[Mask, str]]:
-    """Yield failures of float64 numbers in which NaN stands for null."""
+    """Yield which float64 numbers fail and why; NaN stands for null."""
     if column.type != "int":
         yield np.abs(numbers) > _LARGEST, "infinite, or too large for a 32-bit float"
     if column.min is not None:
@@ -151,13 +148,13 @@ def _vector_problems(vectors: pa.Array, column: Column) -> Iterator[tuple[Mask, 
 
 
 def _rows_with(elements: Mask, rows: npt.NDArray[np.int64], total: int) -> Mask:
-    found = np.zeros(total, dtype=np.bool_)
-    found[rows[elements]] = True
-    return found
+    failed = np.zeros(total, dtype=np.bool_)
+    failed[rows[elements]] = True
+    return failed
 
 
-def _without_nan(array: pa.Array) -> pa.Array:
-    """Store NaN as null, so that a missing number has one form."""
+def _nan_to_null(array: pa.Array) -> pa.Array:
+    """Turn NaN into null, so that there is one value for a missing number."""
     if not pa.types.is_floating(array.type):
         return array
     nan = pc.is_nan(array)

@@ -1,6 +1,6 @@
-"""What a dataset's table holds: its columns, their types and their limits, as frozen values.
+"""The schema of a dataset's table: its columns, their types and their limits, as frozen values.
 
-A `TableSchema` is stored with every snapshot, and the next ingestion is held to it.
+A `TableSchema` is stored with every snapshot, and the rows of the next ingestion must fit it.
 """
 
 from collections.abc import Mapping
@@ -9,11 +9,13 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
+from millrace.models.common.errors import list_names
 from millrace.models.config.dataset_spec import ColumnType
 
 KEY = "_key"
 BUCKET = "_bucket"
 RESERVED = (KEY, BUCKET)
+MAX_LISTED = 30
 
 Category = str | int | bool
 ValueType = Literal["string", "int", "bool"]
@@ -31,7 +33,7 @@ _ARROW: dict[str, pa.DataType] = {
 
 @dataclass(frozen=True)
 class Column:
-    """One column as it is held.
+    """A column of the table.
 
     Attributes:
         name: name in the source and in the table.
@@ -40,7 +42,7 @@ class Column:
         min: smallest value allowed, of each element for a vector.
         max: largest value allowed.
         nullable: whether null and NaN are accepted; both are stored as null.
-        categories: values allowed, sorted; None while they are still to be collected.
+        categories: values allowed, sorted; None until they are collected.
         width: length of each vector.
         values: Arrow type of a category's values.
     """
@@ -61,7 +63,7 @@ class Column:
 
     @property
     def numeric(self) -> bool:
-        """Whether it holds numbers, alone or in vectors."""
+        """Whether it holds numbers, single or in vectors."""
         return self.type in ("float", "int", "vector")
 
     @classmethod
@@ -73,13 +75,13 @@ class Column:
 
 @dataclass(frozen=True)
 class TableSchema:
-    """The held columns and the part each one plays.
+    """The columns and what each one is used for.
 
     Attributes:
         columns: every column of the table, in order.
-        key: columns that identify a row; empty when a hash of the whole row does.
+        key: columns that identify a row; empty if a hash of the whole row does.
         target: column to predict.
-        features: columns to learn from, in the order the model sees them.
+        features: columns to learn from, in the order of the model's input.
     """
 
     columns: tuple[Column, ...]
@@ -98,16 +100,20 @@ class TableSchema:
         return self.arrow.append(pa.field(KEY, pa.string())).append(pa.field(BUCKET, pa.int32()))
 
     def column(self, name: str) -> Column:
-        """Return the column called `name`; KeyError when there is none."""
-        for column in self.columns:
-            if column.name == name:
-                return column
-        raise KeyError(name)
+        """Return the column `name`; KeyError if there is none."""
+        column = self.find(name)
+        if column is None:
+            raise KeyError(name)
+        return column
 
-    def with_categories(self, found: Mapping[str, tuple[Category, ...]]) -> "TableSchema":
+    def find(self, name: str) -> Column | None:
+        """Return the column `name`, or None."""
+        return next((column for column in self.columns if column.name == name), None)
+
+    def with_categories(self, values: Mapping[str, tuple[Category, ...]]) -> "TableSchema":
         """Return the schema with the collected categories filled in."""
         columns = (
-            replace(column, categories=found[column.name]) if column.name in found else column
+            replace(column, categories=values[column.name]) if column.name in values else column
             for column in self.columns
         )
         return replace(self, columns=tuple(columns))
@@ -125,3 +131,24 @@ class TableSchema:
             target=values["target"],
             features=tuple(values["features"]),
         )
+
+
+def describe_schema(schema: TableSchema) -> str:
+    """Return in one line the features, the columns that are only stored, and the target.
+
+    Args:
+        schema: a snapshot's, with its categories filled in.
+    """
+    used = {*schema.features, schema.target}
+    others = [column.name for column in schema.columns if column.name not in used]
+    parts = [
+        list_names([_describe_column(schema.column(name)) for name in schema.features], MAX_LISTED),
+        f"kept, not learnt from: {list_names(others, MAX_LISTED)}" if others else "",
+        f"target {_describe_column(schema.column(schema.target))}",
+    ]
+    return "; ".join(part for part in parts if part)
+
+
+def _describe_column(column: Column) -> str:
+    size = len(column.categories or ()) if column.type == "category" else column.width
+    return f"{column.name} {column.type}" + (f" of {size}" if size else "")

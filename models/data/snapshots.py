@@ -1,7 +1,7 @@
 """Snapshots: versions of a dataset's Delta table, and how their rows are read.
 
-What is known about a snapshot, but its rows, is in the custom metadata of the commit that made
-it, so that rows and knowledge appear in one atomic step. The table keeps its log for ever.
+The facts about a snapshot are in the custom metadata of its commit, so that rows and facts appear
+in one atomic step. The table keeps its log for ever.
 """
 
 import json
@@ -33,20 +33,20 @@ SAMPLED_GROUPS = 32
 
 @dataclass(frozen=True)
 class Snapshot:
-    """One version of a dataset.
+    """A version of a dataset.
 
     Attributes:
         name: the dataset's name.
         uri: where its Delta table is.
-        version: the table's version.
-        digest: digest of the rows, whatever their order.
+        version: the table's version; -1 before it is published.
+        digest: digest of the rows in any order.
         rows: how many there are.
-        schema: the columns that they are held to.
+        schema: their schema.
         statistics: by column, over all rows.
         source: manifest of the source: format and files with digests, or a table's version.
-        quarantined: rows of the source that were put into quarantine.
-        reasons: how many of them for which reason, the commonest first.
-        created: whether the ingestion that returned it made it, or found it.
+        quarantined: rows of the source in quarantine.
+        reasons: rows of each reason, the most frequent first.
+        created: whether the ingestion that returned it made it.
     """
 
     name: str
@@ -76,7 +76,7 @@ class Snapshot:
 
 
 def open_snapshot(places: Installation, name: str, version: int | None = None) -> Snapshot:
-    """Open a version of a dataset, the newest unless told otherwise.
+    """Open a version of a dataset, by default the newest.
 
     Raises:
         InputError: there is no such table, or no such version of it.
@@ -88,21 +88,21 @@ def open_snapshot(places: Installation, name: str, version: int | None = None) -
         raise InputError(
             f"there is no dataset {name!r}", seen=uri, hint="ingest it: millrace run FILE"
         ) from error
-    commits = _commits(table)
-    found = max(commits, default=None) if version is None else version
-    if found not in commits:
+    commits = _read_commits(table)
+    chosen = max(commits, default=None) if version is None else version
+    if chosen not in commits:
         raise InputError(
             f"the dataset {name!r} has no snapshot {version}",
             seen=uri,
             valid=", ".join(map(str, sorted(commits))),
         )
-    return _snapshot(name, uri, found, commits[found])
+    return _read_snapshot(name, uri, chosen, commits[chosen])
 
 
 def newest_snapshot(name: str, table: DeltaTable, uri: str) -> Snapshot | None:
-    """Return the newest snapshot of an open table, None where it has none."""
-    commits = _commits(table)
-    return _snapshot(name, uri, max(commits), commits[max(commits)]) if commits else None
+    """Return the newest snapshot of an open table, or None."""
+    commits = _read_commits(table)
+    return _read_snapshot(name, uri, max(commits), commits[max(commits)]) if commits else None
 
 
 def metadata_of(snapshot: Snapshot) -> dict[str, str]:
@@ -124,10 +124,10 @@ def scan(
 
     Args:
         snapshot: what to read.
-        split: train, validation or test; all rows when None.
-        split_spec: the shares; the defaults when None.
-        columns: columns to read, `_key` and `_bucket` among them; all when None.
-        batch_rows: most rows of a batch.
+        split: train, validation or test; None for all rows.
+        split_spec: the shares; None for the defaults.
+        columns: columns to read, which may be `_key` and `_bucket`; None for all.
+        batch_rows: rows of a batch at most.
     """
     wanted = None if split is None else split_filter(split, split_spec or SplitSpec())
     names = None if columns is None else list(columns)
@@ -138,20 +138,20 @@ def scan(
     )
 
 
-def sampled(snapshot: Snapshot, columns: Sequence[str], rows: int) -> pa.Table:
+def sample_rows(snapshot: Snapshot, columns: Sequence[str], rows: int) -> pa.Table:
     """Return some rows of a snapshot, the same ones every time, without reading all of it.
 
-    They lie evenly over `SAMPLED_GROUPS` row groups, which lie evenly over its files.
+    They are evenly spread over `SAMPLED_GROUPS` row groups, which are evenly spread over its files.
 
     Args:
         snapshot: what to read.
         columns: columns to read.
-        rows: how many at most; there are fewer where the groups hold too few.
+        rows: how many at most; fewer if the groups hold too few.
     """
     files = _dataset(snapshot).get_fragments()
     groups = [group for file in files for group in file.split_by_row_group()]
-    taken = [groups[n] for n in spread(len(groups), SAMPLED_GROUPS)]
-    tables = [group.to_table(columns=list(columns)) for group in taken]
+    chosen = [groups[n] for n in spread(len(groups), SAMPLED_GROUPS)]
+    tables = [group.to_table(columns=list(columns)) for group in chosen]
     share = -(-rows // max(len(tables), 1))
     return pa.concat_tables(table.take(spread(table.num_rows, share)) for table in tables)
 
@@ -162,7 +162,7 @@ def files(snapshot: Snapshot) -> list[str]:
 
 
 def stored_bytes(snapshot: Snapshot) -> int:
-    """Return how large the Parquet files of a snapshot are."""
+    """Return the bytes of a snapshot's Parquet files."""
     actions = DeltaTable(snapshot.uri, version=snapshot.version).get_add_actions()
     return int(sum(pa.table(actions)["size_bytes"].to_pylist()))
 
@@ -170,20 +170,17 @@ def stored_bytes(snapshot: Snapshot) -> int:
 def split_filter(split: Split, split_spec: SplitSpec) -> ds.Expression:
     """Return the split as a pyarrow expression.
 
-    Ray Data takes only its own: `(col(BUCKET) >= low) & (col(BUCKET) < high)` of `split_bounds`.
+    Ray Data takes only its own expressions: `(col(BUCKET) >= low) & (col(BUCKET) < high)` of
+    `split_bounds`.
     """
-    return bucket_filter(*split_bounds(split_spec)[split])
-
-
-def bucket_filter(low: int, high: int) -> ds.Expression:
-    """Return the rows with `low <= _bucket < high` as a pyarrow expression."""
+    low, high = split_bounds(split_spec)[split]
     return (pc.field(BUCKET) >= low) & (pc.field(BUCKET) < high)
 
 
 def count_rows(
     snapshot: Snapshot, split: Split | None = None, split_spec: SplitSpec | None = None
 ) -> int:
-    """Return how many rows a snapshot, or one split of it, has."""
+    """Return the number of rows of a snapshot, or of one split of it."""
     if split is None:
         return snapshot.rows
     wanted = split_filter(split, split_spec or SplitSpec())
@@ -194,12 +191,12 @@ def _dataset(snapshot: Snapshot) -> ds.Dataset:
     return dataset_of(DeltaTable(snapshot.uri, version=snapshot.version))
 
 
-def _commits(table: DeltaTable) -> dict[int, str]:
+def _read_commits(table: DeltaTable) -> dict[int, str]:
     """Return the metadata (JSON) of every snapshot, by version; other commits are left out."""
     return {entry["version"]: entry[METADATA] for entry in table.history() if METADATA in entry}
 
 
-def _snapshot(name: str, uri: str, version: int, metadata: str) -> Snapshot:
+def _read_snapshot(name: str, uri: str, version: int, metadata: str) -> Snapshot:
     values = json.loads(metadata)
     return Snapshot(
         name=name,

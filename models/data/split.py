@@ -1,8 +1,8 @@
-"""Row keys, buckets and splits: a row's split depends on its key alone.
+"""Row keys, buckets and splits: a row's key alone decides its split.
 
 `_key` is the declared key columns joined by `|`, or else 32 hexadecimal digits that hash the whole
-row. `_bucket`, 0 to 9999, is `pandas.util.hash_array` (SipHash-2-4 of the UTF-8 text under
-`HASH_KEY`, little-endian) modulo 10,000. A test pins both, so no upgrade moves a row unnoticed.
+row. `_bucket`, 0 to 9999, is `pandas.util.hash_array` (SipHash-2-4 of the UTF-8 text with the key
+`HASH_KEY`, little-endian) modulo 10,000. A test pins both, so that no upgrade moves rows unnoticed.
 """
 
 from dataclasses import dataclass, field
@@ -29,7 +29,7 @@ _NULL = np.uint64(0x6D696C6C72616365)
 
 
 def with_keys(good: pa.RecordBatch, schema: TableSchema, hashes: Hashes) -> pa.RecordBatch:
-    """Return checked rows with `_key` and `_bucket`, of `TableSchema.stored`."""
+    """Return checked rows with `_key` and `_bucket`, of schema `TableSchema.stored`."""
     keys = row_keys(good, schema.key, hashes)
     return pa.RecordBatch.from_arrays([*good.columns, keys, buckets(keys)], schema=schema.stored)
 
@@ -37,7 +37,7 @@ def with_keys(good: pa.RecordBatch, schema: TableSchema, hashes: Hashes) -> pa.R
 def hash_rows(batch: pa.RecordBatch) -> Hashes:
     """Return two 64-bit hashes of each row's values, uint64 `[rows, 2]`.
 
-    They depend on values and column order, not on how the rows came in batches.
+    They depend on the values and the order of the columns, but not on the batches.
     """
     state = np.empty((batch.num_rows, 2), dtype=np.uint64)
     state[:] = _MIX
@@ -81,21 +81,17 @@ def buckets(keys: pa.Array) -> pa.Array:
 def split_bounds(split: SplitSpec) -> dict[Split, tuple[int, int]]:
     """Return each split's buckets as `low <= _bucket < high`.
 
-    Test comes first and validation follows it, so the test rows stay the same when the shares of
-    the other two change.
+    The test split has the first buckets, then comes validation: the test rows stay the same if the
+    shares of the other two change.
     """
     test = round(split.test * BUCKETS)
     validation = test + round(split.validation * BUCKETS)
-    return {
-        "test": (0, test),
-        "validation": (test, validation),
-        "train": (validation, BUCKETS),
-    }
+    return {"test": (0, test), "validation": (test, validation), "train": (validation, BUCKETS)}
 
 
 @dataclass
 class Digest:
-    """Digest of a set of rows: the sums of their hashes, whatever their order and batches."""
+    """Digest of a set of rows: the sums of their hashes, in any order and any batches."""
 
     rows: int = 0
     sums: Hashes = field(default_factory=lambda: np.zeros(2, dtype=np.uint64))
@@ -142,7 +138,7 @@ def _hash_numbers(values: npt.NDArray[Any]) -> Hashes:
 
 
 def _hash_vectors(array: pa.Array) -> Hashes:
-    """Hash lists: the sum of their elements' hashes, each times an odd number of its place."""
+    """Hash lists: the sum of their elements' hashes, each times an odd number of its index."""
     lengths = pc.list_value_length(array).fill_null(0).to_numpy(zero_copy_only=False)
     starts = np.cumsum(lengths) - lengths
     place = (np.arange(int(lengths.sum())) - np.repeat(starts, lengths)).astype(np.uint64)

@@ -1,4 +1,4 @@
-"""A private folder in which rows wait, as Arrow files, until all of them have been checked."""
+"""A private folder and Arrow files in it, for rows until all of them are checked."""
 
 import shutil
 import tempfile
@@ -13,14 +13,14 @@ from pyarrow import ipc
 from millrace.models.common.errors import WorkError
 
 IN_ORDER_BYTES = 256 * 1024 * 1024
-"""In memory. Rows of fewer come back as one batch: Delta hands several out to writers that race, so
-the order of the rows in its table would be another one each time.
+"""In memory. Fewer bytes are read back as one batch: Delta gives several batches to concurrent
+writers, so the order of the rows in its table would differ each time.
 """
 
 
 @contextmanager
 def staging_folder(staging: Path, name: str) -> Iterator[Path]:
-    """Make a folder for one piece of work; it is gone afterwards, whatever happens.
+    """Make a folder for one piece of work, and remove it afterwards in any case.
 
     Raises:
         WorkError: the folder cannot be made.
@@ -38,13 +38,13 @@ def staging_folder(staging: Path, name: str) -> Iterator[Path]:
 
 @dataclass
 class Spool:
-    """Record batches in one compressed Arrow file: written first, then read back once closed.
+    """Record batches in a compressed Arrow file, which is written, closed and then read.
 
     Attributes:
         path: the file.
         schema: of the batches.
-        rows: how many have been written.
-        bytes: how large they were in memory.
+        rows: rows written so far.
+        bytes: their size in memory.
     """
 
     path: Path
@@ -72,13 +72,13 @@ class Spool:
         self.bytes += batch.nbytes
 
     def close(self) -> None:
-        """Finish writing; harmless when nothing was written, or twice."""
+        """Finish writing; may be called twice, or if nothing was written."""
         if self._writer is not None:
             self._writer.close()
             self._writer = None
 
     def reader(self) -> pa.RecordBatchReader:
-        """Return the rows as a stream: in one batch if they are few, else batch by batch."""
+        """Return the rows as a stream, in a single batch if they are few."""
         if self.bytes > IN_ORDER_BYTES:
             return pa.RecordBatchReader.from_batches(self.schema, self._batches())
         rows = pa.Table.from_batches(self._batches(), self.schema).combine_chunks()

@@ -1,1 +1,1 @@
-"""Families of models: how a network is built and what it is trained for."""
+"""Families of models: how a network is built, and the objective that it is trained for."""

@@ -1,8 +1,8 @@
 """The family `cnn`: a residual network for images in one vector column.
 
-He, Zhang, Ren, Sun 2016, "Deep Residual Learning for Image Recognition", in the form of section 4.2
-for small images: a 3 × 3 stem, stages of basic blocks that halve the size and widen, a global
-average, one linear layer. Shortcuts that change shape are 1 × 1 projections (option B).
+He, Zhang, Ren, Sun 2016, "Deep Residual Learning for Image Recognition", the variant of section 4.2
+for small images: a 3 × 3 stem, stages of basic blocks that halve the size and widen, global average
+pooling, one linear layer. Shortcuts that change shape are 1 × 1 projections (option B).
 """
 
 import math
@@ -17,10 +17,10 @@ from millrace.models.families.units import Units
 
 
 class Augment(nn.Module):
-    """Moves and mirrors images at random in training; in evaluation it does nothing.
+    """Shifts and mirrors images at random in training; does nothing in evaluation.
 
-    As in He et al. 2016, section 4.2: an image is padded by `shift` pixels on each side, and a part
-    of the first size is cut out at a random place.
+    As in He et al. 2016, section 4.2: an image is padded by `shift` pixels on each side, and a
+    random crop of the original size is taken.
 
     Args:
         shift: pixels.
@@ -41,23 +41,23 @@ class Augment(nn.Module):
         if not self.training:
             return images
         if self.shift:
-            images = _moved(images, self.shift)
+            images = _shift(images, self.shift)
         if self.flip:
-            mirrored = torch.rand(len(images), 1, 1, 1, device=images.device) < 0.5
-            images = torch.where(mirrored, images.flip(3), images)
+            is_mirrored = torch.rand(len(images), 1, 1, 1, device=images.device) < 0.5
+            images = torch.where(is_mirrored, images.flip(3), images)
         return images
 
 
-def _moved(images: Tensor, shift: int) -> Tensor:
-    """Return each image moved by up to `shift` pixels in both directions; zeros come in."""
+def _shift(images: Tensor, shift: int) -> Tensor:
+    """Shift each image at random by up to `shift` pixels in both directions, filled with zeros."""
     rows, _, height, width = images.shape
     padded = functional.pad(images, (shift, shift, shift, shift))
     offsets = torch.randint(0, 2 * shift + 1, (2, rows, 1), device=images.device)
     down = offsets[0] + torch.arange(height, device=images.device)
     right = offsets[1] + torch.arange(width, device=images.device)
-    places = torch.arange(rows, device=images.device)
-    cut = padded.permute(0, 2, 3, 1)[places[:, None, None], down[:, :, None], right[:, None, :]]
-    return cut.permute(0, 3, 1, 2)
+    row = torch.arange(rows, device=images.device)[:, None, None]
+    crops = padded.permute(0, 2, 3, 1)[row, down[:, :, None], right[:, None, :]]
+    return crops.permute(0, 3, 1, 2)
 
 
 class ResNet(nn.Module):
@@ -67,15 +67,15 @@ class ResNet(nn.Module):
         in_features: pixels of an image, all channels.
         num_classes: width of the output.
         image_shape: `[channels, height, width]`; its product is `in_features`.
-        channels: output channels of each stage; the size is halved between them.
+        channels: output channels of each stage; each stage but the first halves the size.
         blocks: basic blocks of two convolutions in each stage.
         dropout: share of the pooled features dropped in training.
-        shift: images are moved by up to so many pixels each way in training.
+        shift: pixels by which images are shifted at most, at random, in training.
         flip: whether images are mirrored left to right, at random, in training.
 
     Raises:
-        ValueError: `image_shape` does not hold `in_features` pixels, or is too small to be halved
-            so often.
+        ValueError: `image_shape` does not hold `in_features` pixels, or is too small for so many
+            stages.
     """
 
     def __init__(
@@ -119,16 +119,15 @@ class ResNet(nn.Module):
     def forward(self, rows: Tensor) -> Tensor:
         """Map `[rows, in_features]` to logits `[rows, num_classes]`."""
         images = self.augment(rows.reshape(-1, *self.image_shape))
-        logits: Tensor = self.head(self.blocks(self.stem(images)))
-        return logits
+        return cast(Tensor, self.head(self.blocks(self.stem(images))))
 
     def removable_units(self) -> list[Units]:
-        """Return the channels inside every block; its outputs are added to its inputs."""
+        """Return the channels inside every block; its output channels are fixed by its shortcut."""
         return [each.units for each in self.blocks if isinstance(each, BasicBlock)]
 
 
 class BasicBlock(nn.Module):
-    """Two convolutions, and the input added to what they give.
+    """Two convolutions, and a shortcut that adds the input to their output.
 
     Args:
         depth: channels of the input.
@@ -141,15 +140,14 @@ class BasicBlock(nn.Module):
         self.residual = nn.Sequential(
             *_convolution(depth, width, stride=stride), nn.ReLU(), *_convolution(width, width)
         )
-        same = stride == 1 and depth == width
+        is_same = stride == 1 and depth == width
         projection = _convolution(depth, width, kernel_size=1, stride=stride)
-        self.shortcut = nn.Identity() if same else nn.Sequential(*projection)
+        self.shortcut = nn.Identity() if is_same else nn.Sequential(*projection)
         self.relu = nn.ReLU()
 
     def forward(self, images: Tensor) -> Tensor:
         """Map `[rows, depth, height, width]` to `[rows, width, …]`, its size divided by stride."""
-        summed: Tensor = self.relu(self.residual(images) + self.shortcut(images))
-        return summed
+        return cast(Tensor, self.relu(self.residual(images) + self.shortcut(images)))
 
     @property
     def units(self) -> Units:
@@ -161,7 +159,7 @@ class BasicBlock(nn.Module):
 def _convolution(
     depth: int, width: int, *, kernel_size: int = 3, stride: int = 1
 ) -> tuple[nn.Module, nn.Module]:
-    """Return a convolution that keeps the size but for its stride, and its batch norm."""
+    """Return a convolution without bias, padded to keep the size, and its batch norm."""
     padding = kernel_size // 2
     convolution = nn.Conv2d(depth, width, kernel_size, stride=stride, padding=padding, bias=False)
     return convolution, nn.BatchNorm2d(width)

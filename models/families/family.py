@@ -1,9 +1,9 @@
-"""Model families: how the word in `model.family` becomes a module.
+"""Model families: builds the module that `model.family` names.
 
-A family is anything that is called with `in_features`, `num_classes` and the pipeline's params and
-returns a `torch.nn.Module` from `[rows, in_features]` to `[rows, num_classes]`. So a user's own
-class is a family as it stands. One of a text is called with `vocab_size`, `padding` and
-`max_tokens` instead of `in_features`, and reads int64 `[rows, tokens]`.
+A family is a callable: it takes `in_features`, `num_classes` and the pipeline's params, and returns
+a `torch.nn.Module` from `[rows, in_features]` to `[rows, num_classes]`. So a user's own class is a
+family without changes. For a text it takes `vocab_size`, `padding` and `max_tokens` instead of
+`in_features`, and its module reads int64 `[rows, tokens]`.
 """
 
 import inspect
@@ -21,7 +21,7 @@ from millrace.models.families.cnn import ResNet
 from millrace.models.families.mlp import Perceptron
 from millrace.models.families.network import Network
 from millrace.models.families.objective import Objective
-from millrace.models.families.pretrained import located
+from millrace.models.families.pretrained import resolve_pretrained
 from millrace.models.families.text_classifier import TextClassifier
 from millrace.models.inference.features import Encoding
 
@@ -38,7 +38,7 @@ def family_of(spec: ModelSpec, folder: Path) -> Family:
         folder: where the user's modules are.
 
     Raises:
-        InputError: no such family, module or class.
+        InputError: there is no such family, module or class.
     """
     if ":" in spec.family:
         family = user_code.load(spec.family, folder)
@@ -63,24 +63,24 @@ def family_of(spec: ModelSpec, folder: Path) -> Family:
 def build_network(
     spec: ModelSpec, folder: Path, encoding: Encoding, objective: Objective
 ) -> Network:
-    """Build the network and try it on two rows, so that a misfit is told before training.
+    """Build the network and run it on two rows, so that errors appear before training.
 
     Raises:
         InputError: the params do not fit the constructor, or the output has the wrong shape.
     """
     family = family_of(spec, folder)
     _require_fitting(spec, encoding)
-    given = {**_arguments(spec, folder, encoding), **spec.params}
+    arguments = {**_arguments(spec, folder, encoding), **spec.params}
     try:
-        net = family(num_classes=objective.outputs, **given)
+        net = family(num_classes=objective.outputs, **arguments)
     except InputError:
         raise
-    except Exception as error:  # whatever the user's own constructor raises
+    except Exception as error:  # the user's own constructor may raise anything
         raise InputError(
             f"the family {spec.family!r} could not be built with the given params",
             seen=f"params {spec.params}: {error}",
             valid=f"{spec.family}{_signature(family)}",
-            hint="mend model.params in the pipeline file",
+            hint="fix model.params in the pipeline file",
         ) from error
     if not any(parameter.requires_grad for parameter in net.parameters()):
         raise InputError(
@@ -94,7 +94,7 @@ def build_network(
 
 
 def _require_fitting(spec: ModelSpec, encoding: Encoding) -> None:
-    """Refuse a text for a family that reads numbers, and numbers for one that reads a text."""
+    """Refuse a text for a family that reads numbers, and numbers for a family that reads text."""
     is_text = encoding.tokenizer is not None
     if ":" in spec.family or is_text == (spec.family in OF_TEXT):
         return
@@ -115,16 +115,16 @@ def _require_fitting(spec: ModelSpec, encoding: Encoding) -> None:
 
 
 def _arguments(spec: ModelSpec, folder: Path, encoding: Encoding) -> dict[str, Any]:
-    """Return what a family is called with, beside `num_classes` and the params."""
-    tokenizer = encoding.tokenizer
-    given: dict[str, Any] = {"in_features": encoding.in_features}
-    if tokenizer is not None:
-        given = {name: getattr(tokenizer, name) for name in ("vocab_size", "padding", "max_tokens")}
+    """Return the arguments of a family, beside `num_classes` and the params."""
+    arguments: dict[str, Any] = {"in_features": encoding.in_features}
+    if encoding.tokenizer is not None:
+        names = ("vocab_size", "padding", "max_tokens")
+        arguments = {name: getattr(encoding.tokenizer, name) for name in names}
     if spec.pretrained is not None:
-        given["pretrained"] = located(spec.pretrained, folder)
+        arguments["pretrained"] = resolve_pretrained(spec.pretrained, folder)
         if spec.revision is not None:
-            given["revision"] = spec.revision
-    return given
+            arguments["revision"] = spec.revision
+    return arguments
 
 
 def _signature(family: Family) -> str:
@@ -134,31 +134,31 @@ def _signature(family: Family) -> str:
         return "(in_features, num_classes, …)"
 
 
-def _shape(encoding: Encoding) -> str:
+def _input_shape(encoding: Encoding) -> str:
     if encoding.tokenizer is None:
         return f"float32 [rows, {encoding.in_features}]"
     return f"int64 [rows, tokens], at most {encoding.tokenizer.max_tokens} tokens"
 
 
 def _try_out(network: Network, spec: ModelSpec, encoding: Encoding, objective: Objective) -> None:
-    wanted = (2, objective.outputs)
+    expected = (2, objective.outputs)
     network.eval()
     try:
         with torch.no_grad():
             answer = network(torch.from_numpy(encoding.input.example(2)))
-    except Exception as error:  # whatever the user's own forward raises
+    except Exception as error:  # the user's own forward may raise anything
         raise InputError(
             f"the family {spec.family!r} fails on a batch of two rows",
             seen=f"{type(error).__name__}: {error}",
-            valid=f"{_shape(encoding)} to [rows, {objective.outputs}]",
-            hint="mend the module's forward, or model.params",
+            valid=f"{_input_shape(encoding)} to [rows, {objective.outputs}]",
+            hint="fix the module's forward, or model.params",
         ) from error
     finally:
         network.train()
-    if not isinstance(answer, torch.Tensor) or tuple(answer.shape) != wanted:
+    if not isinstance(answer, torch.Tensor) or tuple(answer.shape) != expected:
         raise InputError(
             f"the family {spec.family!r} answers with the wrong shape",
             seen=list(getattr(answer, "shape", [])) or type(answer).__name__,
-            valid=f"{list(wanted)} for two rows",
+            valid=f"{list(expected)} for two rows",
             hint="forward must return logits of shape [rows, num_classes]",
         )

@@ -1,6 +1,7 @@
 """The family `mlp`: a multilayer perceptron."""
 
 from collections.abc import Sequence
+from typing import cast
 
 from torch import Tensor, nn
 
@@ -8,7 +9,7 @@ from millrace.models.families.units import Units
 
 
 class Perceptron(nn.Module):
-    """Linear layers with ReLU, and dropout where asked for.
+    """Linear layers with ReLU and optional dropout.
 
     Args:
         in_features: width of the input.
@@ -35,8 +36,7 @@ class Perceptron(nn.Module):
 
     def forward(self, rows: Tensor) -> Tensor:
         """Map `[rows, in_features]` to logits `[rows, num_classes]`."""
-        logits: Tensor = self.layers(rows)
-        return logits
+        return cast(Tensor, self.layers(rows))
 
     def removable_units(self) -> list[Units]:
         """Return the neurons of every hidden layer."""

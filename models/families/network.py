@@ -1,4 +1,4 @@
-"""A user's module between the preprocessing and the answer that clients get."""
+"""The modules around a family's module: preprocessing before it, the activation after it."""
 
 from typing import cast
 
@@ -10,7 +10,7 @@ from millrace.models.inference.features import Encoding
 
 
 class Preprocess(nn.Module):
-    """Raw `features` to standardized inputs, as part of the exported graph.
+    """Standardizes and one-hot encodes raw `features`, as part of the exported graph.
 
     Input float32 `[rows, raw_width]`, output float32 `[rows, in_features]`: numbers and vectors
     standardized by the train split, then categories one-hot. A missing number becomes the mean
@@ -37,7 +37,7 @@ class Preprocess(nn.Module):
                 places += range(position, position + feature.width)
             position += feature.width
         self.fills_missing = any(f.nullable for f in encoding.features if f.kind != "category")
-        # Not in the checkpoint: they follow from the encoding, which is kept beside it.
+        # Not in the checkpoint: they follow from the encoding, which is stored beside it.
         self.register_buffer("mean", torch.tensor(mean), persistent=False)
         self.register_buffer("scale", torch.tensor(scale), persistent=False)
         self.register_buffer("places", torch.tensor(places, dtype=torch.long), persistent=False)
@@ -57,9 +57,9 @@ class Preprocess(nn.Module):
 
 
 class Network(nn.Module):
-    """Preprocessing and the family's module: `features` to logits. This is what is trained.
+    """The trained module: preprocessing and the family's module, from `features` to logits.
 
-    Tokens go to the module as they are.
+    Tokens go to the family's module unchanged.
     """
 
     def __init__(self, encoding: Encoding, net: nn.Module) -> None:
@@ -73,7 +73,7 @@ class Network(nn.Module):
 
 
 class Served(nn.Module):
-    """The network and the objective's activation. This is what is exported."""
+    """The exported module: the network and the objective's activation."""
 
     def __init__(self, network: Network, objective: Objective) -> None:
         super().__init__()

@@ -1,65 +1,40 @@
-"""What is learnt: classes or a number. Loss, activation and metric in torch."""
-
-from typing import Protocol
+"""Objectives, classification and regression: loss, activation and metric in torch."""
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from millrace.models.inference.answers import Answers, ClassAnswers, NumberAnswers, answers_of, r2
+from millrace.models.inference.answers import ClassAnswers, NumberAnswers, answers_of, r2
 from millrace.models.inference.features import Encoding
-
-
-class Objective(Answers, Protocol):
-    """Loss, activation and metric of one kind of target."""
-
-    def loss(self, logits: Tensor, target: Tensor) -> Tensor:
-        """Return the mean loss of a batch, a scalar."""
-        ...
-
-    def activation(self, logits: Tensor) -> Tensor:
-        """Return the answer that clients get, float32 `[rows, outputs]`."""
-        ...
-
-    def sums(self, logits: Tensor, target: Tensor) -> Tensor:
-        """Return float64 sums that add up over batches and workers, for `metric_of`.
-
-        The first is the number of rows.
-        """
-        ...
-
-    def metric_of(self, sums: Tensor) -> float:
-        """Return the metric of all rows that went into `sums`."""
-        ...
 
 
 class Classification(ClassAnswers):
     """Softmax over classes by cross-entropy."""
 
     def loss(self, logits: Tensor, target: Tensor) -> Tensor:
-        """Return the mean cross-entropy in nats."""
+        """Return the mean cross-entropy of a batch in nats, a scalar."""
         return functional.cross_entropy(logits, target)
 
     def activation(self, logits: Tensor) -> Tensor:
-        """Return probabilities."""
+        """Return the answers that clients get: probabilities, float32 `[rows, outputs]`."""
         return torch.softmax(logits, dim=1)
 
     def sums(self, logits: Tensor, target: Tensor) -> Tensor:
-        """Return `[rows, right]`."""
-        right = (logits.argmax(dim=1) == target).sum()
-        return torch.stack([torch.full_like(right, len(target)), right]).double()
+        """Return `[rows, correct rows]`, float64, to be added up over batches and workers."""
+        correct = (logits.argmax(dim=1) == target).sum()
+        return torch.stack([torch.full_like(correct, len(target)), correct]).double()
 
     def metric_of(self, sums: Tensor) -> float:
-        """Return the share of rows that were right."""
+        """Return the accuracy of all rows in `sums`."""
         return float(sums[1] / sums[0].clamp(min=1))
 
 
 class Regression(NumberAnswers):
-    """One number by mean squared error, learnt in standard deviations of the target.
+    """One number by mean squared error, in standard deviations of the target.
 
     Args:
-        mean: of the target over the train split.
-        std: likewise its standard deviation.
+        mean: mean of the target over the train split.
+        std: its standard deviation likewise.
     """
 
     def __init__(self, mean: float = 0.0, std: float = 1.0) -> None:
@@ -67,28 +42,35 @@ class Regression(NumberAnswers):
         self.std = std
 
     def loss(self, logits: Tensor, target: Tensor) -> Tensor:
-        """Return the mean squared error in standard deviations of the target, squared."""
+        """Return the mean squared error of a batch in squared standard deviations, a scalar."""
         return functional.mse_loss(logits[:, 0], (target - self.mean) / self.std)
 
     def activation(self, logits: Tensor) -> Tensor:
-        """Return the prediction in the target's own unit."""
+        """Return the prediction in the target's own unit, float32 `[rows, 1]`."""
         return logits * self.std + self.mean
 
     def sums(self, logits: Tensor, target: Tensor) -> Tensor:
-        """Return `[rows, sum of squared errors, sum, sum of squares]`, in those units."""
+        """Return `[rows, sum of squared errors, sum, sum of squares]`, in standard deviations.
+
+        They are float64, to be added up over batches and workers.
+        """
         exact = (target.double() - self.mean) / self.std
         error = (logits[:, 0].double() - exact).square().sum()
         rows = torch.full_like(error, len(target))
         return torch.stack([rows, error, exact.sum(), exact.square().sum()])
 
     def metric_of(self, sums: Tensor) -> float:
-        """Return 1 − residual ÷ total sum of squares; 0 where the target does not vary."""
+        """Return R² of all rows in `sums`; 0 for a constant target."""
         rows, error, total, squares = (float(value) for value in sums)
         return r2(error, squares - total * total / max(rows, 1.0), squares)
 
 
+Objective = Classification | Regression
+"""Loss, activation and metric for one kind of target."""
+
+
 def objective_of(encoding: Encoding) -> Objective:
-    """Return the objective that the target's type asks for.
+    """Return the objective for the target's type.
 
     Raises:
         InputError: the target has one class only.

@@ -1,4 +1,4 @@
-"""Where a pretrained model or a tokenizer is, and the tokenizer that a text is learnt with."""
+"""Finds pretrained models, and loads or trains the tokenizer of a text."""
 
 import re
 from collections.abc import Iterable
@@ -6,20 +6,20 @@ from pathlib import Path
 
 from millrace.models.common.errors import InputError
 from millrace.models.config.training_spec import ModelSpec
-from millrace.models.inference.tokenizer import TextTokenizer, learnt
+from millrace.models.inference.tokenizer import TextTokenizer, train_tokenizer
 
 HUB_NAME = re.compile(r"(\w[\w.-]*/)?\w[\w.-]*")
 
 
-def located(name: str, folder: Path) -> str:
-    """Return a folder beside the pipeline file as its path; another name as it is, the hub's.
+def resolve_pretrained(name: str, folder: Path) -> str:
+    """Return the path of a folder beside the pipeline file, or else a name on the hub as it is.
 
     Args:
-        name: as the pipeline file has it.
+        name: from the pipeline file.
         folder: of that file.
 
     Raises:
-        InputError: it is no folder, and nothing that the hub could have.
+        InputError: the name is neither a folder nor valid on the hub.
     """
     path = folder / Path(name).expanduser()
     if path.is_dir():
@@ -34,22 +34,22 @@ def located(name: str, folder: Path) -> str:
     return name
 
 
-def pinned(spec: ModelSpec, folder: Path) -> ModelSpec:
-    """Return the model with the hub's newest commit, where it is the hub's and names none.
+def pin_revision(spec: ModelSpec, folder: Path) -> ModelSpec:
+    """Return the model with the hub's newest commit, if it is on the hub and has no revision.
 
-    So all workers read the same files, and the version keeps which they were.
+    So all workers read the same files, and the version records which.
 
     Raises:
         InputError: the hub does not know the model, or cannot be reached.
     """
     name = spec.pretrained
-    if name is None or spec.revision is not None or located(name, folder) != name:
+    if name is None or spec.revision is not None or resolve_pretrained(name, folder) != name:
         return spec
     from huggingface_hub import HfApi
 
     try:
         revision = HfApi().model_info(name).sha
-    except Exception as error:  # whatever the network does
+    except Exception as error:  # the network may fail in any way
         raise InputError(
             f"model.pretrained {name!r} cannot be read",
             seen=(str(error) or type(error).__name__).splitlines()[0],
@@ -59,31 +59,31 @@ def pinned(spec: ModelSpec, folder: Path) -> ModelSpec:
     return spec.model_copy(update={"revision": revision})
 
 
-def tokenizer_of(spec: ModelSpec, folder: Path, texts: Iterable[str]) -> TextTokenizer:
-    """Return the tokenizer that the pipeline names, the pretrained model's, or one that is learnt.
+def load_tokenizer(spec: ModelSpec, folder: Path, texts: Iterable[str]) -> TextTokenizer:
+    """Load the tokenizer of the pipeline or of the pretrained model, or train one.
 
     Args:
         spec: the pipeline's model.
         folder: of the pipeline file.
-        texts: of the train split; read only where a tokenizer is learnt.
+        texts: of the train split; read only to train a tokenizer.
 
     Raises:
-        InputError: there is no such tokenizer, or it cannot fill batches up.
+        InputError: there is no such tokenizer, or it has no padding token.
     """
-    wanted, source = spec.tokenizer, spec.tokenizer.source or spec.pretrained
+    settings, source = spec.tokenizer, spec.tokenizer.source or spec.pretrained
     if source is None:
-        return learnt(texts, wanted.vocab_size, wanted.max_tokens)
+        return train_tokenizer(texts, settings.vocab_size, settings.max_tokens)
     from transformers import AutoTokenizer
 
     try:
-        read = AutoTokenizer.from_pretrained(
-            located(source, folder),
-            # a commit of the model's repository is none of another one's
+        tokenizer = AutoTokenizer.from_pretrained(
+            resolve_pretrained(source, folder),
+            # The revision is a commit of the model's repository, not of another one.
             revision=spec.revision if source == spec.pretrained else None,
             trust_remote_code=False,
         )
-        backend = read.backend_tokenizer
-    except Exception as error:  # whatever tokenizers makes of a file
+        backend = tokenizer.backend_tokenizer
+    except Exception as error:  # tokenizers raises Exception itself for a bad file
         raise InputError(
             f"the tokenizer {source!r} cannot be read",
             seen=(str(error) or type(error).__name__).splitlines()[0],
@@ -91,11 +91,11 @@ def tokenizer_of(spec: ModelSpec, folder: Path, texts: Iterable[str]) -> TextTok
             "tokenizer.json",
             hint="check model.tokenizer.source and model.pretrained",
         ) from error
-    if read.pad_token_id is None:
+    if tokenizer.pad_token_id is None:
         raise InputError(
             f"the tokenizer {source!r} has no token that fills a batch up",
             seen="pad_token: none",
             valid="a tokenizer with a pad_token",
             hint="set pad_token in its tokenizer_config.json",
         )
-    return TextTokenizer.of(backend, wanted.max_tokens, read.pad_token_id)
+    return TextTokenizer.of(backend, settings.max_tokens, tokenizer.pad_token_id)

@@ -1,8 +1,8 @@
 """`text_classifier`: a transformers encoder, the mean of its tokens, and one linear layer.
 
-The encoder is a pretrained one, or a small BERT (Devlin et al. 2019) trained from scratch. The mean
-over tokens as in Reimers and Gurevych 2019, "Sentence-BERT". Only safetensors are read, and no code
-that comes with a model is run.
+The encoder is pretrained, or a small BERT (Devlin et al. 2019) that is trained from scratch. The
+mean over tokens is that of Reimers and Gurevych 2019, "Sentence-BERT". Weights are read from
+safetensors only, and a model's own code is never run.
 """
 
 from typing import TYPE_CHECKING, cast
@@ -22,15 +22,15 @@ class TextClassifier(nn.Module):
 
     Args:
         num_classes: width of the output.
-        vocab_size: tokens that there are.
-        padding: the token that is none.
+        vocab_size: size of the vocabulary.
+        padding: the padding token.
         max_tokens: tokens of a row at most.
-        pretrained: folder or hub name of an encoder; None for one from scratch.
+        pretrained: folder or hub name of an encoder; None trains one from scratch.
         revision: commit of the hub.
-        hidden_size: width of that one; so the next three.
-        num_hidden_layers: layers.
+        hidden_size: width of an encoder from scratch.
+        num_hidden_layers: its layers.
         num_attention_heads: heads of each layer.
-        dropout: share of values left out in training, also before the last layer.
+        dropout: its share of values dropped in training; also applies before the last layer.
 
     Raises:
         InputError: the encoder cannot be read, or does not fit the tokenizer.
@@ -54,23 +54,23 @@ class TextClassifier(nn.Module):
         self.padding = padding
         if pretrained is None:
             shape = (hidden_size, num_hidden_layers, num_attention_heads)
-            self.encoder = _small(shape, vocab_size, padding, max_tokens, dropout)
+            self.encoder = _build_bert(shape, vocab_size, padding, max_tokens, dropout)
         else:
-            self.encoder = _read(pretrained, revision)
-            _require_fit(self.encoder.config, pretrained, vocab_size, max_tokens)
+            self.encoder = _load_encoder(pretrained, revision)
+            _require_fitting(self.encoder.config, pretrained, vocab_size, max_tokens)
         self.dropout = nn.Dropout(dropout)
         self.head = nn.Linear(self.encoder.config.hidden_size, num_classes)
 
     def forward(self, input_ids: Tensor) -> Tensor:
-        """Return the logits; padding changes none."""
-        taken = input_ids != self.padding
-        hidden = self.encoder(input_ids=input_ids, attention_mask=taken.long()).last_hidden_state
-        weights = taken.unsqueeze(-1).to(hidden.dtype)
+        """Return the logits, which do not depend on the padding."""
+        is_token = input_ids != self.padding
+        hidden = self.encoder(input_ids=input_ids, attention_mask=is_token.long()).last_hidden_state
+        weights = is_token.unsqueeze(-1).to(hidden.dtype)
         mean = (hidden * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1)
         return cast(Tensor, self.head(self.dropout(mean)))
 
 
-def _small(
+def _build_bert(
     shape: tuple[int, int, int], vocab_size: int, padding: int, max_tokens: int, dropout: float
 ) -> "PreTrainedModel":
     from transformers import BertConfig, BertModel
@@ -87,12 +87,12 @@ def _small(
         hidden_dropout_prob=dropout,
         attention_probs_dropout_prob=dropout,
     )
-    made = BertModel(config, add_pooling_layer=False)
-    made.set_attn_implementation(_attention())
-    return made
+    encoder = BertModel(config, add_pooling_layer=False)
+    encoder.set_attn_implementation(_attention())
+    return encoder
 
 
-def _read(pretrained: str, revision: str | None) -> "PreTrainedModel":
+def _load_encoder(pretrained: str, revision: str | None) -> "PreTrainedModel":
     from transformers import AutoModel
 
     try:
@@ -104,7 +104,7 @@ def _read(pretrained: str, revision: str | None) -> "PreTrainedModel":
                 use_safetensors=True,
                 trust_remote_code=False,
             )
-    except Exception as error:  # whatever transformers makes of a folder
+    except Exception as error:  # transformers may raise anything for a bad folder
         raise InputError(
             f"model.pretrained {pretrained!r} cannot be read",
             seen=(str(error) or type(error).__name__).splitlines()[0],
@@ -119,34 +119,34 @@ def _read(pretrained: str, revision: str | None) -> "PreTrainedModel":
             valid="an encoder like BERT, RoBERTa, DistilBERT or MiniLM",
         )
     if hasattr(encoder, "pooler"):
-        encoder.pooler = None  # the mean over tokens stands for it
+        encoder.pooler = None  # the mean over tokens replaces it
     return cast("PreTrainedModel", encoder.float())
 
 
-def _require_fit(
+def _require_fitting(
     config: "PretrainedConfig", pretrained: str, vocab_size: int, max_tokens: int
 ) -> None:
     limits = {
-        "tokens in model.tokenizer.max_tokens": (max_tokens, _positions(config)),
+        "tokens in model.tokenizer.max_tokens": (max_tokens, _max_positions(config)),
         "tokens in the vocabulary": (vocab_size, config.vocab_size),
     }
-    for what, (given, most) in limits.items():
-        if given > most:
+    for what, (count, most) in limits.items():
+        if count > most:
             raise InputError(
                 f"the tokenizer does not fit the encoder {pretrained!r}",
-                seen=f"{given} {what}",
+                seen=f"{count} {what}",
                 valid=f"at most {most}",
                 hint="lower model.tokenizer.max_tokens, or leave model.tokenizer.source out",
             )
 
 
-def _positions(config: "PretrainedConfig") -> int:
-    """Return how many tokens a row may have; RoBERTa counts positions from behind its padding."""
+def _max_positions(config: "PretrainedConfig") -> int:
+    """Return how many tokens a row may have; RoBERTa's positions start after its padding token."""
     most = int(getattr(config, "max_position_embeddings", 1 << 20))
     offset = (config.pad_token_id or 0) + 1 if "roberta" in config.model_type else 0
     return most - offset
 
 
 def _attention() -> str:
-    """Return the kind of attention: eager exports to the plainest graph, sdpa is a GPU's kernel."""
+    """Return the kind of attention: eager exports the simplest graph, sdpa is fast on a GPU."""
     return "sdpa" if torch.cuda.is_available() else "eager"

@@ -1,7 +1,7 @@
-"""Neurons and channels that can be taken out of a network.
+"""Neurons and channels that structured pruning can remove from a network.
 
-A family, or a class of the user's own, says which by a method `removable_units()`. A unit whose
-weights, bias and norm are zero gives zero, so taking it out changes no answer.
+A family, or a user's own class, lists them in a method `removable_units()`. A unit whose weights,
+bias and norm are zero outputs zero, so removing it changes no answer.
 """
 
 import copy
@@ -19,13 +19,13 @@ Norm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d
 
 @dataclass(frozen=True)
 class Units:
-    """The outputs of one layer that one other layer alone reads.
+    """The outputs of a layer that only one other layer reads.
 
-    Between them there may be what maps zero to zero, value by value: ReLU, dropout.
+    Between the two there may be elementwise functions that map zero to zero: ReLU, dropout.
 
     Attributes:
         producer: the layer; its groups are 1.
-        consumer: the layer that reads them, each as one input; likewise.
+        consumer: the layer that reads each output as one input; its groups are 1 too.
         norm: the batch norm after the producer, if there is one.
     """
 
@@ -41,17 +41,17 @@ class Units:
         return self.producer.weight.detach().float().abs().flatten(1).sum(dim=1)
 
     def keep(self, mask: Tensor) -> None:
-        """Set to zero what is not kept; `mask` is bool `[units]`."""
+        """Set all other units to zero; `mask` is bool `[units]`."""
         for parameter in self._by_unit():
             parameter[~mask] = 0
 
     def live(self) -> Tensor:
-        """Return which units can give anything but zero, bool `[units]`."""
+        """Return which units can output anything but zero, bool `[units]`."""
         values = [each.flatten(1) if each.dim() > 1 else each[:, None] for each in self._by_unit()]
         return torch.cat(values, dim=1).ne(0).any(dim=1)
 
     def remove(self, kept: Tensor) -> None:
-        """Take out all units but those of `kept`, bool `[units]`, from both layers and the norm."""
+        """Remove all units but those in `kept`, bool `[units]`, from both layers and the norm."""
         self.producer.weight = nn.Parameter(self.producer.weight.detach()[kept])
         if self.producer.bias is not None:
             self.producer.bias = nn.Parameter(self.producer.bias.detach()[kept])
@@ -68,15 +68,15 @@ class Units:
         for name, parameter in list(norm.named_parameters(recurse=False)):
             setattr(norm, name, nn.Parameter(parameter.detach()[kept]))
         for name, buffer in list(norm.named_buffers(recurse=False)):
-            if buffer.dim() == 1:  # not the count of batches
+            if buffer.dim() == 1:  # not num_batches_tracked
                 setattr(norm, name, buffer[kept])
 
     def _by_unit(self) -> list[Tensor]:
-        """Return what makes a unit, each `[units, …]`; without gradient."""
-        found = [self.producer.weight, self.producer.bias]
+        """Return the parameters of the units, each `[units, …]`, detached."""
+        parameters = [self.producer.weight, self.producer.bias]
         if self.norm is not None:
-            found += [self.norm.weight, self.norm.bias]
-        return [each.detach() for each in found if each is not None]
+            parameters += [self.norm.weight, self.norm.bias]
+        return [each.detach() for each in parameters if each is not None]
 
 
 def _set_width(layer: Layer, side: str, count: int) -> None:
@@ -87,16 +87,15 @@ def _set_width(layer: Layer, side: str, count: int) -> None:
 
 @runtime_checkable
 class HasUnits(Protocol):
-    """A module that says what can be taken out of it."""
+    """A module that lists its removable units."""
 
     def removable_units(self) -> Sequence[Units]:
         """Return its units, layer by layer."""
-        ...
 
 
 @torch.no_grad()
 def shrink(net: HasUnits) -> None:
-    """Take out every unit that gives zero whatever the row; each layer keeps one at least."""
+    """Remove every unit that always outputs zero; each layer keeps at least one."""
     for units in net.removable_units():
         kept = units.live()
         kept[0] |= not kept.any()
@@ -105,13 +104,13 @@ def shrink(net: HasUnits) -> None:
 
 @torch.no_grad()
 def can_shrink(net: nn.Module, rows: Tensor) -> bool:
-    """Return whether taking out units that are zero leaves the answers to `rows` as they are.
+    """Return whether removing zero units leaves the answers to `rows` unchanged.
 
-    A copy is tried, with every second unit set to zero. One that cannot be tried cannot shrink.
+    It tries a copy, with every second unit set to zero; a copy that fails cannot shrink.
 
     Args:
         net: a module with units, on the CPU.
-        rows: what it takes, `[rows, in_features]`.
+        rows: its input, `[rows, in_features]`.
     """
     trial = copy.deepcopy(net).eval()
     try:
@@ -121,5 +120,5 @@ def can_shrink(net: nn.Module, rows: Tensor) -> bool:
         before = trial(rows)
         shrink(has_units)
         return torch.allclose(before, trial(rows), rtol=1e-4, atol=1e-5)
-    except Exception:  # whatever a module of the user's raises
+    except Exception:  # a user's own module may raise anything
         return False

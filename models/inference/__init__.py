@@ -1,1 +1,1 @@
-"""What a served model reads and answers, without the code that trained it."""
+"""Inputs and answers of a served model, without the code that trained it."""

@@ -1,6 +1,4 @@
-"""What a served model's answers mean: classes or a number. No torch is needed to read them."""
-
-from typing import Protocol
+"""How a served model's answers are read: as classes or as a number. Needs no torch."""
 
 import numpy as np
 
@@ -11,51 +9,14 @@ from millrace.models.inference.features import Encoding
 Value = str | int | bool | float
 
 
-class Answers(Protocol):
-    """How to read the answers of one kind of target.
+class ClassAnswers:
+    """Probabilities of classes.
 
     Attributes:
-        metric: name of the task metric; higher is better.
+        metric: name of the task metric, the accuracy; higher is better.
         output: name of the model's output.
         outputs: width of the output.
     """
-
-    metric: str
-    output: str
-    outputs: int
-
-    def metric_of_answers(self, answers: Array, target: Array) -> float:
-        """Return the metric of answers `[rows, outputs]` against `target` `[rows]`."""
-        ...
-
-    def constant(self, train: Array, rows: int) -> Array:
-        """Return the answers `[rows, outputs]` that never look at a row, learnt from targets.
-
-        Args:
-            train: targets of the train split.
-            rows: to answer.
-        """
-        ...
-
-    def balanced(self, answers: Array, target: Array) -> float:
-        """Return what tells two models apart that have the same metric; higher is better."""
-        ...
-
-    def varies(self, target: Array) -> bool:
-        """Whether the metric can tell a model from one that always answers the same."""
-        ...
-
-    def prediction(self, answers: Array) -> list[Value]:
-        """Return one predicted value for each row."""
-        ...
-
-    def score(self, answers: Array) -> Array:
-        """Return float32 `[rows]`: the probability of the predicted class, or the value."""
-        ...
-
-
-class ClassAnswers:
-    """Probabilities of classes; the metric is accuracy."""
 
     metric = "accuracy"
     output = "probabilities"
@@ -65,22 +26,27 @@ class ClassAnswers:
         self.outputs = len(labels)
 
     def metric_of_answers(self, answers: Array, target: Array) -> float:
-        """Return the accuracy."""
+        """Return the accuracy of answers `[rows, outputs]` against `target` `[rows]`."""
         return float((answers.argmax(axis=1) == target).mean())
 
     def constant(self, train: Array, rows: int) -> Array:
-        """Return the commonest class."""
+        """Return the baseline's answers `[rows, outputs]`: the most frequent class.
+
+        Args:
+            train: targets of the train split.
+            rows: how many rows to answer.
+        """
         answers = np.zeros((rows, self.outputs), dtype=np.float32)
         answers[:, np.bincount(train, minlength=self.outputs).argmax()] = 1.0
         return answers
 
     def balanced(self, answers: Array, target: Array) -> float:
-        """Return the mean over the classes of the share that is right."""
+        """Return the balanced accuracy, which compares models of the same accuracy."""
         right = answers.argmax(axis=1) == target
         return float(np.mean([right[target == each].mean() for each in np.unique(target)]))
 
     def varies(self, target: Array) -> bool:
-        """Whether there are two classes or more."""
+        """Return whether there are two classes, so that the metric says anything."""
         return len(np.unique(target)) > 1
 
     def prediction(self, answers: Array) -> list[Value]:
@@ -88,34 +54,34 @@ class ClassAnswers:
         return [self.labels[position] for position in answers.argmax(axis=1)]
 
     def score(self, answers: Array) -> Array:
-        """Return the probability of the predicted label."""
+        """Return the probability of the predicted label, float32 `[rows]`."""
         return np.asarray(answers.max(axis=1), dtype=np.float32)
 
 
 class NumberAnswers:
-    """One number; the metric is R², the share of variance explained."""
+    """One number. The attributes are those of `ClassAnswers`; the metric is R²."""
 
     metric = "r2"
     output = "prediction"
     outputs = 1
 
     def metric_of_answers(self, answers: Array, target: Array) -> float:
-        """Return 1 − residual ÷ total sum of squares; 0 where the target does not vary."""
+        """Return R² of answers `[rows, 1]` against `target` `[rows]`; 0 for a constant target."""
         exact = target.astype(np.float64)
         error = float(np.square(answers[:, 0] - exact).sum())
         spread = float(np.square(exact - exact.mean()).sum())
         return r2(error, spread, float(np.square(exact).sum()))
 
     def constant(self, train: Array, rows: int) -> Array:
-        """Return the mean."""
+        """Return the baseline's answers `[rows, 1]`: the mean of the train split's targets."""
         return np.full((rows, 1), train.astype(np.float64).mean(), dtype=np.float32)
 
     def balanced(self, answers: Array, target: Array) -> float:
-        """Return 1: two models with the same metric are as good."""
+        """Return 1: of two models with the same metric, none is better."""
         return 1.0
 
     def varies(self, target: Array) -> bool:
-        """Whether there are two values or more."""
+        """Return whether there are two values, so that the metric says anything."""
         return bool(np.ptp(target) > 0)
 
     def prediction(self, answers: Array) -> list[Value]:
@@ -123,12 +89,16 @@ class NumberAnswers:
         return [float(value) for value in answers[:, 0]]
 
     def score(self, answers: Array) -> Array:
-        """Return the predicted number."""
+        """Return the predicted number, float32 `[rows]`."""
         return np.asarray(answers[:, 0], dtype=np.float32)
 
 
+Answers = ClassAnswers | NumberAnswers
+"""How the answers for one kind of target are read."""
+
+
 def r2(error: float, spread: float, squares: float) -> float:
-    """Return 1 − error ÷ spread; 0 where the spread is no more than rounding leaves of `squares`.
+    """Return 1 − error ÷ spread; 0 if the spread is within the rounding error of `squares`.
 
     Args:
         error: sum of squared errors.
@@ -139,7 +109,7 @@ def r2(error: float, spread: float, squares: float) -> float:
 
 
 def answers_of(encoding: Encoding) -> Answers:
-    """Return how to read the answers of a model of this encoding.
+    """Return how the answers of a model with this encoding are read.
 
     Raises:
         InputError: the target has one class only.

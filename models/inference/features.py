@@ -1,10 +1,10 @@
-"""From the columns of a table to the one tensor that a model reads.
+"""Encodes the columns of a table as the one tensor that a model reads.
 
 It is `features`, float32 `[rows, raw_width]`: numbers as they are, a vector column flattened in
-place, and a category as the position of its value in `Feature.categories`. Scaling, one-hot coding
+place, and a category as the index of its value in `Feature.categories`. Scaling, one-hot encoding
 and the replacement of missing values belong to the graph (`millrace.models.families.network`), so a
-client sends raw values and the exported artifact is complete. Of a text it is `input_ids`, int64
-`[rows, tokens]`, and the client sends `text`: Triton's step before the graph makes tokens of it.
+client sends raw values and the exported artifact is complete. For a text it is `input_ids`, int64
+`[rows, tokens]`, and the client sends `text`: Triton tokenizes it in a step before the graph.
 """
 
 import json
@@ -26,13 +26,13 @@ from millrace.models.inference.model_input import FEATURES, INPUT_IDS, ModelInpu
 from millrace.models.inference.tokenizer import MISSING, UNREADABLE, TextTokenizer
 
 TEXT: Literal["text"] = "text"
-"""What a client sends of a text, and the kind of its feature."""
+"""The input that a client sends for a text, and the kind of its feature."""
 
 LARGEST = float(np.finfo(np.float32).max)
-NOT_TRUTH = "is not true or false"
+NOT_BOOL = "is not true or false"
 
-_HELD: dict[str, ColumnType] = {"number": "float", "vector": "vector"}
-_TYPES: dict[type, ValueType] = {str: "string", int: "int", bool: "bool"}
+_COLUMN_TYPES: dict[str, ColumnType] = {"number": "float", "vector": "vector"}
+_VALUE_TYPES: dict[type, ValueType] = {str: "string", int: "int", bool: "bool"}
 
 
 @dataclass(frozen=True)
@@ -42,12 +42,12 @@ class Feature:
     Attributes:
         name: the column.
         kind: `number`, `category`, `vector` or `text`.
-        width: how many places it takes in the tensor.
+        width: values that it takes in a row of the tensor.
         categories: the values of a category, in the order of their codes.
-        mean: mean over the train split, nulls left out; of all elements for a vector.
-        std: standard deviation likewise; 1 where the column is constant.
+        mean: mean over the train split without nulls; of all elements for a vector.
+        std: standard deviation likewise; 1 for a constant column.
         nullable: whether missing values are accepted (and sent as NaN).
-        values: of a number, what it may be: any, a whole one, or 1 and 0 for true and false.
+        values: what a number may be: any, a whole one, or 1 and 0 for true and false.
         min: smallest value allowed, of each element for a vector; None for any, as in versions
             that an earlier Millrace made.
         max: largest value allowed.
@@ -66,27 +66,27 @@ class Feature:
 
     @property
     def missing(self) -> str:
-        """What to say of a row where it is NaN and may not be."""
+        """The error of a row in which it is NaN and not nullable."""
         return "is unknown or missing" if self.kind == "category" else "is missing"
 
     @property
     def unreadable(self) -> str:
-        """What to say of a row where it is infinite."""
+        """The error of a row in which it is infinite."""
         if self.kind == "text":
             return "is not text"
         if self.kind == "category":
             return self.missing
         if self.values == "bool":
-            return NOT_TRUTH
-        one = "a finite number"
-        return f"is not {one if self.kind == 'number' else f'{self.width} finite numbers'}"
+            return NOT_BOOL
+        numbers = f"{self.width} finite numbers" if self.kind == "vector" else "a finite number"
+        return f"is not {numbers}"
 
     @property
     def rule(self) -> "Rule":
-        """What its places in the tensor may hold."""
+        """What its values in the tensor may be."""
         if self.kind == "category" or self.values == "bool":
             last = len(self.categories) - 1 if self.kind == "category" else 1
-            outside = self.missing if self.kind == "category" else NOT_TRUTH
+            outside = self.missing if self.kind == "category" else NOT_BOOL
             limits = (0.0, float(last), True, outside, outside, outside)
         else:
             limits = (
@@ -101,26 +101,30 @@ class Feature:
 
     @property
     def faults(self) -> tuple[str, ...]:
-        """All that may be said of a row in which it cannot be answered."""
+        """All errors that it may cause in a row."""
         rule = self.rule
         return (rule.missing, rule.unreadable, rule.below, rule.above, rule.fraction)
 
 
 @dataclass(frozen=True)
 class Rule:
-    """What the places of a feature may hold, and what is said of a row where they do not.
+    """What the values of a feature may be, and the errors of a row in which they are not.
 
-    It is kept beside a served graph as well, where a request is held to the same
+    It is stored beside a served graph too, where requests are checked by it
     (`serving/triton/backends/onnxruntime/input_rules.py`).
 
     Attributes:
         name: the column.
-        width: places.
+        width: values in a row.
         nullable: whether NaN is accepted.
-        missing: what to say of NaN; so unreadable of an infinity, below, above and fraction.
+        missing: error for NaN.
+        unreadable: error for an infinity.
         low: smallest value, in float32.
         high: largest value, likewise.
         whole: whether it must be a whole number.
+        below: error for a value below `low`.
+        above: error for a value above `high`.
+        fraction: error for a fraction.
     """
 
     name: str
@@ -136,30 +140,30 @@ class Rule:
     fraction: str
 
     def faults(self, part: Array) -> list[tuple[Array, str]]:
-        """Return which rows `[rows, width]` fail and why, the first that holds being the reason."""
-        found = [(np.isinf(part), self.unreadable)]
+        """Return which rows of `[rows, width]` fail, with the error; the first one counts."""
+        faults = [(np.isinf(part), self.unreadable)]
         if not self.nullable:
-            found.append((np.isnan(part), self.missing))
+            faults.append((np.isnan(part), self.missing))
         if self.whole:
-            found.append((part != np.floor(part), self.fraction))
-        found += [(part < self.low, self.below), (part > self.high, self.above)]
+            faults.append((part != np.floor(part), self.fraction))
+        faults += [(part < self.low, self.below), (part > self.high, self.above)]
         if self.nullable:
-            found = [(failed & ~np.isnan(part), reason) for failed, reason in found]
-        return [(failed.any(axis=1), reason) for failed, reason in found]
+            faults = [(failed & ~np.isnan(part), error) for failed, error in faults]
+        return [(failed.any(axis=1), error) for failed, error in faults]
 
 
 @dataclass(frozen=True)
 class Encoding:
-    """How rows become tensors; kept with every model version as `encoding.json`.
+    """How rows become tensors; stored with every model version as `encoding.json`.
 
     Attributes:
-        features: in the order of their places in the tensor.
+        features: in the order of the tensor.
         target: the column that is predicted.
         labels: the classes in the order of the model's outputs; empty for regression.
         target_mean: mean of a regression's target over the train split.
         target_std: its standard deviation. The network learns in these units, so that its step
             size fits prices as well as shares; the exported graph answers in the target's own.
-        tokenizer: of the one feature, where that is a text; else None.
+        tokenizer: of the one feature if that is a text; else None.
     """
 
     features: tuple[Feature, ...]
@@ -178,7 +182,7 @@ class Encoding:
 
     @property
     def raw_width(self) -> int:
-        """Places in the served tensor."""
+        """Width of the served tensor."""
         return sum(feature.width for feature in self.features)
 
     @property
@@ -187,44 +191,44 @@ class Encoding:
         return sum(len(f.categories) or f.width for f in self.features)
 
     def encode(self, rows: pa.RecordBatch | pa.Table) -> Array:
-        """Return float32 `[rows, raw_width]`; of a text int64, filled up to that width.
+        """Return float32 `[rows, raw_width]`; of a text int64, padded to that width.
 
-        A null or an unknown category becomes NaN. A number or a vector that cannot be read as one,
-        or is of another width, becomes infinite, which no column accepts. Where there is no text to
-        read a row begins with a negative token.
+        A null or an unknown category becomes NaN. What cannot be read as a number or a vector of
+        the right width becomes infinite, which no column accepts. A row without a readable text
+        begins with a negative token.
         """
         if self.tokenizer is not None:
-            return self._tokens(self.tokenizer, rows[self.features[0].name])
+            return self._tokenize(self.tokenizer, rows[self.features[0].name])
         parts = [_encode_column(feature, rows[feature.name]) for feature in self.features]
         return np.ascontiguousarray(np.concatenate(parts, axis=1), dtype=np.float32)
 
     def request(self, rows: pa.RecordBatch | pa.Table) -> dict[str, Array]:
-        """Return what a client sends of rows that have no errors: `features`, or `text`."""
+        """Return the request for rows without errors: `features`, or `text`."""
         if self.tokenizer is None:
             return {FEATURES: self.encode(rows)}
         texts = cast(_one_chunk(rows[self.features[0].name]), Column("", TEXT)).values
         return text_request(texts.to_pylist())
 
-    def _tokens(self, tokenizer: TextTokenizer, column: pa.Array | pa.ChunkedArray) -> Array:
+    def _tokenize(self, tokenizer: TextTokenizer, column: pa.Array | pa.ChunkedArray) -> Array:
         read = cast(plain(_one_chunk(column)), Column("", TEXT))
         tokens = tokenizer.ids(read.values.to_pylist())
         tokens[read.unparsable, 0] = UNREADABLE
         return tokens
 
     def encode_target(self, rows: pa.RecordBatch | pa.Table) -> Array:
-        """Return the target: int64 `[rows]` positions in `labels`, or float32 `[rows]` values."""
+        """Return the target: int64 `[rows]` indices of `labels`, or float32 `[rows]` values."""
         column = _one_chunk(rows[self.target])
         if not self.labels:
             return np.array(column.cast(pa.float32(), safe=False).to_numpy(zero_copy_only=False))
-        return _positions(column, self.labels).astype(np.int64)
+        return _indices(column, self.labels).astype(np.int64)
 
     def errors(self, encoded: Array) -> list[str | None]:
-        """Return for each encoded row why it cannot be answered, or None.
+        """Return the error of each encoded row that cannot be answered, else None.
 
         Args:
             encoded: what `encode` returned.
         """
-        found: list[str | None] = [None] * len(encoded)
+        errors: list[str | None] = [None] * len(encoded)
         position = 0
         for feature in self.features:
             part = encoded[:, position : position + feature.width]
@@ -236,11 +240,11 @@ class Encoding:
                 faults = feature.rule.faults(part)
             for failed, fault in faults:
                 for row in np.flatnonzero(failed):
-                    found[row] = found[row] or f"{feature.name} {fault}"
-        return found
+                    errors[row] = errors[row] or f"{feature.name} {fault}"
+        return errors
 
     def rules(self) -> str | None:
-        """Return what a request may hold, as JSON; None of a text, which may be any."""
+        """Return what a request may hold, as JSON; None for a text, which may be any."""
         if self.tokenizer is not None:
             return None
         rules = [asdict(feature.rule) for feature in self.features]
@@ -254,23 +258,22 @@ class Encoding:
     def from_json(cls, text: str) -> "Encoding":
         """Read what `to_json` wrote."""
         values = bounded_json(text)
-        features = tuple(
-            Feature(**{**feature, "categories": tuple(feature["categories"])})
-            for feature in values["features"]
-        )
         tokenizer = values.get("tokenizer")
         return cls(
-            features,
-            values["target"],
-            tuple(values["labels"]),
-            values["target_mean"],
-            values["target_std"],
-            TextTokenizer(**tokenizer) if tokenizer else None,
+            features=tuple(
+                Feature(**{**feature, "categories": tuple(feature["categories"])})
+                for feature in values["features"]
+            ),
+            target=values["target"],
+            labels=tuple(values["labels"]),
+            target_mean=values["target_mean"],
+            target_std=values["target_std"],
+            tokenizer=TextTokenizer(**tokenizer) if tokenizer else None,
         )
 
 
 def text_request(texts: Sequence[str]) -> dict[str, Array]:
-    """Return what a client sends of texts: `text`, `[rows, 1]`."""
+    """Return the request for texts: `text`, `[rows, 1]`."""
     return {TEXT: np.array(texts, dtype=object).reshape(-1, 1)}
 
 
@@ -294,10 +297,10 @@ class _Moments:
 
 
 def text_column(schema: TableSchema) -> str | None:
-    """Return the text that is learnt from; None where there is none.
+    """Return the feature that is a text; None if there is none.
 
     Raises:
-        InputError: other columns are learnt from too.
+        InputError: there are other features too.
     """
     texts = [name for name in schema.features if schema.column(name).type == TEXT]
     if texts and len(schema.features) > 1:
@@ -318,59 +321,42 @@ def fit_encoding(
     """Fit the encoding on the train split, one batch at a time.
 
     Args:
-        schema: the columns that the snapshot holds.
+        schema: the columns of the snapshot.
         batches: rows of the train split, features and target.
-        tokenizer: of a text; None where none is learnt from.
+        tokenizer: of the text; None without one.
     """
     columns = {column.name: column for column in schema.columns}
-    raw = [_unfitted(columns[name], tokenizer) for name in schema.features]
-    moments = {f.name: _Moments() for f in raw if f.kind in ("number", "vector")}
+    raw = [_make_feature(columns[name], tokenizer) for name in schema.features]
+    moments = {feature.name: _Moments() for feature in raw}
     labels = columns[schema.target].categories or ()
     target = _Moments()
     for batch in batches:
         if not labels:
             target.add(batch[schema.target].to_numpy(zero_copy_only=False).astype(np.float64))
         for feature in raw:
-            if feature.name in moments:
+            if feature.kind in ("number", "vector"):
                 moments[feature.name].add(_encode_column(feature, batch[feature.name]))
-    features = tuple(_fitted(feature, moments.get(feature.name)) for feature in raw)
-    return Encoding(features, schema.target, labels, *target.mean_std(), tokenizer)
+    features = []
+    for feature in raw:
+        mean, std = moments[feature.name].mean_std()
+        features.append(replace(feature, mean=mean, std=std))
+    return Encoding(tuple(features), schema.target, labels, *target.mean_std(), tokenizer)
 
 
-def _unfitted(column: Column, tokenizer: TextTokenizer | None) -> Feature:
+def _make_feature(column: Column, tokenizer: TextTokenizer | None) -> Feature:
+    """Return the feature of a column, before it is fitted."""
     if tokenizer is not None:
         return Feature(column.name, "text", tokenizer.max_tokens)
-    if column.type == "category":
-        return Feature(
-            column.name, "category", 1, tuple(column.categories or ()), nullable=column.nullable
-        )
-    if column.type == "vector":
-        return Feature(
-            column.name,
-            "vector",
-            column.width or 0,
-            nullable=column.nullable,
-            min=column.min,
-            max=column.max,
-        )
-    values: Literal["float", "int", "bool"] = "float"
-    if column.type in ("int", "bool"):
-        values = "int" if column.type == "int" else "bool"
-    return Feature(
-        column.name,
-        "number",
-        nullable=column.nullable,
-        values=values,
-        min=column.min,
-        max=column.max,
+    number = Feature(
+        column.name, "number", nullable=column.nullable, min=column.min, max=column.max
     )
-
-
-def _fitted(feature: Feature, moments: _Moments | None) -> Feature:
-    if moments is None:
-        return feature
-    mean, std = moments.mean_std()
-    return replace(feature, mean=mean, std=std)
+    if column.type == "category":
+        return replace(number, kind="category", categories=column.categories or ())
+    if column.type == "vector":
+        return replace(number, kind="vector", width=column.width or 0)
+    if column.type in ("int", "bool"):
+        return replace(number, values=column.type)
+    return number
 
 
 def _one_chunk(column: pa.Array | pa.ChunkedArray) -> pa.Array:
@@ -381,18 +367,18 @@ def _encode_column(feature: Feature, column: pa.Array | pa.ChunkedArray) -> Arra
     """Return float32 `[rows, width]`."""
     array = _one_chunk(column)
     if feature.kind == "category":
-        return _positions(array, feature.categories)[:, None]
-    read = cast(array, Column(feature.name, _HELD[feature.kind]))
+        return _indices(array, feature.categories)[:, None]
+    read = cast(array, Column(feature.name, _COLUMN_TYPES[feature.kind]))
     if feature.kind == "vector":
-        return _flattened(read, feature.width)
+        return _flatten(read, feature.width)
     numbers = read.values.to_numpy(zero_copy_only=False)
-    with np.errstate(over="ignore"):  # beyond float32 it is infinite, and told as such
+    with np.errstate(over="ignore"):  # beyond float32 it is infinite, and reported as such
         encoded = numbers.astype(np.float32)
     return np.where(read.unparsable, np.float32("inf"), encoded)[:, None]
 
 
-def _flattened(read: Cast, width: int) -> Array:
-    """Return lists as float32 `[rows, width]`, a null as NaN and another width as infinity."""
+def _flatten(read: Cast, width: int) -> Array:
+    """Return lists as float32 `[rows, width]`; a null is NaN, another width is infinity."""
     lengths = pc.list_value_length(read.values)
     fits = mask(pc.equal(lengths, width))
     fitting = read.values if fits.all() else read.values.filter(pa.array(fits))
@@ -405,9 +391,8 @@ def _flattened(read: Cast, width: int) -> Array:
     return whole
 
 
-def _positions(array: pa.Array, values: tuple[str | int | bool, ...]) -> Array:
-    """Return the position of each element in `values` as float32, NaN where it is not there."""
-    known = pa.array(values)
-    read = cast(array, Column("", "category", values=_TYPES[type(values[0])]))
-    found = pc.index_in(read.values, value_set=known)
-    return np.asarray(found.cast(pa.float32()).to_numpy(zero_copy_only=False))
+def _indices(array: pa.Array, values: tuple[str | int | bool, ...]) -> Array:
+    """Return the index of each element in `values` as float32, NaN if it is not among them."""
+    read = cast(array, Column("", "category", values=_VALUE_TYPES[type(values[0])]))
+    indices = pc.index_in(read.values, value_set=pa.array(values))
+    return np.asarray(indices.cast(pa.float32()).to_numpy(zero_copy_only=False))

@@ -1,6 +1,6 @@
-"""Which engine a form of a language model is for, and what `engine.json` may say of it.
+"""Which engine serves a form of a language model, and the properties that `engine.json` may set.
 
-Nothing else is taken from a model's files: an engine has properties that are paths.
+A model's files set no other properties: some of an engine's properties are paths.
 """
 
 import json
@@ -9,16 +9,17 @@ from pathlib import Path
 from typing import Literal
 
 EngineName = Literal["openvino_genai", "vllm"]
-"""As Triton calls the backend of each."""
+"""Names of their backends in Triton."""
 WEIGHTS = ".safetensors"
 MODEL_JSON = "model.json"
-"""What Triton's vLLM backend reads beside a form."""
+"""The settings of Triton's vLLM backend, beside a form."""
 AUTO_FIT = -1
-"""vLLM's word for as long a text as its cache has room for, where the model's context is longer."""
+"""vLLM's value for the longest text that its cache has room for, if the context is longer."""
 NO_SHARE = 0.01
-"""Of a GPU's memory that vLLM asks to be free at the start. With the cache told in bytes it is
-nothing else, and vLLM's own 0.92 would leave no room for a version that is tried beside the live
-one.
+"""Share of a GPU's memory that vLLM requires to be free at its start.
+
+With a cache size in bytes it has no other effect. vLLM's default of 0.92 would leave no room for a
+version that is tried beside the live one.
 """
 
 
@@ -26,14 +27,14 @@ def engine_of(files: Iterable[str]) -> EngineName:
     """Return the engine that opens a form, by the names of its files.
 
     Args:
-        files: names; those in folders, as a draft's, do not count.
+        files: their names; files in folders, such as a draft's, do not count.
     """
     is_vllm = any(name.endswith(WEIGHTS) and "/" not in name for name in files)
     return "vllm" if is_vllm else "openvino_genai"
 
 
 ENGINE = "engine.json"
-"""The file; OpenVINO chooses what it leaves out."""
+"""The file; OpenVINO chooses the properties that it leaves out."""
 OWN = ("INFERENCE_PRECISION_HINT", "KV_CACHE_PRECISION")
 
 

@@ -1,4 +1,4 @@
-"""One ONNX Runtime session, opened the same way wherever a model is measured or scored.
+"""An ONNX Runtime session with the same options wherever a model is measured or scored.
 
 The TensorRT provider's options:
 https://onnxruntime.ai/docs/execution-providers/TensorRT-ExecutionProvider.html
@@ -19,7 +19,7 @@ from millrace.models.config.serving_spec import AcceleratorSpec
 
 TENSORRT = "TensorrtExecutionProvider"
 RUNTIME_ERRORS: tuple[type[Exception], ...] = (
-    # Most are classes of onnxruntime's own, which share no base but Exception.
+    # Most are onnxruntime's own classes, which share no base but Exception.
     *(
         kind
         for kind in vars(onnxruntime_pybind11_state).values()
@@ -28,11 +28,11 @@ RUNTIME_ERRORS: tuple[type[Exception], ...] = (
     RuntimeError,
     ValueError,
 )
-"""What ONNX Runtime raises where a model or its input is at fault."""
+"""What ONNX Runtime raises for a bad model or a bad input."""
 
 
 class OnnxSession:
-    """A model file, ready to answer. It can be opened again in another process by its path."""
+    """A loaded model file. Another process opens it again by its path."""
 
     def __init__(
         self, path: Path | bytes, threads: int = 1, tensorrt: Mapping[str, str] | None = None
@@ -40,29 +40,30 @@ class OnnxSession:
         """Open a model.
 
         Args:
-            path: the `.onnx` file, weights inside; or what is in it.
-            threads: threads for one operator; there is one operator at a time.
-            tensorrt: options of the TensorRT provider, which is to run what it can; None for
-                without it.
+            path: the `.onnx` file, weights inside; or its contents.
+            threads: threads of one operator; operators run one at a time.
+            tensorrt: options of the TensorRT provider, which runs what it can; None leaves it
+                out.
 
         Raises:
             InputError: the file is not a model that can be run.
-            WorkError: ONNX Runtime has no kernel for it here, or TensorRT cannot be had.
+            WorkError: ONNX Runtime lacks a kernel for it here, or cannot load TensorRT.
         """
-        given = isinstance(path, bytes)
-        model, name = (path, "what was given") if given else (str(path), str(path))
+        in_memory = isinstance(path, bytes)
+        model, name = (path, "the model in memory") if in_memory else (str(path), str(path))
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
-        # Idle threads that spin steal the cores from the other sessions of a host.
+        # Idle threads that spin steal cores from the other sessions of a host.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         options.log_severity_level = 3
         try:
-            self._session: Any = onnxruntime.InferenceSession(
-                model, options, providers=_providers(tensorrt)
-            )
+            providers: list[Any] = execution_providers()
+            if tensorrt is not None:
+                providers.insert(0, (TENSORRT, dict(tensorrt)))
+            self._session: Any = onnxruntime.InferenceSession(model, options, providers=providers)
         except RUNTIME_ERRORS as error:
-            if (operator := _without_kernel(str(error))) is not None:
+            if (operator := _find_missing_kernel(str(error))) is not None:
                 form = name if isinstance(path, bytes) else path.stem
                 raise WorkError(
                     f"ONNX Runtime has no kernel on this machine for {operator} in {form}",
@@ -74,7 +75,7 @@ class OnnxSession:
                 seen=str(error).splitlines()[0],
                 hint="export or fetch it again",
             ) from error
-        # ONNX Runtime goes on without a provider that it cannot load
+        # ONNX Runtime continues without a provider that it cannot load.
         if tensorrt is not None and TENSORRT not in self._session.get_providers():
             raise WorkError(
                 "ONNX Runtime cannot load TensorRT",
@@ -83,18 +84,18 @@ class OnnxSession:
             )
 
     def answer(self, rows: Array) -> Array:
-        """Return the answers float32 `[rows, outputs]` for `[rows, width]` of its one input.
+        """Return the answers float32 `[rows, outputs]` for `[rows, width]`, its one input.
 
         Raises:
-            WorkError: the model cannot answer these.
+            WorkError: the model cannot answer these rows.
         """
         return self.run({self._session.get_inputs()[0].name: rows})
 
     def run(self, inputs: Mapping[str, Array]) -> Array:
-        """Return the answers float32 `[rows, outputs]` for one array for each input, `[rows, …]`.
+        """Return the answers float32 `[rows, outputs]` for an array `[rows, …]` of each input.
 
         Raises:
-            WorkError: the model cannot answer these.
+            WorkError: the model cannot answer these inputs.
         """
         try:
             return np.asarray(self._session.run(None, dict(inputs))[0])
@@ -107,19 +108,13 @@ class OnnxSession:
             ) from error
 
 
-def _providers(tensorrt: Mapping[str, str] | None) -> list[Any]:
-    if tensorrt is None:
-        return execution_providers()
-    return [(TENSORRT, dict(tensorrt)), *execution_providers()]
-
-
-def _without_kernel(error: str) -> str | None:
-    """Return the operator that has no kernel, and its type where it is told; None if it has one."""
-    if found := re.search(r"find an implementation for (\S+)", error):
-        return found[1]
-    # optimized for fp8, a graph has operators of int8
-    found = re.search(r"Type '(tensor\(float8\w+\))' .* operator \((\w+)\)", error)
-    return f"{found[2]} of {found[1]}" if found else None
+def _find_missing_kernel(error: str) -> str | None:
+    """Return the operator, and its type if known, that an error reports a missing kernel for."""
+    if match := re.search(r"find an implementation for (\S+)", error):
+        return match[1]
+    # A graph that is optimized for fp8 has operators of int8.
+    match = re.search(r"Type '(tensor\(float8\w+\))' .* operator \((\w+)\)", error)
+    return f"{match[2]} of {match[1]}" if match else None
 
 
 def execution_providers() -> list[str]:
@@ -133,7 +128,7 @@ FLAGS = {"FP16": "trt_fp16_enable", "BF16": "trt_bf16_enable", "INT8": "trt_int8
 
 
 def provider_options(spec: AcceleratorSpec) -> dict[str, str]:
-    """Return the options by ONNX Runtime's names; Triton's backend makes the same of its own."""
+    """Return the options under ONNX Runtime's names, as Triton's backend sets them."""
     options = {"trt_max_workspace_size": str(spec.max_workspace_size_bytes)}
     if spec.precision_mode in FLAGS:
         options[FLAGS[spec.precision_mode]] = "1"

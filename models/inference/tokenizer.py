@@ -1,7 +1,7 @@
 """Text to tokens, by the library `tokenizers`: the same file in training, in batch and in serving.
 
-The file `tokenizer.json` says all of it: normalization, vocabulary, special tokens, where a text is
-cut and what a batch is filled up with.
+The file `tokenizer.json` defines all of it: normalization, vocabulary, special tokens, truncation
+and padding.
 """
 
 import json
@@ -18,24 +18,24 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 MISSING, UNREADABLE = -1, -2
-"""First place of a row that has no text, and of one that is none; no token is negative."""
+"""First token of a row whose text is missing, or is not text; real tokens are not negative."""
 CHARACTERS = 64
-"""Of a text for each token that it may have, at most; the rest is cut off before there are tokens.
+"""Characters of a text for each token that it may have; the rest is cut off before tokenization.
 
-A tokenizer reads a text to its end before it cuts: a megabyte holds a server up for a second.
+A tokenizer reads a whole text before it truncates: a megabyte blocks a server for a second.
 """
 PAD, BEGIN, END = "[PAD]", "[CLS]", "[SEP]"
 
 
 @dataclass(frozen=True)
 class TextTokenizer:
-    """A tokenizer that is kept with every model version.
+    """A tokenizer that is stored with every model version.
 
     Attributes:
-        json: the contents of `tokenizer.json`, which cuts at `max_tokens` and fills batches up.
+        json: the contents of `tokenizer.json`, with truncation at `max_tokens` and padding.
         max_tokens: tokens of a text at most, special ones included.
-        padding: the token that fills a batch up.
-        vocab_size: tokens that there are.
+        padding: the padding token.
+        vocab_size: size of the vocabulary.
     """
 
     json: str
@@ -45,7 +45,7 @@ class TextTokenizer:
 
     @classmethod
     def of(cls, tokenizer: "Tokenizer", max_tokens: int, padding: int) -> "TextTokenizer":
-        """Return a tokenizer that cuts texts at `max_tokens` and fills up with `padding`."""
+        """Return a tokenizer that truncates at `max_tokens` and pads with `padding`."""
         tokenizer.enable_truncation(max_tokens)
         token = tokenizer.id_to_token(padding)
         tokenizer.enable_padding(pad_id=padding, pad_token=token)
@@ -53,24 +53,24 @@ class TextTokenizer:
         return cls(tokenizer.to_str(), max_tokens, padding, size)
 
     def ids(self, texts: Sequence[str | None]) -> Array:
-        """Return int64 `[rows, max_tokens]`, filled up; a row without text begins with `MISSING`.
+        """Return padded tokens, int64 `[rows, max_tokens]`; a missing text begins with `MISSING`.
 
         Args:
             texts: one for each row.
         """
-        found = np.full((len(texts), self.max_tokens), self.padding, dtype=np.int64)
+        ids = np.full((len(texts), self.max_tokens), self.padding, dtype=np.int64)
         known = [row for row, text in enumerate(texts) if text is not None]
         most = CHARACTERS * self.max_tokens
         cut = [str(texts[row])[:most] for row in known]
-        tokens = _opened(self.json).encode_batch_fast(cut)
-        for row, encoding in zip(known, tokens, strict=True):
-            found[row, : len(encoding.ids)] = encoding.ids
-        found[[row for row, text in enumerate(texts) if text is None], 0] = MISSING
-        return found
+        encodings = _load_tokenizer(self.json).encode_batch_fast(cut)
+        for row, encoding in zip(known, encodings, strict=True):
+            ids[row, : len(encoding.ids)] = encoding.ids
+        ids[[row for row, text in enumerate(texts) if text is None], 0] = MISSING
+        return ids
 
 
-def learnt(texts: Iterable[str], vocab_size: int, max_tokens: int) -> TextTokenizer:
-    """Learn a byte-level BPE from texts: every string has tokens, and none is unknown.
+def train_tokenizer(texts: Iterable[str], vocab_size: int, max_tokens: int) -> TextTokenizer:
+    """Train a byte-level BPE, which has tokens for every string.
 
     Args:
         texts: of the train split.
@@ -81,27 +81,27 @@ def learnt(texts: Iterable[str], vocab_size: int, max_tokens: int) -> TextTokeni
     """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
-    made = Tokenizer(models.BPE())
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = decoders.ByteLevel()
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
         special_tokens=[PAD, BEGIN, END],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    made.train_from_iterator(texts, trainer)
-    ends = [(token, made.token_to_id(token)) for token in (BEGIN, END)]
-    made.post_processor = processors.TemplateProcessing(
+    tokenizer.train_from_iterator(texts, trainer)
+    ends = [(token, tokenizer.token_to_id(token)) for token in (BEGIN, END)]
+    tokenizer.post_processor = processors.TemplateProcessing(
         single=f"{BEGIN} $A {END}", special_tokens=ends
     )
-    return TextTokenizer.of(made, max_tokens, made.token_to_id(PAD) or 0)
+    return TextTokenizer.of(tokenizer, max_tokens, tokenizer.token_to_id(PAD) or 0)
 
 
 @lru_cache(maxsize=4)
-def _opened(text: str) -> "Tokenizer":
+def _load_tokenizer(text: str) -> "Tokenizer":
     from tokenizers import Tokenizer
 
     values = json.loads(text)
-    values["padding"] = None  # it is done here, to one width
+    values["padding"] = None  # `TextTokenizer.ids` pads, to one width
     return Tokenizer.from_str(json.dumps(values))

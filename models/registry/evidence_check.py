@@ -18,7 +18,7 @@ from millrace.models.common.bounded_files import (
     bounded_yaml,
 )
 from millrace.models.common.errors import InputError, TransientError, WorkError
-from millrace.models.common.subprocess_runner import Limits, run_apart
+from millrace.models.common.subprocess_runner import Limits, run_in_subprocess
 
 SECONDS = 60.0
 MEMORY = 4 << 30
@@ -38,7 +38,9 @@ def require_readable(folder: Path, what: str) -> None:
     """
     limits = Limits(SECONDS, MEMORY)
     try:
-        run_apart("millrace.models.registry.evidence_check", [folder], limits, what="reading it")
+        run_in_subprocess(
+            "millrace.models.registry.evidence_check", [folder], limits, what="reading it"
+        )
     except TransientError:
         raise
     except WorkError as error:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from millrace.models.common.errors import InputError, WorkError
-from millrace.models.common.private_files import kept_secret, replace_private
+from millrace.models.common.private_files import read_or_create_secret, replace_private
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -128,7 +128,7 @@ class SigningKeys:
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
         try:
-            text = kept_secret(self.private_file, _new_private_key)
+            text = read_or_create_secret(self.private_file, _new_private_key)
             return Ed25519PrivateKey.from_private_bytes(_decoded(text.strip()))
         except (OSError, ValueError) as error:
             raise WorkError(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from millrace.models.common.errors import WorkError
 from millrace.models.common.installation import Installation
-from millrace.models.common.printable import one_line, redacted
+from millrace.models.common.printable import one_line, redact
 from millrace.models.common.reachable import require_database, require_http, require_tcp
 from millrace.models.registry.artifact_location import require_own
 from millrace.models.registry.mlflow_pages import KIND, KIND_OF_OURS
@@ -60,7 +60,7 @@ class TrackedRun:
         """Log parameters, flattened to dotted names."""
         from mlflow.entities import Param
 
-        flat = [Param(name, redacted(str(v))[:_PARAM_LENGTH]) for name, v in _flat("", params)]
+        flat = [Param(name, redact(str(v))[:_PARAM_LENGTH]) for name, v in _flat("", params)]
         for start in range(0, len(flat), 100):
             self.client.log_batch(self.run_id, params=flat[start : start + 100])
 
@@ -92,7 +92,7 @@ class TrackedRun:
     def set_tags(self, tags: Mapping[str, object]) -> None:
         """Set tags of the run."""
         for name, value in tags.items():
-            self.client.set_tag(self.run_id, name, redacted(str(value)))
+            self.client.set_tag(self.run_id, name, redact(str(value)))
 
     def rename(self, name: str) -> None:
         """Give the run a name, in place of the one that MLflow makes up."""
@@ -102,7 +102,7 @@ class TrackedRun:
         """Log the snapshot as the input of the run."""
         from mlflow.entities import Dataset, DatasetInput, InputTag
 
-        source = {"path": redacted(uri), "delta_table_version": version}
+        source = {"path": redact(uri), "delta_table_version": version}
         dataset = Dataset(
             name=name,
             digest=digest[:36],

@@ -17,7 +17,7 @@ from millrace.models.inference.answers import answers_of
 from millrace.models.inference.features import TEXT, Encoding, Feature
 from millrace.models.inference.model_input import FEATURES
 from millrace.models.inference.onnx_session import OnnxSession
-from millrace.models.inference.row_batches import PLACES, ROWS, answered
+from millrace.models.inference.row_batches import PLACES, ROWS, answer_rows
 from millrace.serving.batch.actor import ActorContext, in_actors
 from millrace.serving.batch.block_size import Blocks, Load, blocks_of
 from millrace.serving.batch.input.input_pieces import cells_of, declared_keys
@@ -208,7 +208,7 @@ class Scorer:
         read, output = self.job.encoding.input, self.job.output
         features = _features(rows, read.width)
         calls = self.job.batch_size, self.job.batch_tokens
-        answers = answered(self.session.answer, features, read, *calls)
+        answers = answer_rows(self.session.answer, features, read, *calls)
         scores = self.meaning.score(answers)
         columns = [
             rows[KEY],

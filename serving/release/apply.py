@@ -15,7 +15,6 @@ from functools import singledispatchmethod
 from threading import Event
 
 from millrace.models.common.errors import MillraceError, TransientError, WorkError
-from millrace.models.common.external_errors import is_of_the_disk
 from millrace.models.common.installation import Endpoint
 from millrace.serving.release import load_version, trial
 from millrace.serving.release.actions import (
@@ -158,7 +157,7 @@ class ModelRelease:
         if isinstance(action, Record):
             desired = action.desired
         can_refuse = isinstance(action, Stage | Verify | Validate | StartSplit | Switch | Record)
-        is_transient = error.transient or is_of_the_disk(error)
+        is_transient = error.transient or is_disk_error(error)
         if is_transient or not can_refuse or not desired or state.is_live(desired):
             self._failure = error
             return

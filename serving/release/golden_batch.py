@@ -8,7 +8,7 @@ import numpy as np
 
 from millrace.models.common.arrays import Array
 from millrace.models.common.errors import WorkError
-from millrace.models.common.subprocess_runner import run_apart
+from millrace.models.common.subprocess_runner import run_in_subprocess
 from millrace.models.inference.row_batches import golden_requests
 from millrace.serving.release.trial import subprocess_limits
 from millrace.serving.release.version_check import translate_errors
@@ -67,7 +67,7 @@ class GoldenBatch:
             return self._require_tolerance(self._largest_difference(actual, slice(None)))
 
     def _run_in_subprocess(self, artifact: Artifact, outputs: tuple[str, ...]) -> bytes:
-        return run_apart(
+        return run_in_subprocess(
             "millrace.serving.triton.load_check",
             [artifact.files[ONNX], *outputs],
             subprocess_limits(artifact.size_bytes),

@@ -9,7 +9,7 @@ from re import sub
 from typing import Any
 
 from millrace.models.common.errors import WorkError
-from millrace.models.common.subprocess_runner import run_apart
+from millrace.models.common.subprocess_runner import run_in_subprocess
 from millrace.serving.release.trial import subprocess_limits
 from millrace.serving.release.version_check import translate_errors
 from millrace.serving.triton.client import TritonClient
@@ -104,7 +104,7 @@ class GoldenPrompts:
         self, artifact: Artifact, prompts: Sequence[str], tokens: int
     ) -> list[str]:
         folder = next(iter(artifact.files.values())).parent
-        output = run_apart(
+        output = run_in_subprocess(
             "millrace.serving.triton.language.generation_check",
             [folder, str(tokens)],
             subprocess_limits(artifact.size_bytes),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from millrace.models.common.errors import MillraceError, TransientError, WorkError, unexpected
+from millrace.models.common.errors import MillraceError, TransientError, WorkError
 from millrace.models.common.installation import Endpoint
 from millrace.models.common.printable import one_line
 from millrace.models.config.rollout_spec import RolloutSpec
@@ -197,7 +197,7 @@ def _record_fault(
     except TransientError:
         raise
     except Exception as error:
-        faults[model] = unexpected(f"{one_line(model)} cannot be observed", error, traces)
+        faults[model] = unexpected_error(f"{one_line(model)} cannot be observed", error, traces)
 
 
 def _count_split(split: Split, replicas: Iterable[Replica]) -> Counts:

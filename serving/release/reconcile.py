@@ -11,7 +11,7 @@ from contextvars import copy_context
 from pathlib import Path
 from threading import Event, Thread
 
-from millrace.models.common.errors import MillraceError, unexpected
+from millrace.models.common.errors import MillraceError
 from millrace.models.common.installation import Endpoint
 from millrace.models.common.printable import one_line
 from millrace.serving.release.apply import ModelRelease, Request
@@ -66,7 +66,7 @@ def reconcile(
                 return model_release.outcomes()
             except Exception as error:  # whatever it is, the other models go on
                 what = f"the release of {one_line(model)} ended in a fault"
-                return fail(model, unexpected(what, error, traces))
+                return fail(model, unexpected_error(what, error, traces))
 
     def fail(model: str, error: MillraceError) -> Outcomes:
         return tuple(Outcome(e, model, None, None, False, 0.0, error) for e in endpoints)

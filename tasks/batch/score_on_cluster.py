@@ -8,7 +8,7 @@ from typing import Any
 
 from millrace.models.common.digest import digest_of
 from millrace.models.common.installation import Installation
-from millrace.models.common.ray_jobs import PIPELINE, RayJobs, fill
+from millrace.models.common.ray_jobs import PIPELINE, RayJobs, copy_code
 from millrace.models.config.pipeline import Pipeline
 from millrace.serving.batch.cluster.follow_job import follow, stop
 from millrace.serving.batch.cluster.job_log import Line, outcome_in
@@ -87,7 +87,7 @@ def _submit(
     jobs: RayJobs, order: Order, errand: JobRequest, file: Path, variables: Mapping[str, str]
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        fill(Path(folder), file)
+        copy_code(Path(folder), file)
         jobs.submit(
             errand.submission,
             errand.entrypoint,

@@ -15,7 +15,7 @@ from millrace.export.onnx.graph_variants import ENGINES, FORMS
 from millrace.export.onnx.variant_requirements import installed_packages, lacking
 from millrace.export.tensorrt.engine_session import EngineSession
 from millrace.models.common.errors import InputError, WorkError
-from millrace.models.common.hardware import these_ties, this_gpu, this_machine
+from millrace.models.common.hardware import this_fingerprint, this_gpu, this_machine
 from millrace.models.config.serving_spec import AcceleratorSpec
 from millrace.models.inference.onnx_session import TENSORRT, OnnxSession, provider_options
 
@@ -33,7 +33,7 @@ def skip_if_lacking(name: str) -> None:
 
 
 def test_this_machine_has_a_gpu_and_tensorrt_that_engines_are_tied_to() -> None:
-    ties = these_ties()
+    ties = this_fingerprint()
     assert ties is not None
     assert ties.gpu.name
     assert ties.tensorrt
@@ -45,7 +45,7 @@ def test_an_engine_answers_nearly_as_pytorch_does(digits: Any, name: str, tmp_pa
     if name == "tensorrt-int4-modelopt":
         pytest.skip("the perceptron has Gemm layers, which have no int4 form")
     path = digits.exporter(tmp_path).make(name)
-    assert these_ties().slug in path.name
+    assert this_fingerprint().slug in path.name
     session, evidence = EngineSession(path), digits.evidence()
     for rows in (1, 3, 32, 64):
         answers = session.run({"features": digits.test[:rows]})
@@ -61,7 +61,7 @@ def test_an_engine_is_a_row_with_figures_and_what_it_is_tied_to(
     (found,) = digits.exporter(tmp_path, name).candidates(digits.evidence())
     assert found.reason is None
     assert found.is_engine
-    assert found.stage.ties == str(these_ties())
+    assert found.stage.ties == str(this_fingerprint())
     assert found.stage.metric_loss <= 0.01
     assert found.speed.rows_per_second > 0
 
@@ -114,7 +114,7 @@ def test_forms_are_measured_as_they_are_served(digits: Any, tmp_path: Path) -> N
     exporter = digits.exporter(tmp_path, "onnx-fp32", tensorrt=options)
     (found,) = exporter.candidates(digits.evidence())
     assert found.reason is None
-    assert found.stage.ties == str(these_ties())
+    assert found.stage.ties == str(this_fingerprint())
 
 
 def test_programs_that_limit_their_memory_can_use_the_gpu(digits: Any, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 from millrace.export.vllm.vllm_python import lacking_vllm
-from millrace.models.common.ray_cluster import connected
+from millrace.models.common.ray_cluster import connect_to_ray
 from millrace.models.config.language_spec import GenerationSpec
 from millrace.serving.batch.input.find_input import open_input
 from millrace.serving.batch.prompts.prompt_rows import Sampling
@@ -37,7 +37,7 @@ CONTEXT, NEW, MANY = 256, 16, 600
 
 @pytest.fixture(scope="module", autouse=True)
 def ray_is_there() -> Iterator[None]:
-    with connected("local", 1):
+    with connect_to_ray("local", 1):
         yield
 
 

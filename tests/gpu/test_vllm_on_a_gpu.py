@@ -20,7 +20,7 @@ from millrace.export.language.text_loss import text_loss
 from millrace.export.language.variant_folder import FormFolder
 from millrace.export.select import Gates
 from millrace.export.vllm.vllm_python import lacking_vllm
-from millrace.models.common.subprocess_runner import Limits, run_apart
+from millrace.models.common.subprocess_runner import Limits, run_in_subprocess
 from millrace.models.config.language_spec import GenerationSpec
 from millrace.serving.triton.language.language_config import engine_arguments
 from tests.unit.export import language_models
@@ -74,7 +74,7 @@ def test_compressed_tensors_are_smaller_and_opened_by_transformers(
 ) -> None:
     language_models.pieces(0, 32).write(tmp_path / "text.npz")
     words = ["--method", method, "--calibration", str(tmp_path / "text.npz")]
-    run_apart(TENSORS, [checkpoint, tmp_path / "form", *words], LIMITS)
+    run_in_subprocess(TENSORS, [checkpoint, tmp_path / "form", *words], LIMITS)
     form, weights = FormFolder.read(tmp_path / "form"), "model.safetensors"
     assert form.files[weights].stat().st_size < 0.4 * (checkpoint / weights).stat().st_size
     assert abs(perplexity(form.path) / perplexity(checkpoint) - 1) < more

@@ -28,7 +28,7 @@ import pyarrow.parquet as pq
 from onnx import TensorProto, helper
 
 from millrace.models.common.arrays import Array
-from millrace.models.common.ray_cluster import connected
+from millrace.models.common.ray_cluster import connect_to_ray
 from millrace.models.inference.features import Encoding, Feature
 from millrace.serving.batch.commit import Partition
 from millrace.serving.batch.input.find_input import open_input
@@ -241,7 +241,7 @@ def answer(folder: Path, version: int, on_work: Any = None, actors: int = 1) -> 
     named = ("m", version, "digest", model, encoding, ("id",))
     job = Counted(*named, batch_size=1000, calls=folder / CALLS)
     target = Target(str(folder / "out"), str(folder / "dead"), DATE)
-    with connected("local", actors):
+    with connect_to_ray("local", actors):
         found = open_input(str(folder / "in"), job)
         return score(
             found, job, target, RunOptions(num_actors=actors), on_work or (lambda *_: None)

@@ -88,7 +88,7 @@ def ingest_rows(places: Installation, name: str, rows: int = 200) -> None:
     target = [LABELS[best] for best in softmax(features @ weights_of(0)).argmax(axis=1)]
     lines = [json.dumps({"v": v.tolist(), "t": t}) for v, t in zip(features, target, strict=True)]
     (places.home / "rows.jsonl").write_text("\n".join(lines))
-    ingest(Pipeline(name=name, dataset=DATASET).located(places.home), places)
+    ingest(Pipeline(name=name, dataset=DATASET).with_folder(places.home), places)
 
 
 def good(seed: int = 0, **options: Any) -> Version:

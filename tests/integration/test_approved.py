@@ -7,7 +7,7 @@ import deltalake
 import pytest
 
 from millrace.models.common.errors import InputError
-from millrace.models.common.ray_cluster import connected
+from millrace.models.common.ray_cluster import connect_to_ray
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.registry.tracking import client
 from millrace.serving.batch.monitoring.batch_report import BatchReport
@@ -22,12 +22,12 @@ NO_WORSE = {"promotion": {"require": {"max_metric_drop": 0.0}}}
 
 @pytest.fixture(scope="module")
 def ray_of(line: Line) -> Iterator[Line]:
-    with connected(line.places.ray_address, 1):
+    with connect_to_ray(line.places.ray_address, 1):
         yield line
 
 
 def score(line: Line, name: str, date: str, version: int | None = None) -> BatchReport:
-    pipeline = Pipeline(name=name, dataset=DATASET).located(line.places.home)
+    pipeline = Pipeline(name=name, dataset=DATASET).with_folder(line.places.home)
     telling = RunReporter({}, lambda event: None)
     return scored(pipeline, line.places, None, date, telling, version)
 

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from millrace.models.common.installation import Installation
-from millrace.models.common.ray_cluster import connected
+from millrace.models.common.ray_cluster import connect_to_ray
 from millrace.models.config.pipeline_file import load_pipeline
 from millrace.models.data import ingest, snapshots
 from millrace.models.inference.features import fit_encoding
@@ -69,7 +69,10 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TrainResult]:
     encoding = fit_encoding(snapshot.schema, snapshots.scan(snapshot, "train", shares))
     rows = snapshots.count_rows(snapshot, "train", shares)
     job = TrainJob(pipeline.model, pipeline.training, encoding, folder, rows)
-    with connected("local", pipeline.training.num_workers), pytest.MonkeyPatch.context() as patch:
+    with (
+        connect_to_ray("local", pipeline.training.num_workers),
+        pytest.MonkeyPatch.context() as patch,
+    ):
         patch.setattr(shards, "MOST_BYTES", 0)
         yield fit(job, snapshot, shares, home / "training", "dying", lambda _: None)
 

@@ -15,7 +15,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from millrace.models.common.ray_cluster import connected
+from millrace.models.common.ray_cluster import connect_to_ray
 from millrace.models.language.corpus.sequences import Packed, Sequences, SequencesInMemory
 from millrace.models.language.decoder_loop import EXPORTED, LanguageJob, Write, train
 from millrace.models.language.decoder_trainer import LanguageResult, fit_language
@@ -98,7 +98,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
         # As a run has it: a report waits until Ray Train's controller looks, and one comes of
         # every step here.
         patch.setenv("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.2")
-        with connected("local", 2):
+        with connect_to_ray("local", 2):
             yield Runs(tmp_path_factory.mktemp("runs"))
 
 

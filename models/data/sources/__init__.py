@@ -1,1 +1,1 @@
-"""Where rows come from."""
+"""Sources of rows: files, tables and Python functions."""

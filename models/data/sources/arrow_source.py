@@ -1,4 +1,4 @@
-"""Parquet files and Delta tables: sources that know their types."""
+"""Parquet files and Delta tables: sources with column types."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,18 +13,18 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from millrace.models.common.errors import InputError
 from millrace.models.config.dataset_spec import DatasetSpec
 from millrace.models.data.sources.delta_files import dataset_of
-from millrace.models.data.sources.find_files import File
+from millrace.models.data.sources.find_files import File, FileSource
 from millrace.models.data.sources.source import (
     CHUNK_ROWS,
-    Batched,
     Chunk,
+    Source,
     projection,
     refuse_extension_types,
-    sliced,
+    slice_batches,
 )
 
 DOCUMENTS = 1024
-"""Rows of a batch of documents: each may have many pages."""
+"""Rows of a batch of documents, which may have many pages each."""
 
 
 def scan_batches(
@@ -33,7 +33,7 @@ def scan_batches(
     filter: ds.Expression | None = None,
     batch_rows: int = CHUNK_ROWS,
 ) -> Iterator[pa.RecordBatch]:
-    """Stream a dataset in order, with little read ahead so that memory stays bounded."""
+    """Stream a dataset in order, with little readahead, so that memory stays bounded."""
     scanner = dataset.scanner(
         columns=columns,
         filter=filter,
@@ -45,46 +45,36 @@ def scan_batches(
 
 
 @dataclass(frozen=True)
-class ParquetSource(Batched):
-    """Parquet files; each may have its own schema, rows are held to one later."""
+class ParquetSource(FileSource):
+    """Parquet files; each may have its own schema, which is cast to the table's later."""
 
-    spec: DatasetSpec
-    files: tuple[File, ...]
+    format = "parquet"
 
     @cached_property
     def schema(self) -> pa.Schema:
         """Schema of the first file."""
-        schema = _parquet(self.files[0]).schema
-        refuse_extension_types(_used(schema, self.spec), self.spec.source)
-        return schema
+        return _check_types(_open_parquet(self.files[0]).schema, self.spec, self.spec.source)
 
     def chunks(self) -> Iterator[Chunk]:
         """Read the rows of all files."""
         wanted = projection(self.spec, self.schema.names)
         for file in self.files:
-            dataset = _parquet(file)
-            refuse_extension_types(_used(dataset.schema, self.spec), file.path)
-            present = [name for name in wanted if name in dataset.schema.names]
-            yield from sliced(scan_batches(dataset, present, batch_rows=_rows_of(self.spec)))
-
-    def describe(self) -> dict[str, Any]:
-        """Return the files with sizes and digests."""
-        return {"format": "parquet", "files": [file.manifest() for file in self.files]}
+            dataset = _open_parquet(file)
+            names = _check_types(dataset.schema, self.spec, file.path).names
+            present = [name for name in wanted if name in names]
+            yield from slice_batches(scan_batches(dataset, present, batch_rows=_rows_of(self.spec)))
 
 
 @dataclass(frozen=True)
-class DeltaSource(Batched):
+class DeltaSource(Source):
     """One version of a Delta table: the newest when the source was opened."""
 
-    spec: DatasetSpec
     table: DeltaTable
 
     @cached_property
     def schema(self) -> pa.Schema:
         """Schema of the table."""
-        schema = self._dataset.schema
-        refuse_extension_types(_used(schema, self.spec), self.spec.source)
-        return schema
+        return _check_types(self._dataset.schema, self.spec, self.spec.source)
 
     @cached_property
     def _dataset(self) -> ds.Dataset:
@@ -101,15 +91,12 @@ class DeltaSource(Batched):
     def chunks(self) -> Iterator[Chunk]:
         """Read the rows of the version."""
         wanted = projection(self.spec, self.schema.names)
-        return sliced(scan_batches(self._dataset, wanted, batch_rows=_rows_of(self.spec)))
+        return slice_batches(scan_batches(self._dataset, wanted, batch_rows=_rows_of(self.spec)))
 
     def describe(self) -> dict[str, Any]:
         """Return the table's URI and version."""
-        return {
-            "format": "delta",
-            "table": self.table.table_uri,
-            "version": self.table.version(),
-        }
+        uri, version = self.table.table_uri, self.table.version()
+        return {"format": "delta", "table": uri, "version": version}
 
 
 def open_delta(spec: DatasetSpec, uri: str) -> DeltaSource:
@@ -133,17 +120,19 @@ def _rows_of(spec: DatasetSpec) -> int:
     return DOCUMENTS if spec.continued else CHUNK_ROWS
 
 
-def _parquet(file: File) -> ds.Dataset:
+def _open_parquet(file: File) -> ds.Dataset:
     try:
         return ds.dataset(file.path, filesystem=file.filesystem, format="parquet")
     except (pa.ArrowInvalid, OSError) as error:
         raise InputError(
             f"{file.path} is not a Parquet file",
             seen=error,
-            hint="write it again, or set dataset.format to what it is",
+            hint="write it again, or set dataset.format to its format",
         ) from error
 
 
-def _used(schema: pa.Schema, spec: DatasetSpec) -> pa.Schema:
+def _check_types(schema: pa.Schema, spec: DatasetSpec, source: str) -> pa.Schema:
+    """Return a schema whose columns that are read have no extension type."""
     wanted = projection(spec, schema.names) if spec.features is not None else schema.names
-    return pa.schema([schema.field(name) for name in wanted])
+    refuse_extension_types(pa.schema([schema.field(name) for name in wanted]), source)
+    return schema

@@ -1,38 +1,34 @@
 """CSV files, streamed.
 
-Cells stay text: the held types are cast to later, cell by cell if need be, so that one bad cell is
-one row in quarantine and not the end of the ingestion.
+Cells stay text here. They are cast to the column types later, cell by cell if need be, so that one
+bad cell puts a row into quarantine and does not end the ingestion.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import takewhile
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.csv as csv
 
 from millrace.models.common.errors import InputError
-from millrace.models.config.dataset_spec import DatasetSpec
-from millrace.models.data.sources.find_files import File
-from millrace.models.data.sources.source import Batched, Chunk, Unreadable, as_text, projection
+from millrace.models.data.sources.find_files import File, FileSource
+from millrace.models.data.sources.source import Chunk, Unreadable, as_text, projection
 
 BLOCK_BYTES = 8 * 1024 * 1024
 
 
 @dataclass(frozen=True)
-class CsvSource(Batched):
-    """CSV files with a header each; `.tsv` is separated by tabs."""
+class CsvSource(FileSource):
+    """CSV files, each with a header; `.tsv` is separated by tabs."""
 
-    spec: DatasetSpec
-    files: tuple[File, ...]
+    format = "csv"
 
     @cached_property
     def schema(self) -> pa.Schema:
         """The header of the first file, every column as text."""
-        names = _header(self.files[0])
-        return pa.schema([pa.field(name, pa.string()) for name in names])
+        return pa.schema([(name, pa.string()) for name in _read_header(self.files[0])])
 
     def chunks(self) -> Iterator[Chunk]:
         """Read the rows of all files."""
@@ -40,25 +36,20 @@ class CsvSource(Batched):
         for file in self.files:
             yield from _read(file, wanted)
 
-    def describe(self) -> dict[str, Any]:
-        """Return the files with sizes and digests."""
-        return {"format": "csv", "files": [file.manifest() for file in self.files]}
 
-
-def _header(file: File) -> list[str]:
-    with _opened(file, []) as reader:
+def _read_header(file: File) -> list[str]:
+    with _open(file, []) as reader:
         try:
-            names: list[str] = reader.schema.names
+            return list(reader.schema.names)
         except UnicodeDecodeError as error:
             raise _not_csv(file, error) from error
-        return names
 
 
 def _read(file: File, wanted: Sequence[str]) -> Iterator[Chunk]:
-    names = _header(file)
+    names = _read_header(file)
     ragged: list[csv.InvalidRow] = []
     rows = lines = 0
-    with _opened(file, ragged, names, [name for name in wanted if name in names]) as reader:
+    with _open(file, ragged, names, [name for name in wanted if name in names]) as reader:
         while True:
             try:
                 batch = reader.read_next_batch()
@@ -66,29 +57,29 @@ def _read(file: File, wanted: Sequence[str]) -> Iterator[Chunk]:
                 break
             except pa.ArrowInvalid as error:
                 raise _not_csv(file, error) from error
-            among = _among(tuple(ragged), lines, rows, batch.num_rows)
-            del ragged[: len(among)]  # the reader is ahead: the others are among later rows
-            yield Chunk(as_text(batch), among)
-            rows, lines = rows + batch.num_rows, lines + len(among)
+            unreadable = _take_ragged(tuple(ragged), lines, rows, batch.num_rows)
+            del ragged[: len(unreadable)]  # the reader is ahead: the rest belongs to later rows
+            yield Chunk(as_text(batch), unreadable)
+            rows, lines = rows + batch.num_rows, lines + len(unreadable)
     if ragged:
         yield Chunk(pa.record_batch({}), tuple(_unreadable(row, 0) for row in ragged))
 
 
-def _among(
+def _take_ragged(
     ragged: Sequence[csv.InvalidRow], lines: int, rows: int, count: int
 ) -> tuple[Unreadable, ...]:
     """Return the ragged lines that come before the last of the next rows.
 
     Args:
-        ragged: those that are not told of yet, in order.
-        lines: how many were.
-        rows: rows before.
+        ragged: ragged lines that are not in a chunk yet, in order.
+        lines: ragged lines in earlier chunks.
+        rows: rows in earlier chunks.
         count: the next rows.
     """
-    # Arrow numbers the rows from 1, which is the header, the ragged ones too.
+    # Arrow numbers all lines, ragged ones too, from 1, which is the header.
     before = (row.number - 2 - lines - n - rows for n, row in enumerate(ragged))
-    among = takewhile(lambda each: each[1] < count, zip(ragged, before, strict=True))
-    return tuple(_unreadable(*each) for each in among)
+    taken = takewhile(lambda each: each[1] < count, zip(ragged, before, strict=True))
+    return tuple(_unreadable(*each) for each in taken)
 
 
 def _unreadable(row: csv.InvalidRow, before: int) -> Unreadable:
@@ -96,7 +87,7 @@ def _unreadable(row: csv.InvalidRow, before: int) -> Unreadable:
     return Unreadable(reason, row.text, before)
 
 
-def _opened(
+def _open(
     file: File,
     ragged: list[csv.InvalidRow],
     names: Sequence[str] = (),
@@ -109,7 +100,7 @@ def _opened(
     try:
         return csv.open_csv(
             file.open(),
-            # With threads it does not number the rows.
+            # With threads Arrow does not number the rows.
             read_options=csv.ReadOptions(block_size=BLOCK_BYTES, use_threads=False),
             parse_options=csv.ParseOptions(
                 delimiter="\t" if ".tsv" in file.path.lower() else ",",
@@ -132,5 +123,5 @@ def _not_csv(file: File, error: Exception) -> InputError:
         f"{file.path} cannot be read as CSV",
         seen=error,
         valid="UTF-8 text with a header line, cells separated by commas (tabs in a .tsv)",
-        hint="mend the file, or set dataset.format to what it is",
+        hint="fix the file, or set dataset.format to its format",
     )

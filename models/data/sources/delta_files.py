@@ -1,4 +1,4 @@
-"""The Parquet files of a Delta table, as other readers take them."""
+"""The Parquet files of a Delta table, for readers other than deltalake."""
 
 from hashlib import sha256
 from typing import Any
@@ -13,12 +13,12 @@ LOCAL = "file://"
 def dataset_of(table: DeltaTable) -> ds.Dataset:
     """Return the rows of a table; of a local one by Arrow's own file system.
 
-    The one that deltalake brings is written in Python, and Arrow's threads may hold files of it
-    when a process is done: one in five of those that did nothing but read a table of one row then
-    ended with an abort, and what they had printed was lost.
+    deltalake's file system is written in Python, and Arrow's threads may still hold its files when
+    the process ends: one in five processes that only read a table of one row then aborted, and
+    their output was lost.
 
     Raises:
-        DeltaError: the table has what only other readers know, such as deletion vectors.
+        DeltaError: the table has features that deltalake does not read, such as deletion vectors.
     """
     if not table.table_uri.startswith(LOCAL):
         return table.to_pyarrow_dataset()
@@ -30,10 +30,10 @@ def file_paths(table: DeltaTable) -> list[str]:
     """Return paths for a local table, URIs for a remote one.
 
     deltalake's own local paths are percent-encoded up to the table, which only it can open, and
-    from there as they are on the disk: `/a%20b/table/region=New%20York/part.parquet`.
+    unchanged from there: `/a%20b/table/region=New%20York/part.parquet`.
 
     Raises:
-        DeltaError: as `dataset_of`.
+        DeltaError: as for `dataset_of`.
     """
     if not table.table_uri.startswith(LOCAL):
         return list(table.file_uris())
@@ -42,7 +42,7 @@ def file_paths(table: DeltaTable) -> list[str]:
 
 
 def manifest_of(table: DeltaTable) -> dict[str, Any]:
-    """Return what tells this version of a table from every other, also of one made anew there."""
+    """Return an identity of this version, which a table that is made anew there does not have."""
     names = "\n".join(sorted(table.file_uris()))
     return {
         "format": "delta",

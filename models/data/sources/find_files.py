@@ -1,4 +1,4 @@
-"""Finds the files of a source: a path, a glob or a URI, on this machine or an object store."""
+"""Finds the files of a source: a path, a glob or a URI, on this machine or in an object store."""
 
 import re
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from hashlib import file_digest
 from pathlib import Path
 from posixpath import dirname
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import unquote
 
 import fsspec
@@ -15,7 +15,7 @@ from fsspec.implementations.arrow import ArrowFSWrapper
 from pyarrow import fs
 
 from millrace.models.common.errors import InputError, TransientError, missing_file
-from millrace.models.data.sources.source import broken_off
+from millrace.models.data.sources.source import Source, read_error
 
 ENDINGS = {
     "parquet": (".parquet", ".pq"),
@@ -27,7 +27,7 @@ TEXT_ENDINGS = (
     *(".cs", ".go", ".java", ".js", ".ts", ".jsx", ".tsx", ".kt", ".rs", ".rb", ".php", ".swift"),
     *(".scala", ".sh", ".sql", ".html", ".css", ".toml", ".yaml", ".yml"),
 )
-"""Files that are one row each."""
+"""Files of plain text, one row each."""
 COMPRESSED = (".gz", ".bz2", ".zst", ".lz4")
 FILE = "file://"
 _WILDCARD = re.compile(r"[*?[]")
@@ -35,13 +35,13 @@ _WILDCARD = re.compile(r"[*?[]")
 
 @dataclass(frozen=True)
 class File:
-    """One file of a source, as it was when it was found.
+    """A file of a source, as it was when it was found.
 
     Attributes:
-        filesystem: where it is.
-        path: its path there, absolute.
+        filesystem: its file system.
+        path: its absolute path there.
         size: bytes.
-        modified: when it was last written, nanoseconds since 1970; None where unknown.
+        modified: when it was last written, nanoseconds since 1970; None if unknown.
     """
 
     filesystem: fs.FileSystem
@@ -55,14 +55,14 @@ class File:
         return isinstance(self.filesystem, fs.LocalFileSystem)
 
     def open(self) -> pa.NativeFile:
-        """Open it as a stream, decompressed by its ending."""
+        """Open it as a stream; its ending says how it is decompressed."""
         return self.filesystem.open_input_stream(self.path, compression="detect")
 
     def require_unchanged(self) -> None:
-        """Return if it has the size and the time of writing that it was found with.
+        """Return if its size and time of writing are the same as when it was found.
 
         Raises:
-            TransientError: it has not.
+            TransientError: they are not.
         """
         now = self.filesystem.get_file_info(self.path)
         if (now.size, now.mtime_ns) != (self.size, self.modified):
@@ -74,7 +74,7 @@ class File:
     def manifest(self) -> dict[str, Any]:
         """Return path, size and SHA-256.
 
-        A remote file's time of writing stands for the digest, which would mean a second download.
+        A remote file has its time of writing instead of a digest, which needs a second download.
 
         Raises:
             TransientError: the file has changed since it was found.
@@ -90,6 +90,18 @@ class File:
             }
 
 
+@dataclass(frozen=True)
+class FileSource(Source):
+    """A source of files."""
+
+    format: ClassVar[str]
+    files: tuple[File, ...]
+
+    def describe(self) -> dict[str, Any]:
+        """Return the files with sizes and digests."""
+        return {"format": self.format, "files": [file.manifest() for file in self.files]}
+
+
 def find_files(source: str, folder: Path) -> tuple[File, ...]:
     """Return the files that `source` names, sorted by path.
 
@@ -98,7 +110,7 @@ def find_files(source: str, folder: Path) -> tuple[File, ...]:
         folder: folder of the pipeline file.
 
     Raises:
-        InputError: nothing is there.
+        InputError: there is no such file.
         TransientError: the store cannot be reached.
     """
     filesystem, path = resolve(source, folder)
@@ -106,29 +118,22 @@ def find_files(source: str, folder: Path) -> tuple[File, ...]:
         paths = sorted(ArrowFSWrapper(filesystem).glob(path)) if _is_glob(path) else [path]
         infos = filesystem.get_file_info(paths) if paths else []
     except OSError as error:
-        raise broken_off(source, error) from error
-    files = [_file(filesystem, info) for info in infos if info.type == fs.FileType.File]
+        raise read_error(source, error) from error
+    files = [
+        File(filesystem, info.path, info.size, info.mtime_ns)
+        for info in infos
+        if info.type == fs.FileType.File
+    ]
     if not files:
-        raise _nothing(source, path, infos)
+        raise _missing_source(source, path, infos)
     return tuple(files)
-
-
-def require_content(files: Sequence[File]) -> None:
-    """Refuse files without a byte, where rows are expected.
-
-    Raises:
-        InputError: a file is empty.
-    """
-    for file in files:
-        if file.size == 0:
-            raise InputError("the source file is empty", seen=file.path, valid="a file with rows")
 
 
 def resolve(source: str, folder: Path) -> tuple[fs.FileSystem, str]:
     """Return the file system of a source and the path on it.
 
     Raises:
-        InputError: nothing knows the URI's scheme.
+        InputError: no library knows the URI's scheme.
     """
     if "://" not in source:
         return fs.LocalFileSystem(), str(folder.resolve() / Path(source).expanduser())
@@ -141,58 +146,51 @@ def resolve(source: str, folder: Path) -> tuple[fs.FileSystem, str]:
             raise InputError(
                 f"the source {source} cannot be opened",
                 seen=error,
-                hint="install the fsspec package for this scheme, or mend the URI",
+                hint="install the fsspec package for this scheme, or fix the URI",
             ) from error
         filesystem = fs.PyFileSystem(fs.FSSpecHandler(other))
     return filesystem, path
 
 
-def plain(source: str) -> str:
-    """Return a URI of this machine's file system as a path, and any other source as it is."""
+def strip_file_scheme(source: str) -> str:
+    """Return a `file://` URI as a path, and any other source as it is."""
     return unquote(source.removeprefix(FILE)) if source.startswith(f"{FILE}/") else source
 
 
 def root_of(source: str, folder: Path) -> str:
-    """Return the folder that a glob starts in, or that a file is in, as a path on its file system.
+    """Return the folder in which a glob starts, or which holds a file, on its file system.
 
-    It depends on the glob alone: a file's path from there stays when others come and go.
+    It depends on the glob alone: a file's path relative to it does not depend on other files.
     """
     fixed = _WILDCARD.split(resolve(source, folder)[1], maxsplit=1)[0]
     return dirname(fixed)
 
 
 def format_of(path: str) -> str | None:
-    """Return parquet, csv or jsonl by the file's ending, None where it tells nothing."""
-    name = _decompressed(path)
-    for kind, endings in ENDINGS.items():
-        if name.endswith(endings):
-            return kind
-    return None
+    """Return parquet, csv or jsonl by the file's ending, or None."""
+    name = _strip_compression(path)
+    return next((kind for kind, endings in ENDINGS.items() if name.endswith(endings)), None)
 
 
 def is_text(path: str) -> bool:
     """Return whether a file is plain text by its ending."""
-    return _decompressed(path).endswith(TEXT_ENDINGS)
+    return _strip_compression(path).endswith(TEXT_ENDINGS)
 
 
-def _decompressed(path: str) -> str:
-    """Return the name, in small letters, that a compressed file's contents have."""
+def _strip_compression(path: str) -> str:
+    """Return a file's name in lower case, without the endings of compressed files."""
     name = path.lower()
     for ending in COMPRESSED:
         name = name.removesuffix(ending)
     return name
 
 
-def _file(filesystem: fs.FileSystem, info: fs.FileInfo) -> File:
-    return File(filesystem, info.path, info.size, info.mtime_ns)
-
-
 def _is_glob(path: str) -> bool:
     return _WILDCARD.search(path) is not None
 
 
-def _nothing(source: str, path: str, infos: Sequence[fs.FileInfo]) -> InputError:
-    """Return the error for a source without a file, `infos` being what was there instead."""
+def _missing_source(source: str, path: str, infos: Sequence[fs.FileInfo]) -> InputError:
+    """Return the error for a source without files; `infos` is what is there instead."""
     if _is_glob(path):
         return InputError(
             f"the glob {source} matches no file",

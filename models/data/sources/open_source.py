@@ -1,8 +1,8 @@
 """Opens the source that a pipeline file names.
 
-`batches()` streams; nothing is read before, but headers and schemas. The kinds are in
-`source_csv`, `source_jsonl`, `source_arrow` (Parquet, Delta), `source_text` (plain text, one row to
-a file) and `source_python` (scikit-learn, the user's function).
+Only headers and schemas are read here. The kinds are in `csv_source`, `jsonl_source`,
+`arrow_source` (Parquet, Delta), `text_source` (plain text, one row per file) and `python_source`
+(scikit-learn, the user's function).
 """
 
 import re
@@ -15,10 +15,10 @@ from millrace.models.data.sources.csv_source import CsvSource
 from millrace.models.data.sources.find_files import (
     ENDINGS,
     File,
+    FileSource,
     find_files,
     format_of,
     is_text,
-    require_content,
     resolve,
     root_of,
 )
@@ -28,6 +28,9 @@ from millrace.models.data.sources.source import Source
 from millrace.models.data.sources.text_source import TextSource, with_defaults
 
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+_FORMATS: dict[str | None, type[FileSource]] = {
+    source.format: source for source in (CsvSource, JsonlSource, ParquetSource)
+}
 
 
 def open_source(spec: DatasetSpec, folder: Path) -> Source:
@@ -35,10 +38,10 @@ def open_source(spec: DatasetSpec, folder: Path) -> Source:
 
     Args:
         spec: the pipeline file's `dataset` part.
-        folder: folder of the pipeline file, which relative paths and user modules start from.
+        folder: folder of the pipeline file, from which relative paths and user modules start.
 
     Raises:
-        InputError: nothing is there, it is empty, or its format is not known.
+        InputError: the source does not exist, is empty, or has an unknown format.
         TransientError: a remote store cannot be reached.
     """
     source = spec.source
@@ -48,33 +51,28 @@ def open_source(spec: DatasetSpec, folder: Path) -> Source:
         return FunctionSource(spec, folder)
     if spec.format == "delta" or (spec.format == "auto" and _is_delta(source, folder)):
         return open_delta(spec, source if "://" in source else str(resolve(source, folder)[1]))
-    files = find_files(source, folder)
-    return _file_source(spec, files, root_of(source, folder))
-
-
-def _kind(path: str) -> str | None:
-    return "text" if is_text(path) else format_of(path)
+    return _open_files(spec, find_files(source, folder), root_of(source, folder))
 
 
 def _is_delta(source: str, folder: Path) -> bool:
-    """A remote table has to be declared by `format: delta`."""
+    """Return whether a local folder is a Delta table; a remote one needs `format: delta`."""
     return "://" not in source and Path(resolve(source, folder)[1], "_delta_log").is_dir()
 
 
-def _file_source(spec: DatasetSpec, files: tuple[File, ...], root: str) -> Source:
-    kinds = {_kind(file.path) for file in files} if spec.format == "auto" else {spec.format}
-    if kinds == {"text"}:
+def _open_files(spec: DatasetSpec, files: tuple[File, ...], root: str) -> Source:
+    formats: set[str | None] = {spec.format}
+    if spec.format == "auto":
+        formats = {"text" if is_text(file.path) else format_of(file.path) for file in files}
+    if formats == {"text"}:
         return TextSource(with_defaults(spec), files, root)
-    require_content(files)
-    if kinds == {"csv"}:
-        return CsvSource(spec, files)
-    if kinds == {"jsonl"}:
-        return JsonlSource(spec, files)
-    if kinds == {"parquet"}:
-        return ParquetSource(spec, files)
+    for file in files:
+        if file.size == 0:
+            raise InputError("the source file is empty", seen=file.path, valid="a file with rows")
+    if len(formats) == 1 and (opened := _FORMATS.get(formats.pop())):
+        return opened(spec, files)
     endings = ", ".join(ending for group in ENDINGS.values() for ending in group)
     raise InputError(
-        f"the format of {spec.source} cannot be told from its ending",
+        f"the format of {spec.source} cannot be inferred from its ending",
         seen=", ".join(sorted(Path(file.path).name for file in files)[:5]),
         valid=f"files of one kind: {endings} or plain text, compressed or not",
         hint="set dataset.format to parquet, csv, jsonl or text",

@@ -1,7 +1,7 @@
-"""Sources that are Python: scikit-learn's bundled sets, and the user's own function."""
+"""Sources in Python: scikit-learn's bundled data sets, and the user's own function."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
@@ -11,14 +11,14 @@ from typing import Any
 import pyarrow as pa
 
 from millrace.models.common.errors import InputError, MillraceError, nearest
-from millrace.models.common.user_code import load, module_path, where
+from millrace.models.common.user_code import describe_location, load, module_path
 from millrace.models.config.dataset_spec import DatasetSpec
 from millrace.models.data.sources.source import (
-    Batched,
     Chunk,
+    Source,
     projection,
     refuse_extension_types,
-    sliced,
+    slice_batches,
     used_columns,
 )
 
@@ -27,15 +27,14 @@ SKLEARN_PREFIX = "sklearn:"
 
 
 @dataclass(frozen=True)
-class SklearnSource(Batched):
-    """A data set that comes with scikit-learn; the target is called `target`."""
+class SklearnSource(Source):
+    """A data set that comes with scikit-learn; its target is named `target`."""
 
-    spec: DatasetSpec
     name: str
 
     @cached_property
     def _table(self) -> pa.Table:
-        return _sklearn_table(self.name)
+        return _load_sklearn(self.name)
 
     @property
     def schema(self) -> pa.Schema:
@@ -45,7 +44,7 @@ class SklearnSource(Batched):
     def chunks(self) -> Iterator[Chunk]:
         """Read the rows."""
         table = self._table.select(projection(self.spec, self.schema.names))
-        return sliced(table.to_batches())
+        return slice_batches(table.to_batches())
 
     def describe(self) -> dict[str, Any]:
         """Return the set's name and scikit-learn's version."""
@@ -55,31 +54,33 @@ class SklearnSource(Batched):
 
 
 @dataclass(frozen=True)
-class FunctionSource(Batched):
+class FunctionSource(Source):
     """The user's function without arguments, which yields pyarrow record batches."""
 
-    spec: DatasetSpec
     folder: Path
 
-    @property
-    def schema(self) -> None:
-        """Only reading tells."""
-        return
+    def load_function(self) -> Callable[[], Any]:
+        """Import the function.
+
+        Raises:
+            InputError: it cannot be imported, or is not a function.
+        """
+        function = load(self.spec.source, self.folder)
+        if callable(function):
+            return function
+        raise InputError(
+            f"{self.spec.source} is not a function",
+            seen=type(function).__name__,
+            valid="a function without arguments that yields pyarrow.RecordBatch",
+        )
 
     def chunks(self) -> Iterator[Chunk]:
         """Call the function and read what it yields."""
-        function = load(self.spec.source, self.folder)
-        if not callable(function):
-            raise InputError(
-                f"{self.spec.source} is not a function",
-                seen=type(function).__name__,
-                valid="a function without arguments that yields pyarrow.RecordBatch",
-            )
-        used = used_columns(self.spec)
-        yield from sliced(_selected(self._checked(function), used))
+        batches = self._call(self.load_function())
+        yield from slice_batches(_select_columns(batches, used_columns(self.spec)))
 
-    def _checked(self, function: Any) -> Iterator[pa.RecordBatch]:
-        """Yield what the function yields; its own mistakes become ours to tell."""
+    def _call(self, function: Callable[[], Any]) -> Iterator[pa.RecordBatch]:
+        """Yield the function's batches; its exceptions become InputError."""
         try:
             result = function()
             for batch in [result] if isinstance(result, pa.Table) else result:
@@ -89,8 +90,8 @@ class FunctionSource(Batched):
         except Exception as error:
             raise InputError(
                 f"your source {self.spec.source} failed",
-                seen=f"{type(error).__name__}: {error}{where(error, self.folder)}",
-                hint="mend the function; nothing was published",
+                seen=f"{type(error).__name__}: {error}{describe_location(error, self.folder)}",
+                hint="fix the function; nothing was published",
             ) from error
 
     def describe(self) -> dict[str, Any]:
@@ -108,7 +109,7 @@ def open_sklearn(spec: DatasetSpec) -> SklearnSource:
     """Open `sklearn:NAME`.
 
     Raises:
-        InputError: scikit-learn bundles no such set.
+        InputError: scikit-learn has no such data set.
     """
     name = spec.source.removeprefix(SKLEARN_PREFIX)
     if name not in SKLEARN_SETS:
@@ -121,7 +122,7 @@ def open_sklearn(spec: DatasetSpec) -> SklearnSource:
     return SklearnSource(spec, name)
 
 
-def _sklearn_table(name: str) -> pa.Table:
+def _load_sklearn(name: str) -> pa.Table:
     import sklearn.datasets
 
     bunch = getattr(sklearn.datasets, f"load_{name}")()
@@ -132,21 +133,20 @@ def _sklearn_table(name: str) -> pa.Table:
         offsets = pa.array(range(0, len(pixels) + 1, 64), pa.int32())
         return pa.table({"image": pa.ListArray.from_arrays(offsets, pixels), "target": target})
     columns = {
-        snake_case(label): pa.array(bunch.data[:, place].astype("float64"))
+        _snake_case(label): pa.array(bunch.data[:, place].astype("float64"))
         for place, label in enumerate(bunch.feature_names)
     }
     return pa.table({**columns, "target": target})
 
 
-def snake_case(label: str) -> str:
+def _snake_case(label: str) -> str:
     """Return `sepal length (cm)` as `sepal_length_cm`."""
     return re.sub(r"[^0-9a-z]+", "_", label.lower()).strip("_")
 
 
 def _as_batches(value: object, source: str) -> Iterable[pa.RecordBatch]:
     if isinstance(value, pa.Table):
-        batches: list[pa.RecordBatch] = value.to_batches()
-        return batches
+        return list(value.to_batches())
     if isinstance(value, pa.RecordBatch):
         return [value]
     raise InputError(
@@ -157,12 +157,11 @@ def _as_batches(value: object, source: str) -> Iterable[pa.RecordBatch]:
     )
 
 
-def _selected(
+def _select_columns(
     batches: Iterable[pa.RecordBatch], used: tuple[str, ...] | None
 ) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         names = [name for name in batch.schema.names if used is None or name in used]
-        refuse_extension_types(
-            pa.schema([batch.schema.field(name) for name in names]), "your source"
-        )
-        yield batch.select(names)
+        selected = batch.select(names)
+        refuse_extension_types(selected.schema, "your source")
+        yield selected

@@ -1,8 +1,9 @@
-"""What every source of rows gives: chunks of record batches, and a manifest for the lineage."""
+"""The base of all sources of rows: chunks of record batches, and a manifest for the lineage."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,12 +20,12 @@ from millrace.models.config.dataset_spec import DatasetSpec
 
 CHUNK_ROWS = 65_536
 TEXT = {b"millrace": b"text"}
-"""Metadata of a field whose cells are text of which the type is still to be found out."""
+"""Metadata of a field whose cells are text, and whose type has yet to be inferred."""
 
 
 @dataclass(frozen=True)
 class Unreadable:
-    """A row that never became one: a ragged line of CSV, or a line that is not JSON.
+    """A line that is not a row: ragged CSV, or not JSON.
 
     Attributes:
         reason: why.
@@ -43,7 +44,7 @@ class Chunk:
 
     Attributes:
         rows: a record batch; its schema may differ from chunk to chunk.
-        unreadable: the lines among them that are no rows, in order.
+        unreadable: the unreadable lines between them, in order.
     """
 
     rows: pa.RecordBatch
@@ -54,64 +55,54 @@ class Chunk:
         return int(self.rows.num_rows) + len(self.unreadable)
 
     def places(self) -> Indices:
-        """Return where the rows are among rows and unreadable lines: int64, ascending."""
+        """Return the indices of the rows among rows and unreadable lines: int64, ascending."""
         rows = np.arange(self.rows.num_rows)
         before = np.array([line.before for line in self.unreadable], np.int64)
         return rows + np.searchsorted(before, rows, side="right")
 
     def unreadable_places(self) -> Indices:
-        """Return where the unreadable lines are likewise."""
+        """Return the indices of the unreadable lines likewise."""
         before = np.array([line.before for line in self.unreadable], np.int64)
         return before + np.arange(len(before))
 
 
-class Source(Protocol):
-    """Rows from somewhere, read once and in order."""
+@dataclass(frozen=True)
+class Source(ABC):
+    """Rows from somewhere, read once and in order.
 
-    @property
-    def spec(self) -> DatasetSpec:
-        """What it was opened with, and what it adds to that by itself."""
-        ...
+    Attributes:
+        spec: the pipeline file's `dataset` part, with what the source adds to it.
+    """
+
+    spec: DatasetSpec
 
     @property
     def schema(self) -> pa.Schema | None:
-        """Every column of the source, or None where only reading tells."""
-        ...
+        """Every column of the source; None if that takes reading the rows."""
+        return None
 
+    @abstractmethod
     def chunks(self) -> Iterator[Chunk]:
         """Read the rows; memory does not grow with their number."""
-        ...
-
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """Read the rows, without the unreadable lines."""
-        ...
-
-    def describe(self) -> dict[str, Any]:
-        """Return the manifest: format and files with sizes and digests, or a table's version."""
-        ...
-
-
-class Batched:
-    """Base of sources that gives `batches` from `chunks`."""
-
-    def chunks(self) -> Iterator[Chunk]:
-        """Read the rows."""
-        raise NotImplementedError
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Read the rows, without the unreadable lines."""
         return (chunk.rows for chunk in self.chunks())
 
+    @abstractmethod
+    def describe(self) -> dict[str, Any]:
+        """Return the manifest: format and files with sizes and digests, or a table's version."""
+
 
 def used_columns(spec: DatasetSpec) -> tuple[str, ...] | None:
-    """Return the columns that the dataset keeps, or None for all."""
+    """Return the columns that the dataset stores, or None for all."""
     if spec.features is None:
         return None
     return tuple(dict.fromkeys((*spec.key, *spec.features, spec.target, *spec.columns)))
 
 
 def projection(spec: DatasetSpec, names: Sequence[str]) -> list[str]:
-    """Return which of the source's columns to read, in the source's order.
+    """Return the columns of the source to read, in the source's order.
 
     Raises:
         InputError: the pipeline file names a column that the source does not have.
@@ -127,24 +118,24 @@ def require_columns(spec: DatasetSpec, names: Sequence[str]) -> None:
     Raises:
         InputError: one is not, or the source has a name twice.
     """
-    twice = sorted({name for name in names if list(names).count(name) > 1})
-    if twice:
+    repeated = sorted({name for name in names if list(names).count(name) > 1})
+    if repeated:
         raise InputError(
             f"{spec.source} has two columns of one name",
-            seen=", ".join(twice),
+            seen=", ".join(repeated),
             hint="rename one of them",
         )
-    asked = [
-        ("target", (spec.target,)),
-        ("key", spec.key),
-        ("features", spec.features or ()),
-        ("columns", tuple(spec.columns)),
-    ]
-    for place, columns in asked:
+    named = {
+        "target": (spec.target,),
+        "key": spec.key,
+        "features": spec.features or (),
+        "columns": tuple(spec.columns),
+    }
+    for part, columns in named.items():
         for column in columns:
             if column not in names:
                 raise InputError(
-                    f"dataset.{place} names a column that {spec.source} does not have",
+                    f"dataset.{part} names a column that {spec.source} does not have",
                     seen=column,
                     valid=list_names(names),
                     hint=nearest(column, list(names)) or "name one of the columns above",
@@ -152,7 +143,7 @@ def require_columns(spec: DatasetSpec, names: Sequence[str]) -> None:
 
 
 def refuse_extension_types(schema: pa.Schema, source: str) -> None:
-    """Refuse Arrow extension types: their metadata is code to some readers.
+    """Refuse Arrow extension types: some readers run their metadata as code.
 
     Raises:
         InputError: a column, or a part of one, has an extension type.
@@ -168,21 +159,21 @@ def refuse_extension_types(schema: pa.Schema, source: str) -> None:
             )
 
 
-def sliced(batches: Iterable[pa.RecordBatch]) -> Iterator[Chunk]:
-    """Cut large batches into chunks, without a copy; leave out empty ones."""
+def slice_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[Chunk]:
+    """Cut large batches into chunks, without a copy; empty ones are left out."""
     for batch in batches:
         for start in range(0, batch.num_rows, CHUNK_ROWS):
             yield Chunk(batch.slice(start, CHUNK_ROWS))
 
 
 def as_text(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Mark every column as text of which the type is still to be found out."""
+    """Mark every column as text whose type has yet to be inferred."""
     fields = [field.with_metadata(TEXT) for field in batch.schema]
     return pa.RecordBatch.from_arrays(batch.columns, schema=pa.schema(fields))
 
 
-def broken_off(source: str, error: OSError) -> MillraceError:
-    """Return the error for a source that cannot be read on; a network may come back."""
+def read_error(source: str, error: OSError) -> MillraceError:
+    """Return the error for a source that cannot be read; transient if it is on a network."""
     if "://" in source:
         return TransientError(
             f"reading {source} broke off",

@@ -1,7 +1,7 @@
-"""Files of plain text: one row to a file, `path` and `text`.
+"""Files of plain text, one row each: `path` and `text`.
 
-The path, from the folder that the source's glob starts in, is the row's key. So a file's split does
-not depend on what is in it, and a whole file is held out or none of it.
+The path, relative to the folder in which the source's glob starts, is the row's key. So a file's
+split does not depend on its contents, and a whole file belongs to one split.
 """
 
 from collections.abc import Iterator
@@ -12,28 +12,25 @@ from typing import Any
 import pyarrow as pa
 
 from millrace.models.config.dataset_spec import DatasetSpec
-from millrace.models.data.sources.find_files import File
-from millrace.models.data.sources.source import Batched, Chunk, Unreadable, require_columns
+from millrace.models.data.sources.find_files import File, FileSource
+from millrace.models.data.sources.source import Chunk, Unreadable, require_columns
 
 PATH, TEXT = "path", "text"
 SCHEMA = pa.schema([(PATH, pa.string()), (TEXT, pa.string())])
 CHUNK_BYTES = 8 * 1024 * 1024
 MAX_BYTES = 16 * 1024 * 1024
-"""Of one file, decompressed; a larger one is put aside."""
+"""Of one file, decompressed; a larger one is unreadable."""
 
 
 @dataclass(frozen=True)
-class TextSource(Batched):
-    """Files of UTF-8 text. An empty file holds nothing to learn from, and is no row.
+class TextSource(FileSource):
+    """Files of UTF-8 text. An empty file has nothing to learn from, and is no row.
 
     Attributes:
-        spec: the dataset.
-        files: the files.
-        root: the folder that their paths start from.
+        root: the folder to which the rows' paths are relative.
     """
 
-    spec: DatasetSpec
-    files: tuple[File, ...]
+    format = "text"
     root: str
 
     @property
@@ -49,26 +46,22 @@ class TextSource(Batched):
         size = 0
         for file in self.files:
             name = relpath(normpath(file.path), normpath(self.root))
-            read = _read(file, name, before=len(rows))
-            if isinstance(read, Unreadable):
-                unreadable.append(read)
-            elif read:
-                rows.append((name, read))
-                size += len(read)
+            text = _read_text(file, name, before=len(rows))
+            if isinstance(text, Unreadable):
+                unreadable.append(text)
+            elif text:
+                rows.append((name, text))
+                size += len(text)
             if size >= CHUNK_BYTES:
-                yield _chunk(rows, unreadable)
+                yield _make_chunk(rows, unreadable)
                 rows, unreadable, size = [], [], 0
-        yield _chunk(rows, unreadable)
-
-    def describe(self) -> dict[str, Any]:
-        """Return the files with sizes and digests."""
-        return {"format": "text", "files": [file.manifest() for file in self.files]}
+        yield _make_chunk(rows, unreadable)
 
 
 def with_defaults(spec: DatasetSpec) -> DatasetSpec:
-    """Return the dataset with `path` for the key and nothing but the text to learn from.
+    """Return the dataset with `path` as the key, and the text alone to learn from.
 
-    Only what the pipeline file leaves out is filled in.
+    Only settings that the pipeline file leaves out are filled in.
     """
     defaults: dict[str, Any] = {}
     if not spec.key and spec.target != PATH:
@@ -78,7 +71,7 @@ def with_defaults(spec: DatasetSpec) -> DatasetSpec:
     return spec.model_copy(update=defaults)
 
 
-def _read(file: File, name: str, before: int) -> str | Unreadable:
+def _read_text(file: File, name: str, before: int) -> str | Unreadable:
     with file.open() as stream:
         data = stream.read(MAX_BYTES + 1)
     if len(data) > MAX_BYTES:
@@ -89,7 +82,7 @@ def _read(file: File, name: str, before: int) -> str | Unreadable:
         return Unreadable("the file is not UTF-8 text", name, before)
 
 
-def _chunk(rows: list[tuple[str, str]], unreadable: list[Unreadable]) -> Chunk:
+def _make_chunk(rows: list[tuple[str, str]], unreadable: list[Unreadable]) -> Chunk:
     columns = [[name for name, _ in rows], [text for _, text in rows]]
     arrays = [pa.array(column, pa.string()) for column in columns]
     return Chunk(pa.RecordBatch.from_arrays(arrays, schema=SCHEMA), tuple(unreadable))

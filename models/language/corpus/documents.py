@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from millrace.models.common.errors import InputError
-from millrace.models.data.messages import LEARNT, Message, parsed
+from millrace.models.data.messages import LEARNT, Message, parse_messages
 from millrace.models.data.schema import TableSchema
 from millrace.models.language.corpus.tokenizer_folder import LanguageTokenizer
 
@@ -65,7 +65,7 @@ def documents_of(
     """
     kind, texts = kind_of(schema), rows[schema.target].to_pylist()
     if kind == "messages":
-        return [_chat(parsed(text), tokenizer) for text in texts]
+        return [_chat(parse_messages(text), tokenizer) for text in texts]
     end = tokenizer.end
     if kind == "corpus":
         found = _encoded(texts, tokenizer)

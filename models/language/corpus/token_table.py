@@ -22,7 +22,7 @@ from millrace.models.common.installation import Installation
 from millrace.models.config.dataset_spec import Split, SplitSpec
 from millrace.models.config.training_spec import ModelSpec
 from millrace.models.data.ingest import FOR_EVER, row_group_rows
-from millrace.models.data.messages import parsed
+from millrace.models.data.messages import parse_messages
 from millrace.models.data.read_source import Progress
 from millrace.models.data.snapshots import Snapshot, scan
 from millrace.models.data.spool import Spool, staging_folder
@@ -220,7 +220,11 @@ def _learnt(snapshot: Snapshot, shares: SplitSpec, model: ModelSpec) -> Language
         for column in batch.columns
         for text in column.to_pylist()
     )
-    said = (message["content"] for text in texts for message in parsed(text)) if chat else texts
+    said = (
+        (message["content"] for text in texts for message in parse_messages(text))
+        if chat
+        else texts
+    )
     return learn_tokenizer(said, model.tokenizer.vocab_size, chat=chat)
 
 

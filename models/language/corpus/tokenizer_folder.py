@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from millrace.models.common.errors import InputError
-from millrace.models.families.pretrained import located
+from millrace.models.families.pretrained import resolve_pretrained
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -155,7 +155,7 @@ def read_tokenizer(
 
     try:
         read = AutoTokenizer.from_pretrained(
-            located(source, folder), revision=revision, trust_remote_code=False
+            resolve_pretrained(source, folder), revision=revision, trust_remote_code=False
         )
         read.backend_tokenizer.no_truncation()
         read.backend_tokenizer.no_padding()

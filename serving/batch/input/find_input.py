@@ -20,7 +20,7 @@ from millrace.models.data.sources.delta_files import dataset_of, file_paths, man
 from millrace.models.data.sources.find_files import COMPRESSED, ENDINGS, File, format_of
 from millrace.models.data.sources.find_files import resolve as locate
 from millrace.models.data.sources.jsonl_source import JsonlSource
-from millrace.models.data.sources.source import broken_off
+from millrace.models.data.sources.source import read_error
 from millrace.serving.batch.fingerprint import digest_of_json
 from millrace.serving.batch.input.input_pieces import PIECE_ROWS, ParquetPiece, Piece, TextPiece
 from millrace.serving.batch.job import Job
@@ -137,7 +137,7 @@ def open_input(source: str, job: Job, format_name: str = "auto") -> Input:
         _require_columns(names, job)
         manifest = _manifest(found, files)
     except OSError as error:
-        raise broken_off(source, error) from error
+        raise read_error(source, error) from error
     has_keys = bool(job.key) or KEY in names
     return Input(source, files, pieces, manifest, has_keys, found.table is not None)
 

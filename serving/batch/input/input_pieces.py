@@ -14,7 +14,12 @@ from millrace.models.data.schema import KEY, Column
 from millrace.models.data.sources.csv_source import CsvSource
 from millrace.models.data.sources.find_files import File
 from millrace.models.data.sources.jsonl_source import JsonlSource
-from millrace.models.data.sources.source import CHUNK_ROWS, Chunk, refuse_extension_types, sliced
+from millrace.models.data.sources.source import (
+    CHUNK_ROWS,
+    Chunk,
+    refuse_extension_types,
+    slice_batches,
+)
 from millrace.models.data.split import joined_keys
 from millrace.serving.batch.job import FILE_ROWS
 
@@ -123,7 +128,7 @@ class ParquetPiece(Piece):
             batch_size=self._chunk_rows(),
             batch_readahead=2,
         ).to_batches()
-        for chunk in sliced(batches):
+        for chunk in slice_batches(batches):
             yield Chunk(_with(chunk.rows, given))
 
     def _chunk_rows(self) -> int:

@@ -12,7 +12,7 @@ from ray.data.datasource import Datasource, ReadTask
 
 from millrace.models.data.row_checks import as_json, rows_of
 from millrace.models.data.schema import KEY
-from millrace.models.data.sources.source import Chunk, broken_off
+from millrace.models.data.sources.source import Chunk, read_error
 from millrace.serving.batch.input.input_pieces import cells_of
 from millrace.serving.batch.job import DEAD, ERROR, ROW, Job
 from millrace.serving.batch.job_state import JobState
@@ -77,7 +77,7 @@ def _read(source: str, todo: Sequence[Todo], job: Job, workplace: JobState) -> I
             listed = [counts.tolist() for counts in seen]
             workplace.count(piece.name, row - piece.row, dict(zip(names, listed, strict=True)))
     except OSError as error:
-        raise broken_off(source, error) from error
+        raise read_error(source, error) from error
 
 
 def parted(chunk: Chunk, first: int, encoded: pa.Table) -> tuple[pa.Table, pa.Table]:

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from millrace.models.common.errors import WorkError
 from millrace.models.common.language_generation import MAX_TOKENS, ChatTemplate, TemplateRefusal
 from millrace.models.data.coerce import Cast, cast
-from millrace.models.data.messages import Message, is_list_of_structs, parsed
+from millrace.models.data.messages import Message, is_list_of_structs, parse_messages
 from millrace.models.data.row_checks import as_json
 from millrace.models.data.schema import KEY, Column
 from millrace.models.data.split import hash_keys, hash_rows
@@ -183,7 +183,7 @@ class Prompts:
     def asked(self, row: pa.RecordBatch) -> str | list[Message]:
         """Return what a client sends of one row: a text, or the messages of a chat."""
         (text,) = self._read(row).values.to_pylist()
-        return parsed(text) if self.has_messages(row) else str(text)
+        return parse_messages(text) if self.has_messages(row) else str(text)
 
     def _read(self, rows: pa.RecordBatch | pa.Table) -> Cast:
         """Return the cells of the prompts as text; of chats as canonical JSON."""
@@ -196,7 +196,7 @@ class Prompts:
         prompts: list[str | None] = []
         refusals: list[str | None] = []
         for chat in chats.to_pylist():
-            prompt, refusal = (None, None) if chat is None else self._prompt(parsed(chat))
+            prompt, refusal = (None, None) if chat is None else self._prompt(parse_messages(chat))
             prompts.append(prompt)
             refusals.append(refusal)
         return pa.array(prompts, pa.string()), pa.array(refusals, pa.string())

@@ -14,7 +14,7 @@ from millrace.export.onnx.graph_certificate import GraphCandidate
 from millrace.export.onnx.onnx_exporter import Exporter
 from millrace.models.common.errors import TransientError, WorkError
 from millrace.models.common.installation import Installation
-from millrace.models.common.subprocess_runner import run_apart
+from millrace.models.common.subprocess_runner import run_in_subprocess
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.data.snapshots import Snapshot
 from millrace.models.families.objective import objective_of
@@ -104,6 +104,6 @@ def _convert(booster: Path, width: int, output: str, pipeline: Pipeline, target:
     """Convert trees in a process of its own, with limits."""
     words: list[str | Path] = [booster, target, str(width), output]
     try:
-        run_apart(PROGRAM, words, pipeline.export.limits.of_process, what="its conversion")
+        run_in_subprocess(PROGRAM, words, pipeline.export.limits.of_process, what="its conversion")
     except TransientError as error:  # killed, most likely for its memory
         raise WorkError(error.what) from error

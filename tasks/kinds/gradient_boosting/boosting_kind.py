@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Mapping
 
+from millrace.models.config import Spec
 from millrace.models.config.model_kind import is_set
-from millrace.models.config.spec import Spec
 from millrace.tasks.kinds.graph.graph_kind import GraphKind
 
 HERE = "millrace.tasks.kinds.gradient_boosting"

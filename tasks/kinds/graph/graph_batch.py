@@ -11,7 +11,7 @@ from millrace.models.common.arrays import Array
 from millrace.models.common.installation import Installation
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.data.schema import Column
-from millrace.models.data.snapshots import Snapshot, sampled
+from millrace.models.data.snapshots import Snapshot, sample_rows
 from millrace.models.inference.row_batches import PLACES
 from millrace.models.registry.version_files import Package
 from millrace.serving.batch.input.input_pieces import cells_of
@@ -76,7 +76,7 @@ def answer_bins(job: RowJob, snapshot: Snapshot) -> tuple[Bins, ...]:
     """
     if job.encoding.tokenizer is not None:
         return ()
-    rows = sampled(snapshot, job.needed, SAMPLE_ROWS)
+    rows = sample_rows(snapshot, job.needed, SAMPLE_ROWS)
     encoded = job.encoded(rows)
     good = encoded.filter(pc.is_null(encoded[ERROR])).drop_columns([ERROR])
     if not good.num_rows:
@@ -95,12 +95,12 @@ def text_bins(job: RowJob, snapshot: Snapshot) -> tuple[Bins, ...]:
     """
     if job.encoding.tokenizer is None:
         return ()
-    rows = sampled(snapshot, job.needed, SAMPLE_ROWS)
+    rows = sample_rows(snapshot, job.needed, SAMPLE_ROWS)
     lengths = cells_of(job.compared(rows, job.encoded(rows)), TOKENS)
     return (bins_of_values(TOKENS, lengths),)
 
 
-def sample_rows(job: RowJob) -> LiveSample:
+def sample_size(job: RowJob) -> LiveSample:
     """Return how many rows are asked of the live model."""
     return LiveSample(rows=64, seconds=10.0, share=0.05)
 

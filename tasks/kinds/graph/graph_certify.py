@@ -17,7 +17,7 @@ from millrace.models.common.hardware import this_machine
 from millrace.models.common.installation import Installation
 from millrace.models.inference.answers import answers_of
 from millrace.models.inference.onnx_session import OnnxSession
-from millrace.models.inference.row_batches import answered, golden_requests
+from millrace.models.inference.row_batches import answer_rows, golden_requests
 from millrace.models.registry.version_files import ModelVersion, Package
 from millrace.serving.release.golden_batch import TOLERANCE
 from millrace.serving.triton.client import TritonClient
@@ -41,7 +41,7 @@ class LiveGraph:
 
     Attributes:
         certificate: with the stage `triton`.
-        version: the version that answered.
+        version: the version that answer_rows.
         endpoint: the server.
         sizes: rows of the requests.
         faults: what is otherwise than the certificate says; empty where all of it holds.
@@ -137,7 +137,7 @@ class _Work:
 
     def test_of_file(self) -> Array:
         """Return the file's answers to the test split."""
-        return answered(self.session.answer, self.features, self.encoding.input)
+        return answer_rows(self.session.answer, self.features, self.encoding.input)
 
     def live(self, ask: Callable[[dict[str, Array]], Ask]) -> Array:
         """Return the server's answers to the test split, in the largest batches."""

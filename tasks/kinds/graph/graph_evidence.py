@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from millrace.export.onnx.graph_certificate import GraphCertificate, GraphStage
-from millrace.models.common.hardware import these_ties, this_machine
+from millrace.models.common.hardware import this_fingerprint, this_machine
 from millrace.models.common.installation import Installation
 from millrace.models.data.snapshots import open_snapshot
 from millrace.models.inference.answers import answers_of
@@ -88,7 +88,7 @@ def graph_evidence(package: Package, places: Installation) -> GraphEvidence:
 def _caution(certificate: GraphCertificate) -> str:
     """Say so where the form was chosen on another kind of machine than serves it."""
     chosen, here = certificate.stage(certificate.candidate), this_machine().kind
-    if chosen and chosen.ties and chosen.ties != (ties := str(these_ties() or here)):
+    if chosen and chosen.ties and chosen.ties != (ties := str(this_fingerprint() or here)):
         return f"it was certified with {chosen.ties}; this machine has {ties}"
     if certificate.machine_kind in ("", here):
         return ""

@@ -26,7 +26,7 @@ from millrace.models.data import snapshots
 from millrace.models.inference.answers import answers_of
 from millrace.models.inference.features import TEXT, Encoding
 from millrace.models.inference.onnx_session import OnnxSession, provider_options
-from millrace.models.inference.row_batches import answered
+from millrace.models.inference.row_batches import answer_rows
 from millrace.models.registry.named_version import in_words
 from millrace.tasks.kinds.graph.graph_files import ENCODING, GOLDEN, GraphFiles
 from millrace.tasks.kinds.graph.graph_rows import first_rows, split_rows
@@ -186,7 +186,7 @@ def beside_constant(
 
 def _answers(path: Path, evidence: "Evidence") -> Array:
     session = OnnxSession(path, threads=this_machine().cores)
-    return answered(session.answer, evidence.test, evidence.read)
+    return answer_rows(session.answer, evidence.test, evidence.read)
 
 
 def _with_size(candidate: GraphCandidate) -> GraphStage | None:

@@ -5,11 +5,11 @@ from typing import get_args
 
 from millrace.models.common.digest import GRAPH
 from millrace.models.common.errors import InputError
+from millrace.models.config import Spec
 from millrace.models.config.dataset_spec import ColumnSpec, DatasetSpec
 from millrace.models.config.export_spec import GraphForm
 from millrace.models.config.model_kind import ModelKind, is_set
 from millrace.models.config.model_uri import is_model_uri
-from millrace.models.config.spec import Spec
 
 WITHOUT_TOKENS = ("mlp", "cnn")
 HERE = "millrace.tasks.kinds.graph"
@@ -58,7 +58,7 @@ class GraphKind(ModelKind):
         "load_request": f"{HERE}.graph_predict:golden_row",
         "batch_job": f"{HERE}.graph_batch:row_job",
         "with_bins": f"{HERE}.graph_batch:with_row_bins",
-        "live_sample": f"{HERE}.graph_batch:sample_rows",
+        "live_sample": f"{HERE}.graph_batch:sample_size",
         "live_model": f"{HERE}.graph_batch:live_rows",
     }
 

@@ -13,7 +13,7 @@ from millrace.models.data import snapshots
 from millrace.models.inference.answers import answers_of
 from millrace.models.inference.features import Encoding
 from millrace.models.inference.onnx_session import OnnxSession
-from millrace.models.inference.row_batches import answered
+from millrace.models.inference.row_batches import answer_rows
 from millrace.tasks.kinds.graph.graph_files import GraphFiles
 
 
@@ -58,7 +58,7 @@ def metric_of(
         return None
     features, target = split_rows(pipeline, snapshot, files.encoding)
     session = OnnxSession(files.model, threads=this_machine().cores)
-    answers = answered(session.answer, features, files.encoding.input)
+    answers = answer_rows(session.answer, features, files.encoding.input)
     return meaning.metric_of_answers(answers, target)
 
 

@@ -83,7 +83,7 @@ def fit_rows(
 
 def _tokenizer(pipeline: Pipeline, snapshot: snapshots.Snapshot) -> TextTokenizer | None:
     """Return the tokenizer of the text that is learnt from; None where none is."""
-    from millrace.models.families.pretrained import tokenizer_of
+    from millrace.models.families.pretrained import load_tokenizer
 
     column = text_column(snapshot.schema)
     if column is None:
@@ -91,7 +91,7 @@ def _tokenizer(pipeline: Pipeline, snapshot: snapshots.Snapshot) -> TextTokenize
     shares = pipeline.dataset.split
     batches = snapshots.scan(snapshot, "train", shares, columns=(column,))
     texts = (text for batch in batches for text in batch[column].to_pylist() if text)
-    return tokenizer_of(pipeline.model, pipeline.folder, texts)
+    return load_tokenizer(pipeline.model, pipeline.folder, texts)
 
 
 def require_rows(pipeline: Pipeline, snapshot: snapshots.Snapshot, train_rows: int) -> None:

@@ -6,7 +6,7 @@ from millrace.models.common.errors import InputError
 from millrace.models.config.language_spec import LoraSpec
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.config.training_spec import TrainingSpec
-from millrace.models.families.pretrained import located
+from millrace.models.families.pretrained import resolve_pretrained
 from millrace.models.language.corpus.tokenizer_folder import LanguageTokenizer
 from millrace.models.language.recipe import DecoderSpec, Lora, Recipe
 
@@ -73,4 +73,4 @@ def _lora(spec: LoraSpec | None) -> Lora | None:
 
 
 def _located(pretrained: str | None, folder: Path) -> str | None:
-    return None if pretrained is None else located(pretrained, folder)
+    return None if pretrained is None else resolve_pretrained(pretrained, folder)

@@ -10,7 +10,7 @@ from millrace.models.common.installation import Installation
 from millrace.models.common.language_generation import chat_template_of
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.data.schema import Column
-from millrace.models.data.snapshots import Snapshot, sampled
+from millrace.models.data.snapshots import Snapshot, sample_rows
 from millrace.models.inference.language_engine import engine_of
 from millrace.models.language.corpus.documents import kind_of
 from millrace.models.registry.version_files import Package
@@ -98,7 +98,7 @@ def prompt_bins(job: Prompts, snapshot: Snapshot) -> tuple[Bins, ...]:
     if kind_of(schema) != "instructions":
         return ()
     asked, answered = schema.features[0], schema.target
-    rows = sampled(snapshot, (asked, answered), SAMPLE_ROWS)
+    rows = sample_rows(snapshot, (asked, answered), SAMPLE_ROWS)
     prompts = _lengths(job, rows[asked], special=True)
     # The token that ends an answer is one of it.
     answers = pc.min_element_wise(

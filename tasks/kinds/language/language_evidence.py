@@ -11,7 +11,7 @@ from millrace.models.common.errors import InputError
 from millrace.models.common.hardware import this_machine
 from millrace.models.common.installation import Installation
 from millrace.models.config.pipeline import Pipeline
-from millrace.models.data.messages import parsed
+from millrace.models.data.messages import parse_messages
 from millrace.models.data.snapshots import Snapshot, open_snapshot, scan
 from millrace.models.registry.mlflow_registry import registry_of
 from millrace.models.registry.version_files import Package
@@ -78,7 +78,9 @@ def _texts(snapshot: Snapshot, pipeline: Pipeline) -> Iterator[str]:
     chat = snapshot.schema.column(target).type == "messages"
     for rows in scan(snapshot, "test", pipeline.dataset.split, columns=(target,)):
         for value in rows[target].to_pylist():
-            text = "\n".join(turn["content"] for turn in parsed(value)) if chat else str(value)
+            text = (
+                "\n".join(turn["content"] for turn in parse_messages(value)) if chat else str(value)
+            )
             yield text[:left]
             if (left := left - len(text)) <= 0:
                 return

@@ -4,10 +4,10 @@ from collections.abc import Iterator, Mapping
 from typing import get_args
 
 from millrace.models.common.errors import InputError
+from millrace.models.config import Spec
 from millrace.models.config.dataset_spec import TEXTS, ColumnSpec, DatasetSpec
 from millrace.models.config.language_spec import DEFAULT_FORMS, LanguageForm
 from millrace.models.config.model_kind import ModelKind
-from millrace.models.config.spec import Spec
 
 HERE = "millrace.tasks.kinds.language"
 PROMPT_HINT = "dataset.features: [] learns from the target alone, [prompt] answers a prompt by it"

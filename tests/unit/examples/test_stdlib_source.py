@@ -46,7 +46,7 @@ def test_the_example_ingests_them_without_a_bad_row(tmp_path: Path) -> None:
         "model": {"family": example["model"]["family"]},
     }
     places = Installation(tmp_path, "", str(tmp_path / "tables"))
-    made = ingest.ingest(Pipeline.model_validate(values).located(EXAMPLES), places)
+    made = ingest.ingest(Pipeline.model_validate(values).with_folder(EXAMPLES), places)
     assert made.quarantined == 0
     assert made.rows > 300
     assert made.schema.key == ("path",)

@@ -18,7 +18,7 @@ from millrace.export.onnx.onnx_exporter import COMMANDS, Exporter
 from millrace.models.common.arrays import Array
 from millrace.models.common.digest import digest_of
 from millrace.models.common.errors import WorkError
-from millrace.models.common.subprocess_runner import Limits, run_apart
+from millrace.models.common.subprocess_runner import Limits, run_in_subprocess
 from millrace.models.inference.onnx_session import OnnxSession
 
 LIMITS = Limits(120.0, 16 << 30)
@@ -60,7 +60,7 @@ def test_matrix_products_have_a_weight_only_form(name: str, tmp_path: Path) -> N
     weights = np.random.default_rng(0).normal(size=(64, 32)).astype(np.float32)
     source, target = matmul(tmp_path, weights), tmp_path / "converted.onnx"
     form = FORMS[name]
-    run_apart(form.program, [source, target, *form.options], LIMITS)
+    run_in_subprocess(form.program, [source, target, *form.options], LIMITS)
     assert [node.op_type for node in onnx.load(target).graph.node] == ["MatMulNBits"]
     rows = np.random.default_rng(1).normal(size=(5, 64)).astype(np.float32)
     exact = rows @ weights
@@ -91,7 +91,7 @@ def test_what_is_kept_in_float_is_not_quantized(exporter: Exporter, tmp_path: Pa
     layers = [n.name for n in onnx.load(source).graph.node if n.op_type == "Gemm"]
     exporter.make(INT8)
     words = [source, target, "--calibration", exporter.folder / "calibration.npz", "--keep"]
-    run_apart(STATIC, [*words, *layers[1:]], LIMITS)
+    run_in_subprocess(STATIC, [*words, *layers[1:]], LIMITS)
     weights = [i for i in onnx.load(target).graph.initializer if len(i.dims) == 2]
     kinds = [w.data_type for w in weights]
     assert kinds.count(TensorProto.INT8) == 1
@@ -136,7 +136,7 @@ def test_rows_that_cannot_calibrate_refuse_the_form(
     batch_file.write(tmp_path / "rows.npz", ({"features": each} for each in rows))
     words = [source, tmp_path / "int8.onnx", "--calibration", tmp_path / "rows.npz"]
     with pytest.raises(WorkError, match=seen):
-        run_apart(STATIC, words, LIMITS)
+        run_in_subprocess(STATIC, words, LIMITS)
 
 
 def test_batches_are_read_as_they_were_written(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from millrace.export.onnx.variant_requirements import installed_packages, lackin
 from millrace.export.tensorrt.engine_file import Sizes, axes_of, file_of, options_of, timing_cache
 from millrace.models.common.errors import WorkError
 from millrace.models.common.hardware import EngineFingerprint, Gpu
-from millrace.models.common.subprocess_runner import Limits, run_apart
+from millrace.models.common.subprocess_runner import Limits, run_in_subprocess
 from millrace.models.config.export_spec import ExportSpec
 from millrace.models.inference.model_input import FEATURES, INPUT_IDS, ModelInput
 from millrace.models.inference.onnx_session import TENSORRT as ONNX_TENSORRT
@@ -148,7 +148,9 @@ def exporter_of(exported: Any, folder: Path, *candidates: Any) -> Exporter:
 def test_without_a_gpu_every_engine_is_a_row_that_says_so_and_nothing_is_run(
     exported: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "run_apart", lambda *_, **__: pytest.fail("a program was run"))
+    monkeypatch.setattr(
+        module, "run_in_subprocess", lambda *_, **__: pytest.fail("a program was run")
+    )
     rows = exported.rows(8)
     target = exported.answer(rows).argmax(axis=1)
     evidence = gather_evidence(
@@ -197,7 +199,7 @@ def test_a_build_that_leaves_nothing_is_told(
 
 
 def on_a_gpu(monkeypatch: pytest.MonkeyPatch, form: Form) -> None:
-    monkeypatch.setattr(module, "these_ties", lambda: TIES)
+    monkeypatch.setattr(module, "this_fingerprint", lambda: TIES)
     monkeypatch.setitem(module.ENGINES, "tensorrt-fp32", form)  # type: ignore[arg-type]
 
 
@@ -205,12 +207,12 @@ def on_a_gpu(monkeypatch: pytest.MonkeyPatch, form: Form) -> None:
 def test_the_program_says_that_tensorrt_is_not_there(exported: Any, tmp_path: Path) -> None:
     words = [exported.path, tmp_path / "e.plan", "--axis", "rows=1:2:4"]
     with pytest.raises(WorkError, match="No module named 'tensorrt'"):
-        run_apart(TENSORRT, words, LIMITS)
+        run_in_subprocess(TENSORRT, words, LIMITS)
 
 
 def test_the_program_says_which_dimension_has_no_sizes(exported: Any, tmp_path: Path) -> None:
     with pytest.raises(WorkError, match="dynamic dimension 'rows' has no sizes"):
-        run_apart(TENSORRT, [exported.path, tmp_path / "e.plan"], LIMITS)
+        run_in_subprocess(TENSORRT, [exported.path, tmp_path / "e.plan"], LIMITS)
 
 
 def test_a_program_that_builds_engines_imports_tensorrt_only_when_it_runs() -> None:
@@ -226,7 +228,7 @@ def built_by_a_fake(folder: Path, model: Any, *options: str) -> dict[str, Any]:
     onnx.save_model(model, source)
     environment = {"PYTHONPATH": str(FAKE)}
     words = [source, target, "--axis", "rows=1:8:32", *options]
-    run_apart(TENSORRT, words, LIMITS, environment=environment)
+    run_in_subprocess(TENSORRT, words, LIMITS, environment=environment)
     said: dict[str, Any] = json.loads(target.read_text())
     return said
 

@@ -16,7 +16,7 @@ from millrace.export.onnx.conversions.modelopt_onnx import options_of, rows_of, 
 from millrace.export.onnx.graph_variants import MODELOPT
 from millrace.export.onnx.onnx_exporter import Exporter
 from millrace.models.common.errors import WorkError
-from millrace.models.common.subprocess_runner import Limits, run_apart
+from millrace.models.common.subprocess_runner import Limits, run_in_subprocess
 from millrace.models.inference.onnx_session import OnnxSession
 
 
@@ -150,7 +150,7 @@ def test_modelopt_quantizes_matrix_products(mode: str, tmp_path: Path) -> None:
     onnx.save_model(model, tmp_path / "m.onnx")
     batch_file.write(tmp_path / "rows.npz", [{"features": rows}])
     words = [tmp_path / "m.onnx", tmp_path / "q.onnx", "--calibration", tmp_path / "rows.npz"]
-    run_apart(MODELOPT, [*words, "--mode", mode], Limits(120.0, 16 << 30))
+    run_in_subprocess(MODELOPT, [*words, "--mode", mode], Limits(120.0, 16 << 30))
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     providers = ["CPUExecutionProvider"]

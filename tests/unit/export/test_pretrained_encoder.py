@@ -16,7 +16,7 @@ from millrace.models.config.training_spec import ModelSpec, TokenizerSpec
 from millrace.models.families.family import build_network
 from millrace.models.families.network import Network, Served
 from millrace.models.families.objective import Classification
-from millrace.models.families.pretrained import tokenizer_of
+from millrace.models.families.pretrained import load_tokenizer
 from millrace.models.inference.features import Encoding, Feature
 from millrace.models.inference.onnx_session import OnnxSession
 
@@ -33,7 +33,7 @@ ODD = ["", "x" * 10_000, "\U0001f600", "\u05e9\u05dc\u05d5\u05dd", "a\x00b"]
 
 @pytest.fixture(scope="module")
 def encoding() -> Encoding:
-    tokenizer = tokenizer_of(spec(), Path(), ())
+    tokenizer = load_tokenizer(spec(), Path(), ())
     return Encoding((Feature("body", "text", 64),), "t", LABELS, tokenizer=tokenizer)
 
 

@@ -23,11 +23,11 @@ from millrace.models.families.objective import Classification
 from millrace.models.inference.features import Encoding, Feature
 from millrace.models.inference.model_input import INPUT_IDS
 from millrace.models.inference.onnx_session import OnnxSession
-from millrace.models.inference.tokenizer import learnt
+from millrace.models.inference.tokenizer import train_tokenizer
 
 LABELS = ("a", "b", "c")
 OBJECTIVE = Classification(LABELS)
-TOKENIZER = learnt(["one two three", "four five six"] * 9, vocab_size=290, max_tokens=24)
+TOKENIZER = train_tokenizer(["one two three", "four five six"] * 9, vocab_size=290, max_tokens=24)
 ENCODING = Encoding((Feature("body", "text", 24),), "t", LABELS, tokenizer=TOKENIZER)
 FOR_GPUS = {name for name, form in FORMS.items() if form.package} | {"onnx-bf16", "onnx-fp8"}
 NEAR = {FP32: 1e-5, "onnx-optimized": 1e-5, "onnx-fp16": 0.01}

@@ -17,7 +17,7 @@ from millrace.export.vllm import vllm_python
 from millrace.export.vllm.vllm_engine import by_token
 from millrace.models.common.errors import InputError, WorkError
 from millrace.models.common.hardware import Gpu
-from millrace.models.common.subprocess_runner import Limits, run_apart
+from millrace.models.common.subprocess_runner import Limits, run_in_subprocess
 from millrace.models.inference.language_engine import engine_of
 from tests.unit.export import language_models
 
@@ -32,7 +32,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_bfloat16_is_the_checkpoint_in_half_its_bytes(checkpoint: Path, tmp_path: Path) -> None:
-    run_apart(CAST, [checkpoint, tmp_path / "form"], LIMITS)
+    run_in_subprocess(CAST, [checkpoint, tmp_path / "form"], LIMITS)
     form = FormFolder.read(tmp_path / "form")
     weights = "model.safetensors"
     assert form.engine == "vllm"
@@ -130,10 +130,10 @@ def bare(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("program", ["language_probe", "golden_texts"])
 def test_vllms_python_needs_none_of_our_packages_to_measure(bare: Path, program: str) -> None:
-    told = run_apart(f"millrace.export.language.{program}", ["--help"], LIMITS, python=bare)
+    told = run_in_subprocess(f"millrace.export.language.{program}", ["--help"], LIMITS, python=bare)
     assert b"usage" in told
 
 
 def test_a_bare_python_lacks_what_millrace_installs(bare: Path) -> None:
     with pytest.raises(WorkError, match="No module named 'pydantic'"):
-        run_apart("millrace.models.config.language_spec", [], LIMITS, python=bare)
+        run_in_subprocess("millrace.models.config.language_spec", [], LIMITS, python=bare)

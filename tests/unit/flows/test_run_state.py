@@ -10,7 +10,7 @@ from millrace.flows import run_state, settings
 from millrace.flows.run_state import START_SECONDS, RunRecord, ServiceRecord, wait_for_start
 from millrace.flows.settings import Settings
 from millrace.models.common.errors import SilentError, TransientError
-from millrace.models.common.private_files import kept_secret
+from millrace.models.common.private_files import read_or_create_secret
 
 RECORD = RunRecord(7, 1.5, (ServiceRecord("triton", "http://127.0.0.1:8000", "log", pid=8),))
 
@@ -44,7 +44,9 @@ def test_all_who_ask_at_once_get_one_secret(tmp_path: Path) -> None:
     secrets = iter("abcdefgh")
     with ThreadPoolExecutor(8) as pool:
         got = set(
-            pool.map(lambda _: kept_secret(tmp_path / "key", lambda: next(secrets)), range(8))
+            pool.map(
+                lambda _: read_or_create_secret(tmp_path / "key", lambda: next(secrets)), range(8)
+            )
         )
     assert len(got) == 1
     assert [file.name for file in tmp_path.iterdir()] == ["key"]

@@ -57,6 +57,6 @@ def ingest_text(tmp_path: Path, embedded: Installation) -> Callable[..., Snapsho
             "dataset": {"source": "rows.jsonl", "target": "text", "features": [], **dataset},
             "model": {"family": "causal_lm"},
         }
-        return ingest.ingest(Pipeline.model_validate(values).located(tmp_path), embedded)
+        return ingest.ingest(Pipeline.model_validate(values).with_folder(tmp_path), embedded)
 
     return ingested

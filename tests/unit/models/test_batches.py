@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from millrace.models.inference.features import Encoding, Feature
-from millrace.models.inference.tokenizer import learnt
+from millrace.models.inference.tokenizer import train_tokenizer
 from millrace.models.training.batches import ShardBatches
 
 ENCODING = Encoding((Feature("a", "number"),), "t")
@@ -161,7 +161,7 @@ def test_epochs_may_be_left_half_way() -> None:
     assert sorted(order(batches, 1)) == list(range(18))
 
 
-TOKENIZER = learnt(["a"], vocab_size=270, max_tokens=12)
+TOKENIZER = train_tokenizer(["a"], vocab_size=270, max_tokens=12)
 OF_TEXT = Encoding((Feature("a", "text", 12),), "t", tokenizer=TOKENIZER)
 
 

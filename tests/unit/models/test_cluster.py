@@ -7,7 +7,7 @@ import pytest
 import ray
 
 from millrace.models.common.errors import InputError, TransientError
-from millrace.models.common.ray_cluster import connected
+from millrace.models.common.ray_cluster import connect_to_ray
 
 
 class Starts:
@@ -38,14 +38,14 @@ def starts(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Starts]:
 
 def test_a_slow_start_is_tried_once_more(starts: Callable[[int], Starts]) -> None:
     made = starts(1)
-    with connected("local", 1):
+    with connect_to_ray("local", 1):
         pass
     assert made.called == 2
 
 
 def test_a_start_that_fails_again_is_told(starts: Callable[[int], Starts]) -> None:
     made = starts(9)
-    with pytest.raises(TransientError, match="did not start") as told, connected("local", 1):
+    with pytest.raises(TransientError, match="did not start") as told, connect_to_ray("local", 1):
         pass
     assert made.called == 2
     assert "timed out during startup" in str(told.value.seen)
@@ -54,6 +54,6 @@ def test_a_start_that_fails_again_is_told(starts: Callable[[int], Starts]) -> No
 def test_the_address_of_a_jobs_api_is_nothing_to_connect_to() -> None:
     with (
         pytest.raises(InputError, match="RAY_ADDRESS=http://head:8265"),
-        connected("http://head:8265", 1),
+        connect_to_ray("http://head:8265", 1),
     ):
         pass

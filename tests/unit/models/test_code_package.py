@@ -1,6 +1,6 @@
 from pathlib import Path
 
-from millrace.models.common.ray_jobs import PACKAGES, PIPELINE, ROOT, fill
+from millrace.models.common.ray_jobs import PACKAGES, PIPELINE, ROOT, copy_code
 
 
 def test_the_code_and_the_file_travel_and_nothing_else(tmp_path: Path) -> None:
@@ -9,7 +9,7 @@ def test_the_code_and_the_file_travel_and_nothing_else(tmp_path: Path) -> None:
     (tmp_path / "secret.csv").write_text("1")
     folder = tmp_path / "package"
     folder.mkdir()
-    fill(folder, file)
+    copy_code(folder, file)
     assert {each.name for each in folder.iterdir()} == {"millrace", PIPELINE}
     assert (folder / PIPELINE).read_text() == "name: mine"
     there = {each.relative_to(folder / "millrace") for each in folder.rglob("*.py")}

@@ -8,7 +8,7 @@ import pytest
 from millrace.models.common.errors import InputError
 from millrace.models.data.schema import Column, TableSchema
 from millrace.models.inference.features import Encoding, Feature, fit_encoding, text_column
-from millrace.models.inference.tokenizer import learnt
+from millrace.models.inference.tokenizer import train_tokenizer
 
 NUMBER = Feature("a", "number")
 VECTOR = Feature("v", "vector", width=2)
@@ -316,7 +316,7 @@ def test_labels_keep_their_type_in_json(labels: tuple[str | int | bool, ...]) ->
     assert [(type(label), label) for label in read] == [(type(label), label) for label in labels]
 
 
-TOKENIZER = learnt(["one two three"], vocab_size=270, max_tokens=8)
+TOKENIZER = train_tokenizer(["one two three"], vocab_size=270, max_tokens=8)
 OF_TEXT = Encoding((Feature("body", "text", 8),), "t", ("no", "yes"), tokenizer=TOKENIZER)
 
 

@@ -1,5 +1,6 @@
 import re
 from dataclasses import replace
+from importlib.metadata import PackageNotFoundError
 
 import pytest
 
@@ -7,9 +8,9 @@ from millrace.models.common import hardware as module
 from millrace.models.common.hardware import (
     EngineFingerprint,
     Gpu,
-    gpu_of,
-    tensorrt_of,
-    these_ties,
+    find_tensorrt,
+    parse_gpu,
+    this_fingerprint,
     this_gpu,
 )
 
@@ -17,13 +18,22 @@ H200 = Gpu("NVIDIA H200", "9.0", "570.86.10")
 TIES = EngineFingerprint(H200, "11.4.0.106", "13")
 
 
+def install(monkeypatch: pytest.MonkeyPatch, packages: dict[str, str]) -> None:
+    def version(name: str) -> str:
+        if name not in packages:
+            raise PackageNotFoundError(name)
+        return packages[name]
+
+    monkeypatch.setattr(module, "version", version)
+
+
 def test_the_first_gpu_that_is_listed_is_read() -> None:
-    assert gpu_of("NVIDIA H200, 9.0, 570.86.10\nTesla T4, 7.5, 570.86.10\n") == H200
+    assert parse_gpu("NVIDIA H200, 9.0, 570.86.10\nTesla T4, 7.5, 570.86.10\n") == H200
 
 
 @pytest.mark.parametrize("listed", ["", "No devices were found\n", "a, b\n", "a, , c\n"])
 def test_what_is_no_list_of_gpus_is_none(listed: str) -> None:
-    assert gpu_of(listed) is None
+    assert parse_gpu(listed) is None
 
 
 @pytest.mark.parametrize("command", [("no-such-program",), ("false",), ("sleep", "9")])
@@ -50,9 +60,10 @@ def test_a_gpu_is_found_by_what_nvidia_smi_prints(monkeypatch: pytest.MonkeyPatc
     ],
 )
 def test_tensorrt_is_known_by_its_package(
-    installed: dict[str, str], found: tuple[str, str] | None
+    monkeypatch: pytest.MonkeyPatch, installed: dict[str, str], found: tuple[str, str] | None
 ) -> None:
-    assert tensorrt_of(installed) == found
+    install(monkeypatch, installed)
+    assert find_tensorrt() == found
 
 
 def test_ties_name_all_that_an_engine_needs() -> None:
@@ -85,11 +96,11 @@ def test_whatever_differs_is_another_place_in_words_and_in_names(other: EngineFi
 
 def test_without_a_gpu_nothing_is_tied(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "this_gpu", lambda: None)
-    monkeypatch.setattr(module, "_installed", lambda: {"tensorrt-cu13": "11.4"})
-    assert these_ties() is None
+    install(monkeypatch, {"tensorrt-cu13": "11.4"})
+    assert this_fingerprint() is None
 
 
 def test_a_gpu_with_tensorrt_ties_an_engine_to_both(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "this_gpu", lambda: H200)
-    monkeypatch.setattr(module, "_installed", lambda: {"tensorrt-cu13": "11.4.0.106"})
-    assert these_ties() == TIES
+    install(monkeypatch, {"tensorrt-cu13": "11.4.0.106"})
+    assert this_fingerprint() == TIES

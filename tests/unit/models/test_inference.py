@@ -5,8 +5,8 @@ import pytest
 
 from millrace.models.common.errors import InputError
 from millrace.models.config.dataset_spec import ColumnSpec, DatasetSpec
-from millrace.models.data.infer_schema import describe, resolve_schema
-from millrace.models.data.schema import Column, TableSchema
+from millrace.models.data.infer_schema import resolve_schema
+from millrace.models.data.schema import Column, TableSchema, describe_schema
 from millrace.models.data.sources.source import as_text
 
 
@@ -205,7 +205,7 @@ def test_a_schema_is_described_in_one_line() -> None:
     }
     schema = resolve(cells, key=("id",), target="churn")
     found = schema.with_categories({"plan": ("x", "y"), "churn": (0, 1, 2)})
-    assert describe(found) == (
+    assert describe_schema(found) == (
         "age int, plan category of 2, image vector of 2; kept, not learnt from: id, signup; "
         "target churn category of 3"
     )

@@ -47,15 +47,15 @@ def test_machines_of_a_kind_share_their_kernels_whatever_their_names() -> None:
 
 def test_what_a_process_starts_is_not_others(monkeypatch: pytest.MonkeyPatch) -> None:
     busy, own = iter([10.0, 11.5]), iter([2.0, 3.0])
-    monkeypatch.setattr(hardware, "_busy", lambda: next(busy))
-    monkeypatch.setattr(hardware, "_own", lambda: next(own))
+    monkeypatch.setattr(hardware, "_busy_seconds", lambda: next(busy))
+    monkeypatch.setattr(hardware, "_own_seconds", lambda: next(own))
     monkeypatch.setattr(hardware.psutil, "cpu_count", lambda: 2)
     monkeypatch.setattr(hardware.time, "sleep", lambda _: None)
-    assert hardware.others_use(1.0) == 0.25
+    assert hardware.measure_other_load(1.0) == 0.25
 
 
 def test_the_share_of_others_is_a_share() -> None:
-    assert 0 <= hardware.others_use(0.1) <= 1
+    assert 0 <= hardware.measure_other_load(0.1) <= 1
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ def ingest(folder: Path, source: str, **dataset: Any) -> Snapshot:
         "model": {"family": "causal_lm"},
     }
     places = Installation(folder / "home", "", str(folder / "home" / "tables"))
-    return tables.ingest(Pipeline.model_validate(values).located(folder), places)
+    return tables.ingest(Pipeline.model_validate(values).with_folder(folder), places)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from mlflow.exceptions import MlflowException
 from ray.exceptions import NodeDiedError
 
 from millrace.models.common.errors import InputError, MillraceError
-from millrace.models.common.external_errors import is_of_the_disk, outside_fault
+from millrace.models.common.external_errors import explain_external_error, is_disk_error
 
 
 def raised_from(outer: Exception, cause: Exception) -> Exception:
@@ -43,7 +43,7 @@ def raised_from(outer: Exception, cause: Exception) -> Exception:
     ],
 )
 def test_what_the_system_did_is_told_as_that(error: Exception, what: str) -> None:
-    told = outside_fault(error)
+    told = explain_external_error(error)
     assert told is not None
     assert what in told.what
     assert told.exit_code == 1
@@ -64,7 +64,7 @@ def test_a_parquet_file_that_was_cut_is_told_as_that(tmp_path: Path, left: float
     file.write_bytes(whole[: int(left * len(whole)) if 0 < left < 1 else int(left)])
     with pytest.raises((pa.ArrowInvalid, OSError)) as raised:
         ds.dataset(file).to_table()
-    told = outside_fault(raised.value)
+    told = explain_external_error(raised.value)
     assert told is not None
     assert told.what == "a Parquet file is damaged"
 
@@ -76,23 +76,23 @@ def test_a_damaged_table_is_told_as_that(tmp_path: Path) -> None:
     next((tmp_path / "_delta_log").glob("*.json")).write_text("{")
     with pytest.raises(DeltaError) as raised:
         DeltaTable(str(tmp_path))
-    told = outside_fault(raised.value)
+    told = explain_external_error(raised.value)
     assert told is not None
     assert "Delta table" in told.what
 
 
 def test_an_error_of_ours_stays_what_it_is() -> None:
     ours = InputError("the date is not valid")
-    assert outside_fault(raised_from(RuntimeError("flow"), ours)) is ours
+    assert explain_external_error(raised_from(RuntimeError("flow"), ours)) is ours
 
 
 def test_a_fault_of_ours_is_none_of_the_system() -> None:
-    assert outside_fault(KeyError("x")) is None
-    assert outside_fault(FileNotFoundError(errno.ENOENT, "no such file")) is None
+    assert explain_external_error(KeyError("x")) is None
+    assert explain_external_error(FileNotFoundError(errno.ENOENT, "no such file")) is None
 
 
 def test_a_full_disk_says_nothing_of_a_version() -> None:
     full = raised_from(MillraceError("the files cannot be fetched"), OSError(errno.ENOSPC, "full"))
-    assert is_of_the_disk(full)
-    assert not is_of_the_disk(raised_from(MillraceError("it differs"), OSError(errno.ENOENT, "")))
-    assert not is_of_the_disk(MillraceError("No space left on device"))
+    assert is_disk_error(full)
+    assert not is_disk_error(raised_from(MillraceError("it differs"), OSError(errno.ENOENT, "")))
+    assert not is_disk_error(MillraceError("No space left on device"))

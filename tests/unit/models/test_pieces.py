@@ -3,7 +3,7 @@ import pytest
 
 from millrace.models.common.arrays import Array
 from millrace.models.inference.model_input import ModelInput
-from millrace.models.inference.row_batches import ASKED, ROWS, answered, golden_requests
+from millrace.models.inference.row_batches import ASKED, ROWS, answer_rows, golden_requests
 
 NUMBERS, TOKENS = ModelInput("features", 1), ModelInput("input_ids", 9, padding=7)
 
@@ -17,7 +17,7 @@ def test_numbers_are_answered_in_pieces_of_bounded_size(rows: int) -> None:
         return piece * 2
 
     values = np.arange(rows)[:, None]
-    np.testing.assert_array_equal(answered(double, values, NUMBERS), values * 2)
+    np.testing.assert_array_equal(answer_rows(double, values, NUMBERS), values * 2)
     assert max(sizes) <= ROWS
 
 
@@ -33,7 +33,7 @@ def test_texts_are_answered_by_length_and_come_back_in_order(rows: int) -> None:
         shapes.append(piece.shape)
         return piece[:, :1]
 
-    np.testing.assert_array_equal(answered(first, values, TOKENS, most_tokens=90), values[:, :1])
+    np.testing.assert_array_equal(answer_rows(first, values, TOKENS, most_tokens=90), values[:, :1])
     widths = [width for _, width in shapes]
     assert widths == sorted(widths)
     assert widths[-1] == lengths.max()

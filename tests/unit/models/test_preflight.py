@@ -27,7 +27,7 @@ def pipeline(folder: Path, family: str = "mlp", **dataset: Any) -> Pipeline:
     values = {"target": "t", **dataset}
     return Pipeline.model_validate(
         {"name": "p", "dataset": values, "model": {"family": family}}
-    ).located(folder)
+    ).with_folder(folder)
 
 
 SOURCES = ["r.csv", "r.jsonl", "r.parquet", "r"]

@@ -9,7 +9,7 @@ from millrace.models.common.printable import (
     has_user_part,
     one_line,
     printable,
-    redacted,
+    redact,
     safe,
 )
 
@@ -32,9 +32,9 @@ MARK = "s3cr3t"
     ],
 )
 def test_no_address_is_told_with_its_user_part(text: str) -> None:
-    assert MARK not in redacted(text)
+    assert MARK not in redact(text)
     assert has_user_part(text)
-    assert "***" in redacted(text)
+    assert "***" in redact(text)
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_no_address_is_told_with_its_user_part(text: str) -> None:
     ],
 )
 def test_what_has_no_user_part_stays(text: str) -> None:
-    assert redacted(text) == text
+    assert redact(text) == text
 
 
 def test_control_characters_are_written_out_and_letters_stay() -> None:

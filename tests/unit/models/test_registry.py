@@ -13,7 +13,7 @@ from onnx import TensorProto, helper
 
 from millrace.models.common.digest import digest_of
 from millrace.models.common.errors import InputError, MillraceError, TransientError, WorkError
-from millrace.models.common.external_errors import is_of_the_disk
+from millrace.models.common.external_errors import is_disk_error
 from millrace.models.common.installation import Installation
 from millrace.models.inference.features import Encoding, Feature
 from millrace.models.registry.artifact_store import StoredFolder
@@ -366,7 +366,7 @@ def test_a_version_that_the_disk_has_no_room_for_is_a_fault_of_the_disk(
         registry.fetch(squares)
     assert told.value.valid == f"at most 100 on the disk of {registry.cache}"
     assert not told.value.transient
-    assert is_of_the_disk(told.value)
+    assert is_disk_error(told.value)
 
 
 def test_files_that_no_version_of_ours_has_are_left_where_they_are(

@@ -23,7 +23,7 @@ def snapshot(tmp_path_factory: pytest.TempPathFactory) -> snapshots.Snapshot:
     (folder / "r.csv").write_text("id,x,y\n" + "".join(lines))
     values = {"name": "t", "dataset": {"source": "r.csv", "target": "y", "key": ["id"]}}
     places = Installation(folder / "home", "", str(folder / "home" / "tables"))
-    return ingest.ingest(Pipeline.model_validate(values).located(folder), places)
+    return ingest.ingest(Pipeline.model_validate(values).with_folder(folder), places)
 
 
 def taken_rows(

@@ -37,7 +37,7 @@ def ingest(folder: Path, source: str, **dataset: Any) -> Snapshot:
         "model": {"family": "causal_lm"},
     }
     places = Installation(folder / "home", "", str(folder / "home" / "tables"))
-    return tables.ingest(Pipeline.model_validate(values).located(folder), places)
+    return tables.ingest(Pipeline.model_validate(values).with_folder(folder), places)
 
 
 def test_every_file_is_a_row_with_its_path_from_where_the_glob_starts(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from deltalake import write_deltalake
 from millrace.models.common.errors import InputError, TransientError
 from millrace.models.config.dataset_spec import DatasetSpec
 from millrace.models.data.sources import csv_source, jsonl_source
-from millrace.models.data.sources.find_files import plain
+from millrace.models.data.sources.find_files import strip_file_scheme
 from millrace.models.data.sources.open_source import open_source
 from millrace.models.data.sources.source import CHUNK_ROWS
 
@@ -203,7 +203,7 @@ def prepare(folder: Path) -> None:
         ("bad.parquet", ["is not a Parquet file"]),
         ("bad.csv", ["cannot be read as CSV", "UTF-8"]),
         ("twice.csv", ["two columns of one name"]),
-        ("notes.dat", ["cannot be told from its ending", "dataset.format"]),
+        ("notes.dat", ["cannot be inferred from its ending", "dataset.format"]),
         ("notes.txt", ["dataset.target", "seen: target", "valid: path, text"]),
         ("sub", ["a folder and not a Delta table", "sub/*.parquet"]),
         ("train.csv", ["dataset.target", "seen: target", "valid: a, label"]),
@@ -255,4 +255,4 @@ def test_json_lines_with_text_that_is_not_utf8_are_put_aside() -> None:
     ],
 )
 def test_a_uri_of_this_machine_is_a_path(source: str, path: str) -> None:
-    assert plain(source) == path
+    assert strip_file_scheme(source) == path

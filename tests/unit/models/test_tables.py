@@ -30,7 +30,7 @@ def run(tmp_path: Path, places: Installation) -> Ingest:
 
     def ingest(source: str = "r.csv", **dataset: Any) -> snapshots.Snapshot:
         values = {"name": "t", "dataset": {"source": source, "target": "y", **dataset}}
-        return tables.ingest(Pipeline.model_validate(values).located(tmp_path), places)
+        return tables.ingest(Pipeline.model_validate(values).with_folder(tmp_path), places)
 
     return ingest
 
@@ -353,7 +353,7 @@ def test_progress_is_told_in_rows(tmp_path: Path, places: Installation) -> None:
     write_csv(tmp_path / "r.csv", 100)
     values = {"name": "t", "dataset": {"source": "r.csv", "target": "y"}}
     told: list[int] = []
-    tables.ingest(Pipeline.model_validate(values).located(tmp_path), places, told.append)
+    tables.ingest(Pipeline.model_validate(values).with_folder(tmp_path), places, told.append)
     assert told[-1] == 100
 
 

@@ -32,7 +32,7 @@ def made(tmp_path: Path):  # type: ignore[no-untyped-def]
         rows = "\n".join(f"{CHANCE.gauss(0, 1):.3f},{value}" for value in values)
         (tmp_path / "r.csv").write_text(f"x,t\n{rows}\n")
         spec = DatasetSpec.model_validate({"source": "r.csv", "target": "t", **dataset})
-        return ingest(Pipeline(name="p", dataset=spec).located(tmp_path), places)
+        return ingest(Pipeline(name="p", dataset=spec).with_folder(tmp_path), places)
 
     return make
 

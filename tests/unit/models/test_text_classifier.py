@@ -11,12 +11,12 @@ from millrace.models.config.training_spec import ModelSpec
 from millrace.models.families.family import build_network
 from millrace.models.families.objective import Classification
 from millrace.models.inference.features import Encoding, Feature
-from millrace.models.inference.tokenizer import learnt
+from millrace.models.inference.tokenizer import train_tokenizer
 from millrace.models.training.checkpoint import TrainState, load_weights, save_checkpoint
 
 LABELS = ("a", "b", "c")
 OBJECTIVE = Classification(LABELS)
-TOKENIZER = learnt(["one two three", "four five six"], vocab_size=280, max_tokens=16)
+TOKENIZER = train_tokenizer(["one two three", "four five six"], vocab_size=280, max_tokens=16)
 ENCODING = Encoding((Feature("body", "text", 16),), "t", LABELS, tokenizer=TOKENIZER)
 SMALL = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
 

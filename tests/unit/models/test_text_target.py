@@ -75,7 +75,7 @@ def pipeline(folder: Path, family: str, **dataset: Any) -> Pipeline:
         "dataset": {"source": "r.jsonl", "target": "t", **dataset},
         "model": {"family": family},
     }
-    return Pipeline.model_validate(values).located(folder)
+    return Pipeline.model_validate(values).with_folder(folder)
 
 
 def test_check_and_ingestion_tell_it_alike(tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ from tokenizers import Tokenizer
 
 from millrace.models.common.errors import InputError
 from millrace.models.config.training_spec import ModelSpec, TokenizerSpec
-from millrace.models.families.pretrained import located, pinned, tokenizer_of
-from millrace.models.inference.tokenizer import MISSING, TextTokenizer, learnt
+from millrace.models.families.pretrained import load_tokenizer, pin_revision, resolve_pretrained
+from millrace.models.inference.tokenizer import MISSING, TextTokenizer, train_tokenizer
 
 TEXTS = ["def f(x):\n    return x", "import os", "class A:\n    pass"] * 5
 ODD = ["", "a" * 10_000, "\U0001f600 ok", "\u05e9\u05dc\u05d5\u05dd", "a\x00b", "\x00", "\n\t "]
@@ -16,7 +16,7 @@ ODD = ["", "a" * 10_000, "\U0001f600 ok", "\u05e9\u05dc\u05d5\u05dd", "a\x00b", 
 
 @pytest.fixture(scope="module")
 def tokenizer() -> TextTokenizer:
-    return learnt(TEXTS, vocab_size=300, max_tokens=16)
+    return train_tokenizer(TEXTS, vocab_size=300, max_tokens=16)
 
 
 def test_a_text_has_ends_and_is_filled_up(tokenizer: TextTokenizer) -> None:
@@ -56,7 +56,7 @@ def test_the_file_alone_says_where_a_text_is_cut_and_what_fills_up(
 
 
 def test_the_same_texts_teach_the_same_tokens(tokenizer: TextTokenizer) -> None:
-    again = learnt(TEXTS, vocab_size=300, max_tokens=16)
+    again = train_tokenizer(TEXTS, vocab_size=300, max_tokens=16)
     assert again == tokenizer
     assert json.loads(again.json) == json.loads(tokenizer.json)
 
@@ -72,7 +72,7 @@ def test_a_tokenizer_of_a_folder_is_read_and_cut_anew(
     )
     wanted = TokenizerSpec(source="encoder", max_tokens=8)
     spec = ModelSpec(family="text_classifier", tokenizer=wanted)
-    read = tokenizer_of(spec, folder, [])
+    read = load_tokenizer(spec, folder, [])
     assert (read.max_tokens, read.padding) == (8, tokenizer.padding)
     assert read.vocab_size == tokenizer.vocab_size
     assert read.ids(["import os"])[0, :3].tolist() == tokenizer.ids(["import os"])[0, :3].tolist()
@@ -83,10 +83,10 @@ def test_a_tokenizer_that_is_not_there_is_told(tmp_path_factory: pytest.TempPath
     (folder / "nothing").mkdir()
     spec = ModelSpec(family="text_classifier", pretrained="nothing")
     with pytest.raises(InputError, match="the tokenizer 'nothing' cannot be read"):
-        tokenizer_of(spec, folder, [])
+        load_tokenizer(spec, folder, [])
     (folder / "nothing" / "tokenizer.json").write_text('{"version": "1.0", "strange": true}')
     with pytest.raises(InputError, match="the tokenizer 'nothing' cannot be read"):
-        tokenizer_of(spec, folder, [])
+        load_tokenizer(spec, folder, [])
 
 
 def test_a_folder_is_beside_the_pipeline_file_or_at_home(
@@ -95,9 +95,9 @@ def test_a_folder_is_beside_the_pipeline_file_or_at_home(
     (tmp_path / "a").mkdir()
     (tmp_path / "b" / "c").mkdir(parents=True)
     monkeypatch.setenv("HOME", str(tmp_path / "b"))
-    assert located("a", tmp_path) == str(tmp_path / "a")
-    assert located("~/c", tmp_path) == str(tmp_path / "b" / "c")
-    assert located("someone/encoder", tmp_path) == "someone/encoder"
+    assert resolve_pretrained("a", tmp_path) == str(tmp_path / "a")
+    assert resolve_pretrained("~/c", tmp_path) == str(tmp_path / "b" / "c")
+    assert resolve_pretrained("someone/encoder", tmp_path) == "someone/encoder"
 
 
 def test_a_model_of_the_hub_is_pinned_to_a_commit_and_a_folder_is_not(
@@ -111,7 +111,7 @@ def test_a_model_of_the_hub_is_pinned_to_a_commit_and_a_folder_is_not(
 
     monkeypatch.setattr("huggingface_hub.HfApi.model_info", model_info)
     hub = ModelSpec(family="text_classifier", pretrained="someone/encoder")
-    assert pinned(hub, tmp_path).revision == "abc123"
+    assert pin_revision(hub, tmp_path).revision == "abc123"
     assert asked == ["someone/encoder"]
     (tmp_path / "encoder").mkdir()
     for same in (
@@ -119,7 +119,7 @@ def test_a_model_of_the_hub_is_pinned_to_a_commit_and_a_folder_is_not(
         ModelSpec(family="text_classifier", pretrained="encoder"),
         ModelSpec(family="text_classifier", pretrained="someone/encoder", revision="def"),
     ):
-        assert pinned(same, tmp_path) == same
+        assert pin_revision(same, tmp_path) == same
     assert asked == ["someone/encoder"]
 
 
@@ -131,7 +131,7 @@ def test_a_hub_that_cannot_be_reached_is_told(
 
     monkeypatch.setattr("huggingface_hub.HfApi.model_info", away)
     with pytest.raises(InputError, match="'someone/encoder' cannot be read") as error:
-        pinned(ModelSpec(family="text_classifier", pretrained="someone/encoder"), tmp_path)
+        pin_revision(ModelSpec(family="text_classifier", pretrained="someone/encoder"), tmp_path)
     assert error.value.seen == "no route"
 
 
@@ -147,7 +147,7 @@ def test_a_tokenizer_without_padding_is_refused(
     )
     spec = ModelSpec(family="text_classifier", tokenizer=TokenizerSpec(source="."))
     with pytest.raises(InputError, match="no token that fills a batch up"):
-        tokenizer_of(spec, folder, [])
+        load_tokenizer(spec, folder, [])
 
 
 def test_a_commit_is_the_model_s_and_not_another_tokenizer_s(
@@ -168,5 +168,5 @@ def test_a_commit_is_the_model_s_and_not_another_tokenizer_s(
             tokenizer=TokenizerSpec(source=source),
         )
         with pytest.raises(InputError, match="cannot be read"):
-            tokenizer_of(spec, tmp_path, [])
+            load_tokenizer(spec, tmp_path, [])
     assert asked == [("someone/encoder", "abc", False), ("someone/else", None, False)]

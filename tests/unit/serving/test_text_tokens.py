@@ -8,11 +8,11 @@ import pytest
 import millrace.models.inference.row_batches
 import millrace.models.inference.tokenizer
 from millrace.models.inference.model_input import ModelInput
-from millrace.models.inference.tokenizer import learnt
+from millrace.models.inference.tokenizer import train_tokenizer
 from millrace.serving.triton.backends.text_onnxruntime import text_tokens
 from millrace.serving.triton.backends.text_onnxruntime.text_tokens import TextBatcher, split_batches
 
-TOKENIZER = learnt(["one two three"] * 3, vocab_size=270, max_tokens=12)
+TOKENIZER = train_tokenizer(["one two three"] * 3, vocab_size=270, max_tokens=12)
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def test_texts_are_put_together_as_the_certificate_does(tokens: TextBatcher) -> 
     read = ModelInput("input_ids", 12, TOKENIZER.padding)
     wanted = [
         places.tolist()
-        for places in millrace.models.inference.row_batches.pieces(TOKENIZER.ids(texts), read)
+        for places in millrace.models.inference.row_batches.split_rows(TOKENIZER.ids(texts), read)
     ]
     assert [places.tolist() for places, _ in tokens.batches(texts)] == wanted
     assert len(wanted) > 1

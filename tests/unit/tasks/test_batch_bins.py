@@ -18,7 +18,7 @@ from millrace.models.data.column_statistics import statistics_of
 from millrace.models.data.schema import Column, TableSchema
 from millrace.models.data.snapshots import Snapshot
 from millrace.models.inference.features import Encoding, Feature
-from millrace.models.inference.tokenizer import learnt
+from millrace.models.inference.tokenizer import train_tokenizer
 from millrace.serving.batch.monitoring.drift import drift_of
 from millrace.serving.batch.prompts.openvino_job import PromptJob
 from millrace.serving.batch.prompts.prompt_rows import Sampling
@@ -61,7 +61,7 @@ def ingested(
         "dataset": {"source": "rows.jsonl", **dataset},
         "model": {"family": family},
     }
-    return ingest.ingest(Pipeline.model_validate(values).located(folder), places)
+    return ingest.ingest(Pipeline.model_validate(values).with_folder(folder), places)
 
 
 def test_columns_that_can_be_compared_have_bins_and_the_target_those_of_predictions() -> None:
@@ -113,7 +113,7 @@ def test_of_texts_the_tokens_that_the_model_reads_are_compared(
     rows = [{"id": n, "body": text, "t": "ab"[n % 2]} for n, text in enumerate(texts)]
     spec = {"target": "t", "key": ["id"], "columns": {"body": {"type": "text"}}}
     snapshot = ingested(tmp_path, places, rows, "text_classifier", **spec)
-    tokenizer = learnt([TEXT], vocab_size=400, max_tokens=10)
+    tokenizer = train_tokenizer([TEXT], vocab_size=400, max_tokens=10)
     encoding = Encoding((Feature("body", "text", 10),), "t", ("a", "b"), tokenizer=tokenizer)
     job = watched(RowJob("m", 1, "d", Path(), encoding), snapshot)
     (bins,) = job.bins

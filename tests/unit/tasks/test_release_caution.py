@@ -29,7 +29,7 @@ def test_a_version_of_another_kind_of_machine_is_told() -> None:
 
 
 def test_the_same_gpu_driver_and_tensorrt_need_no_caution(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(graph_evidence, "these_ties", lambda: TIES)
+    monkeypatch.setattr(graph_evidence, "this_fingerprint", lambda: TIES)
     assert _caution(certificate(str(TIES))) == ""
 
 
@@ -37,7 +37,7 @@ def test_the_same_gpu_driver_and_tensorrt_need_no_caution(monkeypatch: pytest.Mo
 def test_whatever_an_engine_is_tied_to_and_is_not_here_is_told(
     monkeypatch: pytest.MonkeyPatch, here: EngineFingerprint | None, told: str
 ) -> None:
-    monkeypatch.setattr(graph_evidence, "these_ties", lambda: here)
+    monkeypatch.setattr(graph_evidence, "this_fingerprint", lambda: here)
     found = _caution(certificate(str(TIES)))
     assert found.startswith(f"it was certified with {TIES}")
     assert told in found.partition("this machine has")[2]

@@ -6,7 +6,7 @@ import pytest
 from tokenizers import processors
 
 from millrace.models.common.errors import InputError
-from millrace.models.data.messages import canonical
+from millrace.models.data.messages import canonical_json
 from millrace.models.data.schema import Column, TableSchema
 from millrace.models.language.corpus import documents
 from millrace.models.language.corpus.documents import Document, documents_of, kind_of
@@ -30,7 +30,7 @@ MARKED = (
 
 
 def chats(*cells: list[dict[str, str]]) -> pa.RecordBatch:
-    return pa.record_batch({"t": [canonical(cell) for cell in pa.array(cells)]})
+    return pa.record_batch({"t": [canonical_json(cell) for cell in pa.array(cells)]})
 
 
 def turns(*contents: str, first: str = "user") -> list[dict[str, str]]:

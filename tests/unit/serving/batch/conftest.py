@@ -2,11 +2,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from millrace.models.common.ray_cluster import connected
+from millrace.models.common.ray_cluster import connect_to_ray
 
 
 @pytest.fixture(scope="module")
 def local_ray() -> Iterator[None]:
     """A Ray of its own, with one core."""
-    with connected("local", 1):
+    with connect_to_ray("local", 1):
         yield

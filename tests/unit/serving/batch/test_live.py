@@ -13,7 +13,7 @@ from millrace.models.common.arrays import Array
 from millrace.models.common.errors import InputError, MillraceError, TransientError, WorkError
 from millrace.models.data.schema import Column
 from millrace.models.inference.features import Encoding, Feature
-from millrace.models.inference.tokenizer import learnt
+from millrace.models.inference.tokenizer import train_tokenizer
 from millrace.serving.batch.input.row_sample import Example
 from millrace.serving.batch.monitoring.agreement import Difference
 from millrace.serving.batch.monitoring.live_model import (
@@ -139,7 +139,7 @@ def test_a_number_is_compared_in_the_targets_own_measure() -> None:
 
 def test_a_text_is_sent_as_a_text() -> None:
     asked: list[Any] = []
-    tokenizer = learnt(iter(["a b c"] * 9), 32, 8)
+    tokenizer = train_tokenizer(iter(["a b c"] * 9), 32, 8)
     encoding = Encoding((Feature("t", "text", 8),), "y", ("no", "yes"), tokenizer=tokenizer)
     example = Example("1", pa.record_batch({"t": ["a b"]}), {"prediction": "no", "score": 0.5})
     job = replace(ROWS, encoding=encoding, held=())

@@ -15,7 +15,7 @@ from millrace.models.data.sources.source import Chunk, Unreadable
 from millrace.models.data.split import hash_rows, with_keys
 from millrace.models.inference.features import FEATURES as ENCODED
 from millrace.models.inference.features import Encoding, Feature
-from millrace.models.inference.tokenizer import learnt
+from millrace.models.inference.tokenizer import train_tokenizer
 from millrace.serving.batch.input.reader import parted
 from millrace.serving.batch.job import DEAD, ROW
 from millrace.serving.batch.row_job import RowJob, Scorer
@@ -324,7 +324,7 @@ def test_lines_that_are_no_rows_are_dead_in_their_places(model: Path) -> None:
 
 
 def test_a_text_without_key_columns_is_known_by_all_of_it() -> None:
-    tokenizer = learnt(["one two three"], vocab_size=270, max_tokens=4)
+    tokenizer = train_tokenizer(["one two three"], vocab_size=270, max_tokens=4)
     encoding = Encoding((Feature("body", "text", 4),), "t", LABELS, tokenizer=tokenizer)
     job = RowJob("m", 1, "digest", Path(), encoding)
     texts = pa.table({"body": ["one two three four five", "one two three four six", None]})

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from millrace.models.common import memory_limit
+from millrace.models.common import subprocess_runner
 from millrace.models.common.errors import TransientError, WorkError
-from millrace.models.common.subprocess_runner import Limits, ending, run_apart
+from millrace.models.common.subprocess_runner import Limits, describe_exit, run_in_subprocess
 
 LIMITS = Limits(seconds=30.0, memory=4 << 30)
 
@@ -21,7 +21,7 @@ def program(folder: Path, text: str) -> str:
 
 def test_what_it_writes_comes_back(tmp_path: Path) -> None:
     text = "import sys; print(sys.argv[1:], sys.stdin.read())"
-    out = run_apart(program(tmp_path, text), ["a", Path("b")], LIMITS, stdin=b"c")
+    out = run_in_subprocess(program(tmp_path, text), ["a", Path("b")], LIMITS, stdin=b"c")
     assert out == b"['a', 'b'] c\n"
 
 
@@ -40,31 +40,31 @@ def test_what_it_writes_comes_back(tmp_path: Path) -> None:
 )
 def test_why_it_failed_is_one_line(tmp_path: Path, text: str, reason: str) -> None:
     with pytest.raises(WorkError, match=reason):
-        run_apart(program(tmp_path, text), [], LIMITS)
+        run_in_subprocess(program(tmp_path, text), [], LIMITS)
 
 
 def test_one_that_was_killed_may_be_tried_again(tmp_path: Path) -> None:
     text = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
     with pytest.raises(TransientError, match="was killed"):
-        run_apart(program(tmp_path, text), [], LIMITS)
+        run_in_subprocess(program(tmp_path, text), [], LIMITS)
 
 
 def test_one_that_hangs_is_ended(tmp_path: Path) -> None:
     text = "import os, sys, time; print(os.getpid(), flush=True); time.sleep(600)"
     with pytest.raises(WorkError, match="within 2 s"):
-        run_apart(program(tmp_path, text), [], Limits(2.0, 4 << 30))
+        run_in_subprocess(program(tmp_path, text), [], Limits(2.0, 4 << 30))
 
 
 def test_a_long_last_word_is_cut() -> None:
-    assert len(ending(1, "x" * 10_000)) == 500
-    assert ending(-signal.SIGABRT, "told") == "it crashed: SIGABRT"
+    assert len(describe_exit(1, "x" * 10_000)) == 500
+    assert describe_exit(-signal.SIGABRT, "told") == "it crashed: SIGABRT"
 
 
 RESERVE = """
 import ctypes, pathlib, sys
-from millrace.models.common import memory_limit
-memory_limit.DRIVER = pathlib.Path(sys.argv.pop(1))
-memory_limit.main()
+from millrace.models.common import subprocess_runner
+subprocess_runner.DRIVER = pathlib.Path(sys.argv.pop(1))
+subprocess_runner.main()
 """
 
 
@@ -91,7 +91,7 @@ def test_beside_a_gpu_memory_is_limited_all_the_same(tmp_path: Path) -> None:
 
 
 def test_the_driver_is_looked_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(memory_limit, "DRIVER", tmp_path)
-    assert memory_limit.limit_of_memory() == resource.RLIMIT_DATA
-    monkeypatch.setattr(memory_limit, "DRIVER", tmp_path / "none")
-    assert memory_limit.limit_of_memory() == resource.RLIMIT_AS
+    monkeypatch.setattr(subprocess_runner, "DRIVER", tmp_path)
+    assert subprocess_runner.memory_resource() == resource.RLIMIT_DATA
+    monkeypatch.setattr(subprocess_runner, "DRIVER", tmp_path / "none")
+    assert subprocess_runner.memory_resource() == resource.RLIMIT_AS

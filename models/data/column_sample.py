@@ -1,0 +1,121 @@
+"""The first rows of a source, column by column, and what they show of a column's type."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from millrace.models.common.errors import InputError
+from millrace.models.config.dataset_spec import ColumnType
+from millrace.models.data.coerce import INTEGER, NULL_WORDS, cast, mask, plain
+from millrace.models.data.messages import is_list_of_structs
+from millrace.models.data.schema import Column
+from millrace.models.data.sources.source import TEXT
+
+NUMBER_SHARE = 0.9
+"""Share of a text column's cells that make it a number column; the others are bad rows."""
+
+_DAY = r"[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])"
+_TIME = r"[0-9]{2}:[0-9]{2}(:[0-9]{2}([.,][0-9]+)?)? ?(Z|UTC|[+-][0-9]{2}(:?[0-9]{2})?)?"
+_DATE = rf"^{_DAY}([T ]{_TIME})?$"
+
+
+def sample_column(name: str, sample: Sequence[pa.RecordBatch]) -> pa.Array:
+    """Return the column's cells as one array; text whose type has yet to be inferred is read."""
+    parts = [batch.column(name) for batch in sample if name in batch.schema.names]
+    parts = [plain(part) for part in parts if not pa.types.is_null(part.type)]
+    if not parts:
+        return pa.nulls(0)
+    if any(field.metadata == TEXT for field in _fields(name, sample)):
+        return _read_text(_concatenate(parts, "string"))
+    if len({part.type for part in parts}) == 1:
+        return pa.concat_arrays(parts)
+    types = {seen_type(part) for part in parts} - {None}
+    if types <= {"int", "float"}:
+        return _concatenate(parts, "float")
+    if types == {"vector"}:
+        return _concatenate(parts, "vector")
+    return _read_text(_concatenate(parts, "string"))
+
+
+def _fields(name: str, sample: Sequence[pa.RecordBatch]) -> list[pa.Field]:
+    return [batch.schema.field(name) for batch in sample if name in batch.schema.names]
+
+
+def _concatenate(parts: Sequence[pa.Array], type_: ColumnType) -> pa.Array:
+    """Join arrays of different types; a cell that cannot be cast becomes null."""
+    return pa.concat_arrays([cast(part, Column("", type_)).values for part in parts])
+
+
+def _read_text(text: pa.Array) -> pa.Array:
+    """Return text as the narrowest type that nearly all of its cells can be read as."""
+    number = cast(text, Column("", "float"))
+    read = len(text) - int(number.values.null_count)
+    if read and read >= NUMBER_SHARE * (read + np.count_nonzero(number.unparsable)):
+        whole = mask(pc.match_substring_regex(text, INTEGER))
+        if np.count_nonzero(whole) == read:
+            return cast(text, Column("", "int")).values
+        return number.values
+    words = pc.utf8_lower(text.drop_null())
+    if len(words) and pc.all(pc.is_in(words, pa.array(["true", "false"]))).as_py():
+        return cast(text, Column("", "bool")).values
+    return text
+
+
+def seen_type(array: pa.Array) -> str | None:
+    """Return int, float, bool, string or vector, else Arrow's name; None without a value."""
+    kind = array.type
+    if array.null_count == len(array):
+        return None
+    tests = {
+        "bool": pa.types.is_boolean(kind),
+        "int": pa.types.is_integer(kind),
+        "float": pa.types.is_floating(kind) or pa.types.is_decimal(kind),
+        "string": pa.types.is_string(kind),
+        "vector": pa.types.is_list(kind)
+        or pa.types.is_large_list(kind)
+        or pa.types.is_fixed_size_list(kind),
+    }
+    return next((name for name, holds in tests.items() if holds), str(kind))
+
+
+def vector_width(name: str, array: pa.Array) -> int:
+    """Return the most frequent length of the sampled vectors."""
+    if seen_type(array) != "vector":
+        raise InputError(f"column {name!r} is declared a vector", seen=array.type, valid="lists")
+    lengths = pc.value_counts(pc.list_value_length(array).drop_null())
+    counts = dict(zip(lengths.field(0).to_pylist(), lengths.field(1).to_pylist(), strict=True))
+    return int(max(counts, key=lambda length: (counts[length], length)))
+
+
+def is_date(array: pa.Array) -> bool:
+    """Return whether nearly all cells are dates or timestamps, as such or as ISO text."""
+    if seen_type(array) is None:
+        return False
+    if pa.types.is_date(array.type) or pa.types.is_timestamp(array.type):
+        return True
+    return pa.types.is_string(array.type) and _mostly_matches(array, _DATE)
+
+
+def is_bool_text(name: str, sample: Sequence[pa.RecordBatch], array: pa.Array) -> bool:
+    """Return whether text whose type has yet to be inferred is nearly all true or false."""
+    has_open_type = any(
+        field.metadata == TEXT or not pa.types.is_string(plain(pa.nulls(0, field.type)).type)
+        for field in _fields(name, sample)
+        if not pa.types.is_null(field.type)
+    )
+    return has_open_type and _mostly_matches(array, r"(?i)^(true|false)$")
+
+
+def has_chats(name: str, sample: Sequence[pa.RecordBatch]) -> bool:
+    """Return whether the cells are lists of objects."""
+    return any(is_list_of_structs(field.type) for field in _fields(name, sample))
+
+
+def _mostly_matches(text: pa.Array, pattern: str) -> bool:
+    """Return whether nearly all cells of a text column, without nulls, match a pattern."""
+    words = pc.utf8_trim_whitespace(text.drop_null())
+    words = words.filter(pc.invert(pc.is_in(words, pa.array(NULL_WORDS))))
+    matching = np.count_nonzero(mask(pc.match_substring_regex(words, pattern)))
+    return matching > 0 and bool(matching >= NUMBER_SHARE * len(words))
