@@ -2,6 +2,7 @@
 
 import time
 from dataclasses import dataclass
+from typing import Protocol
 from uuid import uuid4
 
 import pyarrow as pa
@@ -12,7 +13,7 @@ from millrace.models.common.errors import MillraceError, WorkError
 from millrace.models.common.ray_folder import ray_logs
 from millrace.serving.batch.block_size import Blocks
 from millrace.serving.batch.cluster.model_files import Carried, at_hand
-from millrace.serving.batch.job import ROW, TOKENS_IN, TOKENS_OUT, ActorJob
+from millrace.serving.batch.job import ROW, TOKENS_IN, TOKENS_OUT, Answers, Job
 from millrace.serving.batch.job_state import JobState
 from millrace.serving.batch.monitoring.progress_counter import Meter
 from millrace.serving.batch.monitoring.throughput import Work
@@ -37,6 +38,38 @@ class ActorContext:
     num_actors: int = 1
     cpus: float = 1
     model: Carried | None = None
+
+
+class ScoringJob(Job, Protocol):
+    """A job that scores a Ray dataset."""
+
+    def answered(self, rows: ray.data.Dataset, means: ActorContext) -> ray.data.Dataset:
+        """Score the rows; put aside those that the model refuses.
+
+        Args:
+            rows: `ROW`, and the columns of the job's `encoded` without `ERROR`.
+            means: the actors and what they write to.
+
+        Returns:
+            The predictions, with the job's `output` columns.
+        """
+        ...
+
+
+class Worker(Protocol):
+    """A model that is loaded in an actor's process."""
+
+    def __call__(self, rows: pa.Table) -> Answers:
+        """Score rows: `ROW`, and the columns of the job's `encoded` without `ERROR`."""
+        ...
+
+
+class ActorJob(Job, Protocol):
+    """A job whose model is loaded by `Actor`."""
+
+    def worker(self) -> Worker:
+        """Load the model."""
+        ...
 
 
 class Actor:

@@ -13,7 +13,7 @@ import ray.data
 from ray.data.checkpoint import CheckpointConfig
 
 from millrace.serving.batch import block_size, commit, lease
-from millrace.serving.batch.actor import ActorContext, fault_of, work_of
+from millrace.serving.batch.actor import ActorContext, ScoringJob, fault_of, work_of
 from millrace.serving.batch.block_size import Blocks
 from millrace.serving.batch.cluster.model_files import carried
 from millrace.serving.batch.commit import JOB, Partition
@@ -93,7 +93,7 @@ class RunOptions:
 
 def score(
     found: Input,
-    job: Job,
+    job: ScoringJob,
     target: Target,
     how: RunOptions,
     on_work: OnWork = lambda *_: None,
@@ -168,7 +168,7 @@ def _done_before(target: Target, fingerprint: str) -> BatchReport | None:
 
 def _run(
     found: Input,
-    job: Job,
+    job: ScoringJob,
     target: Target,
     how: RunOptions,
     fingerprint: str,
@@ -231,7 +231,7 @@ def _replaced(kept: Mapping[str, str]) -> str:
 
 def _work(
     found: Input,
-    job: Job,
+    job: ScoringJob,
     how: RunOptions,
     workplace: JobState,
     partition: Partition,
@@ -250,7 +250,7 @@ def _work(
 def _answer(
     source: str,
     todo: Sequence[Todo],
-    job: Job,
+    job: ScoringJob,
     workplace: JobState,
     partition: Partition,
     how: RunOptions,
