@@ -14,8 +14,8 @@ from typing import Any
 
 from millrace.flows import environment, settings
 from millrace.models.common.errors import MillraceError
-from millrace.serving.batch.cluster.job_log import outcome_line, tell_on_stdout
-from millrace.serving.batch.cluster.submit_job import JobRequest
+from millrace.serving.batch.cluster.cluster_job import JobRequest
+from millrace.serving.batch.cluster.job_log import format_outcome, log_to_stdout
 
 TERMINATED = 128 + signal.SIGTERM
 
@@ -24,13 +24,13 @@ def main() -> None:
     """Run the job of the command line, and end with the exit code of `millrace score`."""
     # Ray ends a job so, and kills it 3 s later: time to say in MLflow that the run was ended.
     signal.signal(signal.SIGTERM, _end)
-    tell_on_stdout()
+    log_to_stdout()
     errand, code = JobRequest.read(sys.argv[1]), 0
     try:
         outcome = _done(errand)
     except MillraceError as error:
         outcome, code = {"error": error.as_dict()}, error.exit_code
-    sys.stdout.write(outcome_line(errand.submission, outcome) + "\n")
+    sys.stdout.write(format_outcome(errand.submission, outcome) + "\n")
     sys.exit(code)
 
 

@@ -25,9 +25,9 @@ from millrace.models.registry.version_files import ModelVersion, Package
 from millrace.serving.batch.fingerprint import fingerprint_of
 from millrace.serving.batch.input.find_input import Input, open_input
 from millrace.serving.batch.monitoring.batch_report import BatchReport
-from millrace.serving.batch.monitoring.progress_counter import Told
+from millrace.serving.batch.monitoring.progress_counter import ActorProgress
 from millrace.serving.batch.monitoring.throughput import Sample
-from millrace.serving.batch.scoring import RunOptions, Target, done_before, score
+from millrace.serving.batch.scoring import RunOptions, Target, find_earlier_report, score
 from millrace.serving.release.approval import Approver, Choice
 from millrace.serving.release.ledger import ledger_of
 from millrace.serving.release.release_state import DesiredVersion
@@ -111,7 +111,7 @@ def scored(
         places.table("dead_letters", pipeline.name),
         date,
     )
-    report = done_before(found, job, target)
+    report = find_earlier_report(found, job, target)
     if report is None:
         job = watched(job, learnt_from(chosen, places))
         report = _tracked(pipeline, places, package, found, job, target, telling, choice)
@@ -182,7 +182,7 @@ def _tracked(
         run.log_params({"batch": pipeline.batch.model_dump(mode="json"), "input": found.source})
         tracked = BatchRun(run, rows, _deadline(pipeline))
 
-        def take(sample: Sample, told: Mapping[str, Told], resumed: int) -> None:
+        def take(sample: Sample, told: Mapping[str, ActorProgress], resumed: int) -> None:
             bar.update(resumed + sample.work.rows)
             tracked.take(sample, told, resumed)
 

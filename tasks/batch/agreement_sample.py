@@ -7,15 +7,15 @@ from millrace.models.common.arrays import Array
 from millrace.models.common.errors import InputError, MillraceError
 from millrace.models.common.installation import Installation
 from millrace.models.registry.version_files import LanguagePackage, Package
-from millrace.serving.batch.input.row_sample import Example, Scored, examples
+from millrace.serving.batch.input.row_sample import Example, ScoredRows, read_examples
 from millrace.serving.batch.monitoring.agreement import Agreement, require_agreement
 from millrace.serving.batch.monitoring.live_model import (
     Live,
     LivePrompts,
     LiveRows,
-    compared,
-    in_a_line,
-    not_live,
+    compare_examples,
+    explain_not_live,
+    summarize_error,
 )
 from millrace.serving.batch.prompts.prompt_rows import Prompts
 from millrace.serving.batch.row_job import RowJob
@@ -68,7 +68,7 @@ class LiveCheck:
     most: float | None
     tell: Callable[[Agreement], None]
 
-    def __call__(self, scored: Scored) -> Agreement:
+    def __call__(self, scored: ScoredRows) -> Agreement:
         """Compare, unless nothing that could be compared with is live.
 
         Raises:
@@ -88,7 +88,7 @@ class LiveCheck:
     def _much(self) -> Much:
         return PROMPTS if isinstance(self.job, Prompts) else ROWS
 
-    def _agreement(self, scored: Scored) -> Agreement:
+    def _agreement(self, scored: ScoredRows) -> Agreement:
         """Return how the job compares; why it does not where anything at all is in the way."""
         with TritonClient(self.places.triton[0]) as client:
             try:
@@ -97,8 +97,8 @@ class LiveCheck:
                 live, admitted = self._live(client)
                 sample = self._sample(scored, live)
             except MillraceError as error:
-                return Agreement(reason=in_a_line(error))
-            differences, reason = compared(live, sample, self._much.seconds)
+                return Agreement(reason=summarize_error(error))
+            differences, reason = compare_examples(live, sample, self._much.seconds)
         return Agreement.of(
             differences,
             len(sample),
@@ -113,12 +113,12 @@ class LiveCheck:
             return "its answers are drawn by chance"
         standing = standing_of(ledger_of(self.places).releases(job.model))
         wish = DesiredVersion(job.version, job.digest)
-        return not_live(client.index(INDEX_SECONDS), standing, job.model, wish)
+        return explain_not_live(client.index(INDEX_SECONDS), standing, job.model, wish)
 
-    def _sample(self, scored: Scored, live: Live) -> list[Example]:
+    def _sample(self, scored: ScoredRows, live: Live) -> list[Example]:
         columns = self.job.columns
         try:
-            found = list(examples(scored, columns, live.answers, self._much.rows))
+            found = list(read_examples(scored, columns, live.answers, self._much.rows))
         except OSError as error:
             raise InputError("the rows cannot be read again", seen=error) from error
         if not found:

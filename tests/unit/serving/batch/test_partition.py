@@ -164,8 +164,8 @@ def test_a_partition_can_become_empty(table: str) -> None:
 def test_what_was_kept_with_the_commit_of_a_partition_is_found(table: str) -> None:
     commit(table, MONDAY, "a", [1], fingerprint="f")
     commit(table, TUESDAY, "b", [2], fingerprint="g")
-    assert Partition(table, "date", MONDAY, "").committed()["fingerprint"] == "f"
-    assert Partition(table, "date", "2026-01-07", "").committed() == {}
+    assert Partition(table, "date", MONDAY, "").read_commit()["fingerprint"] == "f"
+    assert Partition(table, "date", "2026-01-07", "").read_commit() == {}
 
 
 def test_files_that_were_replaced_since_stay_for_the_version_that_holds_them(table: str) -> None:
@@ -178,7 +178,7 @@ def test_files_that_were_replaced_since_stay_for_the_version_that_holds_them(tab
 def test_a_date_that_another_job_committed_since_the_start_is_told(table: str) -> None:
     commit(table, MONDAY, "a", [1])
     partition = Partition(table, "date", MONDAY, "c")
-    start = partition.active()
+    start = partition.active_files()
     commit(table, MONDAY, "b", [2])
     with pytest.raises(WorkError, match=f"date={MONDAY} .* by another job meanwhile"):
         partition.commit(write(partition, [3]), {}, start)
@@ -187,7 +187,7 @@ def test_a_date_that_another_job_committed_since_the_start_is_told(table: str) -
 
 def test_of_two_first_jobs_for_a_date_one_wins(table: str) -> None:
     partition = Partition(table, "date", MONDAY, "b")
-    start = partition.active()
+    start = partition.active_files()
     commit(table, MONDAY, "a", [1])
     with pytest.raises(WorkError, match="by another job meanwhile"):
         partition.commit(write(partition, [2]), {}, start)
@@ -197,7 +197,7 @@ def test_of_two_first_jobs_for_a_date_one_wins(table: str) -> None:
 def test_another_date_may_be_committed_since_the_start(table: str) -> None:
     commit(table, MONDAY, "a", [1])
     partition = Partition(table, "date", MONDAY, "c")
-    start = partition.active()
+    start = partition.active_files()
     commit(table, TUESDAY, "b", [2])
     partition.commit(write(partition, [3]), {}, start)
     assert seen(table) == {MONDAY: [3], TUESDAY: [2]}
@@ -256,11 +256,11 @@ def test_another_schema_is_told_before_the_work_as_well(table: str) -> None:
     commit(table, MONDAY, "a", [1])
     partition = Partition(table, "date", TUESDAY, "b")
     with pytest.raises(InputError, match="another schema"):
-        partition.check(pa.schema([("x", pa.string())]))
+        partition.require_schema(pa.schema([("x", pa.string())]))
 
 
 def test_any_schema_will_do_before_the_first_commit(table: str) -> None:
-    Partition(table, "date", MONDAY, "a").check(pa.schema([("x", pa.string())]))
+    Partition(table, "date", MONDAY, "a").require_schema(pa.schema([("x", pa.string())]))
     assert not Path(table).exists()
 
 
@@ -271,26 +271,26 @@ def test_a_schema_may_come_back_in_another_order(table: str, kind: pa.DataType) 
     schema = pa.schema([("x", pa.int64()), ("y", kind)])
     pq.write_table(schema.empty_table(), f"{partition.folder}/0.parquet")
     partition.commit(schema, {})
-    partition.check(pa.schema([("y", kind), ("x", pa.int64())]))
+    partition.require_schema(pa.schema([("y", kind), ("x", pa.int64())]))
 
 
 def test_what_a_run_wrote_is_read_from_any_store() -> None:
     partition = Partition("memory://predictions", "date", MONDAY, "a")
-    filesystem, folder = partition.place
+    filesystem, folder = partition.location
     for number, values in enumerate([[1, None], [3]]):
         with filesystem.open_output_stream(f"{folder}/{number}.parquet") as stream:
             pq.write_table(pa.table({"x": values}), stream)
     with filesystem.open_output_stream(f"{folder}/2.parquet") as stream:
         stream.write(b"PAR1 not whole yet")
-    rows = partition.rows()
+    rows = partition.count_rows()
     assert sorted(rows.values()) == [1, 2]
-    assert partition.rows(known=rows) == {}
+    assert partition.count_rows(known=rows) == {}
 
 
 def test_a_table_may_be_named_by_a_uri(tmp_path: Path) -> None:
     table = (tmp_path / "a b").as_uri()
     partition = Partition(table, "date", MONDAY, "a")
-    filesystem, folder = partition.place
+    filesystem, folder = partition.location
     filesystem.create_dir(folder)
     rows = pa.table({"x": [1, 2]})
     pq.write_table(rows, f"{folder}/0.parquet", filesystem=filesystem)
