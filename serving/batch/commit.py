@@ -53,24 +53,19 @@ class Partition:
     value: str
     job: str
 
-    @property
-    def folder(self) -> str:
-        """URI of the folder that the workers write to."""
-        return self.written.uri
-
     @cached_property
-    def written(self) -> Folder:
+    def folder(self) -> Folder:
         """The folder that the workers write to."""
         return Folder(f"{self.table}/{self.column}={self.value}/{self.job}")
 
     @property
     def location(self) -> tuple[pa.fs.FileSystem, str]:
         """The file system of that folder, and its path there."""
-        return self.written.location
+        return self.folder.location
 
     def files(self) -> list[pa.fs.FileInfo]:
         """Return the Parquet files that this run has written."""
-        return self.written.files(".parquet")
+        return self.folder.files(".parquet")
 
     def count_rows(self, known: Collection[str] = ()) -> dict[str, int]:
         """Return the number of rows of each file that this run has written, by its path.
@@ -93,8 +88,8 @@ class Partition:
 
         If the table cannot be read the files stay: no reader sees files that no commit names.
         """
-        if self.written.exists() and not self._was_committed():
-            self.written.remove()
+        if self.folder.exists() and not self._was_committed():
+            self.folder.remove()
 
     def active_files(self) -> frozenset[str]:
         """Return URIs of the partition's current files; none before the first commit."""
@@ -268,7 +263,7 @@ def publish_dead_letters(partition: Partition, fingerprint: str, dead: pa.Table)
     if not dead.num_rows and not partition.active_files():
         return
     if dead.num_rows:
-        partition.written.write_table("dead.parquet", dead)
+        partition.folder.write_table("dead.parquet", dead)
     partition.commit(DEAD, {FINGERPRINT: fingerprint})
 
 

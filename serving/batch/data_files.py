@@ -74,7 +74,7 @@ def select_files_to_commit(
         left = drop_rows(pq.read_table(file, filesystem=filesystem), excluded[file])
         if left.num_rows:
             name = f"{PurePosixPath(file).stem}-once.parquet"
-            partition.written.write_table(name, left)
+            partition.folder.write_table(name, left)
             names.append(f"{path}/{name}")
     found: list[pa.fs.FileInfo] = filesystem.get_file_info(names)
     return found

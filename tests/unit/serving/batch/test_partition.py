@@ -20,10 +20,10 @@ def table(tmp_path: Path) -> str:
 def write(partition: Partition, *files: list[int]) -> pa.Schema:
     """Write Parquet files as a worker does, and return their schema."""
     schema = pa.schema([("x", pa.int64())])
-    Path(partition.folder).mkdir(parents=True, exist_ok=True)
+    Path(partition.folder.uri).mkdir(parents=True, exist_ok=True)
     for number, values in enumerate(files):
         rows = pa.table({"x": values}, schema=schema)
-        pq.write_table(rows, f"{partition.folder}/{number}.parquet")
+        pq.write_table(rows, f"{partition.folder.uri}/{number}.parquet")
     return schema
 
 
@@ -118,7 +118,7 @@ def test_a_filter_on_the_date_reads_that_date_only(table: str) -> None:
 def test_the_files_of_a_run_are_its_parquet_files(table: str) -> None:
     partition = Partition(table, "date", MONDAY, "a")
     write(partition, [1], [2])
-    Path(partition.folder, "notes.txt").write_text("")
+    Path(partition.folder.uri, "notes.txt").write_text("")
     assert sorted(file.base_name for file in partition.files()) == ["0.parquet", "1.parquet"]
 
 
@@ -131,7 +131,7 @@ def test_what_was_not_committed_can_be_removed(table: str) -> None:
     partition = Partition(table, "date", MONDAY, "b")
     write(partition, [2])
     partition.remove()
-    assert not Path(partition.folder).exists()
+    assert not Path(partition.folder.uri).exists()
     assert seen(table) == {MONDAY: [1]}
 
 
@@ -236,8 +236,8 @@ def test_the_same_date_that_is_committed_at_the_same_moment_is_told(
 def text_rows(partition: Partition) -> pa.Schema:
     """Write a file as a worker of a model with text labels does."""
     rows = pa.table({"x": ["a"]})
-    Path(partition.folder).mkdir(parents=True)
-    pq.write_table(rows, f"{partition.folder}/0.parquet")
+    Path(partition.folder.uri).mkdir(parents=True)
+    pq.write_table(rows, f"{partition.folder.uri}/0.parquet")
     return rows.schema
 
 
@@ -267,9 +267,9 @@ def test_any_schema_will_do_before_the_first_commit(table: str) -> None:
 @pytest.mark.parametrize("kind", [pa.int64(), pa.string()])
 def test_a_schema_may_come_back_in_another_order(table: str, kind: pa.DataType) -> None:
     partition = Partition(table, "date", MONDAY, "a")
-    Path(partition.folder).mkdir(parents=True)
+    Path(partition.folder.uri).mkdir(parents=True)
     schema = pa.schema([("x", pa.int64()), ("y", kind)])
-    pq.write_table(schema.empty_table(), f"{partition.folder}/0.parquet")
+    pq.write_table(schema.empty_table(), f"{partition.folder.uri}/0.parquet")
     partition.commit(schema, {})
     partition.require_schema(pa.schema([("y", kind), ("x", pa.int64())]))
 

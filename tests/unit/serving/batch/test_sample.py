@@ -74,12 +74,12 @@ def test_rows_without_an_answer_are_not_in_it() -> None:
 def written(folder: Path, *files: Sequence[int]) -> tuple[Partition, dict[str, pa.Table]]:
     """Write that each `_row` was answered by its own number."""
     partition = Partition(str(folder / "table"), "date", "2026-01-05", "job")
-    Path(partition.folder).mkdir(parents=True)
+    Path(partition.folder.uri).mkdir(parents=True)
     found = {}
     for number, rows in enumerate(files):
         texts = [str(row) for row in rows]
         table = pa.table({"_row": list(rows), "_key": texts, "completion": texts})
-        pq.write_table(table, file := f"{partition.folder}/{number}.parquet")
+        pq.write_table(table, file := f"{partition.folder.uri}/{number}.parquet")
         found[file] = table.select(["_row", "_key"])
     return partition, found
 
