@@ -52,23 +52,12 @@ class Transformers:
 
     def __call__(self) -> float:
         """Generate once, and return the tokens per second that were asked for."""
-        tokenizer, most = self.made.tokenizer, max(self.tokens)
-        tokenizer.padding_side = "left"
-        prompts = self.passages.take(STREAMS)
+        prompts, most = self.passages.take(STREAMS), max(self.tokens)
         start = time.perf_counter()
-        asked = tokenizer(prompts, return_tensors="pt", padding=True)
-        with torch.no_grad():
-            found = self.made.model.generate(
-                input_ids=asked.input_ids,
-                attention_mask=asked.attention_mask,
-                max_new_tokens=most,
-                min_new_tokens=most,
-                do_sample=False,
-                pad_token_id=tokenizer.pad_token_id,
-            )
+        _, new = self.made.generate(prompts, most, least=most)
         wanted = repeat_to(self.tokens, STREAMS)
-        ids = [row[:count] for row, count in zip(found[:, -most:], wanted, strict=True)]
-        self.answers = tokenizer.batch_decode(ids, skip_special_tokens=True)
+        ids = [row[:count] for row, count in zip(new, wanted, strict=True)]
+        self.answers = self.made.tokenizer.batch_decode(ids, skip_special_tokens=True)
         return sum(wanted) / (time.perf_counter() - start)
 
 

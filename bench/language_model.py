@@ -72,6 +72,32 @@ class WrittenModel:
     tokenizer: Any
     text: str
 
+    def generate(
+        self, prompts: list[str], most: int, least: int | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Continue prompts with transformers in one batch, padded on the left.
+
+        Args:
+            prompts: the prompts.
+            most: largest number of new tokens.
+            least: smallest number of new tokens; None for one.
+
+        Returns:
+            The attention mask of the prompts, and the new tokens, both `[prompts, tokens]`.
+        """
+        self.tokenizer.padding_side = "left"
+        encoded = self.tokenizer(prompts, return_tensors="pt", padding=True)
+        with torch.no_grad():
+            found = self.model.generate(
+                input_ids=encoded.input_ids,
+                attention_mask=encoded.attention_mask,
+                max_new_tokens=most,
+                min_new_tokens=least,
+                do_sample=False,
+                pad_token_id=self.tokenizer.pad_token_id,
+            )
+        return encoded.attention_mask, found[:, encoded.input_ids.shape[1] :]
+
 
 def write_model(folder: Path, shape: Shape) -> WrittenModel:
     """Write a model and its draft into a folder; the weights are always the same."""

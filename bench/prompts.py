@@ -128,16 +128,5 @@ class _Transformers:
 
     def _generate(self, prompts: list[str]) -> int:
         """Continue prompts, and return the number of tokens read and generated, without padding."""
-        tokenizer = self.made.tokenizer
-        tokenizer.padding_side = "left"
-        asked = tokenizer(prompts, return_tensors="pt", padding=True)
-        with torch.no_grad():
-            found = self.made.model.generate(
-                input_ids=asked.input_ids,
-                attention_mask=asked.attention_mask,
-                max_new_tokens=NEW_TOKENS,
-                do_sample=False,
-                pad_token_id=tokenizer.pad_token_id,
-            )
-        new = found[:, asked.input_ids.shape[1] :]
-        return int(asked.attention_mask.sum() + (new != tokenizer.pad_token_id).sum())
+        mask, new = self.made.generate(prompts, NEW_TOKENS)
+        return int(mask.sum() + (new != self.made.tokenizer.pad_token_id).sum())

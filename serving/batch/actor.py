@@ -88,7 +88,7 @@ class Actor:
         began = time.perf_counter()
         self.state, self.meter, self.name = state, meter, uuid4().hex[:8]
         self.worker = with_local_files(job, model).worker()
-        self.meter.opened(self.name, time.perf_counter() - began)
+        self.meter.record_opened(self.name, time.perf_counter() - began)
 
     def __call__(self, rows: pa.Table) -> pa.Table:
         """Return the predictions, with the job's `output` columns."""

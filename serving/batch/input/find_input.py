@@ -181,7 +181,7 @@ def _list_path(path: str, found: InputPaths) -> Iterator[tuple[File, Constants]]
     infos = [info]
     if info.type == fs.FileType.Directory:
         inside = filesystem.get_file_info(fs.FileSelector(root, recursive=True))
-        infos = [i for i in inside if format_of(i.path) == found.format and not _hidden(i, root)]
+        infos = [i for i in inside if format_of(i.path) == found.format and not _is_hidden(i, root)]
     elif found.table is not None:
         if info.type != fs.FileType.File:
             raise InputError(
@@ -230,7 +230,7 @@ def _read_column_names(source: str, format_name: str, files: tuple[File, ...]) -
     return list(rows.schema.names)
 
 
-def _hidden(info: fs.FileInfo, folder: str) -> bool:
+def _is_hidden(info: fs.FileInfo, folder: str) -> bool:
     """Return whether a file, or a folder above it, is a writer's own, like `_SUCCESS`."""
     parts = PurePosixPath(info.path).relative_to(folder).parts
     return any(part.startswith((".", "_")) for part in parts)

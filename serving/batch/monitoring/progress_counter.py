@@ -48,7 +48,7 @@ class ProgressCounter:
     def __init__(self) -> None:
         self._progress: dict[str, dict[str, ActorProgress]] = {}
 
-    def opened(self, run: str, actor: str, seconds: float) -> None:
+    def record_opened(self, run: str, actor: str, seconds: float) -> None:
         """Record that an actor has loaded its model."""
         self._of(run, actor).opened = seconds
 
@@ -82,9 +82,9 @@ class Meter:
     counter: Any
     run: str
 
-    def opened(self, actor: str, seconds: float) -> None:
+    def record_opened(self, actor: str, seconds: float) -> None:
         """Report that an actor has loaded its model."""
-        self.counter.opened.remote(self.run, actor, seconds)
+        self.counter.record_opened.remote(self.run, actor, seconds)
 
     def add(self, actor: str, seconds: float, work: Work) -> None:
         """Report what an actor has done in one call."""

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.usefixtures("local_ray")
 def test_runs_share_a_process_and_nothing_else() -> None:
     first, second = new_meter(), new_meter()
     assert first.counter is second.counter
-    first.opened("a", 0.5)
+    first.record_opened("a", 0.5)
     first.add("a", 1.0, Work(10))
     first.add("a", 2.0, Work(5))
     second.add("a", 4.0, Work(1))
