@@ -155,8 +155,8 @@ def quantization_aware(folder: Path) -> Row:
     """
     data = Data.halves()
     torch.manual_seed(0)
-    net = Perceptron(64, len(LABELS), hidden=(256,) * 3)
-    before, _ = train_network(net, data, TrainingSpec(epochs=8))
+    dense = Perceptron(64, len(LABELS), hidden=(256,) * 3)
+    before, _ = train_network(dense, data, TrainingSpec(epochs=8))
     enlarge_channels(before)
     net = before.network.net
     kinds = {"without": None, "with": QuantizationAwareSpec(start=0.25)}

@@ -39,6 +39,7 @@ from millrace.export.variants import FP32
 from millrace.models.common.arrays import Array
 from millrace.models.config.export_spec import ExportLimits, ExportSpec, GraphForm
 from millrace.models.config.training_spec import TrainingSpec
+from millrace.models.data.schema import Category
 from millrace.models.families.cnn import ResNet
 from millrace.models.families.mlp import Perceptron
 from millrace.models.families.network import Served
@@ -123,7 +124,7 @@ def compare_on_digits(
 
 def compare_variants(
     served: Served,
-    labels: tuple[object, ...],
+    labels: tuple[Category, ...],
     read: ModelInput,
     calibration: Array,
     validation: Part,
@@ -177,9 +178,8 @@ def compare_variants(
         raise RuntimeError("; ".join(f"{each.name}: {each.reason}" for each in variants))
     best = max(int8, key=lambda each: each.speed.rows_per_second if each.speed else 0.0)
     full = next(measured.full())
-    rounds = measure_in_turn(
-        *(measure_session(each.path or Path(), full) for each in (best, fp32)), ROUNDS
-    )
+    a, b = (measure_session(each.path or Path(), full) for each in (best, fp32))
+    rounds = measure_in_turn(a, b, ROUNDS)
     certificate = Certificate(
         *("bench", best.name, best.digest, dataset, 0, "", len(measured.target)),
         *(len(measured.golden), "accuracy", exporter.spec.max_metric_loss, (), True),

@@ -54,10 +54,13 @@ def encoder_on_functions(folder: Path) -> Row:
     labels = tuple(sorted(set(table["package"].to_pylist())))
     tokenizer = tokenizer_of(spec, EXAMPLES, ())
     encoding = Encoding((Feature("code", "text", TOKENS),), "package", labels, tokenizer=tokenizer)
-    parts = [(encoding.encode(p), encoding.encode_target(p)) for p in (validation, test)]
     found = compare_variants(
-        *(fine_tune(spec, encoding, train), labels, encoding.input),
-        *(encoding.encode(train.slice(0, 256)), *parts),
+        fine_tune(spec, encoding, train),
+        labels,
+        encoding.input,
+        encoding.encode(train.slice(0, 256)),
+        (encoding.encode(validation), encoding.encode_target(validation)),
+        (encoding.encode(test), encoding.encode_target(test)),
         folder=folder,
         batch=BATCH,
         dataset="functions",
