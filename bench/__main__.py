@@ -9,9 +9,16 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from bench import catalog, report
-from bench.machine import Machine, load_average, this_machine
-from bench.report import Result
+from bench.catalog import choose_benchmarks, run_in_subprocess
+from bench.report import (
+    Machine,
+    Result,
+    load_average,
+    result_as_json,
+    results_table,
+    this_machine,
+    write_result,
+)
 from millrace.models.common.hardware import cores_used
 
 Names = Annotated[
@@ -25,38 +32,40 @@ def main(
 ) -> None:
     """Measure, print a table, and write bench/results/NAME.json; a missed goal is no failure."""
     try:
-        chosen = catalog.chosen(names or ())
+        chosen = choose_benchmarks(names or ())
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
     machine, load_at_start = this_machine(), load_average()
     results = [
-        result for module, wanted in chosen.items() for result in _run(module, wanted, machine)
+        result
+        for module, wanted in chosen.items()
+        for result in _run_module(module, wanted, machine)
     ]
     if as_json:
-        values = [report.as_json(result, machine) for result in results]
+        values = [result_as_json(result, machine) for result in results]
         sys.stdout.write(json.dumps(values, indent=1, ensure_ascii=False) + "\n")
     else:
-        Console().print(report.table(results, machine, load_at_start))
+        Console().print(results_table(results, machine, load_at_start))
         for result in results:
             if result.row.details:
                 sys.stdout.write(f"\n{result.row.name}\n\n{result.row.details}\n")
 
 
-def _run(module: str, wanted: tuple[str, ...], machine: Machine) -> list[Result]:
-    """Run a module's rows, and write each as soon as it is there."""
+def _run_module(module: str, wanted: tuple[str, ...], machine: Machine) -> list[Result]:
+    """Run the wanted rows of a module, and write each as soon as it is measured."""
     stderr = Console(stderr=True, highlight=False)
     results = []
     others = cores_used()
     before, started = load_average(), time.monotonic()
     stderr.print(f"{module}: {', '.join(wanted)} (load {before:.1f}, others use {others:.0%})")
-    for row in catalog.run_apart(module, wanted):
+    for row in run_in_subprocess(module, wanted):
         after, ended = load_average(), time.monotonic()
         date = datetime.now(UTC).isoformat(timespec="seconds")
         result = Result(row, before, after, others, ended - started, date)
         before, started = after, ended
-        report.write(result, machine)
-        found = row.error or f"{row.value:.3f} (goal {row.goal})"
-        stderr.print(f"  {row.name}: {found}, {result.seconds:.0f} s")
+        write_result(result, machine)
+        outcome = row.error or f"{row.value:.3f} (goal {row.goal})"
+        stderr.print(f"  {row.name}: {outcome}, {result.seconds:.0f} s")
         results.append(result)
     return results
 

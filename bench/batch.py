@@ -1,8 +1,8 @@
 """P6, P7 and P8: batch jobs beside a loop, without resume; of prompts see `bench/prompts.py`.
 
-P6 and P7 score rows of 64 numbers by a network of two hidden layers. Both sides of P6 read the same
-Parquet file and end with a commit to a Delta table, with as many threads as there are cores: the
-job's in one actor each, the loop's in one session. Ray is up before, as for a night's second job.
+P6 and P7 score rows of 64 numbers with a network of two hidden layers. Both sides of P6 read the
+same Parquet file, commit to a Delta table, and have as many threads as there are cores: the job in
+one actor each, the loop in one session. Ray is started before, as for the second job of a night.
 """
 
 import tempfile
@@ -18,10 +18,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from onnx import TensorProto, helper
 
-from bench import prompts
-from bench.catalog import attempt
-from bench.rounds import in_turn, ratio
-from bench.row import Row
+from bench.measure import Rounds, Row, attempt, measure_in_turn
+from bench.prompts import prompts_row
 from millrace.models.common.hardware import this_machine
 from millrace.models.common.ray_cluster import connect_to_ray
 from millrace.models.inference.answers import answers_of
@@ -40,12 +38,12 @@ DATE = "2026-01-05"
 
 
 def rows(wanted: Collection[str]) -> Iterator[Row]:
-    """Measure P6, P7 and P8 where wanted."""
+    """Measure the wanted rows."""
     cores = this_machine().cores
     with ExitStack() as opened:
         folder = Path(opened.enter_context(tempfile.TemporaryDirectory()))
         if "P7" in wanted:  # its killed jobs start a Ray of their own
-            killed = attempt("P7", lambda: _killed(folder))
+            killed = attempt("P7", lambda: count_redone(folder))
         opened.enter_context(connect_to_ray("local", cores))
         stand = Stand(folder, cores)
         if "P6" in wanted:
@@ -53,7 +51,7 @@ def rows(wanted: Collection[str]) -> Iterator[Row]:
         if "P7" in wanted:
             yield killed if killed.error else attempt("P7", lambda: with_resume(stand, killed))
         if "P8" in wanted:
-            yield attempt("P8", lambda: prompts.row(folder, cores))
+            yield attempt("P8", lambda: prompts_row(folder, cores))
 
 
 @dataclass
@@ -61,8 +59,8 @@ class Stand:
     """Rows, a network, and tables to write to.
 
     Attributes:
-        folder: of all files.
-        actors: of a job.
+        folder: takes all files.
+        actors: number of actors of a job.
     """
 
     folder: Path
@@ -85,15 +83,18 @@ class Stand:
         return str(self.folder / f"table{self._runs}")
 
     def job(self, *, resume: bool = True) -> float:
-        """Score by a batch job, and return its seconds."""
+        """Score in a batch job, and return its seconds."""
         table, start = self._table(), time.perf_counter()
         job = RowJob("m", 1, "d", self.onnx, self.encoding, ("id",), batch_size=BATCH)
-        how = RunOptions(num_actors=self.actors, resume=resume)
-        score(open_input(str(self.rows), job), job, Target(table, f"{table}-dead", DATE), how)
+        options, target = (
+            RunOptions(self.actors, resume=resume),
+            Target(table, f"{table}-dead", DATE),
+        )
+        score(open_input(str(self.rows), job), job, target, options)
         return time.perf_counter() - start
 
     def loop(self) -> float:
-        """Score by a loop, and return its seconds."""
+        """Score in a loop, and return its seconds."""
         table, start = self._table(), time.perf_counter()
         session, meaning = OnnxSession(self.onnx, self.actors), answers_of(self.encoding)
         found = []
@@ -112,38 +113,38 @@ class Stand:
 
 def beside_a_loop(stand: Stand) -> Row:
     """P6: rows per second of a job ÷ of a loop."""
-    jobs, loops = in_turn(stand.job, stand.loop, ROUNDS)
-    value = ratio(loops, jobs)
+    rounds = measure_in_turn(stand.job, stand.loop, ROUNDS)
+    speedup = Rounds(rounds.b, rounds.a).ratio
     return Row(
         name="P6",
         what=f"rows/s of a batch job, commit included ÷ a loop of one's own, {ROWS:,} rows",
-        value=value,
+        value=speedup,
         goal="≥ 0.85",
-        holds=value >= 0.85,
-        samples={"job_s": jobs, "loop_s": loops},
+        holds=speedup >= 0.85,
+        samples={"job_s": rounds.a, "loop_s": rounds.b},
     )
 
 
 def with_resume(stand: Stand, killed: Row) -> Row:
-    """P7: wall time with resume ÷ without, and what a kill at half way costs."""
-    with_it, without = in_turn(stand.job, lambda: stand.job(resume=False), ROUNDS)
-    value, redone = ratio(with_it, without), killed.value
+    """P7: wall time with resume ÷ without, and the cost of a kill half way."""
+    rounds = measure_in_turn(stand.job, lambda: stand.job(resume=False), ROUNDS)
+    redone = killed.value
     return Row(
         name="P7",
         what=f"wall time with resume ÷ without, {ROWS:,} rows; after a kill half way "
         f"{redone:.1%} of the rows are redone",
-        value=value,
+        value=rounds.ratio,
         goal="≤ 1.05, and ≤ 10%",
-        holds=value <= 1.05 and redone <= 0.1,
-        samples={"with_s": with_it, "without_s": without, **killed.samples},
+        holds=rounds.ratio <= 1.05 and redone <= 0.1,
+        samples={"with_s": rounds.a, "without_s": rounds.b, **killed.samples},
     )
 
 
-def _killed(folder: Path) -> Row:
-    """Kill a job at half way, and count what its models are asked again.
+def count_redone(folder: Path) -> Row:
+    """Kill a job half way, and count the rows that its models score twice.
 
-    Of a shorter job it is a larger share: until the actors hear that the driver is gone each goes
-    on to the end of its piece, 50,000 rows at most, and nothing of it is written.
+    In a shorter job the share is larger: until the actors notice that the driver is gone, each goes
+    on to the end of its piece, 50,000 rows at most, and writes nothing of it.
     """
     shares = []
     for number in range(3):

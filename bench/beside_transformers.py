@@ -1,13 +1,13 @@
 """P9G: tokens per second of streams through Triton, beside transformers.generate.
 
-What the line gives instead of a script: the int8 form behind Triton, asked for answers of several
-lengths, beside the checkpoint in float32 in one batch. There a batch goes on until its longest
-answer is done; only tokens that were asked for count. Float32 on both sides and answers of one
-length, the least that there is between the two, is measured beside it.
+It compares what a pipeline serves with a script: the int8 variant behind Triton, with answers of
+several lengths, beside the checkpoint in float32 in one batch. In transformers a batch goes on
+until its longest answer is done; only tokens that were asked for count. The smallest difference,
+float32 on both sides and answers of one length, is measured too.
 
-transformers is asked as its users ask it: padded on the left, with its cache of keys and values,
-scaled_dot_product_attention, and one thread or one to each core, which of the two is faster: on a
-busy machine threads that wait for each other are slower than one.
+transformers runs as its users run it: padded on the left, with its cache of keys and values,
+scaled_dot_product_attention, and one thread or one per core, whichever is faster: on a busy machine
+threads that wait for each other are slower than one.
 """
 
 import time
@@ -17,21 +17,19 @@ from functools import partial
 
 import torch
 
-from bench.crowd import Crowd, Passages, dealt
-from bench.language_model import Written
-from bench.language_stand import Stand
-from bench.rounds import in_turn, ratio
-from bench.row import Row
+from bench.crowd import Crowd, Passages, repeat_to
+from bench.language_model import Stand, WrittenModel
+from bench.measure import Row, measure_in_turn
 from millrace.models.common.hardware import this_machine
 from millrace.models.config.language_spec import GenerationSpec
 
 ROUNDS, ROUNDS_BESIDE = 5, 3
 STREAMS = 32
 MIXED = (16, 128, 32, 64)
-"""Tokens of the answers, in turn: 60 on average."""
+"""Lengths of the answers in tokens, in turn: 60 on average."""
 EVEN = (64,)
 TRIED = (8,)
-"""When a number of threads is tried."""
+"""Lengths of the answers while a number of threads is tried."""
 CHARACTERS = 200
 GOAL = 3.0
 
@@ -43,80 +41,68 @@ class Transformers:
     Attributes:
         made: the model.
         passages: the prompts.
-        tokens: of the answers, in turn.
-        answers: texts of the last time.
+        tokens: lengths of the answers, in turn.
+        answers: texts of the last call.
     """
 
-    made: Written
+    made: WrittenModel
     passages: Passages
     tokens: Sequence[int]
     answers: list[str] = field(default_factory=list, init=False)
 
     def __call__(self) -> float:
-        """Ask once, and return the tokens per second that were asked for."""
-        tokenizer, most = self.made.tokenizer, max(self.tokens)
-        tokenizer.padding_side = "left"
-        prompts = self.passages.take(STREAMS)
+        """Generate once, and return the tokens per second that were asked for."""
+        prompts, most = self.passages.take(STREAMS), max(self.tokens)
         start = time.perf_counter()
-        asked = tokenizer(prompts, return_tensors="pt", padding=True)
-        with torch.no_grad():
-            found = self.made.model.generate(
-                input_ids=asked.input_ids,
-                attention_mask=asked.attention_mask,
-                max_new_tokens=most,
-                min_new_tokens=most,
-                do_sample=False,
-                pad_token_id=tokenizer.pad_token_id,
-            )
-        wanted = dealt(self.tokens, STREAMS)
-        ids = [row[:count] for row, count in zip(found[:, -most:], wanted, strict=True)]
-        self.answers = tokenizer.batch_decode(ids, skip_special_tokens=True)
+        _, new = self.made.generate(prompts, most, least=most)
+        wanted = repeat_to(self.tokens, STREAMS)
+        ids = [row[:count] for row, count in zip(new, wanted, strict=True)]
+        self.answers = self.made.tokenizer.batch_decode(ids, skip_special_tokens=True)
         return sum(wanted) / (time.perf_counter() - start)
 
 
-def fastest_threads(theirs: Transformers) -> int:
-    """Let torch have as many threads as transformers is fastest with, and return how many."""
+def set_fastest_threads(theirs: Transformers) -> int:
+    """Set the number of torch's threads with which transformers is fastest, and return it."""
     trial = replace(theirs, tokens=TRIED)
 
     def speed(number: int) -> float:
         torch.set_num_threads(number)
         return trial()
 
-    trial()  # the first time is slower, with however many
+    trial()  # the first call is slower, with any number
     best = max(sorted({1, this_machine().cores}), key=speed)
     torch.set_num_threads(best)
     theirs.passages.rewind()
     return best
 
 
-def row(stand: Stand) -> Row:
-    """Measure P9G."""
+def beside_transformers(stand: Stand) -> Row:
+    """P9G: streams through Triton beside transformers.generate."""
     crowd = partial(Crowd, stand.client, streams=STREAMS)
     theirs = Transformers(stand.made, stand.passages(CHARACTERS), MIXED)
-    threads = fastest_threads(theirs)
+    threads = set_fastest_threads(theirs)
     with stand.serving("int8", GenerationSpec(), stand.made.int8) as model:
         ours = crowd(model=model, passages=stand.passages(CHARACTERS), tokens=MIXED)
-        a, b = in_turn(ours, theirs, ROUNDS)
+        mixed = measure_in_turn(ours, theirs, ROUNDS)
     even = Transformers(stand.made, stand.passages(CHARACTERS), EVEN)
     with stand.serving("fp32", GenerationSpec()) as model:
         exact = crowd(model=model, passages=stand.passages(CHARACTERS), tokens=EVEN)
-        c, d = in_turn(exact, even, ROUNDS_BESIDE)
-    same = sum(mine == other for mine, other in zip(exact.answers, even.answers, strict=True))
-    value = ratio(a, b)
+        least = measure_in_turn(exact, even, ROUNDS_BESIDE)
+    same = sum(x == y for x, y in zip(exact.answers, even.answers, strict=True))
     return Row(
         name="P9G",
         what=f"int8 through Triton ÷ transformers.generate, tokens/s of {STREAMS} answers of "
         f"{', '.join(map(str, sorted(MIXED)))} tokens",
-        value=value,
+        value=mixed.ratio,
         goal=f"≥ {GOAL:g}",
-        holds=value >= GOAL,
+        holds=mixed.ratio >= GOAL,
         samples={
-            "int8_tokens_per_s": a,
-            "transformers_tokens_per_s": b,
-            "fp32_even_tokens_per_s": c,
-            "transformers_even_tokens_per_s": d,
+            "int8_tokens_per_s": mixed.a,
+            "transformers_tokens_per_s": mixed.b,
+            "fp32_even_tokens_per_s": least.a,
+            "transformers_even_tokens_per_s": least.b,
         },
-        details=f"- float32 on both sides, {EVEN[0]} tokens each: {ratio(c, d):.3f}; {same} of "
+        details=f"- float32 on both sides, {EVEN[0]} tokens each: {least.ratio:.3f}; {same} of "
         f"{STREAMS} answers of the last round are the same to the letter; where the model would "
         "end its text, transformers takes the next best token\n"
         f"- transformers has {threads} threads, with which it is fastest here",

@@ -1,17 +1,17 @@
-"""Which benchmark is measured by which module, and how a module is run apart.
+"""Which module measures which benchmark, and how a module is run in a subprocess.
 
-A module has `rows(wanted)`, a generator of `Row`. It runs in a process of its own: the settings of
-Ray, MLflow and Prefect are read when these are imported, and the threads that one benchmark leaves
-behind must not slow the next.
+A module has `rows(wanted)`, a generator of `Row`. It runs in a process of its own: Ray, MLflow and
+Prefect read their settings when they are imported, and the threads that one benchmark leaves behind
+must not slow down the next.
 """
 
 import importlib
 import multiprocessing
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
 
-from bench.row import Row, failed
+from bench.measure import Row, failed_row
 
 MODULES: dict[str, tuple[str, ...]] = {
     "serving": ("P1", "P2", "P3"),
@@ -31,15 +31,7 @@ MODULES: dict[str, tuple[str, ...]] = {
 }
 
 
-def attempt(name: str, measure: Callable[[], Row]) -> Row:
-    """Measure, or return the row that says why it could not be."""
-    try:
-        return measure()
-    except Exception as error:  # reported in the table; the other rows go on
-        return failed(name, f"{type(error).__name__}: {error}")
-
-
-def chosen(names: Sequence[str]) -> dict[str, tuple[str, ...]]:
+def choose_benchmarks(names: Sequence[str]) -> dict[str, tuple[str, ...]]:
     """Return the benchmarks to run, by module; all of them for no names.
 
     Args:
@@ -52,18 +44,18 @@ def chosen(names: Sequence[str]) -> dict[str, tuple[str, ...]]:
     known = {word.lower() for module, rows in MODULES.items() for word in (module, *rows)}
     if unknown := sorted(words - known):
         raise ValueError(f"no benchmark is called {', '.join(unknown)}")
-    picked = {
+    chosen = {
         module: tuple(row for row in rows if not words or module in words or row.lower() in words)
         for module, rows in MODULES.items()
     }
-    return {module: rows for module, rows in picked.items() if rows}
+    return {module: rows for module, rows in chosen.items() if rows}
 
 
-def run_apart(module: str, wanted: Collection[str]) -> Iterator[Row]:
-    """Yield a row for each benchmark wanted of a module, run in a process of its own."""
+def run_in_subprocess(module: str, wanted: Collection[str]) -> Iterator[Row]:
+    """Yield the wanted rows of a module, which runs in a process of its own."""
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_work, args=(module, tuple(wanted), sender))
+    process = context.Process(target=_send_rows, args=(module, tuple(wanted), sender))
     process.start()
     sender.close()
     left = list(wanted)
@@ -74,11 +66,10 @@ def run_apart(module: str, wanted: Collection[str]) -> Iterator[Row]:
             yield row
     process.join()
     for name in left:
-        yield failed(name, f"its process ended with exit code {process.exitcode}")
+        yield failed_row(name, f"its process ended with exit code {process.exitcode}")
 
 
-def _work(module: str, wanted: tuple[str, ...], sender: Connection) -> None:
-    rows = importlib.import_module(f"bench.{module}").rows
-    for row in rows(wanted):
+def _send_rows(module: str, wanted: tuple[str, ...], sender: Connection) -> None:
+    for row in importlib.import_module(f"bench.{module}").rows(wanted):
         sender.send(row)
     sender.close()

@@ -1,22 +1,22 @@
-"""Streams through Triton that begin at once, each followed by the next, and what they are asked."""
+"""Streams through Triton that begin at once, each followed by the next, and their prompts."""
 
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from bench.rounds import quantile
+from bench.measure import quantile
 from millrace.serving.triton.language.stream_client import LanguageClient, Sampling
 
 
 @dataclass
 class Passages:
-    """Parts of a text, none twice: the engine would have the second one in its cache.
+    """Parts of a text, none of them twice: the engine would have the second one in its cache.
 
     Attributes:
-        text: where they are taken from, from its beginning.
-        characters: of each.
-        prefix: what each begins with.
+        text: the text, from which they are taken in order.
+        characters: length of each.
+        prefix: the beginning of each.
     """
 
     text: str
@@ -25,11 +25,15 @@ class Passages:
     _at: int = field(default=0, init=False)
 
     def rewind(self) -> None:
-        """Begin again."""
+        """Start from the beginning of the text again."""
         self._at = 0
 
     def take(self, count: int) -> list[str]:
-        """Return the next ones; ValueError where the text ends before."""
+        """Return the next ones.
+
+        Raises:
+            ValueError: the text is too short.
+        """
         starts = [self._at + number * self.characters for number in range(count)]
         self._at += count * self.characters
         if self._at > len(self.text):
@@ -39,16 +43,17 @@ class Passages:
 
 @dataclass
 class Crowd:
-    """As many streams at a time as are asked for, again and again, of new prompts each time.
+    """A number of streams at a time; each call sends new prompts.
 
     Attributes:
-        client: asks.
-        model: by its name on the server.
+        client: of the server.
+        model: its name on the server.
         passages: the prompts.
-        streams: how many.
-        tokens: of the answers, in turn.
-        first_s: seconds to the first token of those that began at once, one list for each time.
-        answers: texts of the last time.
+        streams: number of streams at a time.
+        tokens: lengths of the answers, in turn.
+        turns: number of prompts of each stream in one call.
+        first_s: seconds to the first token of the streams that began at once, a list per call.
+        answers: texts of the last call.
     """
 
     client: LanguageClient
@@ -61,27 +66,28 @@ class Crowd:
     answers: list[str] = field(default_factory=list, init=False)
 
     def __call__(self) -> float:
-        """Ask once, and return the tokens per second of all streams together."""
+        """Send the prompts, and return the tokens per second of all streams together."""
         prompts = self.passages.take(self.streams * self.turns)
         with ThreadPoolExecutor(self.streams) as threads:
             start = time.perf_counter()
-            found = list(threads.map(self._one, prompts, dealt(self.tokens, len(prompts))))
+            wanted = repeat_to(self.tokens, len(prompts))
+            found = list(threads.map(self._generate, prompts, wanted))
             seconds = time.perf_counter() - start
         self.first_s.append([first for first, _, _ in found[: self.streams]])
         self.answers = [text for _, text, _ in found]
         return sum(tokens for _, _, tokens in found) / seconds
 
     def first_ms(self, share: float, dropped: int = 1) -> float:
-        """Return a quantile of the times to the first token, without those of the first times."""
+        """Return a quantile of the times to the first token, without those of the first calls."""
         times = [each for streams in self.first_s[dropped:] for each in streams]
         return quantile(times, share) * 1000
 
-    def in_words(self) -> str:
+    def describe(self) -> str:
         """Return median and p99 of the times to the first token."""
         p50, p99 = self.first_ms(0.5), self.first_ms(0.99)
         return f"first token p50 {p50:.1f} ms, p99 {p99:.1f} ms"
 
-    def _one(self, prompt: str, wanted: int) -> tuple[float, str, int]:
+    def _generate(self, prompt: str, wanted: int) -> tuple[float, str, int]:
         sampling = Sampling(temperature=0, max_tokens=wanted, ignore_eos=True)
         start, first, texts, tokens = time.perf_counter(), 0.0, [], 0
         for piece in self.client.generate(self.model, prompt, sampling):
@@ -91,6 +97,6 @@ class Crowd:
         return first, "".join(texts), tokens
 
 
-def dealt(values: Sequence[int], count: int) -> list[int]:
-    """Return so many values, from the first again after the last."""
+def repeat_to(values: Sequence[int], count: int) -> list[int]:
+    """Return `count` values: these, and again from the first after the last."""
     return [values[number % len(values)] for number in range(count)]

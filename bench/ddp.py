@@ -1,7 +1,7 @@
-"""Training as one would write it without Ray: `torch.multiprocessing` and DistributedDataParallel.
+"""Training without Ray, as a user would write it: DistributedDataParallel in two processes.
 
-The same network, optimizer, schedule, rows, batch size, validation and checkpoint as Millrace's
-training loop, in two processes with one thread each.
+Network, optimizer, schedule, rows, batch size, validation and checkpoint are those of Millrace's
+training loop. Each process has one thread.
 """
 
 import tempfile
@@ -25,16 +25,19 @@ from millrace.models.families.objective import Objective, objective_of
 from millrace.models.training.checkpoint import TrainState, save_checkpoint
 from millrace.models.training.network_job import NetworkJob
 
+SPLITS = ("train", "validation")
+
 Rows = tuple[Tensor, Tensor]
+"""Features and targets."""
 
 
 @dataclass(frozen=True)
 class PlainJob:
-    """What the processes need to know.
+    """The job of the processes.
 
     Attributes:
-        job: the same as the workers of Ray Train get.
-        snapshot: where the rows are.
+        job: the job of Ray Train's workers.
+        snapshot: the rows.
         folder: takes the checkpoint, which each epoch replaces.
     """
 
@@ -44,8 +47,8 @@ class PlainJob:
 
 
 @contextmanager
-def training(plain: PlainJob) -> Iterator[None]:
-    """Train for all epochs beside the block, and wait for the end of both."""
+def run_training(plain: PlainJob) -> Iterator[None]:
+    """Train for all epochs while the block runs, and wait for the end of both."""
     workers = plain.job.training.num_workers
     with tempfile.TemporaryDirectory() as folder:
         arguments = (workers, f"file://{folder}/meeting", plain)
@@ -65,12 +68,12 @@ def _worker(rank: int, workers: int, meeting: str, plain: PlainJob) -> None:
     torch.set_num_threads(1)
     torch.distributed.init_process_group("gloo", meeting, rank=rank, world_size=workers)
     try:
-        _epochs(rank, workers, plain)
+        _train_epochs(rank, workers, plain)
     finally:
         torch.distributed.destroy_process_group()
 
 
-def _epochs(rank: int, workers: int, plain: PlainJob) -> None:
+def _train_epochs(rank: int, workers: int, plain: PlainJob) -> None:
     job, spec = plain.job, plain.job.training
     torch.manual_seed(spec.seed + rank)
     objective = objective_of(job.encoding)
@@ -81,11 +84,11 @@ def _epochs(rank: int, workers: int, plain: PlainJob) -> None:
     schedule = OneCycleLR(
         optimizer, spec.learning_rate, total_steps=steps * spec.epochs + 1, pct_start=0.1
     )
-    train_rows, validation_rows = _share(plain, "train", rank), _share(plain, "validation", rank)
+    train_rows, validation_rows = (_load_share(plain, split, rank) for split in SPLITS)
     for epoch in range(spec.epochs):
         ddp.train()  # type: ignore[no-untyped-call]
         sums = torch.zeros(3, dtype=torch.float64)
-        for features, target in _shuffled(train_rows, spec.batch_size, epoch):
+        for features, target in _shuffle(train_rows, spec.batch_size, epoch):
             optimizer.zero_grad(set_to_none=True)
             logits = ddp(features)
             loss = objective.loss(logits, target)
@@ -103,7 +106,7 @@ def _epochs(rank: int, workers: int, plain: PlainJob) -> None:
 
 
 @torch.no_grad()
-def _validate(network: torch.nn.Module, objective: Objective, rows: Rows) -> Tensor:
+def _validate(network: torch.nn.Module, objective: Objective, rows: Rows) -> None:
     network.eval()
     for buffer in network.buffers():
         torch.distributed.broadcast(buffer, src=0)
@@ -112,7 +115,6 @@ def _validate(network: torch.nn.Module, objective: Objective, rows: Rows) -> Ten
         logits = network(features)
         sums += _sums(objective, objective.loss(logits, target), logits, target)
     torch.distributed.all_reduce(sums)
-    return sums
 
 
 def _sums(objective: Objective, loss: Tensor, logits: Tensor, target: Tensor) -> Tensor:
@@ -120,13 +122,13 @@ def _sums(objective: Objective, loss: Tensor, logits: Tensor, target: Tensor) ->
     return torch.cat([(loss.double() * sums[0]).reshape(1), sums])
 
 
-def _shuffled(rows: Rows, batch_size: int, epoch: int) -> Iterator[Rows]:
+def _shuffle(rows: Rows, batch_size: int, epoch: int) -> Iterator[Rows]:
     order = torch.randperm(len(rows[1]), generator=torch.Generator().manual_seed(epoch))
-    for places in torch.split(order, batch_size):
-        yield rows[0][places], rows[1][places]
+    for batch in torch.split(order, batch_size):
+        yield rows[0][batch], rows[1][batch]
 
 
-def _share(plain: PlainJob, split: str, rank: int) -> Rows:
+def _load_share(plain: PlainJob, split: str, rank: int) -> Rows:
     """Return this process's equal share of a split, as tensors in memory."""
     encoding, schema = plain.job.encoding, plain.snapshot.schema
     columns = (*schema.features, schema.target)

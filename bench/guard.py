@@ -1,10 +1,9 @@
-"""G1, G8, G32: what the guard costs before Triton's HTTP, in requests per second and its own CPU.
+"""G1, G8, G32: the cost of the guard before Triton's HTTP, in requests per second and in CPU time.
 
 Two servers serve the same small model, one behind its guard and one bare, and take turns. One
-client shows the latency; many show the throughput, where all share the machine's cores.
+client shows the latency; many clients, which share the machine's cores, show the throughput.
 """
 
-import json
 import statistics
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack
@@ -12,11 +11,8 @@ from functools import partial
 
 import psutil
 
-from bench.catalog import attempt
-from bench.http_load import HttpLoad, http_load
-from bench.rounds import in_turn, ratio
-from bench.row import Row
-from bench.server import Bench, batch_of, mlp, own_server
+from bench.measure import Row, measure_in_turn, measure_rows
+from bench.server import Bench, batch_of, few_digits, mlp, own_server
 from millrace.models.config.serving_spec import ServingSpec
 
 ROUNDS = 9
@@ -26,42 +22,51 @@ CLIENTS = {"G1": 1, "G8": 8, "G32": 32}
 
 
 def rows(wanted: Collection[str]) -> Iterator[Row]:
-    """Start a guarded and a bare Triton, measure the rows that are wanted, and stop both."""
+    """Measure the wanted rows on a guarded and a bare Triton."""
     with ExitStack() as stack:
         guarded = stack.enter_context(own_server())
         bare = stack.enter_context(own_server(guarded=False))
         for each in (guarded, bare):
             onnx = mlp(each.repository.staging / "small.onnx", (WIDTH, 128, 10))
             each.serve("small", onnx, ServingSpec())
-        for name, clients in CLIENTS.items():
-            if name in wanted:
-                yield attempt(name, partial(through_the_guard, name, clients, guarded, bare))
+        measures = {
+            name: partial(through_the_guard, name, clients, guarded, bare)
+            for name, clients in CLIENTS.items()
+        }
+        yield from measure_rows(measures, wanted)
 
 
 def through_the_guard(name: str, clients: int, guarded: Bench, bare: Bench) -> Row:
-    """Compare requests per second of so many clients, and tell the guard's CPU for each of them."""
-    process, cpu = guard_process(guarded), list[float]()
+    """Compare the requests per second of so many clients, and measure the guard's CPU time."""
+    process, cpu = find_guard(guarded), list[float]()
+    row = few_digits(batch_of(WIDTH, 1)["x"])
 
     def through() -> float:
         before = cpu_seconds(process)
-        found = _load(guarded, clients)
-        cpu.append(1e6 * (cpu_seconds(process) - before) / found.requests)
-        return found.requests_per_second
+        load = guarded.load_over_http("small", row, clients, SECONDS)
+        cpu.append(1e6 * (cpu_seconds(process) - before) / load.requests)
+        return load.requests_per_second
 
-    a, b = in_turn(through, lambda: _load(bare, clients).requests_per_second, ROUNDS)
-    value = ratio(a, b)
+    def directly() -> float:
+        return bare.load_over_http("small", row, clients, SECONDS).requests_per_second
+
+    rounds = measure_in_turn(through, directly, ROUNDS)
     return Row(
         name=name,
         what=f"JSON by HTTP through the guard ÷ bare, requests/s of {clients} clients; the guard's "
         f"CPU is {statistics.median(cpu[1:]):.0f} µs a request",
-        value=value,
+        value=rounds.ratio,
         goal="none stated",
         holds=True,
-        samples={"guarded_requests_per_s": a, "bare_requests_per_s": b, "guard_cpu_us": cpu[1:]},
+        samples={
+            "guarded_requests_per_s": rounds.a,
+            "bare_requests_per_s": rounds.b,
+            "guard_cpu_us": cpu[1:],
+        },
     )
 
 
-def guard_process(bench: Bench) -> psutil.Process:
+def find_guard(bench: Bench) -> psutil.Process:
     """Return the process of a server's guard, by the file of its configuration.
 
     Raises:
@@ -75,15 +80,6 @@ def guard_process(bench: Bench) -> psutil.Process:
 
 
 def cpu_seconds(process: psutil.Process) -> float:
-    """Return the seconds of CPU that a process has had."""
+    """Return the CPU time of a process, in seconds."""
     times = process.cpu_times()
     return float(times.user + times.system)
-
-
-def _load(bench: Bench, clients: int) -> HttpLoad:
-    endpoint, row = bench.client.endpoint, batch_of(WIDTH, 1)["x"]
-    values = [round(float(value), 4) for value in row.ravel()]
-    tensor = {"name": "x", "shape": [1, WIDTH], "datatype": "FP32", "data": values}
-    body = json.dumps({"inputs": [tensor]}).encode()
-    address = (endpoint.host, endpoint.http_port)
-    return http_load(*address, "/v2/models/small/infer", body, clients=clients, seconds=SECONDS)

@@ -1,6 +1,6 @@
-"""Clients of HTTP that each wait for their answer, cheap for Python: one loop over sockets.
+"""HTTP clients that each wait for their answer, in one loop over sockets.
 
-A client library would take most of a core, and a ratio would tell of the library.
+A client library would take most of a core, and a ratio would measure the library.
 """
 
 import selectors
@@ -13,10 +13,10 @@ END_OF_HEAD, LAST_CHUNK = b"\r\n\r\n", b"0\r\n\r\n"
 
 @dataclass(frozen=True)
 class HttpLoad:
-    """What a run of load saw.
+    """The result of a load run.
 
     Attributes:
-        requests: answered, all with 200.
+        requests: number of answers, all with 200.
         seconds: from the first request to the last answer.
     """
 
@@ -29,7 +29,7 @@ class HttpLoad:
         return self.requests / self.seconds
 
 
-def post(host: str, port: int, path: str, body: bytes) -> bytes:
+def format_post(host: str, port: int, path: str, body: bytes) -> bytes:
     """Return the bytes of a request."""
     head = f"POST {path} HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Type: application/json\r\n"
     return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
@@ -43,7 +43,7 @@ def http_load(
     Raises:
         ConnectionError: an answer was not 200, or a connection ended.
     """
-    request, answered = post(host, port, path, body), 0
+    request, answered = format_post(host, port, path, body), 0
     with selectors.DefaultSelector() as selector:
         sockets = [socket.create_connection((host, port), timeout=30) for _ in range(clients)]
         begin = time.perf_counter()
@@ -63,21 +63,21 @@ def http_load(
 
 
 def _read_answer(connection: socket.socket) -> None:
-    """Read one answer to its end, which its length tells, or its last chunk."""
-    head, _, body = _received(connection).partition(END_OF_HEAD)
+    """Read one answer to its end, which its length or its last chunk shows."""
+    head, _, body = _receive(connection).partition(END_OF_HEAD)
     if not head.startswith(b"HTTP/1.1 200"):
         raise ConnectionError(f"the answer is {head[:200]!r}")
     head = head.lower()
     if b"transfer-encoding: chunked" in head:
         while not body.endswith(LAST_CHUNK):
-            body += _received(connection)
+            body += _receive(connection)
         return
     length = int(head.partition(b"content-length:")[2].split(b"\r\n")[0])
     while len(body) < length:
-        body += _received(connection)
+        body += _receive(connection)
 
 
-def _received(connection: socket.socket) -> bytes:
+def _receive(connection: socket.socket) -> bytes:
     data = connection.recv(65536)
     if not data:
         raise ConnectionError("the connection ended")

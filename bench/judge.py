@@ -1,10 +1,9 @@
-"""J1 and J2: how often the judge promotes what it should not, and what it should.
+"""J1 and J2: how often the judge promotes wrong candidates, and right ones.
 
-Rollouts are simulated from their first step to their end, and
-`millrace.serving.rollout.rollout.decide_move` decides, at ten looks before a step is over and once
-when it is. A candidate at the limit is the worst that must not be promoted more often than the
-level says. Latencies are lognormal, and each depends on the one before it, as those of requests in
-one queue do. `python -m bench.judge` prints every case.
+Rollouts are simulated from the first step to the end. `millrace.serving.rollout.rollout.move`
+decides ten times in a step, the last time at its end. A candidate at the limit is the hardest case:
+it must not be promoted more often than the level. Latencies are lognormal, and each
+depends on the one before it, as in a queue. `python -m bench.judge` prints every case.
 """
 
 import sys
@@ -18,8 +17,7 @@ from rich.console import Console
 from rich.table import Table
 from scipy.signal import lfilter
 
-from bench.catalog import attempt
-from bench.row import Row
+from bench.measure import Row, measure_rows
 from millrace.models.config.rollout_spec import RolloutSpec
 from millrace.serving.rollout.judge import Arm, Counts, lower_bound, upper_bound
 from millrace.serving.rollout.rollout import Split, decide_move, first_split, next_split
@@ -36,10 +34,10 @@ LIMITS = CANARY.judge
 
 @dataclass(frozen=True)
 class Truth:
-    """What a candidate is like.
+    """The true properties of a candidate.
 
     Attributes:
-        agreement: probability that a row is answered alike.
+        agreement: probability that it answers a row like the champion.
         slowdown: ratio of the geometric means of latency.
         failures: probability that a request fails.
     """
@@ -64,9 +62,9 @@ class Case:
 
     Attributes:
         name: in words.
-        spec: how it is rolled out.
-        truth: what it is like.
-        before_last: what it is like in all steps but the last; None for the same.
+        spec: of the rollout.
+        truth: the candidate.
+        before_last: the candidate in all steps but the last; None for the same.
         requests: requests of all clients in one step.
     """
 
@@ -77,14 +75,14 @@ class Case:
     requests: int = 120_000
 
     def at(self, split: Split) -> Truth:
-        """Return what the candidate is like in a step."""
+        """Return the candidate in a step."""
         last = self.spec.kind == "shadow" or split.weight_percent == self.spec.steps[-1]
         return self.truth if last else self.before_last or self.truth
 
 
 @dataclass(frozen=True)
 class Rate:
-    """How many of the rollouts of a case ended in a promotion."""
+    """The share of a case's rollouts that end in a promotion."""
 
     case: Case
     promoted: int
@@ -127,16 +125,14 @@ def equal_cases() -> Iterator[Case]:
 
 
 def rows(wanted: Collection[str]) -> Iterator[Row]:
-    """Simulate, and give J1 and J2 where wanted."""
-    measures = {"J1": false_promotion, "J2": power}
-    for name, measure in measures.items():
-        if name in wanted:
-            yield attempt(name, partial(measure, ROLLOUTS))
+    """Simulate the wanted rows."""
+    measures = {"J1": partial(false_promotion, ROLLOUTS), "J2": partial(power, ROLLOUTS)}
+    yield from measure_rows(measures, wanted)
 
 
 def false_promotion(rollouts: int) -> Row:
     """J1: the largest share of rollouts at a limit that were promoted."""
-    rates = [simulated(case, rollouts) for case in wrong_cases()]
+    rates = [simulate(case, rollouts) for case in wrong_cases()]
     value = max(rate.share for rate in rates)
     return Row(
         name="J1",
@@ -151,7 +147,7 @@ def false_promotion(rollouts: int) -> Row:
 
 def power(rollouts: int) -> Row:
     """J2: the smallest share of rollouts of equal candidates that were promoted."""
-    rates = [simulated(case, rollouts) for case in equal_cases()]
+    rates = [simulate(case, rollouts) for case in equal_cases()]
     value = min(rate.share for rate in rates)
     return Row(
         name="J2",
@@ -163,10 +159,10 @@ def power(rollouts: int) -> Row:
     )
 
 
-def simulated(case: Case, rollouts: int, seed: int = 0) -> Rate:
+def simulate(case: Case, rollouts: int, seed: int = 0) -> Rate:
     """Simulate the rollouts of a case, and count the promotions."""
     generator = np.random.default_rng(seed)
-    ends = [rollout(case, generator) for _ in range(rollouts)]
+    ends = [simulate_rollout(case, generator) for _ in range(rollouts)]
     return Rate(
         case,
         promoted=sum(promoted for promoted, _ in ends),
@@ -175,11 +171,11 @@ def simulated(case: Case, rollouts: int, seed: int = 0) -> Rate:
     )
 
 
-def rollout(case: Case, generator: np.random.Generator) -> tuple[bool, int]:
+def simulate_rollout(case: Case, generator: np.random.Generator) -> tuple[bool, int]:
     """Simulate one rollout; return whether it ended in a promotion, and after how many looks."""
     split, looks = first_split("m", 1, 2, case.spec, now=0.0), 0
     while True:
-        for look, counts in enumerate(step(case, split, generator), start=1):
+        for look, counts in enumerate(simulate_step(case, split, generator), start=1):
             looks += 1
             to = decide_move(split, case.spec, counts, now=split.began + look)
             if to.kind != "stay":
@@ -189,8 +185,8 @@ def rollout(case: Case, generator: np.random.Generator) -> tuple[bool, int]:
         split = next_split(split, case.spec, to.weight_percent, now=0.0)
 
 
-def step(case: Case, split: Split, generator: np.random.Generator) -> Iterator[Counts]:
-    """Yield what was counted in a step until each look."""
+def simulate_step(case: Case, split: Split, generator: np.random.Generator) -> Iterator[Counts]:
+    """Yield the counts of a step at each look."""
     truth, requests = case.at(split), case.requests // LOOKS
     share = split.weight_percent / 100
     taken = generator.binomial(requests, share, LOOKS) if share else np.full(LOOKS, requests)
@@ -199,18 +195,20 @@ def step(case: Case, split: Split, generator: np.random.Generator) -> Iterator[C
     agreeing = np.cumsum(generator.binomial(compared, truth.agreement))
     failed = np.cumsum(generator.binomial(taken, truth.failures))
     taken, left, compared = np.cumsum(taken), np.cumsum(left), np.cumsum(compared)
-    theirs = blocks(int(taken[-1]), np.log(truth.slowdown), generator)
-    ours = blocks(int(left[-1]), 0.0, generator)
+    theirs = draw_blocks(int(taken[-1]), np.log(truth.slowdown), generator)
+    ours = draw_blocks(int(left[-1]), 0.0, generator)
     for look in range(LOOKS):
         yield Counts(
-            arm(ours, int(left[look])),
-            replace(arm(theirs, int(taken[look])), failures=int(failed[look])),
+            count_arm(ours, int(left[look])),
+            replace(count_arm(theirs, int(taken[look])), failures=int(failed[look])),
             compared=int(compared[look]),
             agreeing=int(agreeing[look]),
         )
 
 
-def blocks(requests: int, mean: float, generator: np.random.Generator) -> npt.NDArray[np.float64]:
+def draw_blocks(
+    requests: int, mean: float, generator: np.random.Generator
+) -> npt.NDArray[np.float64]:
     """Return the mean ln(latency) of each block of an arm's requests."""
     shocks = generator.normal(0.0, SPREAD * (1 - MEMORY**2) ** 0.5, requests)
     latencies = lfilter([1.0], [1.0, -MEMORY], shocks) + mean
@@ -220,8 +218,8 @@ def blocks(requests: int, mean: float, generator: np.random.Generator) -> npt.ND
     return means
 
 
-def arm(means: npt.NDArray[np.float64], requests: int) -> Arm:
-    """Return what the splitter would have counted after so many requests."""
+def count_arm(means: npt.NDArray[np.float64], requests: int) -> Arm:
+    """Return the splitter's counts after so many requests."""
     seen = means[: requests // BLOCK]
     return Arm(
         requests=requests,
@@ -238,7 +236,7 @@ def main() -> None:
     for title in ("candidate", "promoted", "95% interval", "steps until the end"):
         table.add_column(title)
     for case in (*wrong_cases(), *bad_cases(), *equal_cases()):
-        rate = simulated(case, rollouts)
+        rate = simulate(case, rollouts)
         low, high = rate.interval
         table.add_row(
             case.name, f"{rate.share:.2%}", f"{low:.2%} to {high:.2%}", f"{rate.steps:.2f}"

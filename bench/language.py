@@ -1,55 +1,51 @@
 """P9: tokens per second of streams through Triton, beside the engine alone on the same prompts.
 
-So many streams are kept up: where one ends, the next begins, as for clients who come and go; and
-the engine alone works on as many at a time. The goal is for the layers of SmolLM2-135M; the smaller
-a model is, the more of a step's time is what a client and a server do.
+The number of streams stays the same: where one ends, the next begins. The engine alone works on as
+many at a time. The goal is for the layers of SmolLM2-135M; in a smaller model, client and server
+take a larger share of a step's time.
 
-The engine alone is the same pipeline in this process, in float32 as on the server; whichever does
-not have its turn is idle. No prompt is asked twice, so prefix caching, which is on, saves nothing.
+The engine alone is the same pipeline in this process, in float32 as on the server. Either side is
+idle while the other is measured. No prompt is sent twice, so prefix caching, which is on, saves
+nothing.
 """
 
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import Any
 
-from bench import beside_transformers, prefix_caching, speculation
-from bench.catalog import attempt
-from bench.crowd import Crowd, Passages, dealt
-from bench.language_model import SERVED, SMALL, engine
-from bench.language_stand import Stand, own_stand
-from bench.rounds import in_turn, ratio
-from bench.row import Row
+from bench.beside_transformers import beside_transformers
+from bench.crowd import Crowd, Passages, repeat_to
+from bench.language_model import SERVED, SMALL, Stand, open_engine, own_stand
+from bench.language_options import prefix_caching, speculation
+from bench.measure import Rounds, Row, measure_in_turn, measure_rows
 from millrace.models.config.language_spec import GenerationSpec
 
 ROUNDS = 3
 INTERVALS = (None, 1, 8)
-"""Tokens between two pieces of a stream; by default as many as come in some time."""
+"""Tokens of a piece of a stream; by default as many as come within some time."""
 STREAMS, TURNS = 32, 2
 TOKENS = (96, 64, 160)
-"""Of the answers, in turn."""
+"""Lengths of the answers in tokens, in turn."""
 CHARACTERS = 200
 ALONE, FIRST = 40, 2
-"""Requests one after the other, and tokens of each, for the time to the first token."""
+"""Number of requests one after the other, and tokens of each, for the time to the first token."""
 GOAL = 0.85
 
 
 def rows(wanted: Collection[str]) -> Iterator[Row]:
-    """Make models, serve them on a Triton of our own, and measure."""
-    measures: dict[str, Callable[[Stand], Row]] = {
-        "P9G": beside_transformers.row,
-        "P9C": prefix_caching.row,
-        "P9S": speculation.row,
-    }
-    if "P9" in wanted:
-        yield attempt("P9", streams)
-    if not set(measures).isdisjoint(wanted):
+    """Write models, serve them, and measure the wanted rows."""
+    yield from measure_rows({"P9": streams}, wanted)
+    if {"P9G", "P9C", "P9S"} & set(wanted):
         with own_stand(SMALL) as stand:
-            for name, measure in measures.items():
-                if name in wanted:
-                    yield attempt(name, partial(measure, stand))
+            measures = {
+                "P9G": partial(beside_transformers, stand),
+                "P9C": partial(prefix_caching, stand),
+                "P9S": partial(speculation, stand),
+            }
+            yield from measure_rows(measures, wanted)
 
 
 def streams() -> Row:
@@ -58,16 +54,21 @@ def streams() -> Row:
         of_served = beside_engine(stand, INTERVALS[:1])
     with own_stand(SMALL) as stand:
         of_small = beside_engine(stand, INTERVALS)
-    value = of_served[0].ratio
+    served, small = of_served[0].rounds, of_small[0].rounds
     return Row(
         name="P9",
         what=f"Triton ÷ engine alone, tokens/s of {STREAMS} streams kept up",
-        value=value,
+        value=served.ratio,
         goal=f"≥ {GOAL}",
-        holds=value >= GOAL,
-        samples={**of_served[0].samples("served"), **of_small[0].samples("small")},
+        holds=served.ratio >= GOAL,
+        samples={
+            "served_tokens_per_s": served.a,
+            "served_engine_tokens_per_s": served.b,
+            "small_tokens_per_s": small.a,
+            "small_engine_tokens_per_s": small.b,
+        },
         details="\n".join(
-            f"- {each.parameters / 1e6:.0f} million weights, {each.told}"
+            f"- {each.parameters / 1e6:.0f} million weights, {each.description}"
             for each in (*of_served, *of_small)
         ),
     )
@@ -78,58 +79,48 @@ class Beside:
     """Streams through Triton beside the engine alone.
 
     Attributes:
-        parameters: of the model.
-        ours: tokens per second of each round; so theirs.
-        told: the ratio, and the times to the first token.
+        parameters: number of the model's weights.
+        rounds: tokens per second of Triton, and of the engine alone.
+        description: the ratio, and the times to the first token.
     """
 
     parameters: int
-    ours: list[float]
-    theirs: list[float]
-    told: str
-
-    @property
-    def ratio(self) -> float:
-        """Triton ÷ engine alone."""
-        return ratio(self.ours, self.theirs)
-
-    def samples(self, name: str) -> dict[str, list[float]]:
-        """Return what was measured, for the row."""
-        return {f"{name}_tokens_per_s": self.ours, f"{name}_engine_tokens_per_s": self.theirs}
+    rounds: Rounds
+    description: str
 
 
 def beside_engine(stand: Stand, intervals: Sequence[int | None]) -> list[Beside]:
-    """Measure streams of each of the intervals."""
+    """Measure streams with each of the intervals."""
     ours, theirs = stand.passages(CHARACTERS), stand.passages(CHARACTERS)
-    alone = partial(engine_alone, engine(stand.made.folder, STREAMS), theirs)
+    alone = partial(run_engine, open_engine(stand.made.folder, STREAMS), theirs)
     found = []
     for interval in intervals:
         model = f"every{interval}"
         with stand.serving(model, GenerationSpec(stream_interval=interval)):
             crowd = Crowd(stand.client, model, ours, STREAMS, TOKENS, TURNS)
-            a, b = in_turn(crowd, alone, ROUNDS)
+            rounds = measure_in_turn(crowd, alone, ROUNDS)
             single = Crowd(stand.client, model, stand.passages(CHARACTERS + 1), 1, [FIRST])
             for _ in range(ALONE):
                 single()
         pieces = "as many tokens as come in time" if interval is None else interval
-        told = (
-            f"pieces of {pieces}: {ratio(a, b):.3f}; one stream: {single.in_words()}; "
-            f"{STREAMS} that begin at once: {crowd.in_words()}"
+        description = (
+            f"pieces of {pieces}: {rounds.ratio:.3f}; one stream: {single.describe()}; "
+            f"{STREAMS} that begin at once: {crowd.describe()}"
         )
-        found.append(Beside(stand.made.model.num_parameters(), a, b, told))
+        found.append(Beside(stand.made.model.num_parameters(), rounds, description))
     return found
 
 
-def engine_alone(pipeline: Any, passages: Passages) -> float:
+def run_engine(pipeline: Any, passages: Passages) -> float:
     """Return the tokens per second of the engine with a client that takes no time.
 
-    Given more prompts than it may work on at a time, the engine takes them all; so the next one is
-    added where an answer has ended. The answers are decoded at the end.
+    The engine takes all prompts that it is given, also more than it may work on at a time. So the
+    next one is added when an answer has ended. The answers are decoded at the end.
     """
     import openvino_genai as genai
 
     prompts = passages.take(STREAMS * TURNS)
-    wanted = dealt(TOKENS, len(prompts))
+    wanted = repeat_to(TOKENS, len(prompts))
     start = time.perf_counter()
     coming = enumerate(zip(prompts, wanted, strict=True))
     running: list[Any] = []

@@ -1,11 +1,14 @@
-"""The language models of the benchmarks: of random parameters, each with one that drafts.
+"""The language models of the benchmarks, with random weights, and a Triton that serves them.
 
-Of random weights no layer does more than another, and a draft would guess nothing. So all layers
-but the first add little to what the model says (`WEIGHT`), and the draft is the first one with the
-same embedding and head: a stand-in for a trained pair, whose guesses may be better or worse.
+With random weights all layers contribute alike, and no draft could guess. So all layers but the
+first are scaled down (`WEIGHT`), and the draft is the first layer with the same embedding and head:
+a stand-in for a trained pair, whose guesses may be better or worse.
 """
 
 import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,20 +16,26 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
 
+from bench.crowd import Passages
+from bench.server import Bench, own_server
 from millrace.export.language.language_variants import LANGUAGE_FORMS
 from millrace.models.common.subprocess_runner import Limits, run_in_subprocess
+from millrace.models.config.language_spec import GenerationSpec
 from millrace.serving.triton.language.draft_files import DRAFT
+from millrace.serving.triton.language.language_config import openvino_config
+from millrace.serving.triton.language.stream_client import LanguageClient
+from millrace.serving.triton.model_config import latest, to_text
 from tests.language_model import byte_tokenizer, save
 
 LIMITS = Limits(300, 8 * 2**30)
 VOCABULARY = 4096
 WEIGHT = 0.03
-"""What the outputs of the later layers are multiplied by."""
+"""Factor of the outputs of the later layers."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """A Llama, in the words of transformers."""
+    """The configuration of a Llama in transformers."""
 
     hidden_size: int
     intermediate_size: int
@@ -39,21 +48,21 @@ class Shape:
 SMALL = Shape(640, 1760, 10, 5, 6)
 """33 million parameters."""
 SERVED = Shape(576, 1536, 9, 3, 30)
-"""The layers of SmolLM2-135M, about the smallest model that is served: 111 million parameters, as
-its vocabulary here is smaller."""
+"""The layers of SmolLM2-135M, about the smallest model in use, with a smaller vocabulary: 111
+million parameters."""
 
 
 @dataclass(frozen=True)
-class Written:
-    """The model, as the engine reads it and as transformers does.
+class WrittenModel:
+    """A model, in the files of the engine and in transformers.
 
     Attributes:
-        folder: a version's folder; what drafts is in `draft` of `drafted`.
+        folder: a version's folder.
         drafted: the same with the draft.
-        int8: the form with weights of 8 bits, as the line makes it.
+        int8: the variant with 8-bit weights, as a pipeline makes it.
         model: of transformers.
         tokenizer: of transformers.
-        text: what the tokens were learnt from.
+        text: the text that the tokenizer was trained on.
     """
 
     folder: Path
@@ -63,13 +72,39 @@ class Written:
     tokenizer: Any
     text: str
 
+    def generate(
+        self, prompts: list[str], most: int, least: int | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Continue prompts with transformers in one batch, padded on the left.
 
-def written(folder: Path, shape: Shape) -> Written:
-    """Make a model and its draft in a folder of their own; the same weights every time."""
+        Args:
+            prompts: the prompts.
+            most: largest number of new tokens.
+            least: smallest number of new tokens; None for one.
+
+        Returns:
+            The attention mask of the prompts, and the new tokens, both `[prompts, tokens]`.
+        """
+        self.tokenizer.padding_side = "left"
+        encoded = self.tokenizer(prompts, return_tensors="pt", padding=True)
+        with torch.no_grad():
+            found = self.model.generate(
+                input_ids=encoded.input_ids,
+                attention_mask=encoded.attention_mask,
+                max_new_tokens=most,
+                min_new_tokens=least,
+                do_sample=False,
+                pad_token_id=self.tokenizer.pad_token_id,
+            )
+        return encoded.attention_mask, found[:, encoded.input_ids.shape[1] :]
+
+
+def write_model(folder: Path, shape: Shape) -> WrittenModel:
+    """Write a model and its draft into a folder; the weights are always the same."""
     text = "".join(file.read_text() for file in sorted(Path(os.__file__).parent.glob("[a-d]*.py")))
     tokenizer = byte_tokenizer(text, VOCABULARY)
-    model = _random(shape, len(tokenizer))
-    draft = _random(replace(shape, num_hidden_layers=1), len(tokenizer))
+    model = _random_model(shape, len(tokenizer))
+    draft = _random_model(replace(shape, num_hidden_layers=1), len(tokenizer))
     with torch.no_grad():
         for layer in model.model.layers[1:]:
             layer.self_attn.o_proj.weight.mul_(WEIGHT)
@@ -80,13 +115,13 @@ def written(folder: Path, shape: Shape) -> Written:
     save(drafted / DRAFT, draft, tokenizer)
     for file in plain.iterdir():
         (drafted / file.name).symlink_to(file)
-    form = LANGUAGE_FORMS["openvino-int8"]
-    run_in_subprocess(form.program, [plain, int8, *form.options], LIMITS)
+    variant = LANGUAGE_FORMS["openvino-int8"]
+    run_in_subprocess(variant.program, [plain, int8, *variant.options], LIMITS)
     model.set_attn_implementation("sdpa")
-    return Written(plain, drafted, int8, model, tokenizer, text)
+    return WrittenModel(plain, drafted, int8, model, tokenizer, text)
 
 
-def _random(shape: Shape, vocabulary: int) -> Any:
+def _random_model(shape: Shape, vocabulary: int) -> Any:
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=vocabulary,
@@ -99,13 +134,13 @@ def _random(shape: Shape, vocabulary: int) -> Any:
     return made.eval()
 
 
-def engine(folder: Path, sequences: int, *, caching: bool = True) -> Any:
-    """Open the engine in this process, as the backend does; with the draft if the folder has one.
+def open_engine(folder: Path, sequences: int, *, caching: bool = True) -> Any:
+    """Open the engine in this process, like the backend; with the draft if the folder has one.
 
     Args:
         folder: the version's.
-        sequences: answers at a time.
-        caching: of prefixes; not with a draft.
+        sequences: number of answers at a time.
+        caching: whether prefixes are cached; not with a draft.
     """
     import openvino_genai as genai
 
@@ -117,3 +152,50 @@ def engine(folder: Path, sequences: int, *, caching: bool = True) -> Any:
     if (folder / DRAFT).is_dir():
         options["draft_model"] = genai.draft_model(str(folder / DRAFT), "CPU", **exact)
     return genai.ContinuousBatchingPipeline(str(folder), schedule, "CPU", options)
+
+
+@dataclass(frozen=True)
+class Stand:
+    """A model and a server.
+
+    Attributes:
+        made: the model.
+        bench: the server.
+        client: of the server.
+    """
+
+    made: WrittenModel
+    bench: Bench
+    client: LanguageClient
+
+    @contextmanager
+    def serving(
+        self, name: str, generation: GenerationSpec, folder: Path | None = None
+    ) -> Iterator[str]:
+        """Serve a variant of the model under a name; with its draft if the spec has one."""
+        target = self.bench.repository.root / name
+        target.mkdir()
+        whole = self.made.drafted if generation.draft else self.made.folder
+        (target / "1").symlink_to(folder or whole)
+        config = openvino_config(name, generation, version_policy=latest())
+        (target / "config.pbtxt").write_text(to_text(config))
+        self.bench.client.load(name)
+        try:
+            yield name
+        finally:
+            self.bench.client.unload(name)
+
+    def passages(self, characters: int, prefix: str = "") -> Passages:
+        """Return parts of the model's text; every call returns the same ones."""
+        return Passages(self.made.text[len(prefix) :], characters, prefix)
+
+
+@contextmanager
+def own_stand(shape: Shape) -> Iterator[Stand]:
+    """Write a model with random weights, and start a server for it."""
+    with (
+        tempfile.TemporaryDirectory(prefix="millrace-bench-") as folder,
+        own_server() as bench,
+        LanguageClient(bench.client.endpoint) as client,
+    ):
+        yield Stand(write_model(Path(folder), shape), bench, client)

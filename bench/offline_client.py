@@ -1,11 +1,10 @@
-"""A client of Triton that wants throughput: shared memory, and several requests in flight."""
+"""A client of Triton built for throughput: shared memory, and several requests in flight."""
 
 import os
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
 from queue import SimpleQueue
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -20,17 +19,17 @@ Array = npt.NDArray[Any]
 
 
 class OfflineClient:
-    """Sends one batch again and again, so many at a time, tensors by system shared memory.
+    """Sends one batch again and again, with the tensors in system shared memory.
 
-    Every request writes its batch into the shared region and reads its answer from there, as for
-    batches that differ.
+    Every request writes its batch into the shared region and reads its answer from there, as if the
+    batches were different.
 
     Args:
         endpoint: the server, on this machine.
         model: a model that is loaded.
         feed: the batch, by input.
         answer: shapes of the float32 outputs.
-        in_flight: requests under way at any time.
+        in_flight: number of requests in flight at any time.
     """
 
     def __init__(
@@ -49,15 +48,8 @@ class OfflineClient:
             _Slot(self._grpc, self._opened, number, feed, answer) for number in range(in_flight)
         ]
 
-    def __enter__(self) -> "OfflineClient":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Release the shared memory, and close the connection."""
         self._opened.close()
 
     def rows_per_second(self, seconds: float) -> float:
@@ -66,8 +58,8 @@ class OfflineClient:
         begin = time.perf_counter()
         for slot in self._slots:
             self._send(slot, done)
-        answered, under_way = 0, len(self._slots)
-        while under_way:
+        answered, in_flight = 0, len(self._slots)
+        while in_flight:
             slot, error = done.get()
             if error is not None:
                 raise error
@@ -76,7 +68,7 @@ class OfflineClient:
             if time.perf_counter() - begin < seconds:
                 self._send(slot, done)
             else:
-                under_way -= 1
+                in_flight -= 1
         return answered * self.rows / (time.perf_counter() - begin)
 
     def _send(self, slot: "_Slot", done: "SimpleQueue[tuple[_Slot, Exception | None]]") -> None:
@@ -90,7 +82,7 @@ class OfflineClient:
 
 
 class _Slot:
-    """Shared regions for one request under way."""
+    """Shared regions for one request in flight."""
 
     def __init__(
         self,
@@ -118,7 +110,7 @@ class _Slot:
             self.outputs.append(output)
 
     def write(self) -> None:
-        """Put the batch where the server reads it."""
+        """Write the batch into shared memory."""
         for handle, array in self._written:
             shared_memory.set_shared_memory_region(handle, [array])
 
@@ -133,7 +125,7 @@ class _Slot:
 def _region(
     client: grpc.InferenceServerClient, opened: ExitStack, name: str, size: int
 ) -> tuple[str, Any]:
-    """Create a region of shared memory and tell the server; both are undone by `opened`."""
+    """Create a region of shared memory and register it; `opened` undoes both."""
     key = f"millrace_bench_{os.getpid()}_{name}"
     handle = shared_memory.create_shared_memory_region(key, f"/{key}", size)
     opened.callback(shared_memory.destroy_shared_memory_region, handle)

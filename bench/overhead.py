@@ -1,9 +1,9 @@
-"""P10: what Prefect and MLflow add to the wall time of the line.
+"""P10: what Prefect and MLflow add to the wall time of a pipeline.
 
-The flow `train_model` runs with a clock around the function of every step. Beyond the work is all
-of its wall time that is not inside ingestion, training or export: Prefect's engine, the MLflow run,
-the pictures, the registry. A comparison with the same steps as plain functions was tried first: the
-start of Ray's workers varies by more than what is looked for. Ray is started once, for all rounds.
+The flow `train_model` runs with a clock around the function of every step. The overhead is all of
+its wall time outside ingestion, training and export: Prefect's engine, the MLflow run, the plots,
+the registry. A comparison with the same steps as plain functions was tried first: the start of
+Ray's workers varies by more than the overhead. Ray is started once, for all rounds.
 """
 
 import statistics
@@ -12,15 +12,12 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
-from bench.blobs import write_rows
-from bench.catalog import attempt
-from bench.home import own_home
-from bench.rounds import ratio
-from bench.row import Row
+from bench.home import own_home, write_rows
+from bench.measure import Rounds, Row, measure_rows
 from millrace.models.common.installation import Installation
+from millrace.models.common.ray_cluster import connect_to_ray
 
 ROUNDS = 3
 ROWS = 20_000
@@ -41,61 +38,61 @@ training:
 
 
 def rows(wanted: Collection[str]) -> Iterator[Row]:
-    """Run a small pipeline of our own and measure P10."""
-    if "P10" in wanted:
-        with own_home() as places:
-            yield attempt("P10", partial(share_beyond_work, places))
+    """Measure P10 in a home of its own."""
+    with own_home() as places:
+        yield from measure_rows({"P10": partial(share_beyond_work, places)}, wanted)
 
 
 def share_beyond_work(places: Installation, rounds: int = ROUNDS) -> Row:
     """P10: wall time of the flow beyond its work, as a share of the whole."""
-    start_up = started(places)
+    start_up = time_start_up(places)
 
     from millrace.flows import train_model
-    from millrace.models.common.ray_cluster import connect_to_ray
 
-    file = write_pipeline(places.home)
+    write_rows(places.home / "rows.parquet", ROWS)
+    file = places.home / "bench.yaml"
+    file.write_text(FILE)
 
-    def once() -> dict[str, float]:
+    def run_once() -> dict[str, float]:
         with step_times(train_model) as seconds:
             wall = seconds_of(lambda: train_model.train_model(str(file)))
         return {**seconds, "rest": wall - sum(seconds.values())}
 
     with connect_to_ray(places.ray_address, 2):
-        once()  # warms up: the first snapshot, the files of the libraries
-        kept = [once() for _ in range(rounds)]
-    whole = [sum(by_step.values()) for by_step in kept]
-    beyond = [seconds_beyond(by_step) for by_step in kept]
-    value = ratio(beyond, whole)
+        run_once()  # warms up: the first snapshot, the files of the libraries
+        runs = [run_once() for _ in range(rounds)]
+    whole = [sum(by_step.values()) for by_step in runs]
+    beyond = [seconds_beyond(by_step) for by_step in runs]
+    share = Rounds(beyond, whole).ratio
     return Row(
         name="P10",
         what="orchestration and tracking, share of the line's wall time "
         f"({statistics.median(beyond):.1f} of {statistics.median(whole):.0f} s); "
         f"start-up of {sum(start_up.values()):.0f} s apart",
-        value=value,
+        value=share,
         goal="≤ 0.02 + start-up",
-        holds=value <= 0.02,
+        holds=share <= 0.02,
         samples={
             "beyond_work_s": beyond,
             "flow_s": whole,
-            **{f"flow_{name}_s": [each[name] for each in kept] for name in kept[0]},
+            **{f"flow_{name}_s": [each[name] for each in runs] for name in runs[0]},
             **{f"start_up_{name}_s": [seconds] for name, seconds in start_up.items()},
         },
     )
 
 
 def seconds_beyond(by_step: Mapping[str, float]) -> float:
-    """Return the seconds that no step of the work took.
+    """Return the seconds outside the steps that do the work.
 
     Args:
-        by_step: seconds in each step's function, and `rest`, outside them all.
+        by_step: seconds in each step's function, and `rest`, outside all of them.
     """
     return sum(seconds for name, seconds in by_step.items() if name not in WORK)
 
 
-def started(places: Installation) -> dict[str, float]:
-    """Bring up what the flow needs and the work does not, and return the seconds of each part."""
-    # Before the clock starts: the work needs them too.
+def time_start_up(places: Installation) -> dict[str, float]:
+    """Start what the flow needs and the work does not, and return the seconds of each part."""
+    # The work needs these too, so they are imported before the clock starts.
     for module in (
         "millrace.models.data.ingest",
         "millrace.models.training.trainer",
@@ -131,13 +128,13 @@ def step_times(flow_module: Any) -> Iterator[dict[str, float]]:
     """Time the functions inside the flow's tasks for the length of the block.
 
     Args:
-        flow_module: the module that calls the tasks by the names in `STEPS`.
+        flow_module: the flow's module, which calls the tasks by the names in `STEPS`.
     """
     seconds: dict[str, float] = {}
     tasks = {name: getattr(flow_module, name) for name in STEPS}
     functions = {name: task.fn for name, task in tasks.items()}
     for name, task in tasks.items():
-        task.fn = _timed(functions[name], name, seconds)
+        task.fn = _time_function(functions[name], name, seconds)
     try:
         yield seconds
     finally:
@@ -145,7 +142,7 @@ def step_times(flow_module: Any) -> Iterator[dict[str, float]]:
             task.fn = functions[name]
 
 
-def _timed(
+def _time_function(
     function: Callable[..., Any], name: str, seconds: dict[str, float]
 ) -> Callable[..., Any]:
     def timed(*args: Any, **kwargs: Any) -> Any:
@@ -159,15 +156,7 @@ def _timed(
 
 
 def seconds_of(call: Callable[[], object]) -> float:
-    """Return how long a call takes."""
+    """Return the seconds of a call."""
     began = time.perf_counter()
     call()
     return time.perf_counter() - began
-
-
-def write_pipeline(home: Path) -> Path:
-    """Write the rows and the pipeline file that learns them."""
-    write_rows(home / "rows.parquet", ROWS)
-    file = home / "bench.yaml"
-    file.write_text(FILE)
-    return file

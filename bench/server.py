@@ -1,22 +1,27 @@
 """A Triton of the benchmark's own, and the models that are measured on it."""
 
+import json
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import onnxruntime as ort
 from onnx import TensorProto, helper, numpy_helper
 
+from bench.http_load import HttpLoad, http_load
+from bench.measure import quantile, time_calls
 from millrace.models.common.digest import digest_of
 from millrace.models.common.installation import Installation
 from millrace.models.config.serving_spec import ServingSpec
 from millrace.serving.triton import server
 from millrace.serving.triton.client import TritonClient
 from millrace.serving.triton.graph.triton_graph import artifact_of_graph, signature_of
+from millrace.serving.triton.load_generator import measure
 from millrace.serving.triton.model_config import latest, model_config
 from millrace.serving.triton.repository import Repository
 from tests.integration.ports import free_endpoint
@@ -24,7 +29,7 @@ from tests.integration.ports import free_endpoint
 
 @dataclass(frozen=True)
 class Bench:
-    """A running server, and what puts models on it."""
+    """A running server, and its repository of models."""
 
     client: TritonClient
     repository: Repository
@@ -42,10 +47,44 @@ class Bench:
         self.repository.write_config(config)
         self.client.load(model)
 
+    def latency_ms(
+        self, model: str, feed: Mapping[str, Any], share: float, seconds: float
+    ) -> float:
+        """Return a quantile of the latency of one client, in milliseconds.
+
+        Args:
+            model: a model that is loaded.
+            feed: the request.
+            share: of the quantile.
+            seconds: how long to measure.
+        """
+        times = time_calls(lambda: self.client.predict(model, feed), seconds)
+        return 1e3 * quantile(times, share)
+
+    def request_rate(
+        self, model: str, feed: Mapping[str, Any], clients: int, seconds: float
+    ) -> Callable[[], float]:
+        """Return a function that measures the requests per second of clients over gRPC."""
+        return lambda: (
+            measure(
+                self.client.endpoint, model, feed, clients=clients, seconds=seconds
+            ).requests_per_second
+        )
+
+    def load_over_http(
+        self, model: str, row: list[float], clients: int, seconds: float
+    ) -> HttpLoad:
+        """Send a row as JSON from so many clients over HTTP, for so long."""
+        endpoint = self.client.endpoint
+        tensor = {"name": "x", "shape": [1, len(row)], "datatype": "FP32", "data": row}
+        body = json.dumps({"inputs": [tensor]}).encode()
+        address = (endpoint.host, endpoint.http_port, f"/v2/models/{model}/infer")
+        return http_load(*address, body, clients=clients, seconds=seconds)
+
 
 @contextmanager
 def own_server(*, guarded: bool = True) -> Iterator[Bench]:
-    """Start a Triton of the benchmark's own, on free ports, and stop it."""
+    """Start a Triton of the benchmark's own on free ports, and stop it after the block."""
     with tempfile.TemporaryDirectory(prefix="millrace-bench-") as home:
         places = Installation(Path(home), "", "").prepared()
         with server.running(places, free_endpoint(), guarded=guarded) as client:
@@ -53,7 +92,7 @@ def own_server(*, guarded: bool = True) -> Iterator[Bench]:
 
 
 def raw_session(onnx: Path) -> ort.InferenceSession:
-    """Open the session that the backend opens: one thread, on the CPU."""
+    """Open a session like the backend's: one thread, on the CPU."""
     options = ort.SessionOptions()
     options.intra_op_num_threads = 1
     return ort.InferenceSession(str(onnx), options, providers=["CPUExecutionProvider"])
@@ -62,6 +101,11 @@ def raw_session(onnx: Path) -> ort.InferenceSession:
 def batch_of(width: int, size: int) -> dict[str, npt.NDArray[np.float32]]:
     """Return a random batch for `mlp`."""
     return {"x": np.random.default_rng(0).normal(size=(size, width)).astype(np.float32)}
+
+
+def few_digits(row: npt.NDArray[np.float32]) -> list[float]:
+    """Return the numbers of a row, rounded for JSON."""
+    return [round(float(value), 4) for value in row.ravel()]
 
 
 def mlp(path: Path, widths: tuple[int, ...]) -> Path:

@@ -1,7 +1,7 @@
-"""A multilayer perceptron that notes when each epoch begins: a family of the user's own kind.
+"""A perceptron that records when each epoch begins; it is loaded like a user's own family.
 
-Both sides of a comparison train this class, so that one clock, in the workers, times both. It also
-makes the sides take turns, some epochs each, so that both meet the same machine.
+Both sides of a comparison train this class, so that the same clock in the workers times both. It
+also makes the sides take turns of some epochs, so that both run under the same conditions.
 """
 
 import os
@@ -17,7 +17,7 @@ _POLL_SECONDS = 0.01
 
 @dataclass
 class Turns:
-    """Times one process of one side, and holds it back while it is the other side's turn.
+    """Times one process of one side, and makes it wait while it is the other side's turn.
 
     Attributes:
         folder: shared by both sides; takes their marks and stamps.
@@ -39,8 +39,8 @@ class Turns:
     begun: int = field(default=-1, init=False)
 
     def begin_epoch(self) -> None:
-        """Wait until it is this side's turn, and note when it came here and when it went on."""
-        # The first beginning is none: it ends the network's making.
+        """Wait for this side's turn, and record when the process arrived and when it went on."""
+        # The first call does not begin an epoch: it comes from the network's creation.
         arrived, self.begun = time.monotonic(), self.begun + 1
         if self.begun > 0:
             turn, epoch = divmod(self.begun - 1, self.epochs)
@@ -101,7 +101,7 @@ class StampedPerceptron(nn.Module):
         return logits
 
     def train(self, mode: bool = True) -> "StampedPerceptron":
-        """Switch to training, which every epoch begins with."""
+        """Switch to training mode, as every epoch does at its beginning."""
         if mode and self.turns is not None:
             self.turns.begin_epoch()
         super().train(mode)

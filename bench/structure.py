@@ -1,8 +1,8 @@
-"""Count what a reader of the code meets: `python -m bench.structure [CHECKOUT] [--json]`.
+"""Figures of the code's structure: `python -m bench.structure [CHECKOUT] [--json]`.
 
-Files, their sizes and the imports between them, read from the source of the five packages alone:
-nothing is imported. It reads the flat names (`models.errors`) and the names inside the
-distribution (`millrace.models.common.errors`) alike, so that two commits can be compared.
+It counts files, their sizes and the imports between them, from the source of the five packages;
+nothing is imported. It accepts the flat names (`models.errors`) and the names inside the
+distribution (`millrace.models.common.errors`), so that two commits can be compared.
 """
 
 import ast
@@ -37,12 +37,12 @@ class Structure:
         function_lines_median: Lines of a function or method; `_p90` likewise.
         one_importer: Files, without `__init__.py`, that exactly one other file imports.
         small_files: Files of fewer than 40 lines that are not an `__init__.py`.
-        repeated_names: Names, without `__init__.py`, that more than one file has.
+        repeated_names: File names, without `__init__.py`, that more than one file has.
         long_functions: Functions of more than 60 lines.
         statements: Statements of any depth, without docstrings.
-        circles: Circles of imports, those inside functions among them, each cut once it is found.
+        circles: Circles of imports, also inside functions; each is cut when it is found.
         test_files: Python files of tests.
-        test_functions: Functions `test_…` in them, before parameters multiply them.
+        test_functions: Functions `test_…` in them; parameters do not count.
     """
 
     files: int
@@ -81,8 +81,8 @@ def main(
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
     if as_json:
-        found = {"figures": asdict(structure), "places": asdict(details)}
-        sys.stdout.write(json.dumps(found, indent=1) + "\n")
+        values = {"figures": asdict(structure), "places": asdict(details)}
+        sys.stdout.write(json.dumps(values, indent=1) + "\n")
         return
     for name, figure in asdict(structure).items():
         sys.stdout.write(f"{name:<24}{figure:>8}\n")
@@ -111,7 +111,7 @@ def measure(checkout: Path) -> tuple[Structure, Details]:
         for node in ast.walk(tree)
         if isinstance(node, Function)
     }
-    imports = {path: imported_files(path, tree, sources) for path, tree in trees.items()}
+    imports = {path: find_imports(path, tree, sources) for path, tree in trees.items()}
     details = Details(
         one_importer=find_single_importers(imports),
         small_files={path: count for path, count in lines.items() if count < SMALL_FILE},
@@ -161,14 +161,14 @@ def count_statements(tree: ast.Module) -> int:
     return sum(isinstance(node, ast.stmt) for node in nodes) - docstrings
 
 
-def imported_files(path: str, tree: ast.Module, sources: dict[str, str]) -> set[str]:
-    """Return which files of the five packages a file imports, wherever in it."""
+def find_imports(path: str, tree: ast.Module, sources: dict[str, str]) -> set[str]:
+    """Return the files of the five packages that a file imports, anywhere in it."""
     package = path.rsplit("/", 1)[0].replace("/", ".")
-    found = {file for name in imported_names(tree, package) if (file := find_file(name, sources))}
-    return found - {path}
+    names = list_imported_names(tree, package)
+    return {file for name in names if (file := find_file(name, sources))} - {path}
 
 
-def imported_names(tree: ast.Module, package: str) -> Iterator[str]:
+def list_imported_names(tree: ast.Module, package: str) -> Iterator[str]:
     """Yield the dotted names that a file of a package imports, `from a import b` as `a.b`."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -180,7 +180,7 @@ def imported_names(tree: ast.Module, package: str) -> Iterator[str]:
 
 
 def find_file(name: str, sources: dict[str, str]) -> str | None:
-    """Return the file that holds a dotted name, or none where it is not of the five packages."""
+    """Return the file that holds a dotted name; None if it is not in the five packages."""
     parts = name.removeprefix(f"{DISTRIBUTION}.").split(".")
     for length in range(len(parts), 0, -1):
         base = "/".join(parts[:length])
@@ -191,7 +191,7 @@ def find_file(name: str, sources: dict[str, str]) -> str | None:
 
 
 def find_single_importers(imports: dict[str, set[str]]) -> dict[str, str]:
-    """Return the files that exactly one other file imports, and that file."""
+    """Return the files that exactly one other file imports, each with that file."""
     importers: dict[str, set[str]] = defaultdict(set)
     for path, imported in imports.items():
         for file in imported:
@@ -204,7 +204,7 @@ def find_single_importers(imports: dict[str, set[str]]) -> dict[str, str]:
 
 
 def find_repeated_names(modules: dict[str, str]) -> dict[str, list[str]]:
-    """Return the names that more than one file has, and those files."""
+    """Return the names that more than one file has, each with those files."""
     counts = Counter(path.rsplit("/", 1)[-1] for path in modules)
     return {
         name: [path for path in modules if path.rsplit("/", 1)[-1] == name]
@@ -214,7 +214,7 @@ def find_repeated_names(modules: dict[str, str]) -> dict[str, list[str]]:
 
 
 def find_circles(imports: dict[str, set[str]]) -> list[list[str]]:
-    """Return one circle of imports after another, each cut once it is found."""
+    """Return the circles of imports; each is cut when it is found."""
     graph = {path: set(imported) for path, imported in imports.items()}
     circles = []
     while True:

@@ -1,7 +1,7 @@
 """T1 to T3: text served by one step, tokenizer and graph together, beside an ensemble of two.
 
 Both serve one small BERT with random weights and one tokenizer, in the same server, and take turns.
-The ensemble is what Triton's own documents show: a Python model that makes tokens, then the graph.
+The ensemble is that of Triton's documentation: a Python model that makes tokens, then the graph.
 """
 
 import tempfile
@@ -13,10 +13,8 @@ import numpy as np
 import torch
 from tritonclient.grpc import model_config_pb2 as pb
 
-from bench.catalog import attempt
-from bench.pretrained import EXAMPLES, functions
-from bench.rounds import in_turn, quantile, ratio, timed
-from bench.row import Row
+from bench.measure import Row, measure_in_turn, measure_rows
+from bench.pretrained import EXAMPLES, load_functions
 from bench.server import Bench, own_server
 from millrace.export.onnx.graph_variants import FP32
 from millrace.export.onnx.measure_graph import Evidence
@@ -33,7 +31,6 @@ from millrace.models.inference.features import Encoding, Feature
 from millrace.models.inference.tokenizer import train_tokenizer
 from millrace.serving.triton.graph.onnx_signature import TEXT, read_signature
 from millrace.serving.triton.graph.triton_graph import artifact_of_graph, signature_of
-from millrace.serving.triton.load_generator import measure
 from millrace.serving.triton.model_config import latest, model_config, to_text
 
 ROUNDS = 9
@@ -45,41 +42,41 @@ STEP, ENSEMBLE = "step", "ensemble"
 
 
 def rows(wanted: Collection[str]) -> Iterator[Row]:
-    """Serve the model both ways and measure T1 to T3 where wanted."""
-    measures = {"T1": latency, "T2": throughput, "T3": batches}
-    texts = functions()["code"].slice(0, 2000).to_pylist()
+    """Serve the model both ways, and measure the wanted rows."""
+    texts = load_functions()["code"].slice(0, 2000).to_pylist()
+    batch = np.array(texts[:ROWS], dtype=object)[:, None]
     with own_server() as bench, tempfile.TemporaryDirectory() as folder:
         serve_both(bench, Path(folder), texts)
-        for name, measure_row in measures.items():
-            if name in wanted:
-                yield attempt(name, partial(measure_row, bench, _asked(texts)))
+        one, many = "one client, a text at a time, p50", f"one client, {ROWS} texts at a time, p50"
+        measures = {
+            "T1": partial(median_latency, bench, "T1", one, batch[:1]),
+            "T2": partial(throughput, bench, batch[:1]),
+            "T3": partial(median_latency, bench, "T3", many, batch),
+        }
+        yield from measure_rows(measures, wanted)
 
 
-def latency(bench: Bench, texts: Array) -> Row:
-    """T1: p50 of one client that asks a text at a time."""
-    return _compared("T1", "one client, a text at a time, p50", _p50(bench, texts[:1]), below=True)
+def median_latency(bench: Bench, name: str, what: str, texts: Array) -> Row:
+    """T1 and T3: p50 of one client that sends one text, or many texts of all lengths, at a time."""
+
+    def p50(model: str) -> float:
+        return bench.latency_ms(model, {TEXT: texts}, 0.5, SECONDS)
+
+    return _compare(name, what, p50, below=True)
 
 
 def throughput(bench: Bench, texts: Array) -> Row:
     """T2: requests per second of clients that each wait for the answer to one text."""
 
     def rate(model: str) -> float:
-        return measure(
-            *(bench.client.endpoint, model, {TEXT: texts[:1]}), clients=CLIENTS, seconds=SECONDS
-        ).requests_per_second
+        return bench.request_rate(model, {TEXT: texts}, CLIENTS, SECONDS)()
 
-    return _compared("T2", f"{CLIENTS} clients, requests/s", rate, below=False)
-
-
-def batches(bench: Bench, texts: Array) -> Row:
-    """T3: p50 of one client that asks many texts of all lengths at a time."""
-    what = f"one client, {ROWS} texts at a time, p50"
-    return _compared("T3", what, _p50(bench, texts[:ROWS]), below=True)
+    return _compare("T2", f"{CLIENTS} clients, requests/s", rate, below=False)
 
 
 def serve_both(bench: Bench, folder: Path, texts: list[str]) -> None:
-    """Put the model on the server as one step, and as an ensemble."""
-    onnx, tokenizer = small_bert(folder, texts)
+    """Serve the model as one step, and as an ensemble."""
+    onnx, tokenizer = write_bert(folder, texts)
     repository, root = bench.repository, bench.repository.root
     repository.stage(STEP, 1, artifact_of_graph(onnx, digest_of(onnx), LABELS, tokenizer=tokenizer))
     graph = read_signature(onnx)
@@ -130,8 +127,8 @@ def serve_both(bench: Bench, folder: Path, texts: list[str]) -> None:
         bench.client.load(name)
 
 
-def small_bert(folder: Path, texts: list[str]) -> tuple[Path, str]:
-    """Write a graph with random weights; return it, and the tokenizer that goes with it."""
+def write_bert(folder: Path, texts: list[str]) -> tuple[Path, str]:
+    """Write a graph with random weights, and return it and its tokenizer."""
     tokenizer = train_tokenizer(texts, 4096, TOKENS)
     encoding = Encoding((Feature("code", "text", TOKENS),), "t", LABELS, tokenizer=tokenizer)
     torch.manual_seed(0)
@@ -142,7 +139,7 @@ def small_bert(folder: Path, texts: list[str]) -> tuple[Path, str]:
         objective=objective,
         read=encoding.input,
         calibration=lambda: (),
-        validation=_none,
+        validation=_no_evidence,
         folder=folder,
         threads=1,
         spec=ExportSpec(candidates=(FP32,)),
@@ -150,30 +147,17 @@ def small_bert(folder: Path, texts: list[str]) -> tuple[Path, str]:
     return exporter.make(FP32), tokenizer.json
 
 
-def _none() -> Evidence:
+def _no_evidence() -> Evidence:
     raise RuntimeError("fp32 asks for no rows")
 
 
-def _asked(texts: list[str]) -> Array:
-    return np.array(texts[:ROWS], dtype=object)[:, None]
-
-
-def _p50(bench: Bench, texts: Array) -> Callable[[str], float]:
-    def measured(model: str) -> float:
-        times = timed(lambda: bench.client.predict(model, {TEXT: texts}), SECONDS)
-        return 1e3 * quantile(times, 0.5)
-
-    return measured
-
-
-def _compared(name: str, what: str, measured: Callable[[str], float], *, below: bool) -> Row:
-    a, b = in_turn(lambda: measured(STEP), lambda: measured(ENSEMBLE), ROUNDS)
-    value = ratio(a, b)
+def _compare(name: str, what: str, measure: Callable[[str], float], *, below: bool) -> Row:
+    rounds = measure_in_turn(lambda: measure(STEP), lambda: measure(ENSEMBLE), ROUNDS)
     return Row(
         name=name,
         what=f"text by one step ÷ by an ensemble, {what}",
-        value=value,
+        value=rounds.ratio,
         goal="≤ 1" if below else "≥ 1",
-        holds=value <= 1 if below else value >= 1,
-        samples={STEP: a, ENSEMBLE: b},
+        holds=rounds.ratio <= 1 if below else rounds.ratio >= 1,
+        samples={STEP: rounds.a, ENSEMBLE: rounds.b},
     )

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 
 
 class TritonPythonModel:
-    """One instance: a tokenizer that fills each request up to its longest text."""
+    """A tokenizer that pads each request to its longest text."""
 
     def initialize(self, args: dict[str, str]) -> None:
         """Open `tokenizer.json` of the version."""
@@ -20,7 +20,7 @@ class TritonPythonModel:
         self.tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
 
     def execute(self, requests: list[Any]) -> list[Any]:
-        """Answer each request by itself: another's length is none of its own."""
+        """Answer each request by itself, so that it is not padded to the length of another."""
         return [self._answer(request) for request in requests]
 
     def _answer(self, request: Any) -> Any:

@@ -1,10 +1,9 @@
-"""P5: what Ray Train costs beside a hand-written loop of torch's own distribution.
+"""P5: the cost of Ray Train beside a hand-written loop with `torch.distributed`.
 
-Both train the same network on the same snapshot, two workers with one thread each. Both are
-started once and take turns, some epochs each. An epoch's time is what passes in the workers from
-the beginning of one epoch to the beginning of the next: learning, validation, checkpoint, report.
-The first epoch of a turn is thrown away: what one side does in the background after its last
-report falls into it, and not into the other side's figures.
+Both train the same network on the same snapshot, two workers with one thread each. Both are started
+once and take turns of some epochs. The time of an epoch is measured in the workers, from its
+beginning to the beginning of the next one: learning, validation, checkpoint, report. The first
+epoch of a turn is thrown away, since the other side may still work in the background then.
 """
 
 import os
@@ -14,12 +13,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.blobs import write_rows
-from bench.catalog import attempt
-from bench.home import own_home
-from bench.rounds import ratio
-from bench.row import Row
+from bench.home import own_home, write_rows
+from bench.measure import Rounds, Row, measure_rows
 from millrace.models.common.installation import Installation
+from millrace.models.common.ray_cluster import connect_to_ray
 from millrace.models.config.dataset_spec import DatasetSpec
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.config.training_spec import ModelSpec, TrainingSpec
@@ -28,7 +25,7 @@ if TYPE_CHECKING:
     from millrace.models.data.snapshots import Snapshot
     from millrace.models.training.network_job import NetworkJob
 
-TURNS = 13  # the first of them is thrown away: each side reads its rows in it
+TURNS = 13  # the first one is thrown away: each side reads its rows in it
 EPOCHS = 3  # of a turn
 WORKERS = 2
 ROWS = 24_000
@@ -37,22 +34,20 @@ Stamps = Sequence[tuple[float, float]]
 
 
 def rows(wanted: Collection[str]) -> Iterator[Row]:
-    """Ingest a data set of our own, measure P5, and stop Ray."""
-    if "P5" in wanted:
-        with own_home() as places:
-            os.environ["OMP_NUM_THREADS"] = "1"  # of the plain processes; Ray sets its workers'
-            yield attempt("P5", partial(steady_epoch_time, places))
+    """Measure P5 in a home of its own."""
+    with own_home() as places:
+        os.environ["OMP_NUM_THREADS"] = "1"  # of the plain processes; Ray sets its workers'
+        yield from measure_rows({"P5": partial(steady_epoch_time, places)}, wanted)
 
 
 def steady_epoch_time(places: Installation, turns: int = TURNS) -> Row:
     """P5: steady epochs of Ray Train against those of plain DistributedDataParallel."""
     from bench import ddp
-    from millrace.models.common.ray_cluster import connect_to_ray
     from millrace.models.data import ingest
     from millrace.models.training.trainer import fit
 
     home = places.home
-    line = pipeline(home, epochs=turns * EPOCHS + 1)
+    line = write_pipeline(home, epochs=turns * EPOCHS + 1)
     snapshot = ingest.ingest(line, places)
     stamps, plain_folder = home / "stamps", home / "plain"
     stamps.mkdir()
@@ -61,23 +56,23 @@ def steady_epoch_time(places: Installation, turns: int = TURNS) -> Row:
     plainly = _job(line, snapshot, _turns(stamps, turns, leads=False))
     with (
         connect_to_ray(places.ray_address, WORKERS),
-        ddp.training(ddp.PlainJob(plainly, snapshot, plain_folder)),
+        ddp.run_training(ddp.PlainJob(plainly, snapshot, plain_folder)),
     ):
         result = fit(on_ray, home / "ray", "bench", lambda _: None)
-    a, b = (turn_times(_stamps_of(stamps, side), turns)[1:] for side in ("ray", "plain"))
-    value = ratio(a, b)
+    a, b = (turn_times(_read_stamps(stamps, side), turns)[1:] for side in ("ray", "plain"))
+    ratio = Rounds(a, b).ratio
     learning = [epoch["epoch_seconds"] for epoch in result.history]
     return Row(
         name="P5",
         what=f"Ray Train ÷ plain DDP, an epoch of {statistics.median(b):.1f} s with validation, "
         "checkpoint and report",
-        value=value,
+        value=ratio,
         goal="≤ 1.025",
-        holds=value <= 1.025,
+        holds=ratio <= 1.025,
         samples={
             "ray_epoch_s": a,
             "plain_epoch_s": b,
-            "ray_learning_only_s": [statistics.mean(t) for t in _later(learning, turns)[1:]],
+            "ray_learning_only_s": [statistics.mean(t) for t in _later_epochs(learning, turns)[1:]],
         },
     )
 
@@ -86,9 +81,9 @@ def turn_times(processes: Sequence[Stamps], turns: int, epochs: int = EPOCHS) ->
     """Return for each turn the seconds of an epoch: the mean of all but the turn's first.
 
     Args:
-        processes: for each process of a side, when it came to the beginning of each epoch, and
-            when it went on from there; one beginning more than there are epochs in turns.
-        turns: how many there were.
+        processes: for each process of a side, when it reached the beginning of each epoch, and
+            when it went on; one beginning more than there are epochs in all turns.
+        turns: number of turns.
         epochs: epochs of a turn.
     """
     whole = [
@@ -98,16 +93,18 @@ def turn_times(processes: Sequence[Stamps], turns: int, epochs: int = EPOCHS) ->
         )
         for number in range(turns * epochs)
     ]
-    return [statistics.mean(times) for times in _later(whole, turns, epochs)]
+    return [statistics.mean(times) for times in _later_epochs(whole, turns, epochs)]
 
 
-def _later(times: Sequence[float], turns: int, epochs: int = EPOCHS) -> list[Sequence[float]]:
-    """Return the times of each turn but its first epoch's."""
+def _later_epochs(
+    times: Sequence[float], turns: int, epochs: int = EPOCHS
+) -> list[Sequence[float]]:
+    """Return the times of each turn without its first epoch."""
     return [times[turn * epochs + 1 : (turn + 1) * epochs] for turn in range(turns)]
 
 
-def pipeline(home: Path, epochs: int) -> Pipeline:
-    """Write the rows, and return the pipeline that learns them."""
+def write_pipeline(home: Path, epochs: int) -> Pipeline:
+    """Write the rows, and return the pipeline that trains on them."""
     write_rows(home / "rows.parquet", ROWS)
     return Pipeline(
         name="bench",
@@ -118,7 +115,7 @@ def pipeline(home: Path, epochs: int) -> Pipeline:
 
 
 def _turns(folder: Path, turns: int, *, leads: bool) -> dict[str, object]:
-    """Return the fields of `stamped.Turns` for Ray's side, which leads, or the plain one."""
+    """Return the fields of `stamped.Turns` for Ray's side, which leads, or the plain side."""
     side, other = ("ray", "plain") if leads else ("plain", "ray")
     return {
         "folder": str(folder),
@@ -149,7 +146,7 @@ def _job(line: Pipeline, snapshot: "Snapshot", turns: dict[str, object]) -> "Net
     )
 
 
-def _stamps_of(folder: Path, side: str) -> list[Stamps]:
+def _read_stamps(folder: Path, side: str) -> list[Stamps]:
     return [
         [(float(a), float(b)) for a, b in (line.split() for line in file.read_text().splitlines())]
         for file in folder.glob(f"{side}.*.stamps")

@@ -18,7 +18,7 @@ from millrace.models.common.ray_cluster import connect_to_ray
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.config.pipeline_file import load_pipeline
 from millrace.models.registry.tracking import check_reachable
-from millrace.serving.batch.missed_dates import committed_dates, dates_to_do, in_turn
+from millrace.serving.batch.missed_dates import committed_dates, dates_to_do, score_dates
 from millrace.serving.batch.monitoring.batch_report import BatchReport
 from millrace.tasks.batch.score_on_cluster import score_elsewhere
 from millrace.tasks.progress import log
@@ -74,7 +74,7 @@ def score_batch(
             log.warning("%s was not scored: %s", each, error)
 
     with record_flow_run(places.run), ray:
-        return in_turn(days, score_day, warn)
+        return score_dates(days, score_day, warn)
 
 
 def summarize(report: BatchReport) -> str:

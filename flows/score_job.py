@@ -14,8 +14,8 @@ from typing import Any
 
 from millrace.flows import environment, settings
 from millrace.models.common.errors import MillraceError
-from millrace.serving.batch.cluster.job_log import outcome_line, tell_on_stdout
-from millrace.serving.batch.cluster.submit_job import JobRequest
+from millrace.serving.batch.cluster.cluster_job import JobRequest
+from millrace.serving.batch.cluster.job_log import format_outcome, log_to_stdout
 
 TERMINATED = 128 + signal.SIGTERM
 
@@ -24,13 +24,13 @@ def main() -> None:
     """Run the job of the command line, and end with the exit code of `millrace score`."""
     # Ray ends a job by SIGTERM, and kills it 3 s later: time to mark the run in MLflow as ended.
     signal.signal(signal.SIGTERM, _exit)
-    tell_on_stdout()
+    log_to_stdout()
     request, code = JobRequest.read(sys.argv[1]), 0
     try:
         outcome = _score(request)
     except MillraceError as error:
         outcome, code = {"error": error.as_dict()}, error.exit_code
-    sys.stdout.write(outcome_line(request.submission, outcome) + "\n")
+    sys.stdout.write(format_outcome(request.submission, outcome) + "\n")
     sys.exit(code)
 
 

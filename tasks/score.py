@@ -22,13 +22,13 @@ from millrace.models.data.sources.find_files import strip_file_scheme
 from millrace.models.registry.mlflow_registry import registry_of
 from millrace.models.registry.tracking import TrackedRun, tracked_run
 from millrace.models.registry.version_files import ModelVersion, Package
+from millrace.serving.batch.actor import ScoringJob
 from millrace.serving.batch.fingerprint import fingerprint_of
 from millrace.serving.batch.input.find_input import Input, open_input
-from millrace.serving.batch.job import Job
 from millrace.serving.batch.monitoring.batch_report import BatchReport
-from millrace.serving.batch.monitoring.progress_counter import Told
+from millrace.serving.batch.monitoring.progress_counter import ActorProgress
 from millrace.serving.batch.monitoring.throughput import Sample
-from millrace.serving.batch.scoring import RunOptions, Target, done_before, score
+from millrace.serving.batch.scoring import RunOptions, Target, find_earlier_report, score
 from millrace.serving.release.approval import Approver, Choice
 from millrace.serving.release.ledger import ledger_of
 from millrace.serving.release.release_state import DesiredVersion
@@ -113,7 +113,7 @@ def scored(
         places.table("dead_letters", pipeline.name),
         date,
     )
-    report = done_before(found, job, target)
+    report = find_earlier_report(found, job, target)
     if report is None:
         job = _with_bins(steps, job, learnt_from(chosen, places))
         report = _tracked(pipeline, places, package, found, job, target, telling, choice)
@@ -127,7 +127,7 @@ def scored(
     return report
 
 
-def _with_bins(steps: KindSteps, job: Job, snapshot: Snapshot | None) -> Job:
+def _with_bins(steps: KindSteps, job: ScoringJob, snapshot: Snapshot | None) -> ScoringJob:
     """Return the job with the distributions of the snapshot, if that is still there."""
     return job if snapshot is None else steps.with_bins(job, snapshot)
 
@@ -175,7 +175,7 @@ def _tracked(
     places: Installation,
     package: Package,
     found: Input,
-    job: Job,
+    job: ScoringJob,
     target: Target,
     telling: RunReporter,
     choice: Choice,
@@ -189,7 +189,7 @@ def _tracked(
         run.log_params({"batch": pipeline.batch.model_dump(mode="json"), "input": found.source})
         tracked = BatchRun(run, rows, _deadline(pipeline))
 
-        def take(sample: Sample, told: Mapping[str, Told], resumed: int) -> None:
+        def take(sample: Sample, told: Mapping[str, ActorProgress], resumed: int) -> None:
             bar.update(resumed + sample.work.rows)
             tracked.take(sample, told, resumed)
 
@@ -203,7 +203,11 @@ def _tracked(
 
 
 def _tell_late(
-    pipeline: Pipeline, places: Installation, job: Job, report: BatchReport, telling: RunReporter
+    pipeline: Pipeline,
+    places: Installation,
+    job: ScoringJob,
+    report: BatchReport,
+    telling: RunReporter,
 ) -> None:
     """Tell of a job whose process died after its commit, and before it had told."""
     with _run_of(pipeline, places, report.date, report.fingerprint, telling) as run:
@@ -225,7 +229,7 @@ def _run_of(
 
 
 def _tell_drift(
-    run: TrackedRun, pipeline: Pipeline, job: Job, report: BatchReport, telling: RunReporter
+    run: TrackedRun, pipeline: Pipeline, job: ScoringJob, report: BatchReport, telling: RunReporter
 ) -> None:
     every = (*job.bins, *job.output_bins)
     tell_drift(run, report, every, pipeline.batch.max_drift, telling.emit)

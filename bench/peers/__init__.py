@@ -1,4 +1,4 @@
-"""P11: Triton behind its guard, beside other servers of models, by HTTP and JSON."""
+"""P11: Triton behind its guard, beside other model servers, over HTTP and JSON."""
 
 from bench.peers.beside import rows
 

@@ -1,31 +1,33 @@
-"""P11: requests per second of Triton through its guard ÷ those of other servers of models.
+"""P11: requests per second of Triton through its guard ÷ those of other model servers.
 
 One small model, one row a request, JSON by HTTP, 32 clients, and one thread of ONNX Runtime on both
-sides. Each other server is one server, run in every way that its documentation has for it; the way
-in which it is fastest counts. Each answers what ONNX Runtime does in this process, and only one of
-them runs at a time, beside Triton: Triton is measured while the other one is idle, and the other
-way round.
+sides. Each peer is one server, run in every way that its documentation has for it; the fastest way
+counts. Each must answer what ONNX Runtime answers in this process. Only one peer runs at a time,
+beside Triton: either is measured while the other one is idle. The peers have an environment of
+their own, which is installed once from PyPI.
 """
 
-import json
+import hashlib
+import shutil
 import statistics
+import subprocess
+import sys
 import tempfile
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from bench.catalog import attempt
-from bench.http_load import http_load
-from bench.peers.environment import python_of_peers
-from bench.peers.server import Asked, Peer, running
-from bench.rounds import in_turn, ratio
-from bench.row import Row, failed
-from bench.server import Bench, batch_of, mlp, own_server, raw_session
+from bench.measure import Rounds, Row, failed_row, measure_in_turn, measure_rows
+from bench.peers.server import Peer, Question, run_peer
+from bench.server import Bench, batch_of, few_digits, mlp, own_server, raw_session
 from millrace.models.common.errors import WorkError
 from millrace.models.config.serving_spec import ServingSpec
 
+REQUIREMENTS = Path(__file__).with_name("requirements.txt")
+FOLDER = Path(__file__).parents[1] / ".peers"
+STAMP = "installed"
+QUIET = ("--quiet", "--disable-pip-version-check", "--retries", "2")
 ROUNDS = 7
 SECONDS = 1.5
 CLIENTS = 32
@@ -40,92 +42,94 @@ PEERS = {
 }
 
 
-@dataclass(frozen=True)
-class Beside:
-    """A way of running a peer, against Triton.
-
-    Attributes:
-        way: which.
-        triton: requests per second, round by round.
-        peer: likewise.
-    """
-
-    way: str
-    triton: list[float]
-    peer: list[float]
-
-    @property
-    def ratio(self) -> float:
-        """Triton's requests per second ÷ the peer's."""
-        return ratio(self.triton, self.peer)
-
-
 def rows(wanted: Collection[str]) -> Iterator[Row]:
-    """Install the other servers, start a guarded Triton, and measure the rows that are wanted."""
+    """Install the peers, and measure the wanted rows beside a guarded Triton."""
     try:
-        python = python_of_peers()
+        python = install_peers()
     except WorkError as error:
-        yield from (failed(name, str(error)) for name in PEERS if name in wanted)
+        yield from (failed_row(name, str(error)) for name in PEERS if name in wanted)
         return
     with ExitStack() as stack:
         triton = stack.enter_context(own_server())
         onnx = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "small.onnx"
         triton.serve("small", mlp(onnx, WIDTHS), ServingSpec())
-        asked = _asked(onnx)
-        for name, peer in PEERS.items():
-            if name in wanted:
-                yield attempt(name, partial(beside, name, peer, python, triton, asked))
+        row = batch_of(WIDTHS[0], 1)["x"].round(4)
+        answer = raw_session(onnx).run(None, {"x": row})[0]
+        question = Question(onnx, few_digits(row), answer.ravel().tolist())
+        measures = {
+            name: partial(beside, name, peer, python, triton, question)
+            for name, peer in PEERS.items()
+        }
+        yield from measure_rows(measures, wanted)
 
 
-def beside(name: str, peer: Peer, python: Path, triton: Bench, asked: Asked) -> Row:
+def install_peers(folder: Path = FOLDER) -> Path:
+    """Return the Python that has the peers; they are installed if they are missing.
+
+    The requirements are complete, so pip installs exactly these packages.
+
+    Raises:
+        WorkError: they cannot be installed.
+    """
+    python, stamp = folder / "bin" / "python", folder / STAMP
+    wanted = hashlib.sha256(REQUIREMENTS.read_bytes() + sys.version.encode()).hexdigest()
+    if stamp.is_file() and stamp.read_text() == wanted:
+        return python
+    sys.stderr.write(f"installing LitServe, BentoML, MLflow and Ray Serve into {folder} (once)\n")
+    shutil.rmtree(folder, ignore_errors=True)
+    _run([sys.executable, "-m", "venv", str(folder)])
+    install = [*("-m", "pip", "install", *QUIET), "--no-deps", "--requirement", str(REQUIREMENTS)]
+    _run([str(python), *install])
+    stamp.write_text(wanted)
+    return python
+
+
+def _run(argv: list[str]) -> None:
+    done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise WorkError(
+            "the environment of the other servers cannot be made",
+            seen="\n".join(done.stderr.splitlines()[-4:]),
+            valid=f"the packages of {REQUIREMENTS.name}, from PyPI",
+            hint="try again where there is a network",
+        )
+
+
+def beside(name: str, peer: Peer, python: Path, triton: Bench, question: Question) -> Row:
     """Measure every way of a peer against Triton, and return the row of the best one."""
-    found = [_measured(peer, way, python, triton, asked) for way in peer.ways]
-    best = min(found, key=lambda each: each.ratio)
+    found = {way: _measure_way(peer, way, python, triton, question) for way in peer.ways}
+    best = min(found, key=lambda way: found[way].ratio)
     return Row(
         name=name,
         what=f"Triton through the guard ÷ {peer.name}, requests/s of {CLIENTS} clients, "
-        f"{peer.name} {best.way}",
-        value=best.ratio,
+        f"{peer.name} {best}",
+        value=found[best].ratio,
         goal=f"≥ {peer.goal:g}",
-        holds=best.ratio >= peer.goal,
+        holds=found[best].ratio >= peer.goal,
         samples={
-            **{f"triton_requests_per_s, {each.way}": each.triton for each in found},
-            **{f"peer_requests_per_s, {each.way}": each.peer for each in found},
+            **{f"triton_requests_per_s, {way}": rounds.a for way, rounds in found.items()},
+            **{f"peer_requests_per_s, {way}": rounds.b for way, rounds in found.items()},
         },
         details=_table(peer, found),
     )
 
 
-def _measured(peer: Peer, way: str, python: Path, triton: Bench, asked: Asked) -> Beside:
-    with running(peer, way, python, asked) as other:
-        a, b = in_turn(
-            partial(_through_the_guard, triton, asked),
-            lambda: other.load(CLIENTS, SECONDS).requests_per_second,
-            ROUNDS,
+def _measure_way(peer: Peer, way: str, python: Path, triton: Bench, question: Question) -> Rounds:
+    def through_the_guard() -> float:
+        load = triton.load_over_http("small", question.row, CLIENTS, SECONDS)
+        return load.requests_per_second
+
+    with run_peer(peer, way, python, question) as other:
+        return measure_in_turn(
+            through_the_guard, lambda: other.load(CLIENTS, SECONDS).requests_per_second, ROUNDS
         )
-    return Beside(way, a, b)
 
 
-def _through_the_guard(triton: Bench, asked: Asked) -> float:
-    endpoint = triton.client.endpoint
-    tensor = {"name": "x", "shape": [1, WIDTHS[0]], "datatype": "FP32", "data": asked.row}
-    body = json.dumps({"inputs": [tensor]}).encode()
-    address = (endpoint.host, endpoint.http_port, "/v2/models/small/infer")
-    return http_load(*address, body, clients=CLIENTS, seconds=SECONDS).requests_per_second
-
-
-def _asked(onnx: Path) -> Asked:
-    """Return a row of few digits, and the answer of ONNX Runtime in this process."""
-    row = batch_of(WIDTHS[0], 1)["x"].round(4)
-    answer = raw_session(onnx).run(None, {"x": row})[0]
-    return Asked(onnx, [round(float(value), 4) for value in row.ravel()], answer.ravel().tolist())
-
-
-def _table(peer: Peer, found: list[Beside]) -> str:
+def _table(peer: Peer, found: Mapping[str, Rounds]) -> str:
     head = f"| {peer.name} | its requests/s | Triton's | ratio |\n|---|---:|---:|---:|"
     lines = [
-        f"| {each.way} | {statistics.median(each.peer):.0f} | {statistics.median(each.triton):.0f} "
-        f"| {each.ratio:.1f} |"
-        for each in found
+        f"| {way} | {statistics.median(rounds.b):.0f} | {statistics.median(rounds.a):.0f} "
+        f"| {rounds.ratio:.1f} |"
+        for way, rounds in found.items()
     ]
     return "\n".join([head, *lines])

@@ -1,6 +1,6 @@
-"""The session that every other server opens: ONNX Runtime with one thread, as Triton's.
+"""The session of every peer: ONNX Runtime with one thread, like Triton's.
 
-The files `serve_*.py` and this one run in the environment of the other servers, each as a program.
+This file and the programs `serve_*.py` run in the environment of the peers.
 """
 
 import onnxruntime

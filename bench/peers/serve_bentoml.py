@@ -1,6 +1,6 @@
 """The model in BentoML: `serve_bentoml.py MODEL PORT WAY`, which becomes `bentoml serve`.
 
-That imports this file again, in each of its processes. Calls are not logged: Triton logs none.
+`bentoml serve` imports this file again in each of its processes. It logs no requests, like Triton.
 """
 
 import os

@@ -1,7 +1,7 @@
 """The model in LitServe: `serve_litserve.py MODEL PORT WAY`.
 
-Batches or one request at a time, and by either of its queues: it recommends the fast one from some
-hundred requests per second on.
+In batches or one request at a time, with either of its queues: its documentation recommends the
+fast one above some hundred requests per second.
 """
 
 import sys
@@ -16,7 +16,7 @@ BATCHES = {"max_batch_size": 32, "batch_timeout": 0.001}
 
 
 class Mlp(litserve.LitAPI):  # type: ignore[misc]
-    """Answers rows; `predict` is given one, or a batch where batching is on."""
+    """Answers rows; `predict` gets one row, or a batch if batching is on."""
 
     def __init__(self, model: str, **batching: float) -> None:
         super().__init__(**batching)

@@ -1,7 +1,6 @@
 """The model in MLflow's scoring server: `serve_mlflow.py MODEL PORT WAY`.
 
-It saves the model as MLflow's own in the folder that it is started in, and becomes
-`mlflow models serve`.
+It saves the model in MLflow's format in the current folder, and becomes `mlflow models serve`.
 """
 
 import os

@@ -1,8 +1,8 @@
 """The model in Ray Serve: `serve_ray.py MODEL PORT WAY`.
 
-By its own proxy, or in what its documentation calls high throughput mode: HAProxy before the
-replica. Its HTTP is on loopback. Ray's own ports are on every address and ask for a token, and
-HAProxy's page of statistics is on every address too, while this runs.
+With its own proxy, or in the high throughput mode of its documentation: HAProxy before the replica.
+Its HTTP is on loopback. While it runs, Ray's own ports listen on every address and require a token,
+and HAProxy's statistics page listens on every address too.
 """
 
 import os

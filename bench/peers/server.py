@@ -1,4 +1,4 @@
-"""Another server of models, as a process of ours on loopback, for the length of a block."""
+"""Another model server, which runs on loopback for the length of a block."""
 
 import json
 import os
@@ -24,7 +24,7 @@ HOST = "127.0.0.1"
 START_SECONDS, STOP_SECONDS, POLL_SECONDS = 120.0, 15.0, 0.2
 WARM_UPS, WARM_UP_CLIENTS, WARM_UP_SECONDS = 10, 32, 2.0
 MARK = "MILLRACE_BENCH_PEER"
-"""A variable by which processes of a peer are found, whoever their parent is by then."""
+"""A variable that marks the processes of a peer, also those that have lost their parent."""
 
 
 @dataclass(frozen=True)
@@ -32,12 +32,12 @@ class Peer:
     """Another server, and the ways of running it that its documentation has.
 
     Attributes:
-        name: as it calls itself.
-        script: what starts it, beside this file.
-        ways: the scripts' words for them; the best one counts.
-        path: where it answers.
+        name: its own name.
+        script: the program that starts it, beside this file.
+        ways: the ways, in the script's words; the best one counts.
+        path: of its HTTP endpoint.
         key: of the rows in the JSON of a request.
-        goal: how many times its requests per second Triton is to answer.
+        goal: Triton's requests per second are to be so many times the peer's.
     """
 
     name: str
@@ -49,13 +49,13 @@ class Peer:
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What all servers are asked.
+class Question:
+    """The request to all servers, and the right answer.
 
     Attributes:
         onnx: the model.
         row: the numbers of one row.
-        answer: what ONNX Runtime answers in this process.
+        answer: of ONNX Runtime in this process.
     """
 
     onnx: Path
@@ -64,14 +64,14 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Running:
-    """A peer that answers.
+class RunningPeer:
+    """A peer that runs.
 
     Attributes:
-        peer: which.
-        port: where.
+        peer: the peer.
+        port: its port.
         home: its folder.
-        body: the request that is sent.
+        body: of the requests.
     """
 
     peer: Peer
@@ -80,7 +80,7 @@ class Running:
     body: bytes
 
     def answer(self) -> list[float]:
-        """Ask once, and return the numbers of the answer."""
+        """Send one request, and return the numbers of the answer."""
         request = urllib.request.Request(
             f"http://{HOST}:{self.port}{self.peer.path}",
             self.body,
@@ -88,61 +88,61 @@ class Running:
         )
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         with opener.open(request, timeout=10) as response:
-            return numbers_in(json.load(response))
+            return find_numbers(json.load(response))
 
     def load(self, clients: int, seconds: float) -> HttpLoad:
-        """Ask from so many clients for so long."""
+        """Send requests from so many clients for so long."""
         return http_load(
             HOST, self.port, self.peer.path, self.body, clients=clients, seconds=seconds
         )
 
 
 @contextmanager
-def running(peer: Peer, way: str, python: Path, asked: Asked) -> Iterator[Running]:
-    """Run a peer, and wait until it answers what ONNX Runtime does; then end all its processes.
+def run_peer(peer: Peer, way: str, python: Path, question: Question) -> Iterator[RunningPeer]:
+    """Run a peer that answers like ONNX Runtime, and end all its processes after the block.
 
     Args:
-        peer: which server.
+        peer: the peer.
         way: one of its ways.
-        python: has the packages of all of them.
-        asked: the model, and what to ask it.
+        python: has the packages of all peers.
+        question: the model, and the request to it.
 
     Raises:
-        WorkError: it does not answer in time, or something else.
+        WorkError: it does not answer in time, or its answer is wrong.
     """
-    port, body = free_ports(1)[0], json.dumps({peer.key: [asked.row]}).encode()
+    port, body = free_ports(1)[0], json.dumps({peer.key: [question.row]}).encode()
     with tempfile.TemporaryDirectory(prefix="mr-peer-", ignore_cleanup_errors=True) as home:
         script, log = Path(__file__).parent / peer.script, Path(home) / "log"
         with log.open("wb") as output:
             process = subprocess.Popen(
-                [str(python), str(script), str(asked.onnx), str(port), way],
+                [str(python), str(script), str(question.onnx), str(port), way],
                 env=_environment(python, home),
                 cwd=home,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # Ctrl-C reaches us alone, and we end it with its children
+                start_new_session=True,  # Ctrl-C reaches only this process, which ends all others
             )
         try:
-            started = Running(peer, port, home, body)
-            _wait_until_right(started, process, log, asked.answer)
+            started = RunningPeer(peer, port, home, body)
+            _wait_for_answer(started, process, log, question.answer)
             _warm_up(started)
             yield started
         finally:
             _end(process, home)
 
 
-def numbers_in(value: object) -> list[float]:
+def find_numbers(value: object) -> list[float]:
     """Return the numbers of a JSON value, in their order."""
     if isinstance(value, dict):
-        return [number for each in value.values() for number in numbers_in(each)]
+        return [number for each in value.values() for number in find_numbers(each)]
     if isinstance(value, list):
-        return [number for each in value for number in numbers_in(each)]
+        return [number for each in value for number in find_numbers(each)]
     return [float(value)] if isinstance(value, int | float) else []
 
 
 def _environment(python: Path, home: str) -> dict[str, str]:
-    """Return all variables of a peer: none of ours, no log of calls, and a home that is deleted."""
+    """Return all variables of a peer: none of this process, no access log, and its own home."""
     return {
         "PATH": os.pathsep.join([str(python.parent), os.defpath]),
         "HOME": home,
@@ -158,11 +158,14 @@ def _environment(python: Path, home: str) -> dict[str, str]:
     }
 
 
-def _wait_until_right(
-    started: Running, process: "subprocess.Popen[bytes]", log: Path, expected: list[float]
+def _wait_for_answer(
+    started: RunningPeer, process: "subprocess.Popen[bytes]", log: Path, expected: list[float]
 ) -> None:
     deadline = time.monotonic() + START_SECONDS
-    while (found := _answer(started)) is None:
+    while True:
+        with suppress(OSError, HTTPException):
+            found = started.answer()
+            break
         if process.poll() is not None or time.monotonic() > deadline:
             raise WorkError(
                 f"{started.peer.name} did not start",
@@ -177,14 +180,8 @@ def _wait_until_right(
         )
 
 
-def _answer(started: Running) -> list[float] | None:
-    with suppress(OSError, HTTPException):
-        return started.answer()
-    return None
-
-
-def _warm_up(started: Running) -> None:
-    """Ask for a while; a server that has just started may close connections, as HAProxy does."""
+def _warm_up(started: RunningPeer) -> None:
+    """Send requests for a while; a new server may close connections, as HAProxy does."""
     for _ in range(WARM_UPS - 1):
         with suppress(ConnectionError):
             started.load(WARM_UP_CLIENTS, WARM_UP_SECONDS)
@@ -194,8 +191,8 @@ def _warm_up(started: Running) -> None:
 
 
 def _end(process: "subprocess.Popen[bytes]", home: str) -> None:
-    """End a peer in order, and by force what is left of it."""
-    # Those of Ray that write a title for `ps` write it over their variables.
+    """Terminate a peer, and kill the processes that are left of it."""
+    # A process of Ray that sets its title for `ps` overwrites its variables.
     children = _children(process.pid)
     process.terminate()
     try:
@@ -203,7 +200,7 @@ def _end(process: "subprocess.Popen[bytes]", home: str) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-    while left := {*_marked(home), *(each for each in children if each.is_running())}:
+    while left := {*_find_marked(home), *(each for each in children if each.is_running())}:
         for each in left:
             with suppress(psutil.NoSuchProcess):
                 each.kill()
@@ -216,7 +213,7 @@ def _children(pid: int) -> list[psutil.Process]:
     return []
 
 
-def _marked(home: str) -> list[psutil.Process]:
+def _find_marked(home: str) -> list[psutil.Process]:
     """Return the processes of a peer that are left."""
     found = []
     for each in psutil.process_iter():

@@ -24,7 +24,7 @@ from millrace.models.common.arrays import Array
 from millrace.models.common.digest import digest_of
 from millrace.models.common.errors import TransientError, WorkError
 from millrace.models.common.hardware import this_fingerprint
-from millrace.models.common.subprocess_runner import Limits
+from millrace.models.common.subprocess_runner import Limits, run_in_subprocess
 from millrace.models.families.objective import Objective
 from millrace.models.inference.answers import ClassAnswers
 from millrace.models.inference.model_input import ModelInput

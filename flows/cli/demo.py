@@ -11,6 +11,7 @@ from millrace.flows.score_batch import score_batch
 from millrace.flows.train_model import TrainOutcome, train_model
 from millrace.models.common.arrays import Array
 from millrace.models.common.installation import Installation
+from millrace.models.common.ray_cluster import connect_to_ray
 from millrace.models.config.pipeline_file import load_pipeline
 from millrace.models.registry.mlflow_registry import registry_of
 from millrace.serving.batch.monitoring.batch_report import BatchReport

@@ -9,7 +9,7 @@ from millrace.models.common.installation import Installation
 from millrace.models.data.snapshots import open_snapshot
 from millrace.models.registry.mlflow_registry import registry_of
 from millrace.models.registry.tracking import check_reachable
-from millrace.serving.batch.input.row_lineage import Origin, origins
+from millrace.serving.batch.input.row_lineage import Origin, find_origins
 from millrace.serving.release.ledger import ledger_of
 
 TAGS = ("certificate", "candidate", "dataset", "dataset_digest", "digest")
@@ -48,7 +48,7 @@ def trace_rows(
     """
     is_model = "/" not in table and not table.startswith(".")
     uri = places.table("predictions", table) if is_model else table
-    return [_trace(places, origin) for origin in origins(uri, key, date)]
+    return [_trace(places, origin) for origin in find_origins(uri, key, date)]
 
 
 def _trace(places: Installation, origin: Origin) -> Lineage:

@@ -16,6 +16,7 @@ from millrace.flows.environment import child_environment
 from millrace.flows.settings import LOOPBACK, MARK, Settings, load, variable
 from millrace.models.common.errors import InputError
 from millrace.models.common.installation import Endpoint
+from millrace.models.common.private_files import read_or_create_secret
 
 
 @dataclass(frozen=True)

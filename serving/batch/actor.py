@@ -1,91 +1,131 @@
-"""The actor of Ray Data that holds one opened model, and what its failures mean."""
+"""Rows through Ray Data: read, scored by actors that hold the model, and written as Parquet."""
 
 import time
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any, Protocol
 from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import ray.data
+from ray.data.checkpoint import CheckpointConfig
 
 from millrace.models.common.errors import MillraceError, WorkError
 from millrace.models.common.ray_folder import ray_logs
 from millrace.serving.batch.block_size import Blocks
-from millrace.serving.batch.cluster.model_files import Carried, at_hand
-from millrace.serving.batch.job import ROW, TOKENS_IN, TOKENS_OUT, ActorJob
+from millrace.serving.batch.cluster.model_files import ModelFiles, with_local_files
+from millrace.serving.batch.commit import Partition
+from millrace.serving.batch.folder import Folder
+from millrace.serving.batch.input.reader import RemainingPiece, RemainingRows
+from millrace.serving.batch.job import ROW, TOKENS_IN, TOKENS_OUT, Answers, Job
 from millrace.serving.batch.job_state import JobState
 from millrace.serving.batch.monitoring.progress_counter import Meter
 from millrace.serving.batch.monitoring.throughput import Work
 
+MAX_READ_TASKS = 4096
+
 
 @dataclass(frozen=True)
 class ActorContext:
-    """With what the rows of a job are answered.
+    """The actors of a run, and where they write.
 
     Attributes:
-        workplace: where rows are put aside that are not.
-        meter: takes what was done.
+        state: takes the rows that are refused.
+        meter: takes the work that is done.
         blocks: how rows go through Ray.
-        num_actors: actors, one opened model each.
-        cpus: CPUs of Ray that each holds.
-        model: its files, where there are other nodes than the driver's.
+        num_actors: number of actors; each holds one CPU of Ray and loads the model.
+        model: the model's files, if Ray may have other nodes than the driver's.
     """
 
-    workplace: JobState
+    state: JobState
     meter: Meter
     blocks: Blocks
     num_actors: int = 1
-    cpus: float = 1
-    model: Carried | None = None
+    model: ModelFiles | None = None
+
+
+class ScoringJob(Job, Protocol):
+    """A job that scores a Ray dataset."""
+
+    def answered(self, rows: ray.data.Dataset, means: ActorContext) -> ray.data.Dataset:
+        """Score the rows; write those that the model refuses to the state.
+
+        Args:
+            rows: `ROW`, and the columns of the job's `encoded` without `ERROR`.
+            means: the actors, and where they write.
+
+        Returns:
+            The predictions, with the job's `output` columns.
+        """
+        ...
+
+
+class Worker(Protocol):
+    """A model that is loaded in an actor's process."""
+
+    def __call__(self, rows: pa.Table) -> Answers:
+        """Score rows: `ROW`, and the columns of the job's `encoded` without `ERROR`."""
+        ...
+
+
+class ActorJob(Job, Protocol):
+    """A job whose model is loaded by `Actor`."""
+
+    def worker(self) -> Worker:
+        """Load the model."""
+        ...
 
 
 class Actor:
-    """Answers rows, and puts those aside that the model refuses."""
+    """An actor of Ray Data: loads a job's model and scores rows."""
 
     def __init__(
-        self, job: ActorJob, workplace: JobState, meter: Meter, model: Carried | None = None
+        self, job: ActorJob, state: JobState, meter: Meter, model: ModelFiles | None = None
     ) -> None:
         began = time.perf_counter()
-        self.workplace, self.meter, self.name = workplace, meter, uuid4().hex[:8]
-        self.worker = at_hand(job, model).worker()
-        self.meter.opened(self.name, time.perf_counter() - began)
+        self.state, self.meter, self.name = state, meter, uuid4().hex[:8]
+        self.worker = with_local_files(job, model).worker()
+        self.meter.record_opened(self.name, time.perf_counter() - began)
 
     def __call__(self, rows: pa.Table) -> pa.Table:
-        """Return the answers, of the job's `output`."""
+        """Return the predictions, with the job's `output` columns."""
         began = time.perf_counter()
         answers = self.worker(rows)
         if answers.refused.num_rows:
             first = pc.min(answers.refused[ROW]).as_py()
-            self.workplace.refuse(f"{first:019d}-{self.name}", answers.refused)
+            self.state.refuse(f"{first:019d}-{self.name}", answers.refused)
         self.meter.add(self.name, time.perf_counter() - began, work_of(answers.rows))
         return answers.rows
 
 
-def in_actors(rows: ray.data.Dataset, job: ActorJob, means: ActorContext) -> ray.data.Dataset:
-    """Answer rows in a pool of actors.
+def in_actors(rows: ray.data.Dataset, job: ActorJob, context: ActorContext) -> ray.data.Dataset:
+    """Score rows in a pool of actors.
 
     Args:
-        rows: `ROW`, and what the job's `encoded` returned without `ERROR`.
-        job: opens the model, in each of them.
-        means: how many, and where to.
+        rows: `ROW`, and the columns of the job's `encoded` without `ERROR`.
+        job: loads the model, in each actor.
+        context: the actors, and where they write.
 
     Returns:
-        The answers, of the job's `output`.
+        The predictions, with the job's `output` columns.
     """
     return rows.map_batches(
         Actor,
-        fn_constructor_args=(job, means.workplace, means.meter, means.model),
-        batch_size=means.blocks.rows_per_call,
+        fn_constructor_args=(job, context.state, context.meter, context.model),
+        batch_size=context.blocks.rows_per_call,
         batch_format="pyarrow",
         compute=ray.data.ActorPoolStrategy(
-            size=means.num_actors, max_tasks_in_flight_per_actor=means.blocks.ahead
+            size=context.num_actors, max_tasks_in_flight_per_actor=context.blocks.ahead
         ),
-        num_cpus=means.cpus,
+        num_cpus=1,
     )
 
 
 def work_of(rows: pa.Table) -> Work:
-    """Return how much work a table of answers is."""
+    """Return the work that a table of predictions stands for."""
     return Work(rows.num_rows, _sum(rows, TOKENS_IN), _sum(rows, TOKENS_OUT))
 
 
@@ -93,8 +133,91 @@ def _sum(rows: pa.Table, name: str) -> int:
     return (pc.sum(rows[name]).as_py() or 0) if name in rows.column_names else 0
 
 
+def write_predictions(
+    source: str,
+    remaining: Sequence[RemainingPiece],
+    job: ScoringJob,
+    context: ActorContext,
+    partition: Partition,
+    checkpoint: Folder | None,
+) -> None:
+    """Read, score and write rows, without a commit.
+
+    Args:
+        source: the name of the input.
+        remaining: the pieces of it that are not done.
+        job: scores them.
+        context: the actors, and where they write.
+        partition: takes the predictions.
+        checkpoint: takes Ray's checkpoint; None to keep none.
+
+    Raises:
+        WorkError: it failed.
+        MillraceError: what a task or an actor raised.
+    """
+    filesystem, path = partition.location
+    with _data_context(checkpoint, context.blocks.bytes), warnings.catch_warnings():
+        # A small input does not keep all actors busy, and Ray warns about it.
+        warnings.filterwarnings("ignore", "The minimum number of concurrent actors", UserWarning)
+        try:
+            rows = ray.data.read_datasource(
+                RemainingRows(source, remaining, job, context.state),
+                override_num_blocks=min(len(remaining), MAX_READ_TASKS),
+                **_read_options(context),
+            )
+            job.answered(rows, context).write_parquet(
+                path, filesystem=filesystem, **_write_options(context)
+            )
+        except Exception as error:  # Ray's own errors, or what a task raised
+            raise fault_of(error) from error
+
+
+def _read_options(context: ActorContext) -> dict[str, Any]:
+    """Return Ray's options of the tasks that read.
+
+    The embedded Ray has two logical CPUs more than actors hold. On a cluster actors may hold all
+    there are, and more than are left after the death of a node. A task that waits for a CPU that
+    only an actor could free would block the job forever. So the tasks hold none there.
+    """
+    if context.blocks.rows_per_call is None:  # actors read for themselves
+        return {"num_cpus": 1}
+    if context.model is None:
+        return {}
+    return {"num_cpus": 0, "concurrency": context.num_actors}
+
+
+def _write_options(context: ActorContext) -> dict[str, Any]:
+    """Return Ray's options of the tasks that write; see `_read_options`."""
+    if context.model is None:
+        return {}
+    return {"ray_remote_args": {"num_cpus": 0}, "concurrency": context.num_actors}
+
+
+@contextmanager
+def _data_context(checkpoint: Folder | None, block_bytes: int) -> Iterator[None]:
+    """Change Ray Data's process-wide settings for the length of the block."""
+    context = ray.data.DataContext.get_current()
+    before = context.checkpoint_config, context.target_max_block_size
+    # Otherwise only the text of the traceback is left of a MillraceError raised in an actor.
+    context.raise_original_map_exception = True
+    context.target_max_block_size = block_bytes
+    if checkpoint is not None:
+        filesystem, path = checkpoint.location
+        context.checkpoint_config = CheckpointConfig(
+            ROW,
+            path,
+            override_filesystem=filesystem,
+            # It would be deleted before the commit, and the work lost if the commit fails.
+            delete_checkpoint_on_success=False,
+        )
+    try:
+        yield
+    finally:
+        context.checkpoint_config, context.target_max_block_size = before
+
+
 def fault_of(error: Exception) -> MillraceError:
-    """Return what ended a job of Ray Data as an error of ours, and let go of the job's actors."""
+    """Return what ended a Ray Data job as a MillraceError, and release the job's actors."""
     _forget_frames(error)
     cause = getattr(error, "cause", None)
     if isinstance(cause, MillraceError):
@@ -110,16 +233,16 @@ def fault_of(error: Exception) -> MillraceError:
     return WorkError(
         "batch inference failed; nothing was committed",
         seen=seen,
-        hint=f"mend the cause and run it again; what the actors printed is in {ray_logs()}",
+        hint=f"fix the cause and run it again; the output of the actors is in {ray_logs()}",
     )
 
 
 def _forget_frames(error: BaseException) -> None:
-    """Take from an error, and from those behind it, where they were raised.
+    """Remove the traceback of an error and of the errors behind it.
 
-    Ray Data only drops the actors of a job that failed: they end when nothing refers to them. Of
-    its own frames some do, and whoever keeps the error to try again, or to go on with another
-    date, would keep these, and the GPUs and CPUs that the next job then waits for.
+    Ray Data only drops the actors of a job that failed: they end when nothing refers to them. Some
+    of its own frames do. Whoever keeps the error, to try again or to go on with another date,
+    would keep these frames, and with them the GPUs and CPUs that the next job waits for.
     """
     seen: set[int] = set()
     behind: list[BaseException | None] = [error]

@@ -1,13 +1,13 @@
 """One partition of a Delta table, replaced in one atomic commit.
 
-Workers write Parquet files into the table's folder, where no reader sees them; the commit makes
-them the partition and the files of the run before stop being it, at once. Of two jobs that ran
-for one partition at the same time the first to commit wins, and the second is told.
+Workers write Parquet files into the table's folder, where no reader sees them. The commit adds them
+to the partition and removes the files of the previous run, in one step. If two jobs run for one
+partition at the same time, the first to commit wins and the second fails.
 
-The table of dead letters holds the rows that were not scored, with the reason; its columns are
-those of `DEAD` and the partition's. Its partition is replaced with that of the predictions,
-right after it: the commit of the predictions decides, and a run that dies between the two is
-finished by the next.
+The table of dead letters holds the rows that were not scored, with the reason. Its columns are
+those of `DEAD` and the partition column. Its partition is replaced right after that of the
+predictions. The commit of the predictions is the decisive one: if a run dies between the two, the
+next run publishes the dead letters.
 """
 
 import json
@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 
 import deltalake
 import pyarrow as pa
@@ -27,26 +27,25 @@ from deltalake.schema import PrimitiveType
 from deltalake.transaction import AddAction, RemoveAction
 
 from millrace.models.common.errors import InputError, TransientError, WorkError
-from millrace.models.data.sources.find_files import resolve
 from millrace.serving.batch.folder import Folder
 from millrace.serving.batch.job import DEAD
 from millrace.serving.batch.monitoring.batch_report import FINGERPRINT
 
 JOB = "millrace.job"
 PARTITION, FILES = "millrace.partition", "millrace.files"
-"""Of every commit: what it made, and of how many files; of none where no row was scored."""
+"""Metadata of every commit: the partition, and its number of files; 0 if no row was scored."""
 _ATTEMPTS = 20
 
 
 @dataclass(frozen=True)
 class Partition:
-    """Where the rows of one date go.
+    """The rows of one date in a table.
 
     Attributes:
         table: URI of the Delta table.
         column: the partition column.
         value: its value.
-        job: id of the run that writes; its files carry it in their names.
+        job: id of the run that writes; its files are in a folder of this name.
     """
 
     table: str
@@ -54,79 +53,78 @@ class Partition:
     value: str
     job: str
 
-    @property
-    def folder(self) -> str:
-        """URI of the folder that the workers write to."""
-        return f"{self.table}/{self.column}={self.value}/{self.job}"
-
     @cached_property
-    def place(self) -> tuple[pa.fs.FileSystem, str]:
+    def folder(self) -> Folder:
+        """The folder that the workers write to."""
+        return Folder(f"{self.table}/{self.column}={self.value}/{self.job}")
+
+    @property
+    def location(self) -> tuple[pa.fs.FileSystem, str]:
         """The file system of that folder, and its path there."""
-        return resolve(self.folder, Path())
+        return self.folder.location
 
     def files(self) -> list[pa.fs.FileInfo]:
         """Return the Parquet files that this run has written."""
-        filesystem, path = self.place
-        selector = pa.fs.FileSelector(path, allow_not_found=True)
-        return [f for f in filesystem.get_file_info(selector) if f.path.endswith(".parquet")]
+        return self.folder.files(".parquet")
 
-    def rows(self, known: Collection[str] = ()) -> dict[str, int]:
-        """Return the rows of each file that this run has written, by its path.
+    def count_rows(self, known: Collection[str] = ()) -> dict[str, int]:
+        """Return the number of rows of each file that this run has written, by its path.
+
+        Files that are not complete yet are left out.
 
         Args:
-            known: paths of files to leave out, like those that are still being written.
+            known: paths of files to leave out.
         """
-        filesystem, _ = self.place
+        filesystem, _ = self.location
         found: dict[str, int] = {}
         for file in self.files():
             if file.path not in known:
                 with suppress(pa.ArrowInvalid):  # it has no footer yet
-                    found[file.path] = _rows(filesystem, file)
+                    found[file.path] = _count_rows(filesystem, file)
         return found
 
     def remove(self) -> None:
-        """Remove what this run has written, unless it was committed, now or ever.
+        """Delete the files of this run unless any version of the table ever held them.
 
-        Where it cannot be known the files stay: no reader sees files that no commit names.
+        If the table cannot be read the files stay: no reader sees files that no commit names.
         """
-        filesystem, path = self.place
-        written = filesystem.get_file_info(path).type != pa.fs.FileType.NotFound
-        if written and not self._committed():
-            filesystem.delete_dir(path)
+        if self.folder.exists() and not self._was_committed():
+            self.folder.remove()
 
-    def active(self) -> frozenset[str]:
-        """Return the files that are the partition now, as URIs; none before the first commit."""
+    def active_files(self) -> frozenset[str]:
+        """Return URIs of the partition's current files; none before the first commit."""
         opened = self._open()
-        return self._active(opened) if opened is not None else frozenset()
+        return self._files_in(opened) if opened is not None else frozenset()
 
-    def committed(self) -> dict[str, str]:
-        """Return what was kept with the commit that made the partition what it is now.
+    def read_commit(self) -> dict[str, str]:
+        """Return the metadata of the commit that made the partition's current content.
 
-        It is empty before the first commit, and where the files are not those of one commit.
+        It is empty before the first commit, and if the files come from more than one commit.
         """
         opened = self._open()
         if opened is None:
             return {}
-        jobs = {PurePosixPath(file).parent.name for file in self._active(opened)}
+        jobs = {PurePosixPath(file).parent.name for file in self._files_in(opened)}
         if not jobs:
-            return _newest(opened).get(self.value, {}) if self.value in empty(opened) else {}
+            is_empty = self.value in find_empty_partitions(opened)
+            return _newest_commits(opened)[self.value] if is_empty else {}
         if len(jobs) != 1:
             return {}
         (job,) = jobs
-        return next((_texts(c) for c in opened.history() if c.get(JOB) == job), {})
+        return next((_as_text(c) for c in opened.history() if c.get(JOB) == job), {})
 
-    def check(self, schema: pa.Schema) -> None:
+    def require_schema(self, schema: pa.Schema) -> None:
         """Return if rows of this schema may be committed.
 
         Args:
             schema: of the files, without the partition column.
 
         Raises:
-            InputError: the table holds other columns, or other types.
+            InputError: the table has other columns, or other types.
         """
         opened = self._open()
         if opened is not None:
-            self._check(opened, self._whole(schema))
+            self._require_schema(opened, self._table_schema(schema))
 
     def commit(
         self,
@@ -135,19 +133,19 @@ class Partition:
         replaces: frozenset[str] | None = None,
         files: Iterable[pa.fs.FileInfo] | None = None,
     ) -> int:
-        """Make the written files the partition, and return the version that this commit made.
+        """Replace the partition with the written files, and return the new table version.
 
         Args:
             schema: of the files, without the partition column.
-            metadata: kept with the commit, beside the id of the job.
-            replaces: what `active` returned when the run began; None for whatever is there.
-            files: those of the written files to commit; None for all.
+            metadata: stored with the commit, together with the id of the job.
+            replaces: what `active_files` returned when the run began; None for any content.
+            files: the written files to commit; None for all.
 
         Raises:
-            InputError: the table holds other columns, or other types.
-            WorkError: another job committed the same partition meanwhile.
+            InputError: the table has other columns, or other types.
+            WorkError: another job has committed the same partition in the meantime.
         """
-        filesystem, _ = self.place
+        filesystem, _ = self.location
         now = int(datetime.now(UTC).timestamp() * 1000)
         actions: list[AddAction | RemoveAction] = [
             AddAction(
@@ -156,27 +154,27 @@ class Partition:
                 partition_values={self.column: self.value},
                 modification_time=now,
                 data_change=True,
-                stats=json.dumps({"numRecords": _rows(filesystem, file)}),
+                stats=json.dumps({"numRecords": _count_rows(filesystem, file)}),
             )
             for file in (self.files() if files is None else files)
         ]
-        whole = self._whole(schema)
+        table_schema = self._table_schema(schema)
         for _ in range(_ATTEMPTS):
             try:
-                table = self._table(whole)
-                self._check(table, whole)
-                replaces = self._active(table) if replaces is None else replaces
-                if self._active(table) != replaces:
-                    raise self._overtaken()
+                table = self._table(table_schema)
+                self._require_schema(table, table_schema)
+                replaces = self._files_in(table) if replaces is None else replaces
+                if self._files_in(table) != replaces:
+                    raise self._conflict()
                 self._replace(table, actions, metadata)
             except CommitFailedError as error:
-                failure = error  # a commit of another partition, perhaps: look again
+                failure = error  # perhaps another partition was committed: try again
             except DeltaError as error:
-                raise self._uncommitted(error) from error
+                raise self._not_committed(error) from error
             else:
                 # Without retries the commit follows the version that was opened, or fails.
                 return int(table.version()) + 1
-        raise self._uncommitted(failure) from failure
+        raise self._not_committed(failure) from failure
 
     def _replace(
         self,
@@ -184,120 +182,109 @@ class Partition:
         actions: list[AddAction | RemoveAction],
         metadata: Mapping[str, str],
     ) -> None:
-        properties = deltalake.CommitProperties(
-            custom_metadata={
-                **metadata,
-                JOB: self.job,
-                PARTITION: self.value,
-                FILES: str(len(actions)),
-            },
-            # With Delta's own retries a stale overwrite wins, and both jobs' rows stay.
-            max_commit_retries=0,
-        )
+        own = {JOB: self.job, PARTITION: self.value, FILES: str(len(actions))}
         table.create_write_transaction(
             actions,
             mode="overwrite",
             schema=table.schema(),
             partition_by=[self.column],
             partition_filters=[(self.column, "=", self.value)],
-            commit_properties=properties,
+            # With Delta's own retries a stale overwrite wins, and the rows of both jobs stay.
+            commit_properties=deltalake.CommitProperties(
+                custom_metadata={**metadata, **own}, max_commit_retries=0
+            ),
         )
 
-    def _whole(self, schema: pa.Schema) -> deltalake.Schema:
+    def _table_schema(self, schema: pa.Schema) -> deltalake.Schema:
         return deltalake.Schema.from_arrow(schema.append(pa.field(self.column, pa.string())))
 
     def _open(self) -> deltalake.DeltaTable | None:
-        if not deltalake.DeltaTable.is_deltatable(self.table):
-            return None
-        return deltalake.DeltaTable(self.table)
+        exists = deltalake.DeltaTable.is_deltatable(self.table)
+        return deltalake.DeltaTable(self.table) if exists else None
 
     def _table(self, schema: deltalake.Schema) -> deltalake.DeltaTable:
         return self._open() or deltalake.DeltaTable.create(
             self.table, schema, mode="ignore", partition_by=[self.column]
         )
 
-    def _active(self, table: deltalake.DeltaTable) -> frozenset[str]:
+    def _files_in(self, table: deltalake.DeltaTable) -> frozenset[str]:
         return frozenset(table.file_uris(file_pruning_predicate=[(self.column, "=", self.value)]))
 
-    def _committed(self) -> bool:
+    def _was_committed(self) -> bool:
         try:
             opened = self._open()
             return opened is not None and any(c.get(JOB) == self.job for c in opened.history())
         except DeltaError:
             return True
 
-    def _check(self, table: deltalake.DeltaTable, schema: deltalake.Schema) -> None:
-        held, given = _types(table.schema()), _types(schema)
-        if held != given:
+    def _require_schema(self, table: deltalake.DeltaTable, schema: deltalake.Schema) -> None:
+        expected, given = _column_types(table.schema()), _column_types(schema)
+        if expected != given:
             raise InputError(
                 f"the rows have another schema than the table {self.table}",
-                seen=_told(given),
-                valid=_told(held),
+                seen=", ".join(f"{name} {kind}" for name, kind in given.items()),
+                valid=", ".join(f"{name} {kind}" for name, kind in expected.items()),
                 hint="move the table away, or score into another one",
             )
 
-    def _overtaken(self) -> WorkError:
-        # Nothing that passes: tried again by itself it would undo what the other has just done.
+    def _conflict(self) -> WorkError:
+        # Not a transient error: an automatic retry would undo what the other job has just done.
         return WorkError(
             f"{self.column}={self.value} of {self.table} was committed by another job meanwhile",
-            seen=self.committed().get(JOB),
+            seen=self.read_commit().get(JOB),
             hint="run again to replace what it committed",
         )
 
-    def _uncommitted(self, error: Exception) -> TransientError:
+    def _not_committed(self, error: Exception) -> TransientError:
         return TransientError(
             f"the partition {self.column}={self.value} of {self.table} was not committed",
             seen=error,
-            hint="see that the table can be written, and run again",
+            hint="check that the table can be written, and run again",
         )
 
 
-def empty(table: deltalake.DeltaTable) -> frozenset[str]:
-    """Return the values of the partitions whose newest commit scored no row of theirs."""
-    newest = _newest(table).items()
+def find_empty_partitions(table: deltalake.DeltaTable) -> frozenset[str]:
+    """Return the values of the partitions whose newest commit holds no row."""
+    newest = _newest_commits(table).items()
     return frozenset(value for value, commit in newest if commit[FILES] == "0")
 
 
-def _newest(table: deltalake.DeltaTable) -> dict[str, dict[str, str]]:
-    """Return what was kept with the newest commit of each partition, by its value."""
-    commits = (_texts(commit) for commit in reversed(table.history()) if PARTITION in commit)
-    return {commit[PARTITION]: commit for commit in commits}
-
-
-def _texts(commit: Mapping[str, object]) -> dict[str, str]:
-    return {key: str(value) for key, value in commit.items()}
-
-
-def _rows(filesystem: pa.fs.FileSystem, file: pa.fs.FileInfo) -> int:
-    with filesystem.open_input_file(file.path) as opened:
-        return int(pq.ParquetFile(opened).metadata.num_rows)
-
-
-def _types(schema: deltalake.Schema) -> dict[str, str]:
-    """Return the type of each column, by its name in Delta."""
-    return {
-        f.name: f.type.type if isinstance(f.type, PrimitiveType) else str(f.type)
-        for f in schema.fields
-    }
-
-
-def _told(types: Mapping[str, str]) -> str:
-    return ", ".join(f"{name} {kind}" for name, kind in types.items())
-
-
-def publish(partition: Partition, fingerprint: str, dead: pa.Table) -> None:
-    """Make rows the partition of the dead letters; doing it again changes nothing.
+def publish_dead_letters(partition: Partition, fingerprint: str, dead: pa.Table) -> None:
+    """Replace a partition of the dead letters; repeating the call changes nothing.
 
     Args:
         partition: of the table of dead letters.
-        fingerprint: of the job whose rows they are.
-        dead: of `DEAD`.
+        fingerprint: the job's.
+        dead: the rows, with the columns of `DEAD`.
 
     Raises:
         TransientError: the table cannot be written.
     """
-    if not dead.num_rows and not partition.active():
+    if not dead.num_rows and not partition.active_files():
         return
     if dead.num_rows:
-        Folder(partition.folder).write_table("dead.parquet", dead)
+        partition.folder.write_table("dead.parquet", dead)
     partition.commit(DEAD, {FINGERPRINT: fingerprint})
+
+
+def _newest_commits(table: deltalake.DeltaTable) -> dict[str, dict[str, str]]:
+    """Return the metadata of the newest commit of each partition, by the partition's value."""
+    commits = (_as_text(commit) for commit in reversed(table.history()) if PARTITION in commit)
+    return {commit[PARTITION]: commit for commit in commits}
+
+
+def _as_text(commit: Mapping[str, object]) -> dict[str, str]:
+    return {key: str(value) for key, value in commit.items()}
+
+
+def _count_rows(filesystem: pa.fs.FileSystem, file: pa.fs.FileInfo) -> int:
+    with filesystem.open_input_file(file.path) as opened:
+        return int(pq.ParquetFile(opened).metadata.num_rows)
+
+
+def _column_types(schema: deltalake.Schema) -> dict[str, str]:
+    """Return Delta's name of each column's type, by the column's name."""
+    return {
+        f.name: f.type.type if isinstance(f.type, PrimitiveType) else str(f.type)
+        for f in schema.fields
+    }

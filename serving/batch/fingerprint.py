@@ -1,7 +1,7 @@
-"""What a batch job's answers depend on, as one digest.
+"""The fingerprint of a batch job: a digest of everything that its predictions depend on.
 
-Work that a dead run left is taken up again only by a job with the same fingerprint: the same model,
-the same input, the same parameters and the same code.
+The work of a killed run is resumed only by a job with the same fingerprint: the same model, input,
+parameters and code.
 """
 
 import hashlib
@@ -20,30 +20,31 @@ ENGINES = ("onnxruntime", "openvino-genai", "pyarrow", "ray")
 
 
 def fingerprint_of(job: Job, manifest: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of all that the answers depend on, in hexadecimal.
+    """Return the SHA-256 of everything that the predictions depend on, in hexadecimal.
 
     Args:
         job: the model and the parameters.
-        manifest: the input: which version of a table, or which files with their digests.
+        manifest: the input: the version of a table, or files with their digests.
     """
-    parts = {
-        "model": [job.model, job.version, job.digest],
-        "input": manifest,
-        "key": list(job.key),
-        "parameters": job.parameters(),
-        "code": code_digest(),
-    }
-    return digest_of_json(parts)
+    return digest_of_json(
+        {
+            "model": [job.model, job.version, job.digest],
+            "input": manifest,
+            "key": list(job.key),
+            "parameters": job.parameters(),
+            "code": code_digest(),
+        }
+    )
 
 
 def digest_of_json(values: Any) -> str:
-    """Return the SHA-256 of values as JSON in one form, in hexadecimal."""
+    """Return the SHA-256 of values as JSON with sorted keys, in hexadecimal."""
     return hashlib.sha256(json.dumps(values, sort_keys=True, default=str).encode()).hexdigest()
 
 
 @cache
 def code_digest() -> str:
-    """Return a digest of the code that scores: ours, and the versions of what it stands on."""
+    """Return a digest of the code that scores: our own, and the versions of its engines."""
     digest = hashlib.sha256()
     for file in sorted(file for name in CODE for file in (ROOT / name).rglob("*.py")):
         digest.update(f"{file.relative_to(ROOT)}\0".encode())

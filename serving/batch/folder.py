@@ -1,6 +1,7 @@
-"""A folder on any file system: small JSON files and Parquet files, each there whole or not."""
+"""A folder on any file system: JSON and Parquet files, each of which is complete or absent."""
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -23,49 +24,45 @@ class Folder:
     uri: str
 
     @cached_property
-    def place(self) -> tuple[pa.fs.FileSystem, str]:
+    def location(self) -> tuple[pa.fs.FileSystem, str]:
         """Its file system, and its path there."""
         return resolve(self.uri, Path())
 
     @property
     def is_local(self) -> bool:
         """Whether it is on this machine's file system."""
-        return isinstance(self.place[0], pa.fs.LocalFileSystem)
+        return isinstance(self.location[0], pa.fs.LocalFileSystem)
 
-    def within(self, name: str) -> "Folder":
-        """Return a folder in it."""
+    def subfolder(self, name: str) -> "Folder":
+        """Return a folder inside this one."""
         return Folder(f"{self.uri}/{name}")
 
     def make(self) -> None:
-        """Make it, unless it is there."""
-        filesystem, path = self.place
+        """Create it unless it exists."""
+        filesystem, path = self.location
         filesystem.create_dir(path, recursive=True)
 
     def exists(self) -> bool:
-        """Return whether it is there."""
-        filesystem, path = self.place
+        """Return whether it exists."""
+        filesystem, path = self.location
         return bool(filesystem.get_file_info(path).type != pa.fs.FileType.NotFound)
 
     def files(self, ending: str) -> list[pa.fs.FileInfo]:
-        """Return its files with an ending, sorted by path; none where it is not there."""
-        filesystem, path = self.place
-        found = filesystem.get_file_info(pa.fs.FileSelector(path, allow_not_found=True))
-        files = [f for f in found if f.type == pa.fs.FileType.File and f.path.endswith(ending)]
+        """Return its files with an ending, sorted by path; none if it does not exist."""
+        files = [f for f in self._list(pa.fs.FileType.File) if f.path.endswith(ending)]
         return sorted(files, key=lambda file: file.path)
 
     def folders(self) -> list[str]:
-        """Return the names of the folders in it, sorted."""
-        filesystem, path = self.place
-        found = filesystem.get_file_info(pa.fs.FileSelector(path, allow_not_found=True))
-        return sorted(f.base_name for f in found if f.type == pa.fs.FileType.Directory)
+        """Return the names of its subfolders, sorted; none if it does not exist."""
+        return sorted(folder.base_name for folder in self._list(pa.fs.FileType.Directory))
 
     def write_json(self, name: str, values: Any) -> None:
-        """Write a file, whole or not at all."""
+        """Write a JSON file atomically."""
         self._write(name, lambda stream: stream.write(json.dumps(values).encode()))
 
     def read_json(self, name: str) -> Any:
-        """Return what a file holds; None where it is not there."""
-        filesystem, path = self.place
+        """Return the content of a JSON file; None if there is no such file."""
+        filesystem, path = self.location
         try:
             with filesystem.open_input_stream(f"{path}/{name}") as stream:
                 return json.loads(stream.read())
@@ -73,25 +70,30 @@ class Folder:
             return None
 
     def write_table(self, name: str, table: pa.Table) -> None:
-        """Write a Parquet file, whole or not at all."""
+        """Write a Parquet file atomically."""
         self._write(name, lambda stream: pq.write_table(table, stream))
 
     def read_tables(self, schema: pa.Schema) -> pa.Table:
-        """Return the rows of all Parquet files in it."""
-        filesystem, _ = self.place
+        """Return the rows of all its Parquet files, cast to `schema`."""
+        filesystem, _ = self.location
         tables = [pq.read_table(f.path, filesystem=filesystem) for f in self.files(".parquet")]
         return pa.concat_tables([schema.empty_table(), *(table.cast(schema) for table in tables)])
 
     def remove(self) -> None:
-        """Remove it and all that is in it, if it is there."""
+        """Delete it and everything in it; do nothing if it does not exist."""
         if self.exists():
-            filesystem, path = self.place
+            filesystem, path = self.location
             filesystem.delete_dir(path)
 
-    def _write(self, name: str, write: Any) -> None:
-        filesystem, path = self.place
+    def _list(self, kind: pa.fs.FileType) -> list[pa.fs.FileInfo]:
+        filesystem, path = self.location
+        found = filesystem.get_file_info(pa.fs.FileSelector(path, allow_not_found=True))
+        return [each for each in found if each.type == kind]
+
+    def _write(self, name: str, write: Callable[[Any], object]) -> None:
+        filesystem, path = self.location
         self.make()
-        # A draft's name is nobody else's: the same file may be written twice at the same time.
+        # Two processes may write the same file at the same time, so each draft has its own name.
         draft = f"{path}/{name}{DRAFT}-{uuid4().hex[:8]}"
         with filesystem.open_output_stream(draft) as stream:
             write(stream)

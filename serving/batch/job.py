@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import Any, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -12,11 +12,6 @@ import pyarrow as pa
 from millrace.models.data.schema import KEY, Column
 from millrace.serving.batch.block_size import Blocks, Load
 from millrace.serving.batch.monitoring.drift import Bins
-
-if TYPE_CHECKING:
-    from ray.data import Dataset
-
-    from millrace.serving.batch.actor import ActorContext
 
 ROW = "_row"
 """Place of a row in the input: the file's number times `FILE_ROWS`, and the row's in the file."""
@@ -42,18 +37,6 @@ class Answers:
 
     rows: pa.Table
     refused: pa.Table
-
-
-class Worker(Protocol):
-    """A model that is opened, in a process of its own."""
-
-    def __call__(self, rows: pa.Table) -> Answers:
-        """Answer rows.
-
-        Args:
-            rows: `ROW`, and what the job's `encoded` returned without `ERROR`.
-        """
-        ...
 
 
 class Job(Protocol):
@@ -149,24 +132,4 @@ class Job(Protocol):
 
     def blocks(self, load: Load) -> Blocks:
         """Return how rows go through Ray."""
-        ...
-
-    def answered(self, rows: "Dataset", means: "ActorContext") -> "Dataset":
-        """Answer rows; those that are refused are put aside.
-
-        Args:
-            rows: `ROW`, and what `encoded` returned without `ERROR`.
-            means: with what.
-
-        Returns:
-            The answers, of `output`.
-        """
-        ...
-
-
-class ActorJob(Job, Protocol):
-    """A job whose model is opened by actors of ours."""
-
-    def worker(self) -> Worker:
-        """Open the model."""
         ...

@@ -1,4 +1,4 @@
-"""One run at a time works in the folder of a job."""
+"""A lease on a job: only one run at a time works in the job's folder."""
 
 import fcntl
 import os
@@ -13,61 +13,61 @@ from uuid import uuid4
 from millrace.models.common.errors import TransientError
 from millrace.serving.batch.folder import Folder
 
-BEAT_SECONDS = 10.0
-QUIET_SECONDS = 60.0
-"""After which a run on an object store that does not show itself is taken for dead."""
+HEARTBEAT_SECONDS = 10.0
+EXPIRY_SECONDS = 60.0
+"""A lease on an object store expires this long after its last heartbeat."""
 
 
 @contextmanager
-def held(folder: Folder, name: str) -> Iterator[None]:
-    """Hold a job for the length of the block; the lease of a process that dies ends with it.
+def hold_lease(folder: Folder, name: str) -> Iterator[None]:
+    """Hold the lease of a job for the length of the block; it ends if the process dies.
 
-    On a file system it is a lock of the kernel's; on an object store, which has none, a file that
-    is written again every `BEAT_SECONDS`.
+    On a file system it is a lock of the kernel. An object store has no locks: there it is a file
+    that is rewritten every `HEARTBEAT_SECONDS`.
 
     Args:
-        folder: where the lease is.
-        name: of the job.
+        folder: the folder of the leases.
+        name: the job's name.
 
     Raises:
-        TransientError: another run holds it.
+        TransientError: another run holds the lease.
     """
     folder.make()
     if folder.is_local:
-        with _locked(Path(folder.place[1]) / f"{name}.lock"):
+        with _lock_file(Path(folder.location[1]) / f"{name}.lock"):
             yield
     else:
-        with beating(folder, f"{name}.lease"):
+        with hold_with_heartbeat(folder, f"{name}.lease"):
             yield
 
 
 def is_held(folder: Folder, name: str) -> bool:
-    """Return whether a run holds a job."""
+    """Return whether a run holds the lease of a job."""
     try:
-        with held(folder, name):
+        with hold_lease(folder, name):
             return False
     except TransientError:
         return True
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def _lock_file(path: Path) -> Iterator[None]:
     while True:
         file = path.open("a+")
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             file.seek(0)
-            who = file.read()
+            holder = file.read()
             file.close()
-            raise _taken(who) from error
-        # The one before removes the file when it is done: what is locked may be gone.
+            raise _already_running(holder) from error
+        # The previous holder deletes the file when it ends: the locked file may be deleted already.
         if path.exists() and os.fstat(file.fileno()).st_ino == path.stat().st_ino:
             break
         file.close()
     with file:
         file.truncate(0)
-        file.write(_me())
+        file.write(_describe_process())
         file.flush()
         try:
             yield
@@ -76,31 +76,33 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def beating(folder: Folder, name: str, now: Callable[[], float] = time.time) -> Iterator[None]:
-    """Hold a job by a file that shows that its run is alive.
+def hold_with_heartbeat(
+    folder: Folder, name: str, now: Callable[[], float] = time.time
+) -> Iterator[None]:
+    """Hold a lease by rewriting a file with the current time.
 
     Args:
-        folder: where the file is.
-        name: of the file.
-        now: the time, in seconds since 1970.
+        folder: the folder of the file.
+        name: the file's name.
+        now: returns the time, in seconds since 1970.
 
     Raises:
-        TransientError: another run holds it.
+        TransientError: another run holds the lease.
     """
-    mine, ended = uuid4().hex, Event()
+    run, ended = uuid4().hex, Event()
     before = folder.read_json(name)
-    if before and before["run"] and now() - before["at"] < QUIET_SECONDS:
-        raise _taken(before["who"])
+    if before and before["run"] and now() - before["at"] < EXPIRY_SECONDS:
+        raise _already_running(before["who"])
 
     def beat() -> None:
-        folder.write_json(name, {"run": mine, "who": _me(), "at": now()})
+        folder.write_json(name, {"run": run, "who": _describe_process(), "at": now()})
 
-    def beats() -> None:
-        while not ended.wait(BEAT_SECONDS):
+    def keep_beating() -> None:
+        while not ended.wait(HEARTBEAT_SECONDS):
             beat()
 
     beat()
-    thread = Thread(target=beats, daemon=True)
+    thread = Thread(target=keep_beating, daemon=True)
     thread.start()
     try:
         yield
@@ -110,13 +112,13 @@ def beating(folder: Folder, name: str, now: Callable[[], float] = time.time) -> 
         folder.write_json(name, {"run": "", "who": "", "at": 0})
 
 
-def _me() -> str:
+def _describe_process() -> str:
     return f"process {os.getpid()} on {socket.gethostname()}"
 
 
-def _taken(who: str) -> TransientError:
+def _already_running(holder: str) -> TransientError:
     return TransientError(
         "this job is running already",
-        seen=who or "another process",
-        hint="wait for it to end, or end it; what it has done is kept",
+        seen=holder or "another process",
+        hint="wait for it to end, or end it; its finished work is kept",
     )

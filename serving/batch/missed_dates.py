@@ -1,4 +1,4 @@
-"""Which dates a nightly job has to make up for, and doing them in turn."""
+"""The dates that a nightly job has to make up for, and the scoring of one after the other."""
 
 from collections.abc import Callable, Collection, Sequence
 from datetime import date, timedelta
@@ -7,20 +7,20 @@ from typing import TypeVar
 import deltalake
 
 from millrace.models.common.errors import MillraceError
-from millrace.serving.batch.commit import empty
+from millrace.serving.batch.commit import find_empty_partitions
 
 T = TypeVar("T")
 
 
 def dates_to_do(committed: Collection[str], last: str, days: int) -> list[str]:
-    """Return the dates without a commit, the oldest first, and the last in any case.
+    """Return the dates without a commit, the oldest first, and always the last.
 
-    Nothing before the first commit was ever missed.
+    No date before the first commit counts as missed.
 
     Args:
-        committed: the dates that have one, `YYYY-MM-DD`.
+        committed: the dates that have a commit, `YYYY-MM-DD`.
         last: the date that is due.
-        days: how many days back from there are made up for.
+        days: how many days before it are made up for.
     """
     due = date.fromisoformat(last)
     first = min(committed, default=last)
@@ -28,31 +28,31 @@ def dates_to_do(committed: Collection[str], last: str, days: int) -> list[str]:
     return [*(day for day in back if day > first and day not in committed), last]
 
 
-def in_turn(
+def score_dates(
     dates: Sequence[str],
     score: Callable[[str], T],
     on_failure: Callable[[str, MillraceError], None],
 ) -> list[T]:
-    """Return what scoring each date came to; one that fails does not hold up those after it.
+    """Return the result of scoring each date; a date that fails does not stop the later ones.
 
     Args:
-        dates: in the order to do them.
-        score: does one.
-        on_failure: called with a date and its error, when it fails.
+        dates: in the order to score them.
+        score: scores one.
+        on_failure: called with a date and its error when it fails.
 
     Raises:
-        MillraceError: the first failure, after all dates; of several dates, it names those.
+        MillraceError: the first failure, after all dates; with several dates, it names the failed.
     """
-    done: list[T] = []
+    results: list[T] = []
     failed: dict[str, MillraceError] = {}
     for each in dates:
         try:
-            done.append(score(each))
+            results.append(score(each))
         except MillraceError as error:
             failed[each] = error
             on_failure(each, error)
     if not failed:
-        return done
+        return results
     first = next(iter(failed.values()))
     if len(dates) == 1:
         raise first
@@ -65,8 +65,8 @@ def in_turn(
 
 
 def committed_dates(table: str) -> frozenset[str]:
-    """Return the dates that were committed to a table of predictions; none where there is none."""
+    """Return the dates with a commit in a table of predictions; none if there is no table."""
     if not deltalake.DeltaTable.is_deltatable(table):
         return frozenset()
     opened = deltalake.DeltaTable(table)
-    return empty(opened) | {each["date"] for each in opened.partitions()}
+    return find_empty_partitions(opened) | {each["date"] for each in opened.partitions()}

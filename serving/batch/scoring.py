@@ -1,51 +1,46 @@
-"""Batch inference: rows through Ray Data actors into one partition of a Delta table."""
+"""Batch inference: scores an input and commits it as one partition of a Delta table."""
 
 import time
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import numpy as np
-import ray.data
-from ray.data.checkpoint import CheckpointConfig
 
-from millrace.serving.batch import block_size, commit, lease
-from millrace.serving.batch.actor import ActorContext, fault_of, work_of
-from millrace.serving.batch.block_size import Blocks
-from millrace.serving.batch.cluster.model_files import carried
-from millrace.serving.batch.commit import JOB, Partition
-from millrace.serving.batch.data_files import answers_seen, committable, prune, written
+from millrace.serving.batch.actor import ActorContext, ScoringJob, work_of, write_predictions
+from millrace.serving.batch.cluster.model_files import put_model_files
+from millrace.serving.batch.commit import JOB, Partition, publish_dead_letters
+from millrace.serving.batch.data_files import (
+    count_answers,
+    read_data_files,
+    remove_partial_files,
+    select_files_to_commit,
+)
 from millrace.serving.batch.fingerprint import fingerprint_of
-from millrace.serving.batch.folder import Folder
-from millrace.serving.batch.input import row_lineage
 from millrace.serving.batch.input.find_input import Input
-from millrace.serving.batch.input.reader import Rows
-from millrace.serving.batch.input.row_sample import Check, Scored, with_rows
+from millrace.serving.batch.input.reader import find_remaining, load_of
+from millrace.serving.batch.input.row_lineage import write_lineage
+from millrace.serving.batch.input.row_sample import Check, ScoredRows, fill_duplicates
 from millrace.serving.batch.job import DEAD, ROW, TOKENS_IN, Job
 from millrace.serving.batch.job_state import (
     SHORT,
     JobState,
-    abandoned,
-    begun,
+    find_abandoned,
+    job_state_of,
     leases_of,
+    open_job_state,
     remove_leftovers,
-    workplace_of,
 )
+from millrace.serving.batch.lease import hold_lease, is_held
 from millrace.serving.batch.monitoring.batch_report import FINGERPRINT, WHOLE, BatchReport
+from millrace.serving.batch.monitoring.progress_counter import OnWork, Watch
 from millrace.serving.batch.monitoring.throughput import Work
-from millrace.serving.batch.monitoring.watch import OnWork, Watch
-from millrace.serving.batch.reconcile_rows import require_few, settle
-from millrace.serving.batch.remaining_work import Todo, load_of, remaining
+from millrace.serving.batch.reconcile_rows import reconcile_rows, require_few_dead
 
-SETTLED = "settled"
-"""Folder of the dead letters from the commit of the output to their own."""
+UNPUBLISHED = "settled"
+"""Folder of the dead letters between the commit of the predictions and their own."""
 KEPT = timedelta(days=30)
-"""How long what a dead run wrote waits to be taken up; longer where its date is run again."""
-MOST_TASKS = 4096
-"""Tasks that read."""
+"""How long the work of a killed run is kept to be resumed, unless its date is run again."""
 
 
 @dataclass(frozen=True)
@@ -70,20 +65,18 @@ class Target:
 
 @dataclass(frozen=True)
 class RunOptions:
-    """How a job runs; nothing of it changes an answer.
+    """How a job runs; no option changes a prediction.
 
     Attributes:
-        num_actors: actors, one opened model each.
-        cpus: CPUs of Ray that each holds.
-        max_dead_letters: share of the rows that may be refused.
-        resume: whether what a dead run did is taken up, and what is done is kept for the next.
-        is_spread: whether there are other nodes than the driver's, or may be.
-        approved: whether its version is the approved one; None where that is not known.
-        approval: why it is scored with, in a sentence.
+        num_actors: number of actors; each holds one CPU of Ray and loads the model.
+        max_dead_letters: largest share of the rows that may be refused.
+        resume: whether to resume a killed run, and to keep a checkpoint for the next one.
+        is_spread: whether Ray has, or may have, other nodes than the driver's.
+        approved: whether the version is the approved one; None if that is not known.
+        approval: why this version scores, in a sentence.
     """
 
     num_actors: int = 1
-    cpus: float = 1
     max_dead_letters: float = 1.0
     resume: bool = True
     is_spread: bool = False
@@ -92,102 +85,109 @@ class RunOptions:
 
 
 def score(
-    found: Input,
-    job: Job,
+    batch_input: Input,
+    job: ScoringJob,
     target: Target,
-    how: RunOptions,
+    options: RunOptions,
     on_work: OnWork = lambda *_: None,
     check: Check | None = None,
 ) -> BatchReport:
     """Score all rows of an input and commit them at once.
 
-    A run after one that died goes on from what that had written. The same job committed to the same
-    partition before is not run again.
+    A run after a killed one resumes it. If the same job has committed the partition before, nothing
+    is scored.
 
     Args:
-        found: the rows.
-        job: what scores them.
+        batch_input: the rows.
+        job: scores them.
         target: where they go.
-        how: with what.
+        options: how the job runs.
         on_work: called while it runs.
         check: called before the commit.
 
     Raises:
-        InputError: the input has no rows, or too many that cannot be scored; the table holds
-            other columns; or what the check raises.
-        WorkError: the job failed, or another committed the partition meanwhile; nothing was
-            committed.
+        InputError: the input has no rows, or too many that cannot be scored; the table has other
+            columns; or what the check raises.
+        WorkError: the job failed, or another job has committed the partition in the meantime.
+            Nothing was committed.
         TransientError: the same job is running.
     """
-    fingerprint = fingerprint_of(job, found.manifest)
-    target.partition.check(job.output)
-    with lease.held(leases_of(target.partition), fingerprint[:SHORT]):
-        if (report := _done_before(target, fingerprint)) is not None:
+    fingerprint = fingerprint_of(job, batch_input.manifest)
+    target.partition.require_schema(job.output)
+    with hold_lease(leases_of(target.partition), fingerprint[:SHORT]):
+        if (report := _find_earlier_report(target, fingerprint)) is not None:
             return report
-        _clear(target, fingerprint)
-        for date in abandoned(target.partition, datetime.now(UTC) - KEPT):
-            _clear(replace(target, date=date), "")
-        return _run(found, job, target, how, fingerprint, on_work, check)
+        _clean_up(target, fingerprint)
+        for date in find_abandoned(target.partition, datetime.now(UTC) - KEPT):
+            _clean_up(replace(target, date=date), "")
+        return _run(batch_input, job, target, options, fingerprint, on_work, check)
 
 
-def done_before(found: Input, job: Job, target: Target) -> BatchReport | None:
-    """Return what the same job did if it is what the partition holds, else None.
+def find_earlier_report(batch_input: Input, job: Job, target: Target) -> BatchReport | None:
+    """Return the report of the same job if it has committed the partition's content, else None.
 
     Args:
-        found: the rows.
-        job: what would score them.
-        target: where they would go.
+        batch_input: the rows.
+        job: scores them.
+        target: where they go.
 
     Raises:
         TransientError: the same job is running.
     """
-    fingerprint = fingerprint_of(job, found.manifest)
-    with lease.held(leases_of(target.partition), fingerprint[:SHORT]):
-        return _done_before(target, fingerprint)
+    fingerprint = fingerprint_of(job, batch_input.manifest)
+    with hold_lease(leases_of(target.partition), fingerprint[:SHORT]):
+        return _find_earlier_report(target, fingerprint)
 
 
-def _clear(target: Target, fingerprint: str) -> None:
-    """Remove what dead runs of other jobs than that of the fingerprint left of a partition.
+def _clean_up(target: Target, fingerprint: str) -> None:
+    """Delete what killed runs of other jobs left of a partition.
 
-    Where the partition holds what one of them committed, its dead letters are published first.
+    If the partition holds the commit of such a job, its dead letters are published first.
+
+    Args:
+        target: names the partition.
+        fingerprint: of the job whose work is kept.
     """
-    kept = target.partition.committed()
-    other = kept.get(FINGERPRINT)
-    if other is not None and not lease.is_held(leases_of(target.partition), other[:SHORT]):
-        _finish(workplace_of(target.partition, other), target, other, kept[JOB])
+    commit = target.partition.read_commit()
+    other = commit.get(FINGERPRINT)
+    if other is not None and not is_held(leases_of(target.partition), other[:SHORT]):
+        _finish(job_state_of(target.partition, other), target, other, commit[JOB])
     remove_leftovers(target.partition, fingerprint)
 
 
-def _done_before(target: Target, fingerprint: str) -> BatchReport | None:
-    kept = target.partition.committed()
-    if kept.get(FINGERPRINT) != fingerprint:
+def _find_earlier_report(target: Target, fingerprint: str) -> BatchReport | None:
+    commit = target.partition.read_commit()
+    if commit.get(FINGERPRINT) != fingerprint:
         return None
-    _finish(workplace_of(target.partition, fingerprint), target, fingerprint, kept[JOB])
-    return BatchReport.of_commit(kept)
+    _finish(job_state_of(target.partition, fingerprint), target, fingerprint, commit[JOB])
+    return BatchReport.of_commit(commit)
 
 
 def _run(
-    found: Input,
-    job: Job,
+    batch_input: Input,
+    job: ScoringJob,
     target: Target,
-    how: RunOptions,
+    options: RunOptions,
     fingerprint: str,
     on_work: OnWork,
     check: Check | None,
 ) -> BatchReport:
     started = time.perf_counter()
-    workplace, partition = begun(target.partition, fingerprint, fresh=not how.resume)
-    replaces, before = partition.active(), target.partition.committed()
-    resumed = _work(found, job, how, workplace, partition, on_work)
-    tables = written(partition, workplace if how.resume else None, job.output)
-    counted, refused = workplace.counted(), workplace.refused()
-    settled = settle(found.pieces, counted, tables, refused, unique_keys=found.has_keys)
-    require_few(settled, how.max_dead_letters)
-    dead = with_rows(settled.dead, found.pieces, job.columns)
-    found.require_unchanged()
-    agreement = check(Scored(found.pieces, partition, tables)) if check is not None else None
-    files = committable(partition, tables, settled.without)
-    total = sum((work_of(table) for table in tables.values()), Work())
+    pieces = batch_input.pieces
+    state, partition = open_job_state(target.partition, fingerprint, fresh=not options.resume)
+    replaces, before = partition.active_files(), target.partition.read_commit()
+    resumed = _score_remaining(batch_input, job, options, state, partition, on_work)
+    files = read_data_files(partition, state if options.resume else None, job.output)
+    reconciled = reconcile_rows(
+        *(pieces, state.read_row_counts(), files, state.read_refused()),
+        unique_keys=batch_input.has_keys,
+    )
+    require_few_dead(reconciled, options.max_dead_letters)
+    dead = fill_duplicates(reconciled.dead, pieces, job.columns)
+    batch_input.require_unchanged()
+    agreement = check(ScoredRows(pieces, partition, files)) if check is not None else None
+    to_commit = select_files_to_commit(partition, files, reconciled.excluded)
+    total = sum((work_of(table) for table in files.values()), Work())
     has_tokens = TOKENS_IN in job.output.names
     report = BatchReport(
         table=target.table,
@@ -199,123 +199,65 @@ def _run(
         model_digest=job.digest,
         fingerprint=fingerprint,
         job=partition.job,
-        rows=settled.rows,
-        scored=settled.scored,
-        dead=len(settled.dead),
+        rows=reconciled.rows,
+        scored=reconciled.scored,
+        dead=len(reconciled.dead),
         resumed=resumed,
         tokens_in=total.tokens_in if has_tokens else None,
         tokens_out=total.tokens_out if has_tokens else None,
         seconds=time.perf_counter() - started,
         agreement=agreement,
-        input=found.words,
-        approved=how.approved,
-        approval=how.approval,
-        replaced=_replaced(before),
+        input=batch_input.words,
+        approved=options.approved,
+        approval=options.approval,
+        replaced=_describe_replaced(before),
     )
-    seen = workplace.seen() | answers_seen(partition, tables, job.output_bins)
-    row_lineage.keep(target.table, partition.job, found, seen)
-    workplace.folder.within(SETTLED).write_table("dead.parquet", dead)
-    version = partition.commit(job.output, report.metadata(), replaces, files)
-    _finish(workplace, target, fingerprint, partition.job)
-    seconds = time.perf_counter() - started
-    return replace(report, table_version=version, seconds=seconds)
+    counts = state.read_bin_counts() | count_answers(partition, files, job.output_bins)
+    write_lineage(target.table, partition.job, batch_input, counts)
+    state.folder.subfolder(UNPUBLISHED).write_table("dead.parquet", dead)
+    version = partition.commit(job.output, report.metadata(), replaces, to_commit)
+    _finish(state, target, fingerprint, partition.job)
+    return replace(report, table_version=version, seconds=time.perf_counter() - started)
 
 
-def _replaced(kept: Mapping[str, str]) -> str:
-    """Return what a partition held, by what was kept with its commit; it is gone from now on."""
-    if not kept.get(WHOLE):
+def _describe_replaced(commit: Mapping[str, str]) -> str:
+    """Return the content of a partition that a new commit replaces, in a sentence."""
+    if not commit.get(WHOLE):
         return ""
-    before = BatchReport.of_commit(kept)
+    before = BatchReport.of_commit(commit)
     return f"{before.words}, by version {before.model_version}" if before.scored else ""
 
 
-def _work(
-    found: Input,
-    job: Job,
-    how: RunOptions,
-    workplace: JobState,
+def _score_remaining(
+    batch_input: Input,
+    job: ScoringJob,
+    options: RunOptions,
+    state: JobState,
     partition: Partition,
     on_work: OnWork,
 ) -> int:
-    """Write the answers that are not written yet, and return how many were."""
-    done = prune(partition, workplace)
-    settled = np.union1d(done, workplace.refused()[ROW].to_numpy())
-    todo = remaining(found.pieces, workplace.counted(), settled)
-    with Watch(partition, on_work, len(done)) as watch:
-        if todo:
-            _answer(found.source, todo, job, workplace, partition, how, watch)
-    return len(done)
-
-
-def _answer(
-    source: str,
-    todo: Sequence[Todo],
-    job: Job,
-    workplace: JobState,
-    partition: Partition,
-    how: RunOptions,
-    watch: Watch,
-) -> None:
-    """Let Ray read, answer and write the rows that are not written yet."""
-    filesystem, path = partition.place
-    blocks = job.blocks(load_of(todo, how.num_actors))
-    model = carried(job) if how.is_spread else None
-    means = ActorContext(workplace, watch.meter, blocks, how.num_actors, how.cpus, model)
-    with (
-        _context(workplace.checkpoint() if how.resume else None, blocks.bytes),
-        warnings.catch_warnings(),
-    ):
-        # Of a small input, that it does not keep all actors busy.
-        warnings.filterwarnings("ignore", "The minimum number of concurrent actors", UserWarning)
-        try:
-            rows = ray.data.read_datasource(
-                Rows(source, todo, job, workplace),
-                override_num_blocks=min(len(todo), MOST_TASKS),
-                **_reading(how, blocks),
+    """Write the predictions that are missing, and return how many there were before."""
+    written = remove_partial_files(partition, state)
+    done = np.union1d(written, state.read_refused()[ROW].to_numpy())
+    remaining = find_remaining(batch_input.pieces, state.read_row_counts(), done)
+    with Watch(partition, on_work, len(written)) as watch:
+        if remaining:
+            context = ActorContext(
+                state=state,
+                meter=watch.meter,
+                blocks=job.blocks(load_of(remaining, options.num_actors)),
+                num_actors=options.num_actors,
+                model=put_model_files(job) if options.is_spread else None,
             )
-            job.answered(rows, means).write_parquet(
-                path,
-                filesystem=filesystem,
-                **(block_size.writing(how.num_actors) if how.is_spread else {}),
-            )
-        except Exception as error:  # whatever Ray raises of its own or hands over from a task
-            raise fault_of(error) from error
+            checkpoint = state.new_checkpoint() if options.resume else None
+            write_predictions(batch_input.source, remaining, job, context, partition, checkpoint)
+    return len(written)
 
 
-def _reading(how: RunOptions, blocks: Blocks) -> dict[str, Any]:
-    """Return options of what reads; actors that read for themselves hold their CPUs for both."""
-    if blocks.rows_per_call is None:
-        return {"num_cpus": how.cpus}
-    return block_size.reading(how.num_actors) if how.is_spread else {}
-
-
-@contextmanager
-def _context(checkpoint: Folder | None, block_bytes: int) -> Iterator[None]:
-    """Set for one dataset what Ray Data keeps for the whole process."""
-    context = ray.data.DataContext.get_current()
-    before = context.checkpoint_config, context.target_max_block_size
-    # Without it Ray keeps of an error of ours, raised in an actor, only the text of its traceback.
-    context.raise_original_map_exception = True
-    context.target_max_block_size = block_bytes
-    if checkpoint is not None:
-        filesystem, path = checkpoint.place
-        context.checkpoint_config = CheckpointConfig(
-            ROW,
-            path,
-            override_filesystem=filesystem,
-            # It would be deleted before the commit, and the work with it if that fails.
-            delete_checkpoint_on_success=False,
-        )
-    try:
-        yield
-    finally:
-        context.checkpoint_config, context.target_max_block_size = before
-
-
-def _finish(workplace: JobState, target: Target, fingerprint: str, job: str) -> None:
-    """Publish the dead letters of a committed job, and remove what it kept to go on from."""
-    settled = workplace.folder.within(SETTLED)
-    if settled.exists():
+def _finish(state: JobState, target: Target, fingerprint: str, job: str) -> None:
+    """Publish the dead letters of a committed job, and delete its state."""
+    unpublished = state.folder.subfolder(UNPUBLISHED)
+    if unpublished.exists():
         partition = Partition(target.dead_letters, "date", target.date, job)
-        commit.publish(partition, fingerprint, settled.read_tables(DEAD))
-    workplace.folder.remove()
+        publish_dead_letters(partition, fingerprint, unpublished.read_tables(DEAD))
+    state.folder.remove()

@@ -15,6 +15,7 @@ from functools import singledispatchmethod
 from threading import Event
 
 from millrace.models.common.errors import MillraceError, TransientError, WorkError
+from millrace.models.common.external_errors import is_disk_error
 from millrace.models.common.installation import Endpoint
 from millrace.serving.release import load_version, trial
 from millrace.serving.release.actions import (

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from millrace.models.common.errors import MillraceError, TransientError, WorkError
+from millrace.models.common.errors import MillraceError, TransientError, WorkError, unexpected_error
 from millrace.models.common.installation import Endpoint
 from millrace.models.common.printable import one_line
 from millrace.models.config.rollout_spec import RolloutSpec

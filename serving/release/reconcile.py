@@ -11,7 +11,7 @@ from contextvars import copy_context
 from pathlib import Path
 from threading import Event, Thread
 
-from millrace.models.common.errors import MillraceError
+from millrace.models.common.errors import MillraceError, unexpected_error
 from millrace.models.common.installation import Endpoint
 from millrace.models.common.printable import one_line
 from millrace.serving.release.apply import ModelRelease, Request

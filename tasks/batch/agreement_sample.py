@@ -6,10 +6,15 @@ from dataclasses import dataclass
 from millrace.models.common.errors import InputError, MillraceError
 from millrace.models.common.installation import Installation
 from millrace.models.registry.version_files import Package
-from millrace.serving.batch.input.row_sample import Example, Scored, examples
+from millrace.serving.batch.input.row_sample import Example, ScoredRows, read_examples
 from millrace.serving.batch.job import Job
 from millrace.serving.batch.monitoring.agreement import Agreement, require_agreement
-from millrace.serving.batch.monitoring.live_model import Live, compared, in_a_line, not_live
+from millrace.serving.batch.monitoring.live_model import (
+    Live,
+    compare_examples,
+    explain_not_live,
+    summarize_error,
+)
 from millrace.serving.release.ledger import ledger_of
 from millrace.serving.release.release_state import DesiredVersion, derive_state
 from millrace.serving.triton.client import TritonClient
@@ -38,7 +43,7 @@ class LiveCheck:
     most: float | None
     tell: Callable[[Agreement], None]
 
-    def __call__(self, scored: Scored) -> Agreement:
+    def __call__(self, scored: ScoredRows) -> Agreement:
         """Compare, unless nothing that could be compared with is live.
 
         Raises:
@@ -62,7 +67,7 @@ class LiveCheck:
     def _sample(self) -> LiveSample:
         return self._steps.live_sample(self.job)
 
-    def _agreement(self, scored: Scored) -> Agreement:
+    def _agreement(self, scored: ScoredRows) -> Agreement:
         """Return how the job compares; why it does not where anything at all is in the way."""
         with TritonClient(self.places.triton[0]) as client:
             try:
@@ -71,8 +76,8 @@ class LiveCheck:
                 live, admitted = self._steps.live_model(self.job, self.package, self.places, client)
                 sample = self._examples(scored, live)
             except MillraceError as error:
-                return Agreement(reason=in_a_line(error))
-            differences, reason = compared(live, sample, self._sample.seconds)
+                return Agreement(reason=summarize_error(error))
+            differences, reason = compare_examples(live, sample, self._sample.seconds)
         return Agreement.of(
             differences,
             len(sample),
@@ -85,12 +90,12 @@ class LiveCheck:
         job = self.job
         standing = derive_state(ledger_of(self.places).releases(job.model))
         wish = DesiredVersion(job.version, job.digest)
-        return not_live(client.index(INDEX_SECONDS), standing, job.model, wish)
+        return explain_not_live(client.index(INDEX_SECONDS), standing, job.model, wish)
 
-    def _examples(self, scored: Scored, live: Live) -> list[Example]:
+    def _examples(self, scored: ScoredRows, live: Live) -> list[Example]:
         columns = self.job.columns
         try:
-            found = list(examples(scored, columns, live.answers, self._sample.rows))
+            found = list(read_examples(scored, columns, live.answers, self._sample.rows))
         except OSError as error:
             raise InputError("the rows cannot be read again", seen=error) from error
         if not found:

@@ -10,8 +10,9 @@ from millrace.models.config.pipeline import Pipeline
 from millrace.models.registry.mlflow_pages import version_page
 from millrace.models.registry.tracking import TrackedRun, client
 from millrace.serving.batch.monitoring.agreement import Agreement
+from millrace.serving.batch.monitoring.batch_plots import runs_figure, throughput_figure
 from millrace.serving.batch.monitoring.batch_report import SECONDS_PER_DAY, BatchReport
-from millrace.serving.batch.monitoring.progress_counter import Told
+from millrace.serving.batch.monitoring.progress_counter import ActorProgress
 from millrace.serving.batch.monitoring.throughput import (
     Sample,
     Unit,
@@ -22,7 +23,6 @@ from millrace.serving.batch.monitoring.throughput import (
     per_day,
     throughput,
 )
-from millrace.serving.batch.monitoring.throughput_plot import runs_figure, throughput_figure
 from millrace.tasks.progress import log
 
 EXPERIMENT = ".batch"
@@ -53,11 +53,11 @@ class BatchRun:
     total: int | None
     deadline: datetime | None = None
     samples: list[Sample] = field(default_factory=list)
-    told: Mapping[str, Told] = field(default_factory=dict)
+    told: Mapping[str, ActorProgress] = field(default_factory=dict)
     _logged: float = field(default_factory=time.monotonic)
     _warned: bool = False
 
-    def take(self, sample: Sample, told: Mapping[str, Told], resumed: int) -> None:
+    def take(self, sample: Sample, told: Mapping[str, ActorProgress], resumed: int) -> None:
         """Take what is written so far, beside the rows that were there before."""
         self.samples.append(sample)
         self.told = told
@@ -169,7 +169,7 @@ def description_of(report: BatchReport, per_day: float, unit: Unit) -> str:
 def metrics_of(
     report: BatchReport,
     samples: Sequence[Sample],
-    told: Mapping[str, Told],
+    told: Mapping[str, ActorProgress],
     price_per_hour: float | None = None,
 ) -> dict[str, float]:
     """Return the metrics of a job that is done.

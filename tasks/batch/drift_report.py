@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from millrace.models.registry.tracking import TrackedRun
-from millrace.serving.batch.input.row_lineage import seen_by
+from millrace.serving.batch.input.row_lineage import read_seen
+from millrace.serving.batch.monitoring.batch_plots import drift_figure, shares_figure
 from millrace.serving.batch.monitoring.batch_report import BatchReport
 from millrace.serving.batch.monitoring.drift import Bins, Drift, drift_of
-from millrace.serving.batch.monitoring.drift_plot import drift_figure, shares_figure
 from millrace.tasks.progress import log
 
 EVENT = "millrace.batch.drift"
@@ -51,7 +51,7 @@ def tell_drift(
         limit: of PSI, above what chance gives.
         emit: takes the event of a drift over it.
     """
-    seen = seen_by(report.table, report.job)
+    seen = read_seen(report.table, report.job)
     pairs = [(b, np.array(seen[b.column])) for b in bins if sum(seen.get(b.column, ()))]
     drifts = [drift_of(*pair) for pair in pairs]
     if not drifts:

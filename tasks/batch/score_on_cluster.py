@@ -10,17 +10,18 @@ from millrace.models.common.digest import digest_of
 from millrace.models.common.installation import Installation
 from millrace.models.common.ray_jobs import PIPELINE, RayJobs, copy_code
 from millrace.models.config.pipeline import Pipeline
-from millrace.serving.batch.cluster.follow_job import follow, stop
-from millrace.serving.batch.cluster.job_log import Line, outcome_in
-from millrace.serving.batch.cluster.shared_storage import leave_proof, remove_proof, require_shared
-from millrace.serving.batch.cluster.submit_job import (
+from millrace.serving.batch.cluster.cluster_job import (
     ORDER,
     JobRequest,
     Order,
     error_of,
     fault_of,
-    which,
+    find_running,
+    follow,
+    stop,
 )
+from millrace.serving.batch.cluster.job_log import Line, find_outcome
+from millrace.serving.batch.cluster.shared_storage import leave_proof, remove_proof, require_shared
 from millrace.serving.batch.monitoring.batch_report import BatchReport
 from millrace.tasks.batch.drift_report import Event
 from millrace.tasks.progress import log
@@ -66,7 +67,7 @@ def score_elsewhere(
         pipeline.name, digest_of(file), date, named, places.tables_uri, places.tracking_uri, version
     )
     jobs = RayJobs(places.ray_address)
-    running = which(jobs.all(), order.digest)
+    running = find_running(jobs.all(), order.digest)
     id = running.id if running is not None else order.new_id()
     with _ended_if_cancelled(jobs, id):
         if running is None:
@@ -77,7 +78,7 @@ def score_elsewhere(
         else:
             log.info("the job %s does this already, and is followed", id)
         job, text = follow(jobs, id, _tell)
-    outcome = outcome_in(text, id)
+    outcome = find_outcome(text, id)
     if outcome is None:
         raise fault_of(job, text)
     return _report(outcome)

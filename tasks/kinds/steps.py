@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from millrace.models.registry.tracking import TrackedRun
     from millrace.models.registry.version_files import ModelVersion, Package
     from millrace.models.training.train_job import TrainJob
-    from millrace.serving.batch.job import Job
+    from millrace.serving.batch.actor import ScoringJob
     from millrace.serving.batch.monitoring.live_model import Live
     from millrace.serving.release.version_check import VersionCheck
     from millrace.serving.triton.client import TritonClient
@@ -424,7 +424,7 @@ class KindSteps(Protocol):
 
     def batch_job(
         self, pipeline: Pipeline, package: Package, places: Installation, held: tuple[Column, ...]
-    ) -> Job:
+    ) -> ScoringJob:
         """Return what scores rows with a version.
 
         Args:

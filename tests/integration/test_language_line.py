@@ -18,7 +18,7 @@ from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from millrace.serving.batch.input.reader import NO_KEY
-from millrace.serving.batch.reconcile_rows import TWICE
+from millrace.serving.batch.reconcile_rows import DUPLICATE_KEY
 from tests.instruct_model import CHATML, CHATS, TURN_END, opened, write_instruct
 
 pytestmark = pytest.mark.timeout(600)
@@ -329,7 +329,7 @@ def test_an_instruct_decoder_goes_from_its_messages_to_the_door(tales: Tales) ->
     }
     assert len(table) == len(asked)
     reasons = DeltaTable(scored.json["dead_letters"]).to_pyarrow_table()["reason"].to_pylist()
-    assert sorted(reasons) == sorted([TWICE, NO_KEY])
+    assert sorted(reasons) == sorted([DUPLICATE_KEY, NO_KEY])
     compared = scored.json["agreement"]
     assert (compared["disagreed"], compared["reason"]) == (0, ""), compared
     assert compared["compared"] >= len(asked), compared

@@ -18,7 +18,7 @@ from millrace.models.common.errors import InputError, WorkError
 from millrace.models.config.language_spec import GenerationSpec
 from millrace.serving.batch.input.find_input import open_input
 from millrace.serving.batch.monitoring.batch_report import BatchReport
-from millrace.serving.batch.monitoring.progress_counter import Told
+from millrace.serving.batch.monitoring.progress_counter import ActorProgress
 from millrace.serving.batch.monitoring.throughput import Work
 from millrace.serving.batch.prompts import vllm_job
 from millrace.serving.batch.prompts.prompt_rows import Sampling
@@ -50,7 +50,7 @@ class Night:
     ) -> BatchReport:
         source = self.folder / "prompts.jsonl"
         source.write_text("\n".join(json.dumps({"prompt": prompt}) for prompt in prompts))
-        job, told = replace(self.job, **changes), dict[str, Told]()
+        job, told = replace(self.job, **changes), dict[str, ActorProgress]()
         target = Target(str(self.folder / "table"), str(self.folder / "dead"), "2026-01-05")
         found = open_input(str(source), job)
         report = score(

@@ -15,7 +15,7 @@ from millrace.export.openvino.from_checkpoint import write_exact_form
 from millrace.models.common.language_generation import chat_template_of
 from millrace.models.data.sources.source import Chunk
 from millrace.models.language.corpus.tokenizer_folder import LanguageTokenizer
-from millrace.serving.batch.input.reader import parted
+from millrace.serving.batch.input.reader import split_chunk
 from millrace.serving.batch.prompts.openvino_job import Generator, PromptJob
 from millrace.serving.batch.prompts.prompt_rows import Sampling
 from millrace.serving.triton.language import generation_check
@@ -54,7 +54,7 @@ def generator(made: tuple[Instruct, Path]) -> Generator:
 
 def scored(generator: Generator, prompts: pa.Array) -> list[dict[str, Any]]:
     rows = pa.record_batch({"prompt": prompts})
-    good, dead = parted(Chunk(rows), 0, generator.job.encoded(rows))
+    good, dead = split_chunk(Chunk(rows), 0, generator.job.encoded(rows))
     assert not len(dead), dead
     return generator(good).rows.sort_by("_row").to_pylist()  # type: ignore[no-any-return]
 

@@ -1,11 +1,11 @@
-"""What a job on a cluster tells the flow that follows it: marked lines of its log.
+"""What a job on a cluster reports to the flow that follows it: marked lines of its log.
 
     millrace INFO score: 20,000/60,000 rows      a line of our log, with its level
     millrace-digits-2026-01-05-1f… {"report":…}  the outcome, marked with the job's own id
 
-All other lines (Ray's, a traceback) are nobody's message. The outcome goes by the log and not by a
-file beside the table, because the log is there wherever the Jobs API is: also for a job that may
-not write its tables, and for a flow that may not read them.
+All other lines (Ray's, a traceback) are ignored. The outcome is in the log and not in a file beside
+the table, because the log is available wherever the Jobs API is: also if the job may not write its
+tables, or the flow may not read them.
 """
 
 import json
@@ -32,7 +32,7 @@ class Line:
     text: str
 
 
-class Teller(logging.Formatter):
+class MarkedFormatter(logging.Formatter):
     """Marks every line of a record with its level."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -44,47 +44,47 @@ class Teller(logging.Formatter):
 
 @dataclass
 class Log:
-    """The log of a job, of which each line is told once, however often the whole is fetched.
+    """The log of a job, of which each line is read once, although it is fetched as a whole.
 
     Attributes:
-        told: characters of it that were told.
+        position: number of characters that were read.
     """
 
-    told: int = 0
+    position: int = 0
 
-    def news(self, text: str) -> list[Line]:
-        """Return our lines that are whole and were not told yet.
+    def read_new_lines(self, text: str) -> list[Line]:
+        """Return our complete lines that were not read yet.
 
         Args:
-            text: the log from its beginning; empty where it could not be had.
+            text: the log from its beginning; empty if it could not be fetched.
         """
         end = text.rfind("\n") + 1
-        fresh, self.told = text[self.told : end], max(self.told, end)
-        return [line for each in fresh.splitlines() if (line := _line(each)) is not None]
+        fresh, self.position = text[self.position : end], max(self.position, end)
+        return [line for each in fresh.splitlines() if (line := _parse_line(each)) is not None]
 
 
-def tell_on_stdout() -> None:
+def log_to_stdout() -> None:
     """Send the lines of the logger `millrace` to stdout, marked."""
     handler = logging.StreamHandler(sys.stdout)
-    handler.setFormatter(Teller("%(message)s"))
+    handler.setFormatter(MarkedFormatter("%(message)s"))
     log = logging.getLogger("millrace")
     log.setLevel(logging.INFO)
     log.propagate = False
     log.handlers = [handler]
 
 
-def outcome_line(submission: str, outcome: Mapping[str, Any]) -> str:
+def format_outcome(submission: str, outcome: Mapping[str, Any]) -> str:
     """Return a job's outcome as a line of its log.
 
     Args:
-        submission: the job's id, which ends in chance.
+        submission: the job's id, which ends in random digits.
         outcome: ready for JSON.
     """
     return f"{submission} {json.dumps(outcome)}"
 
 
-def outcome_in(text: str, submission: str) -> dict[str, Any] | None:
-    """Return the outcome that a log tells; None where there is none."""
+def find_outcome(text: str, submission: str) -> dict[str, Any] | None:
+    """Return the outcome of a job from its log; None if there is none."""
     mark = f"{submission} {{"
     found = [line for line in text.splitlines() if line.startswith(mark)]
     if not found:
@@ -93,7 +93,7 @@ def outcome_in(text: str, submission: str) -> dict[str, Any] | None:
     return outcome
 
 
-def _line(line: str) -> Line | None:
+def _parse_line(line: str) -> Line | None:
     mark, _, rest = line.partition(" ")
     level, _, text = rest.partition(" ")
     return Line(LEVELS[level], text) if mark == MARK and level in LEVELS else None

@@ -1,7 +1,7 @@
 """A model's files on nodes that do not have them: they come through Ray's object store.
 
-The driver alone talks to MLflow, so actors need neither it nor its credentials. A node keeps what
-came in a folder among its temporary files, where the next job of the version finds it.
+Only the driver talks to MLflow, so actors need neither MLflow nor its credentials. A node caches
+the files in a temporary folder, where the next job of the version finds them.
 """
 
 import fcntl
@@ -24,65 +24,68 @@ from millrace.models.common.errors import WorkError
 from millrace.serving.batch.job import Job
 
 CHUNK_BYTES = 64 * 2**20
-KEPT_SECONDS = 7 * 24 * 3600
-"""After which a model that nobody used is removed, when another one comes."""
+CACHE_SECONDS = 7 * 24 * 3600
+"""A cached model that was not used for so long is deleted when another one comes."""
 SHORT = 16
 AnyJob = TypeVar("AnyJob", bound=Job)
 
 
 @dataclass(frozen=True)
-class Carried:
-    """A model's files on their way to actors.
+class ModelFiles:
+    """A model's files in Ray's object store.
 
     Attributes:
         digest: of the files.
-        chunks: by name, references to the bytes in Ray's object store, in order.
+        chunks: by file name, references to the bytes, in order.
     """
 
     digest: str
     chunks: Mapping[str, Sequence[Any]]
 
 
-def carried(job: Job) -> Carried:
+def put_model_files(job: Job) -> ModelFiles:
     """Put the files of a job's model into Ray's object store."""
     files = {file.name: file for file in job.files}
-    found = digest_of_model({name: digest_of(file) for name, file in files.items()})
-    return Carried(found, {name: [*_chunks(file)] for name, file in files.items()})
+    digest = digest_of_model({name: digest_of(file) for name, file in files.items()})
+    return ModelFiles(digest, {name: [*_put_chunks(file)] for name, file in files.items()})
 
 
-def at_hand(job: AnyJob, model: Carried | None, cache: Path | None = None) -> AnyJob:
-    """Return a job whose model's files are on this node, fetched where they are not.
+def with_local_files(job: AnyJob, model: ModelFiles | None, cache: Path | None = None) -> AnyJob:
+    """Return the job with the model's files on this node; they are fetched if missing.
 
     Args:
-        job: whose files are named as they are on the driver's node.
-        model: the files; None where every node has them.
-        cache: folder of this node for models; one in its temporary files when None.
+        job: with the paths of the files on the driver's node.
+        model: the files; None if every node has them.
+        cache: folder of this node for models; None for one among the temporary files.
 
     Raises:
-        WorkError: other bytes came than were sent.
+        WorkError: the bytes that came are not those that were sent.
     """
-    if model is None or _is_there(job.folder, model):
+    if model is None or _has_files(job.folder, model):
         return job
-    return job.moved(_fetched(model, cache))
+    return job.moved(_fetch(model, cache))
 
 
-def everywhere(job: AnyJob, model: Carried, resource: str, cache: Path | None = None) -> AnyJob:
-    """Return a job whose model's files are in one folder, on every node that has a resource.
+def with_files_on_nodes(
+    job: AnyJob, model: ModelFiles, resource: str, cache: Path | None = None
+) -> AnyJob:
+    """Return the job with the model's files in one folder on every node that has a resource.
 
-    For who opens them without us: it cannot fetch them where it starts.
+    It is for an engine that opens the files itself and cannot fetch them where it starts.
 
     Args:
-        job: as for `at_hand`.
+        job: as for `with_local_files`.
         model: the files.
-        resource: Ray's word for it.
-        cache: as for `at_hand`.
+        resource: Ray's name of the resource.
+        cache: as for `with_local_files`.
 
     Raises:
-        WorkError: other bytes came than were sent, or the nodes keep models in different folders.
+        WorkError: the bytes that came are not those that were sent, or the nodes keep models in
+            different folders.
     """
-    if all(_on_nodes(resource, _is_there, job.folder, model)):
+    if all(_run_on_nodes(resource, _has_files, job.folder, model)):
         return job
-    folders = {str(folder) for folder in _on_nodes(resource, _fetched, model, cache)}
+    folders = {str(folder) for folder in _run_on_nodes(resource, _fetch, model, cache)}
     if len(folders) != 1:
         raise WorkError(
             "the nodes keep models in different folders",
@@ -93,69 +96,69 @@ def everywhere(job: AnyJob, model: Carried, resource: str, cache: Path | None = 
     return job.moved(Path(folders.pop()))
 
 
-def _on_nodes(resource: str, function: Callable[..., Any], *given: Any) -> list[Any]:
+def _run_on_nodes(resource: str, function: Callable[..., Any], *given: Any) -> list[Any]:
     """Return what a function returns on each node that has a resource."""
     task = ray.remote(function)
     nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
-    there = [node["NodeID"] for node in nodes if node["Alive"] and node["Resources"].get(resource)]
-    placed = [NodeAffinitySchedulingStrategy(node, soft=False) for node in there]
+    ids = [node["NodeID"] for node in nodes if node["Alive"] and node["Resources"].get(resource)]
+    placed = [NodeAffinitySchedulingStrategy(node, soft=False) for node in ids]
     found: list[Any] = ray.get(
         [task.options(num_cpus=0, scheduling_strategy=at).remote(*given) for at in placed]
     )
     return found
 
 
-def _is_there(folder: Path, model: Carried) -> bool:
+def _has_files(folder: Path, model: ModelFiles) -> bool:
     return all((folder / name).is_file() for name in model.chunks)
 
 
-def _fetched(model: Carried, cache: Path | None) -> Path:
-    folder = cache or _cache()
-    with _alone(folder / f"{model.digest[:SHORT]}.lock"):
-        return _kept(model, folder)
+def _fetch(model: ModelFiles, cache: Path | None) -> Path:
+    """Return the folder of a model in the cache; it is fetched if it is missing or damaged."""
+    cache = cache or _own_cache()
+    folder = cache / model.digest[:SHORT]
+    with _lock(cache / f"{model.digest[:SHORT]}.lock"):
+        if folder.is_dir() and _digest_in(folder, model) == model.digest:
+            os.utime(folder)
+            return folder
+        shutil.rmtree(folder, ignore_errors=True)
+        _remove_unused(cache)
+        with tempfile.TemporaryDirectory(dir=cache) as staging:
+            fetched = Path(staging) / "model"
+            fetched.mkdir()
+            for name, chunks in model.chunks.items():
+                with (fetched / name).open("wb") as file:
+                    for chunk in chunks:
+                        file.write(ray.get(chunk))
+            if (found := _digest_in(fetched, model)) != model.digest:
+                raise WorkError(
+                    "the model's files came to a node with other bytes",
+                    seen=f"sha256 {found}",
+                    valid=f"sha256 {model.digest}",
+                    hint="run it again",
+                )
+            fetched.rename(folder)
+    return folder
 
 
-def _kept(model: Carried, cache: Path) -> Path:
-    """Return the folder of a model, fetched if it is not there, or not whole."""
-    kept = cache / model.digest[:SHORT]
-    if kept.is_dir() and _digest(kept, model) == model.digest:
-        os.utime(kept)
-        return kept
-    shutil.rmtree(kept, ignore_errors=True)
-    _remove_old(cache)
-    with tempfile.TemporaryDirectory(dir=cache) as staging:
-        drawn = Path(staging) / "model"
-        drawn.mkdir()
-        for name, chunks in model.chunks.items():
-            with (drawn / name).open("wb") as file:
-                for chunk in chunks:
-                    file.write(ray.get(chunk))
-        if (found := _digest(drawn, model)) != model.digest:
-            raise WorkError(
-                "the model's files came to a node with other bytes",
-                seen=f"sha256 {found}",
-                valid=f"sha256 {model.digest}",
-                hint="run it again",
-            )
-        drawn.rename(kept)
-    return kept
-
-
-def _chunks(file: Path) -> Iterator[Any]:
+def _put_chunks(file: Path) -> Iterator[Any]:
     with file.open("rb") as opened:
         while chunk := opened.read(CHUNK_BYTES):
             yield ray.put(chunk)
 
 
-def _digest(folder: Path, model: Carried) -> str:
-    files = {name: folder / name for name in model.chunks}
-    if not all(file.is_file() for file in files.values()):
+def _digest_in(folder: Path, model: ModelFiles) -> str:
+    """Return the digest of a model's files in a folder; empty if one is missing."""
+    if not _has_files(folder, model):
         return ""
-    return digest_of_model({name: digest_of(file) for name, file in files.items()})
+    return digest_of_model({name: digest_of(folder / name) for name in model.chunks})
 
 
-def _cache() -> Path:
-    """Return this user's folder for models on this node, that nobody else can write."""
+def _own_cache() -> Path:
+    """Return this user's folder for models on this node, which nobody else can write.
+
+    Raises:
+        WorkError: others can write it.
+    """
     folder = Path(tempfile.gettempdir()) / f"millrace-models-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     found = folder.lstat()
@@ -169,15 +172,15 @@ def _cache() -> Path:
     return folder
 
 
-def _remove_old(cache: Path) -> None:
-    """Remove the models that nobody has used for a while; an opened one is in memory."""
+def _remove_unused(cache: Path) -> None:
+    """Delete the models that were not used for a while; a loaded one is in memory."""
     for folder in cache.iterdir():
-        if folder.is_dir() and time.time() - folder.stat().st_mtime > KEPT_SECONDS:
+        if folder.is_dir() and time.time() - folder.stat().st_mtime > CACHE_SECONDS:
             shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager
-def _alone(path: Path) -> Iterator[None]:
+def _lock(path: Path) -> Iterator[None]:
     """Let one actor of this node at a time fetch a model."""
     with path.open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)

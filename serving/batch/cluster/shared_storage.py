@@ -1,8 +1,8 @@
-"""What a cluster has to see of an installation: said before a job is submitted, and proved in it.
+"""The storage that a cluster must share with an installation: checked before and inside a job.
 
-A dashboard on loopback may be that of a cluster elsewhere, behind a forwarded port, and a folder
-of the same name may be another one there. So a file that the flow leaves at the tables has to be
-found by the job.
+A dashboard on loopback may belong to a cluster on other machines, behind a forwarded port, and a
+folder of the same name may be another folder there. So the flow writes a file beside the tables,
+which the job must find.
 """
 
 from contextlib import suppress
@@ -14,18 +14,18 @@ from millrace.serving.batch.folder import Folder
 from millrace.serving.batch.job_state import JOBS
 
 LOCAL = ("", "file")
-"""Schemes of folders; what has another one is the same everywhere."""
+"""Schemes of folders; a URI with another scheme is the same storage everywhere."""
 
 
 def require_shared(places: Installation, source: str | None) -> None:
-    """Return if a cluster at another machine can see what a job needs.
+    """Return if a cluster on another machine can reach what a job needs.
 
     Args:
-        places: of the installation; the cluster's address among them.
+        places: the installation, with the cluster's address.
         source: the rows; None for a table.
 
     Raises:
-        InputError: it cannot, or the address of MLflow holds a password.
+        InputError: it cannot, or the address of MLflow contains a password.
     """
     registry = urlsplit(places.tracking_uri)
     if registry.password:
@@ -38,15 +38,17 @@ def require_shared(places: Installation, source: str | None) -> None:
     if is_this_machine(places.ray_address):
         return
     if not registry.scheme.startswith("http") or is_this_machine(places.tracking_uri):
-        raise _unseen("MLflow", places.tracking_uri, "an MLflow server", "MLFLOW_TRACKING_URI")
+        raise _unreachable("MLflow", places.tracking_uri, "an MLflow server", "MLFLOW_TRACKING_URI")
     if "://" not in places.tables_uri:
-        raise _unseen("the tables", places.tables_uri, "s3://… or file:///…", "MILLRACE_TABLES")
+        raise _unreachable(
+            "the tables", places.tables_uri, "s3://… or file:///…", "MILLRACE_TABLES"
+        )
     if source is not None and "://" not in source:
-        raise _unseen("the input", source, "s3://… or file:///…", "--input or batch.input")
+        raise _unreachable("the input", source, "s3://… or file:///…", "--input or batch.input")
 
 
 def leave_proof(table: str, submission: str) -> None:
-    """Leave a file for a job to find, where a folder may be another one at another machine.
+    """Write the file that a job must find, if the tables are in a folder.
 
     Args:
         table: URI of the output.
@@ -63,14 +65,14 @@ def leave_proof(table: str, submission: str) -> None:
 
 
 def take_proof(table: str, submission: str) -> None:
-    """Return if the file that the flow has left is here, and take it away.
+    """Return if the file that the flow has written is here, and delete it.
 
     Args:
         table: URI of the output.
         submission: the job's id.
 
     Raises:
-        InputError: it is not.
+        InputError: it is not here.
     """
     if _is_folder(table) and _jobs(table).read_json(f"{submission}.json") is None:
         raise InputError(
@@ -83,10 +85,10 @@ def take_proof(table: str, submission: str) -> None:
 
 
 def remove_proof(table: str, submission: str) -> None:
-    """Take the file away that was left for a job, if it is there."""
+    """Delete the file that was written for a job, if it exists."""
     if _is_folder(table):
-        filesystem, path = _jobs(table).place
-        with suppress(FileNotFoundError):  # the job has taken it
+        filesystem, path = _jobs(table).location
+        with suppress(FileNotFoundError):  # the job has deleted it
             filesystem.delete_file(f"{path}/{submission}.json")
 
 
@@ -98,7 +100,7 @@ def _jobs(table: str) -> Folder:
     return Folder(f"{table}/{JOBS}")
 
 
-def _unseen(what: str, seen: str, valid: str, setting: str) -> InputError:
+def _unreachable(what: str, seen: str, valid: str, setting: str) -> InputError:
     return InputError(
         f"a cluster on other machines cannot see {what} of this one",
         seen=seen,

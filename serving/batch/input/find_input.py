@@ -7,9 +7,7 @@ from typing import Any
 from urllib.parse import unquote
 
 import deltalake
-import pyarrow as pa
-import pyarrow.parquet as pq
-from deltalake.exceptions import DeltaError, TableNotFoundError
+from deltalake.exceptions import DeltaError
 from pyarrow import fs
 
 from millrace.models.common.errors import InputError
@@ -17,25 +15,25 @@ from millrace.models.config.dataset_spec import DatasetSpec
 from millrace.models.data.schema import KEY
 from millrace.models.data.sources.csv_source import CsvSource
 from millrace.models.data.sources.delta_files import dataset_of, file_paths, manifest_of
-from millrace.models.data.sources.find_files import COMPRESSED, ENDINGS, File, format_of
-from millrace.models.data.sources.find_files import resolve as locate
+from millrace.models.data.sources.find_files import COMPRESSED, ENDINGS, File, format_of, resolve
 from millrace.models.data.sources.jsonl_source import JsonlSource
 from millrace.models.data.sources.source import read_error
 from millrace.serving.batch.fingerprint import digest_of_json
-from millrace.serving.batch.input.input_pieces import PIECE_ROWS, ParquetPiece, Piece, TextPiece
+from millrace.serving.batch.input.input_pieces import Constants, Piece, TextPiece, split_parquet
 from millrace.serving.batch.job import Job
 
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
+READ_BYTES = 2**24
 
 
 @dataclass(frozen=True)
-class Resolved:
-    """What there is to open.
+class InputPaths:
+    """What a source stands for.
 
     Attributes:
         format: `parquet`, `csv` or `jsonl`; a Delta table is the Parquet files of its version.
         paths: files, folders or URIs.
-        table: the Delta table whose files they are, None where there is none.
+        table: the Delta table that the files belong to; None if they belong to none.
     """
 
     format: str
@@ -48,11 +46,11 @@ class Input:
     """The rows of a batch job, as they were found.
 
     Attributes:
-        source: as it was named.
-        files: what there is to read, in order.
+        source: its name.
+        files: the files to read, in order.
         pieces: the same in pieces.
-        manifest: which table and version, or which files with sizes and digests; ready for JSON.
-        has_keys: whether its rows have keys of their own, so that two with one are a fault.
+        manifest: the table and its version, or files with sizes and digests; ready for JSON.
+        has_keys: whether its rows have keys of their own, so that a repeated key is a fault.
         from_table: whether it is a version of a Delta table, whose files never change.
     """
 
@@ -65,26 +63,26 @@ class Input:
 
     @property
     def rows(self) -> int | None:
-        """How many rows there are; None where only reading tells."""
+        """Number of rows; None if it is known only after reading."""
         known = [piece.rows for piece in self.pieces if piece.rows is not None]
         return sum(known) if len(known) == len(self.pieces) else None
 
     def about_rows(self) -> int | None:
-        """Return how many rows there are, of text by its lines, to tell when a job will be done.
+        """Return the number of rows for a forecast; of text files, the number of lines.
 
         Returns:
-            None for text that is remote or compressed: to count it is to read all of it twice.
+            None for remote or compressed text: counting its lines would read all of it twice.
         """
         if self.rows is not None:
             return self.rows
         if any(not file.local or file.path.endswith(COMPRESSED) for file in self.files):
             return None
         heads = len(self.files) if self.manifest["format"] == "csv" else 0
-        return max(sum(_lines(file) for file in self.files) - heads, 0)
+        return max(sum(_count_lines(file) for file in self.files) - heads, 0)
 
     @property
     def words(self) -> str:
-        """Which rows they are, in a line."""
+        """A description, in one line."""
         if self.from_table:
             return f"{self.source} version {self.manifest['version']}"
         match self.manifest["files"]:
@@ -94,94 +92,81 @@ class Input:
                 files = f"{len(listed)} file{'s' if len(listed) > 1 else ''}"
                 return f"{self.source}, {files}, digest {digest_of_json(self.manifest)}"
 
-    @property
-    def size(self) -> int:
-        """About how many bytes are read."""
-        return sum(piece.size for piece in self.pieces)
-
     def require_unchanged(self) -> None:
-        """Return if every file is as it was when it was found.
+        """Return if no file has changed since it was found.
 
         Raises:
-            TransientError: one changed.
+            TransientError: one has changed.
         """
         if not self.from_table:
             for file in self.files:
                 file.require_unchanged()
 
 
-def open_input(source: str, job: Job, format_name: str = "auto") -> Input:
+def open_input(source: str, job: Job) -> Input:
     """Find the input of a batch job.
 
     Args:
         source: a file, a folder, a glob, a URI or a Delta table.
-        job: what the rows are read for.
-        format_name: `parquet`, `csv`, `jsonl`, `delta`, or `auto` to go by the ending.
+        job: scores the rows.
 
     Raises:
-        InputError: there is nothing there, its format is not known, it cannot be read, or it
-            lacks a column.
-        TransientError: a remote store cannot be reached, or a file changed meanwhile.
+        InputError: it does not exist, has an unknown format, cannot be read, or lacks a column.
+        TransientError: a remote store cannot be reached, or a file has changed in the meantime.
     """
-    found = resolve(source, format_name)
+    found = find_paths(source)
     try:
-        listed = _files(source, found)
+        listed = _list_files(source, found)
         files = tuple(file for file, _ in listed)
         if found.format == "parquet":
-            pieces, names = _parquet_pieces(source, listed)
+            pieces, names = split_parquet(source, listed)
         else:
-            pieces = tuple(
-                TextPiece(file, number, format=found.format) for number, file in enumerate(files)
-            )
-            names = _column_names(source, found.format, files)
+            pieces = tuple(TextPiece(file, n, format=found.format) for n, file in enumerate(files))
+            names = _read_column_names(source, found.format, files)
         _require_columns(names, job)
-        manifest = _manifest(found, files)
+        if found.table is not None:
+            manifest = manifest_of(found.table)
+        else:
+            manifest = {"format": found.format, "files": [file.manifest() for file in files]}
     except OSError as error:
         raise read_error(source, error) from error
     has_keys = bool(job.key) or KEY in names
     return Input(source, files, pieces, manifest, has_keys, found.table is not None)
 
 
-def resolve(source: str, format_name: str = "auto") -> Resolved:
-    """Find out what a source is, and open nothing but a Delta table's log.
+def find_paths(source: str) -> InputPaths:
+    """Find out what a source is, by its ending; only the log of a Delta table is opened.
 
     Args:
         source: as for `open_input`.
-        format_name: as for `open_input`.
 
     Raises:
-        InputError: there is nothing there, or its format is not known.
+        InputError: it does not exist, or has an unknown format.
     """
-    if format_name == "delta" or (format_name == "auto" and _is_delta(source)):
-        return _delta(source)
-    there = "://" in source or Path(source).exists()
-    paths = [source] if there else _globbed(source)
+    if not Path(source).is_file() and deltalake.DeltaTable.is_deltatable(source):
+        return _find_table(source)
+    exists = "://" in source or Path(source).exists()
+    paths = [source] if exists else _expand_glob(source)
     if not paths:
         raise _missing(source)
-    if format_name == "auto":
-        formats = _formats(paths)
-        if len(formats) != 1:
-            raise _unknown(source, formats)
-        (format_name,) = formats
-        # A glob may match other files besides.
-        paths = [path for path in paths if _formats([path])]
+    formats = _formats(paths)
+    if len(formats) != 1:
+        raise _unknown(source, formats)
+    # A glob may also match files without rows.
+    paths = [path for path in paths if _formats([path])]
     for path in paths:
         if Path(path).is_file() and Path(path).stat().st_size == 0:
             raise _empty(path)
-    return Resolved(format_name, tuple(paths))
+    return InputPaths(formats.pop(), tuple(paths))
 
 
-READ_BYTES = 2**24
-Constants = tuple[tuple[str, str | None], ...]
-
-
-def _files(source: str, found: Resolved) -> list[tuple[File, Constants]]:
-    """Return the files of paths and of the folders among them, with what their folders say.
+def _list_files(source: str, found: InputPaths) -> list[tuple[File, Constants]]:
+    """Return the files of paths and of folders, with the columns that their folders give.
 
     Raises:
         InputError: there are none, or one is empty.
     """
-    listed = [each for path in found.paths for each in _listed(path, found)]
+    listed = [each for path in found.paths for each in _list_path(path, found)]
     if not listed:
         raise _missing(source)
     for file, _ in listed:
@@ -190,36 +175,36 @@ def _files(source: str, found: Resolved) -> list[tuple[File, Constants]]:
     return listed
 
 
-def _listed(path: str, found: Resolved) -> Iterator[tuple[File, Constants]]:
-    filesystem, place = locate(path, Path.cwd())
-    info = filesystem.get_file_info(place)
-    root, infos = place, [info]
+def _list_path(path: str, found: InputPaths) -> Iterator[tuple[File, Constants]]:
+    filesystem, root = resolve(path, Path.cwd())
+    info = filesystem.get_file_info(root)
+    infos = [info]
     if info.type == fs.FileType.Directory:
-        within = filesystem.get_file_info(fs.FileSelector(place, recursive=True))
-        infos = [i for i in within if format_of(i.path) == found.format and not _hidden(i, place)]
+        inside = filesystem.get_file_info(fs.FileSelector(root, recursive=True))
+        infos = [i for i in inside if format_of(i.path) == found.format and not _is_hidden(i, root)]
     elif found.table is not None:
         if info.type != fs.FileType.File:
             raise InputError(
                 f"a file of the Delta table {found.table.table_uri} is not there",
-                seen=place,
+                seen=root,
                 valid="all files that its log names",
-                hint="restore the file, or take it out of the table's log with deltalake's repair",
+                hint="restore the file, or remove it from the table's log with deltalake's repair",
             )
-        root = locate(found.table.table_uri, Path.cwd())[1]
+        root = resolve(found.table.table_uri, Path.cwd())[1]
     for each in sorted(infos, key=lambda info: info.path):
         if each.type == fs.FileType.File:
             file = File(filesystem, each.path, each.size, each.mtime_ns)
-            yield file, _constants(each.path, root) if each.path != root else ()
+            yield file, _folder_columns(each.path, root) if each.path != root else ()
 
 
-def _constants(path: str, root: str) -> Constants:
+def _folder_columns(path: str, root: str) -> Constants:
     """Return the columns that the folders between root and file give, as `name=value`."""
     folders = PurePosixPath(path).relative_to(root).parts[:-1]
     pairs = (folder.split("=", 1) for folder in folders if "=" in folder)
     return tuple((n, None if v == NULL_PARTITION else unquote(v)) for n, v in pairs)
 
 
-def _lines(file: File) -> int:
+def _count_lines(file: File) -> int:
     count = 0
     with file.open() as stream:
         while part := stream.read(READ_BYTES):
@@ -227,56 +212,13 @@ def _lines(file: File) -> int:
     return count
 
 
-def _parquet_pieces(
-    source: str, listed: Sequence[tuple[File, Constants]]
-) -> tuple[tuple[Piece, ...], list[str]]:
-    """Return the pieces, and the columns of the first file."""
-    pieces: list[Piece] = []
-    names: list[str] = []
-    for number, (file, constants) in enumerate(listed):
-        try:
-            with file.filesystem.open_input_file(file.path) as opened:
-                parquet = pq.ParquetFile(opened)
-                footer, schema = parquet.metadata, parquet.schema_arrow
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-            raise InputError(
-                f"{source} cannot be read as Parquet",
-                seen=f"{file.path}: {str(error).splitlines()[0]}",
-                hint="write it again, or give it the ending of what it is",
-            ) from error
-        names = names or [*schema.names, *(name for name, _ in constants)]
-        pieces += _pieces_of(file, number, footer, constants)
-    return tuple(pieces), names
-
-
-def _pieces_of(
-    file: File, number: int, footer: pq.FileMetaData, constants: Constants
-) -> Iterator[Piece]:
-    groups: list[int] = []
-    first = rows = size = 0
-    for group in range(footer.num_row_groups):
-        groups.append(group)
-        rows += footer.row_group(group).num_rows
-        size += footer.row_group(group).total_byte_size
-        if rows >= PIECE_ROWS or group == footer.num_row_groups - 1:
-            yield ParquetPiece(file, number, first, rows, tuple(groups), size, constants)
-            first += rows
-            groups, rows, size = [], 0, 0
-
-
-def _manifest(found: Resolved, files: Sequence[File]) -> dict[str, Any]:
-    if found.table is not None:
-        return manifest_of(found.table)
-    return {"format": found.format, "files": [file.manifest() for file in files]}
-
-
-def _column_names(source: str, format_name: str, files: tuple[File, ...]) -> list[str]:
-    """Return the columns that the input has, by its first rows.
+def _read_column_names(source: str, format_name: str, files: tuple[File, ...]) -> list[str]:
+    """Return the columns of text files, by their first rows.
 
     Raises:
-        InputError: it has no rows.
+        InputError: there are no rows.
     """
-    spec = DatasetSpec(source=source, target=KEY)  # the target is of no importance here
+    spec = DatasetSpec(source=source, target=KEY)  # the target does not matter here
     if format_name == "csv":
         return list(CsvSource(spec, files).schema.names)
     chunks = JsonlSource(spec, files).chunks()
@@ -288,35 +230,28 @@ def _column_names(source: str, format_name: str, files: tuple[File, ...]) -> lis
     return list(rows.schema.names)
 
 
-def _hidden(info: fs.FileInfo, folder: str) -> bool:
-    """Whether a file, or a folder on the way to it, is a writer's own, like `_SUCCESS`."""
+def _is_hidden(info: fs.FileInfo, folder: str) -> bool:
+    """Return whether a file, or a folder above it, is a writer's own, like `_SUCCESS`."""
     parts = PurePosixPath(info.path).relative_to(folder).parts
     return any(part.startswith((".", "_")) for part in parts)
 
 
-def _require_columns(names: Iterable[str], job: Job) -> None:
-    there = tuple(names)
-    missing = [name for name in job.needed if name not in there]
-    missing += [name for name in job.key if name not in there and KEY not in there]
+def _require_columns(names: Sequence[str], job: Job) -> None:
+    missing = [name for name in job.needed if name not in names]
+    missing += [name for name in job.key if name not in names and KEY not in names]
     if missing:
         raise InputError(
             "the input lacks columns that the model needs",
-            seen=f"missing {', '.join(missing)}; there are {', '.join(there) or 'none'}",
+            seen=f"missing {', '.join(missing)}; there are {', '.join(names) or 'none'}",
             valid=", ".join(job.needed),
             hint=job.advice,
         )
 
 
-def _is_delta(source: str) -> bool:
-    return not Path(source).is_file() and deltalake.DeltaTable.is_deltatable(source)
-
-
-def _delta(source: str) -> Resolved:
+def _find_table(source: str) -> InputPaths:
     try:
         table = deltalake.DeltaTable(source)
-        dataset_of(table)  # it refuses what only other readers know
-    except TableNotFoundError as error:
-        raise _missing(source) from error
+        dataset_of(table)  # it refuses features that only other readers support
     except DeltaError as error:
         raise InputError(
             f"the Delta table {source} cannot be read",
@@ -327,26 +262,25 @@ def _delta(source: str) -> Resolved:
     files = file_paths(table)
     if not files:
         raise InputError(f"the table {source} has no rows", hint="give a table with rows in it")
-    return Resolved("parquet", tuple(sorted(files)), table)
+    return InputPaths("parquet", tuple(sorted(files)), table)
 
 
 def _formats(paths: Iterable[str]) -> set[str]:
-    """Return the formats that the endings of files, or of the files in folders, tell."""
-    names = [name for path in paths for name in _within(Path(path)) or [path]]
+    """Return the formats of files, and of the files in folders, by their endings."""
+    names = [name for path in paths for name in _list_folder(Path(path)) or [path]]
     return {kind for name in names if (kind := format_of(name)) is not None}
 
 
-def _within(folder: Path) -> list[str]:
-    """Return the files of a folder and the folders in it, but for a writer's own."""
+def _list_folder(folder: Path) -> list[str]:
+    """Return the files of a folder and of its subfolders, without a writer's own."""
     parts = ((file, file.relative_to(folder).parts) for file in folder.rglob("*"))
     return [str(file) for file, names in parts if not any(n.startswith((".", "_")) for n in names)]
 
 
-def _globbed(source: str) -> list[str]:
+def _expand_glob(source: str) -> list[str]:
     path = Path(source).absolute()
-    return [
-        str(file) for file in sorted(Path(path.anchor).glob(str(path.relative_to(path.anchor))))
-    ]
+    found = Path(path.anchor).glob(str(path.relative_to(path.anchor)))
+    return [str(file) for file in sorted(found)]
 
 
 def _missing(source: str) -> InputError:

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 
+from millrace.models.common.errors import InputError
 from millrace.models.config.dataset_spec import DatasetSpec
 from millrace.models.data.coerce import cast
 from millrace.models.data.schema import KEY, Column
@@ -24,9 +26,12 @@ from millrace.models.data.split import joined_keys
 from millrace.serving.batch.job import FILE_ROWS
 
 PIECE_ROWS = CHUNK_ROWS // 2
-"""Rows of a Parquet file that are read in one go, or one row group where that is more."""
+"""Rows of a piece of a Parquet file; a piece has at least one row group."""
 CHUNK_BYTES = 16 * 2**20
-"""Of wide rows that are encoded at a time, about."""
+"""Estimated size of wide rows that are encoded at a time."""
+
+Constants = tuple[tuple[str, str | None], ...]
+"""Columns that are given by a file's folders, `name=value`, as text."""
 
 
 @dataclass(frozen=True)
@@ -35,9 +40,9 @@ class Piece(ABC):
 
     Attributes:
         file: the file.
-        number: the file's place in the input.
-        first: place in the file of the piece's first row.
-        rows: how many rows there are; None where only reading tells.
+        number: the file's number in the input.
+        first: number of the piece's first row in the file.
+        rows: number of rows; None if it is known only after reading.
     """
 
     file: File
@@ -47,7 +52,7 @@ class Piece(ABC):
 
     @property
     def name(self) -> str:
-        """What it is known by in the input."""
+        """Its name, unique in the input."""
         return f"{self.number:06d}-{self.first:012d}"
 
     @property
@@ -58,19 +63,19 @@ class Piece(ABC):
     @property
     @abstractmethod
     def size(self) -> int:
-        """About how many bytes are read."""
+        """Estimated number of bytes to read."""
 
     @abstractmethod
     def chunks(self, columns: Sequence[str]) -> Iterator[Chunk]:
-        """Read the rows, in order, of the columns that are there."""
+        """Read the rows, in order, with those of the columns that exist."""
 
 
 @dataclass(frozen=True)
 class TextPiece(Piece):
-    """A whole file of CSV or JSON Lines, read by ingestion's own readers.
+    """A whole file of CSV or JSON Lines, read by the readers of ingestion.
 
-    So a cell means the same here and there, and a line that cannot be read is one row with an
-    error, not the end of the job.
+    So a cell has the same meaning in both, and a line that cannot be read is one row with an error
+    and does not end the job.
 
     Attributes:
         format: `csv` or `jsonl`.
@@ -90,7 +95,7 @@ class TextPiece(Piece):
             return JsonlSource(spec, (self.file,)).chunks()
         names = CsvSource(spec, (self.file,)).schema.names
         present = tuple(name for name in columns if name in names)
-        # Every source has a target; here it is of no importance which column that is.
+        # A source must have a target; here it does not matter which column that is.
         wanted = spec.model_copy(update={"target": names[0], "features": present})
         return CsvSource(wanted, (self.file,)).chunks()
 
@@ -102,12 +107,12 @@ class ParquetPiece(Piece):
     Attributes:
         groups: their numbers.
         bytes: their size.
-        constants: columns that the file's folders give, `name=value`, as text.
+        constants: columns that are given by the file's folders.
     """
 
     groups: tuple[int, ...] = ()
     bytes: int = 0
-    constants: tuple[tuple[str, str | None], ...] = ()
+    constants: Constants = ()
 
     @property
     def size(self) -> int:
@@ -117,7 +122,7 @@ class ParquetPiece(Piece):
     def chunks(self, columns: Sequence[str]) -> Iterator[Chunk]:
         """Read the rows."""
         whole = ds.ParquetFileFormat().make_fragment(self.file.path, self.file.filesystem)
-        # Given to `make_fragment` they would go through a set: 8, 6, 7.
+        # `make_fragment` would put the numbers into a set and lose their order: 8, 6, 7.
         fragment = whole.subset(row_group_ids=list(self.groups))
         schema = fragment.physical_schema
         present = [name for name in columns if name in schema.names]
@@ -129,28 +134,73 @@ class ParquetPiece(Piece):
             batch_readahead=2,
         ).to_batches()
         for chunk in slice_batches(batches):
-            yield Chunk(_with(chunk.rows, given))
+            yield Chunk(_add_constants(chunk.rows, given))
 
     def _chunk_rows(self) -> int:
         return min(CHUNK_ROWS, max((self.rows or 0) * CHUNK_BYTES // max(self.bytes, 1), 1))
 
 
-def _with(rows: pa.RecordBatch, constants: dict[str, str | None]) -> pa.RecordBatch:
+def _add_constants(rows: pa.RecordBatch, constants: dict[str, str | None]) -> pa.RecordBatch:
     for name, value in constants.items():
         cells = pa.repeat(pa.scalar(value, pa.string()), rows.num_rows)
         rows = rows.append_column(name, cells)
     return rows
 
 
+def split_parquet(
+    source: str, files: Sequence[tuple[File, Constants]]
+) -> tuple[tuple[Piece, ...], list[str]]:
+    """Return the pieces of Parquet files, and the columns of the first file.
+
+    Args:
+        source: the name of the input.
+        files: each with the columns that its folders give.
+
+    Raises:
+        InputError: a file is not Parquet.
+    """
+    pieces: list[Piece] = []
+    names: list[str] = []
+    for number, (file, constants) in enumerate(files):
+        try:
+            with file.filesystem.open_input_file(file.path) as opened:
+                parquet = pq.ParquetFile(opened)
+                footer, schema = parquet.metadata, parquet.schema_arrow
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise InputError(
+                f"{source} cannot be read as Parquet",
+                seen=f"{file.path}: {str(error).splitlines()[0]}",
+                hint="write it again, or give it the ending of its real format",
+            ) from error
+        names = names or [*schema.names, *(name for name, _ in constants)]
+        pieces += _split_file(file, number, footer, constants)
+    return tuple(pieces), names
+
+
+def _split_file(
+    file: File, number: int, footer: pq.FileMetaData, constants: Constants
+) -> Iterator[Piece]:
+    groups: list[int] = []
+    first = rows = size = 0
+    for group in range(footer.num_row_groups):
+        groups.append(group)
+        rows += footer.row_group(group).num_rows
+        size += footer.row_group(group).total_byte_size
+        if rows >= PIECE_ROWS or group == footer.num_row_groups - 1:
+            yield ParquetPiece(file, number, first, rows, tuple(groups), size, constants)
+            first += rows
+            groups, rows, size = [], 0, 0
+
+
 def declared_keys(
     rows: pa.RecordBatch | pa.Table, key: Sequence[str], held: Sequence[Column]
 ) -> pa.Array | None:
-    """Return the rows' keys where the input has any: its own `_key`, or the key columns, joined.
+    """Return the rows' keys: their own `_key`, or the key columns, joined; None without either.
 
     Args:
         rows: as they were read.
         key: the key columns.
-        held: the columns as the dataset holds them.
+        held: the columns as the dataset has them.
     """
     if KEY in rows.schema.names:
         return cast(cells_of(rows, KEY), Column(KEY, "string")).values
@@ -161,7 +211,7 @@ def declared_keys(
 
 
 def cells_of(rows: pa.RecordBatch | pa.Table, name: str) -> pa.Array:
-    """Return a column in one piece; one that is not there counts as null."""
+    """Return a column as one array; nulls if there is no such column."""
     if name not in rows.schema.names:
         return pa.nulls(rows.num_rows)
     column = rows.column(name)
@@ -169,9 +219,9 @@ def cells_of(rows: pa.RecordBatch | pa.Table, name: str) -> pa.Array:
 
 
 def _key_cells(cells: pa.Array, name: str, held: Sequence[Column]) -> pa.Array:
-    """Return cells as text as ingestion writes it; what is not of the held type stays as it is."""
+    """Return cells as the text that ingestion writes; a cell of another type keeps its text."""
     text = cast(cells, Column(name, "string")).values
     column = next((column for column in held if column.name == name), None)
-    return (
-        text if column is None else pc.coalesce(cast(cells, column).values.cast(pa.string()), text)
-    )
+    if column is None:
+        return text
+    return pc.coalesce(cast(cells, column).values.cast(pa.string()), text)

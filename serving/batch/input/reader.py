@@ -1,6 +1,7 @@
-"""Reads and encodes the pieces of an input in tasks of Ray Data, and puts bad rows aside."""
+"""Reads and encodes what is left of an input in tasks of Ray Data, and sorts out bad rows."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -13,25 +14,71 @@ from ray.data.datasource import Datasource, ReadTask
 from millrace.models.data.row_checks import as_json, rows_of
 from millrace.models.data.schema import KEY
 from millrace.models.data.sources.source import Chunk, read_error
-from millrace.serving.batch.input.input_pieces import cells_of
-from millrace.serving.batch.job import DEAD, ERROR, ROW, Job
+from millrace.serving.batch.block_size import Load
+from millrace.serving.batch.input.input_pieces import Piece, cells_of
+from millrace.serving.batch.job import DEAD, ERROR, ROW, Job, RowNumbers
 from millrace.serving.batch.job_state import JobState
-from millrace.serving.batch.reconcile_rows import without_rows
-from millrace.serving.batch.remaining_work import Todo
+from millrace.serving.batch.reconcile_rows import drop_rows
 
 NO_KEY = "the key is missing, or not text"
 
 
-class Rows(Datasource):
-    """The good rows of an input, encoded: `ROW` and what the job's `encoded` returned."""
+@dataclass(frozen=True)
+class RemainingPiece:
+    """A piece of the input with rows to score.
 
-    def __init__(self, source: str, todo: Sequence[Todo], job: Job, workplace: JobState) -> None:
+    Attributes:
+        piece: the piece.
+        done: `ROW`s in it that are scored or refused, int64, sorted.
+    """
+
+    piece: Piece
+    done: RowNumbers
+
+
+def find_remaining(
+    pieces: Sequence[Piece], counted: Mapping[str, int], done: RowNumbers
+) -> tuple[RemainingPiece, ...]:
+    """Return the pieces that are not done, in order.
+
+    Args:
+        pieces: of the input.
+        counted: the number of rows of each piece that was read completely, by the piece's name.
+        done: `ROW`s that are scored or refused, sorted, each once.
+    """
+    left = []
+    for number, piece in enumerate(pieces):
+        after = pieces[number + 1].row if number + 1 < len(pieces) else np.iinfo(np.int64).max
+        low, high = np.searchsorted(done, [piece.row, after])
+        if counted.get(piece.name) != high - low:
+            left.append(RemainingPiece(piece, done[low:high]))
+    return tuple(left)
+
+
+def load_of(remaining: Sequence[RemainingPiece], actors: int) -> Load:
+    """Return the amount of work in pieces.
+
+    Args:
+        remaining: the pieces.
+        actors: the number of actors that score.
+    """
+    known = [each.piece.rows for each in remaining if each.piece.rows is not None]
+    rows = sum(known) if len(known) == len(remaining) else None
+    return Load(len(remaining), rows, sum(each.piece.size for each in remaining), actors)
+
+
+class RemainingRows(Datasource):
+    """The good rows of pieces, encoded: `ROW` and the columns of the job's `encoded`."""
+
+    def __init__(
+        self, source: str, remaining: Sequence[RemainingPiece], job: Job, state: JobState
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.source, self.todo, self.job, self.workplace = source, todo, job, workplace
+        self.source, self.remaining, self.job, self.state = source, remaining, job, state
 
     def estimate_inmemory_data_size(self) -> int:
-        """Return about how many bytes the rows will take."""
-        return sum(each.piece.size for each in self.todo)
+        """Return the estimated size of the rows in memory, in bytes."""
+        return sum(each.piece.size for each in self.remaining)
 
     def get_read_tasks(
         self,
@@ -39,68 +86,73 @@ class Rows(Datasource):
         per_task_row_limit: int | None = None,
         data_context: ray.data.DataContext | None = None,
     ) -> list[ReadTask]:
-        """Return tasks that read whole pieces, one each where that is not more than asked for."""
-        count = min(parallelism, len(self.todo))
-        return [self._task(self.todo[first::count]) for first in range(count)]
+        """Return tasks that read whole pieces, one each unless there are more than `parallelism`.
 
-    def _task(self, todo: Sequence[Todo]) -> ReadTask:
+        Args:
+            parallelism: the largest number of tasks.
+            per_task_row_limit: not used.
+            data_context: not used.
+        """
+        count = min(parallelism, len(self.remaining))
+        return [self._task(self.remaining[first::count]) for first in range(count)]
+
+    def _task(self, remaining: Sequence[RemainingPiece]) -> ReadTask:
         return ReadTask(
-            partial(_read, self.source, todo, self.job, self.workplace),
+            partial(_read_pieces, self.source, remaining, self.job, self.state),
             BlockMetadata(
                 num_rows=None,
-                size_bytes=sum(each.piece.size for each in todo),
+                size_bytes=sum(each.piece.size for each in remaining),
                 exec_stats=None,
-                input_files=tuple({each.piece.file.path for each in todo}),
+                input_files=tuple({each.piece.file.path for each in remaining}),
             ),
         )
 
 
-def _read(source: str, todo: Sequence[Todo], job: Job, workplace: JobState) -> Iterator[pa.Table]:
-    """Read, encode and part whole pieces; runs in a task of Ray."""
+def _read_pieces(
+    source: str, remaining: Sequence[RemainingPiece], job: Job, state: JobState
+) -> Iterator[pa.Table]:
+    """Read and encode whole pieces, and write their bad rows to the state; runs in a Ray task."""
     try:
-        for each in todo:
+        for each in remaining:
             piece, row = each.piece, each.piece.row
-            seen = [np.zeros(len(bins.counts), np.int64) for bins in job.bins]
+            seen = {bins.column: np.zeros(len(bins.counts), np.int64) for bins in job.bins}
             for chunk in piece.chunks(job.columns):
                 first, row = row, row + len(chunk)
                 encoded = job.encoded(chunk.rows)
                 compared = job.compared(chunk.rows, encoded)
-                for bins, counts in zip(job.bins, seen, strict=True):
-                    counts += bins.counted(cells_of(compared, bins.column))
-                good, dead = parted(chunk, first, encoded)
-                workplace.refuse(f"{first:019d}", dead)
+                for bins in job.bins:
+                    seen[bins.column] += bins.count(cells_of(compared, bins.column))
+                good, dead = split_chunk(chunk, first, encoded)
+                state.refuse(f"{first:019d}", dead)
                 low, high = np.searchsorted(each.done, [first, row])
-                left = without_rows(good, each.done[low:high]) if high > low else good
+                left = drop_rows(good, each.done[low:high]) if high > low else good
                 if left.num_rows:
                     yield left
-            names = [bins.column for bins in job.bins]
-            listed = [counts.tolist() for counts in seen]
-            workplace.count(piece.name, row - piece.row, dict(zip(names, listed, strict=True)))
+            counts = {column: counts.tolist() for column, counts in seen.items()}
+            state.write_count(piece.name, row - piece.row, counts)
     except OSError as error:
         raise read_error(source, error) from error
 
 
-def parted(chunk: Chunk, first: int, encoded: pa.Table) -> tuple[pa.Table, pa.Table]:
-    """Part the rows of a chunk into those to score, encoded, and the others, of `DEAD`.
+def split_chunk(chunk: Chunk, first: int, encoded: pa.Table) -> tuple[pa.Table, pa.Table]:
+    """Split the rows of a chunk into those to score, encoded, and the others, as `DEAD`.
 
     Args:
-        chunk: some rows and unreadable lines.
+        chunk: rows, and lines that cannot be read.
         first: `ROW` of the first of them.
-        encoded: what the job's `encoded` returned of them.
+        encoded: what the job's `encoded` returned for the rows.
     """
-    rows = chunk.rows
-    places = pa.array(first + chunk.places())
-    encoded = encoded.append_column(ROW, places)
+    encoded = encoded.append_column(ROW, pa.array(first + chunk.places()))
     errors, keys = encoded[ERROR], encoded[KEY]
     if keys.null_count:
         errors = pc.coalesce(errors, pc.if_else(keys.is_null(), NO_KEY, None))
     good = encoded.drop_columns([ERROR])
-    dead = []
+    dead = [DEAD.empty_table()]
     if errors.null_count < len(errors):
         is_bad = errors.is_valid()
         good = good.filter(pc.invert(is_bad))
         bad = encoded.filter(is_bad)
-        seen = [as_json(row) for row in rows_of(rows.filter(is_bad.combine_chunks()))]
+        seen = [as_json(row) for row in rows_of(chunk.rows.filter(is_bad.combine_chunks()))]
         columns = [bad[ROW], bad[KEY], errors.filter(is_bad), pa.array(seen, pa.string())]
         dead.append(pa.table(columns, schema=DEAD))
     if chunk.unreadable:
@@ -111,4 +163,4 @@ def parted(chunk: Chunk, first: int, encoded: pa.Table) -> tuple[pa.Table, pa.Ta
             pa.array([as_json({"line": line.line}) for line in chunk.unreadable]),
         ]
         dead.append(pa.table(columns, schema=DEAD))
-    return good, pa.concat_tables([DEAD.empty_table(), *dead])
+    return good, pa.concat_tables(dead)

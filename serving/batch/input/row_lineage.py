@@ -18,11 +18,11 @@ from millrace.serving.batch.input.find_input import Input
 from millrace.serving.batch.job import FILE_ROWS, ROW
 from millrace.serving.batch.monitoring.batch_report import PREFIX, WHOLE
 
-KEPT = "_lineage"
-"""Folder in an output table, which readers of Delta tables pass over: a file for each job."""
+LINEAGE = "_lineage"
+"""Folder in an output table, which readers of Delta tables ignore; it has a file for each job."""
 FILE = "__filename"
 MOST = 100
-"""Rows of one key that are told of: without keys of their own, rows that are alike share one."""
+"""Rows of one key that are returned: without keys of their own, equal rows share one."""
 
 
 @dataclass(frozen=True)
@@ -31,12 +31,12 @@ class Origin:
 
     Attributes:
         row: as it is in the output.
-        file: the file of the input that it was in.
-        place: its place there, from 0; lines that could not be read count too.
-        manifest: what is known of that file: its size and digest; empty for a Delta table's.
-        source: the input: which files, or which version of a table.
+        file: its file in the input.
+        place: its number there, from 0; lines that could not be read count too.
+        manifest: size and digest of that file; empty for the file of a Delta table.
+        source: the input: its files, or the version of a table.
         job: id of the job.
-        committed: what was kept with the commit: model, version, digest, fingerprint, counts.
+        committed: the metadata of the commit: model, version, digest, fingerprint, counts.
         table_version: the version of the table that the job's commit made.
     """
 
@@ -50,27 +50,33 @@ class Origin:
     table_version: int
 
 
-def keep(table: str, job: str, found: Input, seen: Mapping[str, Sequence[int]]) -> None:
-    """Keep what the input of a job was, before its commit.
+def write_lineage(
+    table: str, job: str, batch_input: Input, seen: Mapping[str, Sequence[int]]
+) -> None:
+    """Record the input of a job, before its commit.
 
     Args:
         table: URI of the output.
-        job: its id.
-        found: the input.
-        seen: by column, how many rows are in each bin of the drift.
+        job: the job's id.
+        batch_input: the input.
+        seen: rows in each bin of the drift, by column.
     """
-    files = [file.path for file in found.files]
-    values = {"files": files, "input": found.manifest, "seen": dict(seen)}
-    Folder(f"{table}/{KEPT}").write_json(f"{job}.json", values)
+    files = [file.path for file in batch_input.files]
+    values = {"files": files, "input": batch_input.manifest, "seen": dict(seen)}
+    Folder(f"{table}/{LINEAGE}").write_json(f"{job}.json", values)
 
 
-def seen_by(table: str, job: str) -> dict[str, list[int]]:
-    """Return by column how many rows of a job are in each bin of the drift."""
-    kept = Folder(f"{table}/{KEPT}").read_json(f"{job}.json")
-    return dict((kept or {}).get("seen", {}))
+def _read_lineage(table: str, job: str) -> dict[str, Any]:
+    record = Folder(f"{table}/{LINEAGE}").read_json(f"{job}.json")
+    return record or {"files": [], "input": {}}
 
 
-def origins(table: str, key: str, date: str | None = None) -> Sequence[Origin]:
+def read_seen(table: str, job: str) -> dict[str, list[int]]:
+    """Return the rows of a job in each bin of the drift, by column."""
+    return dict(_read_lineage(table, job).get("seen", {}))
+
+
+def find_origins(table: str, key: str, date: str | None = None) -> Sequence[Origin]:
     """Return where the rows with a key came from, the newest date first.
 
     Args:
@@ -86,17 +92,17 @@ def origins(table: str, key: str, date: str | None = None) -> Sequence[Origin]:
             "there is no table of predictions", seen=table, hint="name a model, or a Delta table"
         )
     opened = deltalake.DeltaTable(table)
-    found = _rows(opened, key, date)
+    found = _find_rows(opened, key, date)
     if not found:
         where = f"{table}, date={date}" if date else table
         raise InputError(f"no row of {where} has the key {key!r}", hint="check --row and --date")
     commits = {commit[JOB]: commit for commit in opened.history() if JOB in commit}
     jobs = {PurePosixPath(row[FILE]).parent.name for row in found}
-    kept = {job: Folder(f"{table}/{KEPT}").read_json(f"{job}.json") for job in jobs}
-    return [_origin(row, commits, kept) for row in found]
+    lineages = {job: _read_lineage(table, job) for job in jobs}
+    return [_origin_of(row, commits, lineages) for row in found]
 
 
-def _rows(table: deltalake.DeltaTable, key: str, date: str | None) -> list[dict[str, Any]]:
+def _find_rows(table: deltalake.DeltaTable, key: str, date: str | None) -> list[dict[str, Any]]:
     rows = dataset_of(table)
     if ROW not in rows.schema.names:
         raise InputError(
@@ -108,29 +114,29 @@ def _rows(table: deltalake.DeltaTable, key: str, date: str | None) -> list[dict[
     if date is not None:
         wanted &= ds.field("date") == date
     found = rows.scanner(columns=[*rows.schema.names, FILE], filter=wanted).head(MOST)
-    listed: list[dict[str, Any]] = found.take(
-        pc.sort_indices(found, [("date", "descending"), (ROW, "ascending")])
-    ).to_pylist()
+    order = pc.sort_indices(found, [("date", "descending"), (ROW, "ascending")])
+    listed: list[dict[str, Any]] = found.take(order).to_pylist()
     return listed
 
 
-def _origin(
-    row: dict[str, Any], commits: Mapping[str, Mapping[str, Any]], kept: Mapping[str, Any]
+def _origin_of(
+    row: dict[str, Any],
+    commits: Mapping[str, Mapping[str, Any]],
+    lineages: Mapping[str, Mapping[str, Any]],
 ) -> Origin:
     job = PurePosixPath(row.pop(FILE)).parent.name
-    known = kept.get(job) or {"files": [], "input": {}}
+    files, source = lineages[job]["files"], lineages[job]["input"]
     number, place = divmod(row[ROW], FILE_ROWS)
-    manifests = known["input"].get("files", [])
+    manifests = source.get("files", [])
     commit = commits.get(job, {})
-    told = {k.removeprefix(PREFIX): str(v) for k, v in commit.items() if k.startswith(PREFIX)}
-    told.pop(WHOLE.removeprefix(PREFIX), None)
+    own = {name: str(value) for name, value in commit.items() if name.startswith(PREFIX)}
     return Origin(
         row=row,
-        file=known["files"][number] if number < len(known["files"]) else "",
+        file=files[number] if number < len(files) else "",
         place=place,
         manifest=manifests[number] if number < len(manifests) else {},
-        source={name: value for name, value in known["input"].items() if name != "files"},
+        source={name: value for name, value in source.items() if name != "files"},
         job=job,
-        committed=told,
+        committed={n.removeprefix(PREFIX): value for n, value in own.items() if n != WHOLE},
         table_version=int(commit.get("version", -1)),
     )

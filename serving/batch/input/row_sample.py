@@ -1,4 +1,4 @@
-"""Some rows of a job's input, read once more, each beside what was written of it."""
+"""Some rows of a job's input, read once more, each with its prediction."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,71 +17,14 @@ from millrace.serving.batch.commit import Partition
 from millrace.serving.batch.input.input_pieces import Piece
 from millrace.serving.batch.job import ROW, RowNumbers
 from millrace.serving.batch.monitoring.agreement import Agreement
-from millrace.serving.batch.reconcile_rows import TWICE
-
-
-def read_again(
-    pieces: Sequence[Piece], columns: Sequence[str], wanted: RowNumbers
-) -> Iterator[tuple[RowNumbers, pa.RecordBatch]]:
-    """Yield rows of the input, each batch with their `ROW`s.
-
-    Of a piece no more is read than it takes.
-
-    Args:
-        pieces: of the input, in its order.
-        columns: to read, where they are there.
-        wanted: `ROW`s, int64, sorted.
-    """
-    firsts = np.array([piece.row for piece in pieces], np.int64)
-    for number, piece in enumerate(pieces):
-        end = firsts[number + 1] if number + 1 < len(pieces) else np.iinfo(np.int64).max
-        mine = wanted[(wanted >= piece.row) & (wanted < end)]
-        if len(mine):
-            yield from _rows_of(piece, columns, mine)
-
-
-def with_rows(dead: pa.Table, pieces: Sequence[Piece], columns: Sequence[str]) -> pa.Table:
-    """Return dead letters of which those of a second key hold their rows.
-
-    What is dead for another reason was seen when it was read; that a key is there twice is known
-    when all are written.
-
-    Args:
-        dead: of `DEAD`.
-        pieces: of the input, in its order.
-        columns: of a row, as far as they are there.
-    """
-    wanted = dead.filter(pc.equal(dead["reason"], TWICE))[ROW].to_numpy()
-    if not len(wanted):
-        return dead
-    told: dict[int, str] = {}
-    for places, rows in read_again(pieces, columns, np.sort(wanted)):
-        told |= zip(places.tolist(), map(as_json, rows_of(rows)), strict=True)
-    places, rows = dead[ROW].to_pylist(), dead["row"].to_pylist()
-    seen = [told.get(place, row) for place, row in zip(places, rows, strict=True)]
-    return dead.set_column(dead.schema.get_field_index("row"), "row", pa.array(seen, pa.string()))
-
-
-def _rows_of(
-    piece: Piece, columns: Sequence[str], wanted: RowNumbers
-) -> Iterator[tuple[RowNumbers, pa.RecordBatch]]:
-    first = piece.row
-    for chunk in piece.chunks(columns):
-        places = first + chunk.places()
-        mine = np.flatnonzero(np.isin(places, wanted))
-        if len(mine):
-            yield places[mine], chunk.rows.take(pa.array(mine))
-        first += len(chunk)
-        if first > wanted[-1]:
-            return
-
+from millrace.serving.batch.reconcile_rows import DUPLICATE_KEY, NO_ROWS
 
 FEW = 8
-"""Pieces that are read again, of each its beginning; more only where these hold too few rows."""
+"""Pieces of which the beginning is read again; more only if these hold too few rows."""
 
 
 @dataclass(frozen=True)
-class Scored:
+class ScoredRows:
     """What a job has read and written, before its commit.
 
     Attributes:
@@ -95,8 +38,8 @@ class Scored:
     files: Mapping[str, pa.Table]
 
 
-Check = Callable[[Scored], Agreement]
-"""Looks at a job before its commit, and raises what is to keep it from that."""
+Check = Callable[[ScoredRows], Agreement]
+"""Checks a job before its commit; raises an error to prevent the commit."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +49,7 @@ class Example:
     Attributes:
         key: its `_key`.
         row: as it was read, in a batch of its own.
-        written: what is in the output.
+        written: its columns in the output.
     """
 
     key: str
@@ -114,50 +57,72 @@ class Example:
     written: Mapping[str, Any]
 
 
-def examples(
-    scored: Scored, columns: Sequence[str], answers: Sequence[str], count: int
+def read_examples(
+    scored: ScoredRows, columns: Sequence[str], answers: Sequence[str], count: int
 ) -> Iterator[Example]:
-    """Yield the rows of a sample, in the order of the input; the same ones every time.
+    """Yield the rows of a sample, in the order of the input; always the same ones.
 
     Args:
-        scored: what the job has done.
+        scored: the job's rows.
         columns: of the input, to read.
         answers: columns of the output.
-        count: rows of the sample, at most.
+        count: largest number of rows of the sample.
 
     Raises:
         OSError: the input or the output cannot be read.
     """
-    places = [table[ROW].to_numpy() for table in scored.files.values()]
-    wanted = chosen(scored.pieces, places, count)
-    written = _written(scored, wanted, answers)
-    for rows_at, rows in read_again(scored.pieces, columns, wanted):
-        for number, place in enumerate(rows_at.tolist()):
-            yield Example(written[place][KEY], rows.slice(number, 1), written[place])
+    rows_by_file = [table[ROW].to_numpy() for table in scored.files.values()]
+    wanted = choose_rows(scored.pieces, rows_by_file, count)
+    written = _read_written(scored, wanted, answers)
+    for numbers, rows in _read_again(scored.pieces, columns, wanted):
+        for at, number in enumerate(numbers.tolist()):
+            yield Example(written[number][KEY], rows.slice(at, 1), written[number])
 
 
-def chosen(pieces: Sequence[Piece], scored: Sequence[RowNumbers], count: int) -> RowNumbers:
-    """Choose rows, evenly over the beginnings of a few pieces that lie evenly over the input.
+def fill_duplicates(dead: pa.Table, pieces: Sequence[Piece], columns: Sequence[str]) -> pa.Table:
+    """Return dead letters in which those with a duplicate key hold their whole rows.
+
+    A row that is dead for another reason was recorded when it was read. Duplicate keys are known
+    only when all rows are written.
+
+    Args:
+        dead: with the columns of `DEAD`.
+        pieces: of the input, in its order.
+        columns: of a row, as far as they exist.
+    """
+    wanted = dead.filter(pc.equal(dead["reason"], DUPLICATE_KEY))[ROW].to_numpy()
+    if not len(wanted):
+        return dead
+    texts: dict[int, str] = {}
+    for numbers, rows in _read_again(pieces, columns, np.sort(wanted)):
+        texts |= zip(numbers.tolist(), map(as_json, rows_of(rows)), strict=True)
+    pairs = zip(dead[ROW].to_pylist(), dead["row"].to_pylist(), strict=True)
+    filled = pa.array([texts.get(number, row) for number, row in pairs], pa.string())
+    return dead.set_column(dead.schema.get_field_index("row"), "row", filled)
+
+
+def choose_rows(pieces: Sequence[Piece], scored: Sequence[RowNumbers], count: int) -> RowNumbers:
+    """Choose rows, evenly from the beginnings of a few pieces, which are evenly from the input.
 
     Args:
         pieces: of the input, in its order.
         scored: `ROW`s, int64, of each data file.
-        count: rows to choose.
+        count: number of rows to choose.
 
     Returns:
-        `ROW`s, int64, sorted; fewer than `count` where there are not as many.
+        `ROW`s, int64, sorted; fewer than `count` if there are not as many.
     """
-    found = np.empty(0, np.int64)
+    found = NO_ROWS
     for many in (FEW, count):
-        taken = [pieces[n] for n in spread(len(pieces), many)]
-        found = np.unique(np.concatenate([found, *(_begun(taken, rows) for rows in scored)]))
+        few = [pieces[n] for n in spread(len(pieces), many)]
+        found = np.unique(np.concatenate([found, *(_select_early(few, rows) for rows in scored)]))
         if len(found) >= count:
             break
     return found[spread(len(found), count)]
 
 
-def _begun(pieces: Sequence[Piece], rows: RowNumbers) -> RowNumbers:
-    """Return those of the rows that lie at the beginning of one of the pieces."""
+def _select_early(pieces: Sequence[Piece], rows: RowNumbers) -> RowNumbers:
+    """Return those of the rows that are at the beginning of one of the pieces."""
     firsts = np.array([piece.row for piece in pieces], np.int64)
     reach = [CHUNK_ROWS if p.rows is None else min(CHUNK_ROWS, p.rows) for p in pieces]
     piece = np.searchsorted(firsts, rows, side="right") - 1
@@ -165,11 +130,42 @@ def _begun(pieces: Sequence[Piece], rows: RowNumbers) -> RowNumbers:
     return np.asarray(rows[near], np.int64)
 
 
-def _written(
-    scored: Scored, wanted: RowNumbers, answers: Sequence[str]
+def _read_again(
+    pieces: Sequence[Piece], columns: Sequence[str], wanted: RowNumbers
+) -> Iterator[tuple[RowNumbers, pa.RecordBatch]]:
+    """Yield rows of the input in batches, each with its `ROW`s; a piece is read no further.
+
+    Args:
+        pieces: of the input, in its order.
+        columns: to read, as far as they exist.
+        wanted: `ROW`s, int64, sorted.
+    """
+    ends = [*(piece.row for piece in pieces[1:]), np.iinfo(np.int64).max]
+    for piece, end in zip(pieces, ends, strict=False):
+        left = wanted[(wanted >= piece.row) & (wanted < end)]
+        if len(left):
+            yield from _read_piece(piece, columns, left)
+
+
+def _read_piece(
+    piece: Piece, columns: Sequence[str], wanted: RowNumbers
+) -> Iterator[tuple[RowNumbers, pa.RecordBatch]]:
+    first = piece.row
+    for chunk in piece.chunks(columns):
+        numbers = first + chunk.places()
+        at = np.flatnonzero(np.isin(numbers, wanted))
+        if len(at):
+            yield numbers[at], chunk.rows.take(pa.array(at))
+        first += len(chunk)
+        if first > wanted[-1]:
+            return
+
+
+def _read_written(
+    scored: ScoredRows, wanted: RowNumbers, answers: Sequence[str]
 ) -> dict[int, dict[str, Any]]:
-    """Return what was written of rows, by `ROW`."""
-    filesystem, _ = scored.partition.place
+    """Return the columns of rows in the output, by `ROW`."""
+    filesystem, _ = scored.partition.location
     found: dict[int, dict[str, Any]] = {}
     for file, table in scored.files.items():
         mine = np.intersect1d(table[ROW].to_numpy(), wanted)

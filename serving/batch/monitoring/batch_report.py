@@ -1,4 +1,4 @@
-"""What a batch job did."""
+"""The report of a batch job."""
 
 import json
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ WHOLE = f"{PREFIX}report"
 
 @dataclass(frozen=True)
 class BatchReport:
-    """What a batch job did.
+    """The report of a batch job.
 
     Attributes:
         table: URI of the output.
@@ -28,21 +28,20 @@ class BatchReport:
         fingerprint: of the job.
         job: its id, which names the folder of its files.
         rows: rows of the input.
-        scored: those in the output.
-        dead: the others, in the table of dead letters.
+        scored: rows in the output.
+        dead: rows in the table of dead letters.
         resumed: rows that an earlier run of the job had written.
         tokens_in: tokens of the prompts in the output; None for a model without tokens.
         tokens_out: tokens that were generated for it.
-        seconds: wall time from reading to commit, of the last run.
-        unchanged: whether the partition had been committed by the same job before, so that there
-            was nothing to do.
-        agreement: how a sample of its answers compares with those of the live model; None where
-            nobody looked.
-        input: which rows: the version of a table, or the files and the digest of their digests.
-        approved: whether the version was the approved one when it was committed; None of a commit
-            of before that was told.
-        approval: why it was that version, in a sentence.
-        replaced: what the partition held before, in a sentence; empty where it held nothing.
+        seconds: wall time of the last run, from reading to commit.
+        unchanged: whether the same job had committed the partition before, and nothing was done.
+        agreement: how a sample of its answers compares with those of the live model; None if they
+            were not compared.
+        input: the input: the version of a table, or the files and the digest of their digests.
+        approved: whether the version was the approved one at the commit; None for older commits,
+            which do not record it.
+        approval: why this version scored, in a sentence.
+        replaced: the content of the partition before, in a sentence; empty if it had none.
     """
 
     table: str
@@ -70,7 +69,7 @@ class BatchReport:
 
     @property
     def rows_per_second(self) -> float:
-        """Rows per second that this run brought into the output, end to end."""
+        """Rows per second that this run added to the output, end to end."""
         return max(self.scored - self.resumed, 0) / self.seconds
 
     @property
@@ -79,33 +78,33 @@ class BatchReport:
         return self.rows_per_second * SECONDS_PER_DAY
 
     def metadata(self) -> dict[str, str]:
-        """Return it as what is kept with the commit: what readers ask for, and the whole."""
+        """Return the metadata of the commit: single values for readers, and the whole report."""
         names = (
             *("fingerprint", "model", "model_version", "model_digest", "input", "approved"),
             *("rows", "scored", "dead", "tokens_in", "tokens_out"),
         )
         values = asdict(self)
-        told = {f"{PREFIX}{n}": str(values[n]) for n in names if values[n] is not None}
-        return {**told, WHOLE: json.dumps(values)}
+        own = {f"{PREFIX}{n}": str(values[n]) for n in names if values[n] is not None}
+        return {**own, WHOLE: json.dumps(values)}
 
     @classmethod
     def of_json(cls, values: Mapping[str, Any]) -> Self:
-        """Return the report of which `asdict` made values."""
-        agreement = values.get("agreement")  # commits of before have none
+        """Return the report from the values of `asdict`."""
+        agreement = values.get("agreement")  # older commits have none
         found = None if agreement is None else Agreement.of_json(agreement)
         return cls(**{**values, "agreement": found})
 
     @property
     def words(self) -> str:
-        """What was scored, in a line."""
+        """What was scored, in one line."""
         return f"{self.scored:,} rows of {self.input or 'an input that is not known'}"
 
     @classmethod
-    def of_commit(cls, kept: Mapping[str, str]) -> Self:
-        """Return the report that was kept with a commit.
+    def of_commit(cls, commit: Mapping[str, str]) -> Self:
+        """Return the report from the metadata of its commit.
 
         Args:
-            kept: what `Partition.committed` returned.
+            commit: what `Partition.read_commit` returned.
         """
-        report = cls.of_json(json.loads(kept[WHOLE]))
-        return replace(report, table_version=int(kept["version"]), unchanged=True)
+        report = cls.of_json(json.loads(commit[WHOLE]))
+        return replace(report, table_version=int(commit["version"]), unchanged=True)

@@ -1,14 +1,14 @@
 """How far the rows of a batch job are from those a model was trained on, column by column.
 
 The training snapshot's statistics are cut into bins once. Workers count the rows of their batches
-in them, the counts are added up, and one number a column is made of them.
+in these bins, the counts are added up, and each column gets one number from them.
 """
 
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -22,10 +22,7 @@ from millrace.models.data.schema import Category, Column
 TENTHS = 10
 MOST_VALUES = 50
 EPSILON = 1e-4
-"""The least share of a bin for PSI, as Evidently's `get_binned_data` sets it where there is none.
-
-PSI is infinite where a share is zero.
-"""
+"""Smallest share of a bin for PSI, as in Evidently's `get_binned_data`: of 0, PSI is infinite."""
 
 OTHER, NULL = "other", "null"
 
@@ -36,15 +33,16 @@ Kind = Literal["number", "string", "int", "bool"]
 
 @dataclass(frozen=True)
 class Bins:
-    """The bins of one column and how many training rows are in each.
+    """The bins of one column, and the number of training rows in each.
 
-    Numbers: below the first edge, between the edges, from the last edge on, null. Categories: one
-    for each value, other, null. NaN is null, and so is a cell that is not of the column's type.
+    Numbers have a bin below the first edge, bins between the edges, one from the last edge on, and
+    one for null. Categories have one for each value, one for other values, and one for null. NaN
+    counts as null, and so does a cell that is not of the column's type.
 
     Attributes:
         column: name of the column.
-        kind: what the cells are read as: numbers, or values of a category of this type.
-        edges: of numbers, ascending; a bin holds its lower edge.
+        kind: how cells are read: as numbers, or as values of a category of this type.
+        edges: of numbers, ascending; a bin includes its lower edge.
         values: of a category, the most frequent first.
         counts: training rows in each bin.
     """
@@ -59,12 +57,12 @@ class Bins:
     def of(cls, column: Column, statistics: ColumnStatistics) -> "Bins | None":
         """Return the bins of a column of the training snapshot.
 
-        Numbers are cut in tenths, at the histogram's edges nearest to the deciles: only there is it
-        known how many rows are on either side, so that the training rows have no drift from
-        themselves. Fewer bins are left where several deciles are at one edge.
+        Numbers are cut in tenths, at the histogram's edges nearest to the deciles. Only there the
+        number of rows on either side is known exactly, so that the training rows have no drift
+        from themselves. There are fewer bins if several deciles are nearest to one edge.
 
         Returns:
-            None where there is nothing to compare: text, strings, vectors, no rows.
+            None if there is nothing to compare: text, strings, vectors, no rows.
         """
         if not statistics.rows:
             return None
@@ -77,7 +75,7 @@ class Bins:
             return cls(column.name, "number", (), (), (0, statistics.nulls))
         histogram = statistics.numbers.histogram
         ends = histogram.edges
-        if column.type == "int":  # the same numbers are below the next whole one
+        if column.type == "int":  # no integer lies between an edge and the next whole number
             ends = tuple(float(math.ceil(end)) for end in ends)
         return _of_numbers(column.name, ends, histogram.counts, statistics.nulls)
 
@@ -93,42 +91,34 @@ class Bins:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """What is in each bin, for readers."""
+        """The content of each bin, for readers."""
         if self.kind != "number":
             return (*map(str, self.values), OTHER, NULL)
         if not self.edges:
             return ("any", NULL)
         between = zip(self.edges, self.edges[1:], strict=False)
-        inner = (f"{_written(low)} to {_written(high)}" for low, high in between)
-        return (f"< {_written(self.edges[0])}", *inner, f"≥ {_written(self.edges[-1])}", NULL)
+        inner = (f"{_format(low)} to {_format(high)}" for low, high in between)
+        return (f"< {_format(self.edges[0])}", *inner, f"≥ {_format(self.edges[-1])}", NULL)
 
-    def counted(self, cells: pa.Array) -> Counts:
-        """Return how many of `cells`, of any Arrow type, are in each bin, int64 `[bins]`.
+    def count(self, cells: pa.Array) -> Counts:
+        """Return the number of `cells`, of any Arrow type, in each bin, int64 `[bins]`.
 
-        A cell means what it means to ingestion, also when it comes as text. The counts of several
-        batches add up to those of all their rows.
+        Cells are read as in ingestion, also if they come as text. The counts of several batches add
+        up to those of all their rows.
         """
         if self.kind == "number":
-            values = cast(cells, Column(self.column, "float")).values
-            places = _places(values.to_numpy(zero_copy_only=False), self.edges)
+            numbers = cast(cells, Column(self.column, "float")).values
+            numbers = numbers.to_numpy(zero_copy_only=False)
+            bins = np.searchsorted(np.array(self.edges, np.float64), numbers, side="right")
+            bins = np.where(np.isnan(numbers), len(self.edges) + 1, bins)
         else:
             column = Column(self.column, "category", values=self.kind)
-            found = cast(cells, column)
-            known = pc.index_in(found.values, pa.array(self.values, column.arrow))
-            places = known.fill_null(len(self.values)).to_numpy(zero_copy_only=False)
-            absent = found.values.is_null().to_numpy(zero_copy_only=False)
-            places = np.where(absent, len(self.values) + 1, places)
-        return np.bincount(places, minlength=len(self.counts)).astype(np.int64)
-
-    def as_json(self) -> dict[str, Any]:
-        """Return JSON-ready values."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> "Bins":
-        """Build from the values of `as_json`, before or after a trip through JSON."""
-        lists = {name: tuple(values[name]) for name in ("edges", "values", "counts")}
-        return cls(column=values["column"], kind=values["kind"], **lists)
+            values = cast(cells, column).values
+            known = pc.index_in(values, pa.array(self.values, column.arrow))
+            bins = known.fill_null(len(self.values)).to_numpy(zero_copy_only=False)
+            absent = values.is_null().to_numpy(zero_copy_only=False)
+            bins = np.where(absent, len(self.values) + 1, bins)
+        return np.bincount(bins, minlength=len(self.counts)).astype(np.int64)
 
 
 @dataclass(frozen=True)
@@ -137,10 +127,10 @@ class Drift:
 
     Attributes:
         column: its name.
-        psi: population stability index, 0 where the shares are the same, without an upper end. By
-            a rule of thumb 0.1 is little and 0.25 is much (Siddiqi 2006, "Credit Risk Scorecards").
+        psi: population stability index: 0 if the shares are equal, without an upper bound. By a
+            rule of thumb 0.1 is little and 0.25 is much (Siddiqi 2006, "Credit Risk Scorecards").
         jensen_shannon: Jensen-Shannon divergence to base 2, from 0 to 1.
-        noise: the PSI to be expected by chance alone of so many rows.
+        noise: the PSI that so many rows are expected to have by chance alone.
         rows: rows of the job.
     """
 
@@ -152,7 +142,7 @@ class Drift:
 
     @property
     def excess(self) -> float:
-        """PSI above what is expected by chance; below 0 where there is less."""
+        """PSI above what is expected by chance; negative if there is less."""
         return self.psi - self.noise
 
     def exceeds(self, limit: float) -> bool:
@@ -166,7 +156,7 @@ def bins_of_values(column: str, values: pa.Array, *, codes: bool = False) -> Bin
     Booleans and strings are categories. Numbers are cut in tenths.
 
     Args:
-        column: what to call them.
+        column: their name.
         values: numbers, strings or booleans; null and NaN are allowed.
         codes: whether whole numbers are the codes of classes, and so categories.
     """
@@ -184,7 +174,7 @@ def bins_of_values(column: str, values: pa.Array, *, codes: bool = False) -> Bin
 
 
 def drift_of(bins: Bins, counts: Counts) -> Drift:
-    """Return how far rows are from the training rows; no drift where there are no rows.
+    """Return how far rows are from the training rows; there is no drift without rows.
 
     Args:
         bins: of the column.
@@ -211,7 +201,7 @@ def psi(expected: Shares, seen: Shares, floor: float = EPSILON) -> float:
     Args:
         expected: shares `[bins]`.
         seen: shares `[bins]`.
-        floor: a share that is less counts as this much.
+        floor: smaller shares count as this one.
     """
     left, right = np.maximum(expected, floor), np.maximum(seen, floor)
     return float(np.sum((right - left) * np.log(right / left)))
@@ -225,19 +215,19 @@ def jensen_shannon(expected: Shares, seen: Shares) -> float:
     middle = (expected + seen) / 2
     parts = 0.0
     for shares in (expected, seen):
-        held = shares > 0
-        parts += float(np.sum(shares[held] * np.log2(shares[held] / middle[held])))
+        filled = shares > 0
+        parts += float(np.sum(shares[filled] * np.log2(shares[filled] / middle[filled])))
     return min(max(parts / 2, 0.0), 1.0)
 
 
 def noise(bins: int, trained: int, rows: int) -> float:
-    """Return the PSI to be expected by chance of rows drawn as the training rows were.
+    """Return the expected PSI of rows drawn from the distribution of the training rows.
 
-    PSI ÷ (1/n + 1/m) is then about χ² with bins − 1 degrees of freedom, whose mean that is
+    PSI ÷ (1/n + 1/m) is then approximately χ² with bins − 1 degrees of freedom, which is its mean
     (Yurdakul 2018, "Statistical Properties of Population Stability Index").
 
     Args:
-        bins: those that hold a row of either; one without adds nothing to PSI.
+        bins: number of bins with a row of either; an empty bin adds nothing to PSI.
         trained: training rows, n.
         rows: rows of the job, m.
     """
@@ -245,26 +235,26 @@ def noise(bins: int, trained: int, rows: int) -> float:
 
 
 def _floor(trained: int, rows: int) -> float:
-    """Return the least share for PSI: `EPSILON`, or half a row where there are few of them.
+    """Return the smallest share for PSI: `EPSILON`, or that of half a row if there are few rows.
 
-    An empty bin of twenty rows does not say that its share is a ten-thousandth; taken so, chance
-    alone gives PSI two to three times its expected noise. Half a row is what an empty cell is
-    taken for since Haldane 1956 and Anscombe 1956, on estimating binomial relations.
+    An empty bin among twenty rows does not mean a share of a ten-thousandth. Taken so, PSI is two
+    to three times its expected noise by chance alone. Half a row for an empty cell goes back to
+    Haldane 1956 and Anscombe 1956, on estimating binomial relations.
     """
     return max(EPSILON, 0.5 / min(trained, rows))
 
 
 def _of_numbers(column: str, ends: Sequence[float], counts: Sequence[int], nulls: int) -> Bins:
-    """Return the bins of numbers out of finer ones.
+    """Return the bins of numbers, merged from finer ones.
 
     Args:
         column: its name.
-        ends: of the finer bins, one more than there are.
-        counts: numbers in each.
+        ends: edges of the finer bins, one more than there are bins.
+        counts: numbers in each finer bin.
         nulls: rows without a number.
     """
     below = np.cumsum(counts)
-    if len(counts) == 1:  # of a constant, what is less or more must be told from it
+    if len(counts) == 1:  # of a constant: below it, itself, above it
         return Bins(column, "number", (ends[0], ends[1]), (), (0, int(below[-1]), 0, nulls))
     deciles = below[-1] * np.arange(1, TENTHS) / TENTHS
     cuts = np.unique(np.abs(below[:-1, None] - deciles).argmin(axis=0))
@@ -276,19 +266,13 @@ def _of_numbers(column: str, ends: Sequence[float], counts: Sequence[int], nulls
 def _of_values(column: str, kind: Kind, counts: Mapping[Category, int], nulls: int) -> Bins:
     ranked = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
     kept, rest = ranked[:MOST_VALUES], ranked[MOST_VALUES:]
-    held = (*(count for _, count in kept), sum(count for _, count in rest), nulls)
-    return Bins(column, kind, (), tuple(value for value, _ in kept), held)
-
-
-def _places(numbers: npt.NDArray[np.float64], edges: Sequence[float]) -> npt.NDArray[np.intp]:
-    """Return the bin of each number; the last one, null, where it is NaN."""
-    places = np.searchsorted(np.array(edges, dtype=np.float64), numbers, side="right")
-    return np.where(np.isnan(numbers), len(edges) + 1, places)
+    in_bins = (*(count for _, count in kept), sum(count for _, count in rest), nulls)
+    return Bins(column, kind, (), tuple(value for value, _ in kept), in_bins)
 
 
 def _shares(counts: Counts) -> Shares:
     return np.asarray(counts / max(int(counts.sum()), 1), dtype=np.float64)
 
 
-def _written(number: float) -> str:
+def _format(number: float) -> str:
     return f"{number:,.0f}" if 1e3 <= abs(number) < 1e7 else f"{number:.4g}"

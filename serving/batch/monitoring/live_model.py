@@ -1,4 +1,4 @@
-"""The live model, asked for rows that a batch job has scored, as its clients ask it."""
+"""The live model, which answers rows that a batch job has scored, as it answers its clients."""
 
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -22,7 +22,7 @@ from millrace.serving.triton.language.stream_request import Messages, Piece, Sam
 from millrace.serving.triton.server_index import ARMS, LoadedModel, live_version, ready_versions
 
 TOKENS = 32
-"""Of an answer that is compared: the live model has others to serve."""
+"""Tokens of an answer that are compared: the live model has other clients to serve."""
 
 
 class Live(Protocol):
@@ -30,18 +30,18 @@ class Live(Protocol):
 
     @property
     def answers(self) -> tuple[str, ...]:
-        """The columns of the output that it is compared with."""
+        """The columns of the output to compare."""
         ...
 
     def difference(self, example: Example, seconds: float) -> Difference:
-        """Ask for one row, and compare.
+        """Request an answer to one row, and compare.
 
         Args:
-            example: the row, and what was written.
-            seconds: to wait.
+            example: the row, and its columns in the output.
+            seconds: the timeout.
 
         Raises:
-            InputError: the live model does not take the row.
+            InputError: the live model refuses the row.
             MillraceError: it does not answer.
         """
         ...
@@ -49,13 +49,13 @@ class Live(Protocol):
 
 @dataclass(frozen=True)
 class LiveRows:
-    """A graph that is live.
+    """A live graph.
 
     Attributes:
-        job: what scored the rows.
+        job: the job that scored the rows.
         ask: returns the outputs for a request, within seconds.
-        tolerance: by how much an answer may differ from another to the same row, beside rounding:
-            int8 with dynamic ranges depends on what else is in its batch.
+        tolerance: largest difference, beside rounding, of two answers to the same row: int8 with
+            dynamic ranges depends on the other rows of the batch.
     """
 
     job: RowJob
@@ -68,10 +68,10 @@ class LiveRows:
         return ("prediction", "score")
 
     def difference(self, example: Example, seconds: float) -> Difference:
-        """Ask for one row, alone, and compare."""
+        """Request an answer to one row alone, and compare."""
         encoding = self.job.encoding
-        got = self.ask(self.job.request(example.row), seconds)
-        live = got[answers_of(encoding).output][0]
+        outputs = self.ask(self.job.request(example.row), seconds)
+        live = outputs[answers_of(encoding).output][0]
         written, score = example.written["prediction"], example.written["score"]
         if encoding.labels:
             return class_difference(written, score, live, encoding.labels, self.tolerance)
@@ -80,12 +80,12 @@ class LiveRows:
 
 @dataclass(frozen=True)
 class LivePrompts:
-    """A language model that is live; the job's answers are greedy.
+    """A live language model; the job's answers are greedy.
 
     Attributes:
-        job: what continued the prompts.
-        ask: continues one, within seconds.
-        exact: whether the form's answers are the same whatever else its engine works on.
+        job: the job that continued the prompts.
+        ask: continues one prompt, within seconds.
+        exact: whether an answer does not depend on what else the engine works on.
     """
 
     job: Prompts
@@ -98,52 +98,52 @@ class LivePrompts:
         return ("completion",)
 
     def difference(self, example: Example, seconds: float) -> Difference:
-        """Let the live model go on with a prompt for a while, and compare."""
-        asked = self.job.sampling
+        """Let the live model continue a prompt for some tokens, and compare."""
+        own = self.job.sampling
         sampling = Sampling(
             temperature=0,
-            repetition_penalty=asked.repetition_penalty,
-            stop=asked.stop,
-            max_tokens=min(asked.max_tokens, TOKENS),
+            repetition_penalty=own.repetition_penalty,
+            stop=own.stop,
+            max_tokens=min(own.max_tokens, TOKENS),
         )
-        got = self.ask(self.job.asked(example.row), sampling, seconds)
+        answer = self.ask(self.job.asked(example.row), sampling, seconds)
         return text_difference(
             example.written["completion"],
-            got.texts[0],
-            asked.stop,
-            is_whole=got.finish_reasons[0] == "stop",
+            answer.texts[0],
+            own.stop,
+            is_whole=answer.finish_reasons[0] == "stop",
             exact=self.exact,
         )
 
 
-def not_live(
-    index: Iterable[LoadedModel], standing: ReleaseState, model: str, wish: DesiredVersion
+def explain_not_live(
+    index: Iterable[LoadedModel], state: ReleaseState, model: str, desired: DesiredVersion
 ) -> str:
-    """Return why what a server has loaded is not a version; empty where it is.
+    """Return why a server does not serve exactly this version; empty if it does.
 
     Args:
-        index: what the server says that it has.
-        standing: where the model stands, as its releases tell.
+        index: the models that the server has loaded.
+        state: the model's release state.
         model: the model.
-        wish: the version, and its digest.
+        desired: the version, and its digest.
     """
     loaded = tuple(index)
     version = live_version(loaded, model)
     if version is None:
         return f"{model} is not live"
-    if version != wish.version:
-        return f"version {version} is live, not {wish.version}"
+    if version != desired.version:
+        return f"version {version} is live, not {desired.version}"
     if ready_versions(loaded, model + ARMS):
         return "a rollout is on, and another version answers too"
-    if standing.live is None or standing.live.desired != wish:
+    if state.live is None or state.live.desired != desired:
         return f"no release tells that version {version} is live with these files"
     return ""
 
 
-def compared(
+def compare_examples(
     live: Live, examples: Iterable[Example], seconds: float
 ) -> tuple[list[tuple[str, Difference]], str]:
-    """Ask for one row after the other until all are answered, or time is up.
+    """Compare one row after the other until all are compared, or the time is up.
 
     Args:
         live: the live model.
@@ -151,7 +151,7 @@ def compared(
         seconds: for all of them.
 
     Returns:
-        The differences, each with the row's `_key`; and why some are missing, empty where none is.
+        The differences, each with the row's `_key`; and why some are missing, empty if none is.
     """
     found: list[tuple[str, Difference]] = []
     reason, deadline = "", time.monotonic() + seconds
@@ -160,14 +160,14 @@ def compared(
             return found, f"{seconds:g} s were not enough"
         try:
             found.append((example.key, live.difference(example, left)))
-        except InputError as error:  # it is this row
-            reason = in_a_line(error)
+        except InputError as error:  # only this row failed
+            reason = summarize_error(error)
         except MillraceError as error:
-            return found, in_a_line(error)
+            return found, summarize_error(error)
     return found, reason
 
 
-def in_a_line(error: MillraceError) -> str:
-    """Return what failed, and what was seen."""
+def summarize_error(error: MillraceError) -> str:
+    """Return what failed and what was seen, in one line."""
     seen = (error.seen or "").splitlines()[:1]
     return ": ".join([error.what, *seen])

@@ -1,27 +1,36 @@
-"""What the actors of jobs have done, added up while they work.
+"""The progress of a running job: counted by its actors, and sampled by its driver.
 
-It imports neither Ray Data nor pyarrow: a process that only adds would take a second of a core to
-begin, while the actors begin as well.
+It imports neither Ray Data nor pyarrow when it runs: loading them would cost the process that only
+counts a second of a core, while the actors start as well.
 """
 
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from threading import Event, Thread
+from typing import TYPE_CHECKING, Any, Self
 from uuid import uuid4
 
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from millrace.serving.batch.monitoring.throughput import Work
+from millrace.serving.batch.monitoring.throughput import Sample, Work
+
+if TYPE_CHECKING:
+    from millrace.serving.batch.commit import Partition
+
+SAMPLE_SECONDS = 0.5
 
 
 @dataclass
-class Told:
+class ActorProgress:
     """What one actor has done.
 
     Attributes:
-        opened: seconds to open the model.
+        opened: seconds to load the model; 0 if unknown.
         busy: seconds in the model.
-        work: what it answered.
+        work: the rows that it has scored.
     """
 
     opened: float = 0.0
@@ -29,84 +38,136 @@ class Told:
     work: Work = field(default_factory=Work)
 
 
-class Adder:
-    """Adds up what the actors of all runs of a driver tell; an actor of Ray itself."""
+OnWork = Callable[[Sample, Mapping[str, ActorProgress], int], None]
+"""Takes what is written so far, what each actor has done, and the rows of earlier runs."""
+
+
+class ProgressCounter:
+    """Counts what the actors of all runs of a driver do; it is an actor of Ray itself."""
 
     def __init__(self) -> None:
-        self._told: dict[str, dict[str, Told]] = {}
+        self._progress: dict[str, dict[str, ActorProgress]] = {}
 
-    def opened(self, run: str, actor: str, seconds: float) -> None:
-        """Take that an actor has opened its model."""
+    def record_opened(self, run: str, actor: str, seconds: float) -> None:
+        """Record that an actor has loaded its model."""
         self._of(run, actor).opened = seconds
 
     def add(self, run: str, actor: str, seconds: float, work: Work) -> None:
-        """Take what an actor has done in one call."""
-        told = self._of(run, actor)
-        told.busy += seconds
-        told.work += work
+        """Add what an actor has done in one call."""
+        progress = self._of(run, actor)
+        progress.busy += seconds
+        progress.work += work
 
-    def told(self, run: str) -> dict[str, Told]:
+    def read(self, run: str) -> dict[str, ActorProgress]:
         """Return what each actor of a run has done."""
-        return self._told.get(run, {})
+        return self._progress.get(run, {})
 
     def forget(self, run: str) -> None:
-        """Keep nothing of a run."""
-        self._told.pop(run, None)
+        """Delete what is known of a run."""
+        self._progress.pop(run, None)
 
-    def _of(self, run: str, actor: str) -> Told:
-        return self._told.setdefault(run, {}).setdefault(actor, Told())
+    def _of(self, run: str, actor: str) -> ActorProgress:
+        return self._progress.setdefault(run, {}).setdefault(actor, ActorProgress())
 
 
 @dataclass(frozen=True)
 class Meter:
-    """The way of one run's actors, and of its driver, to the adder.
+    """The counter of one run, for its actors and its driver.
 
     Attributes:
-        adder: the handle.
-        run: its id.
+        counter: the handle of the `ProgressCounter`.
+        run: the run's id.
     """
 
-    adder: Any
+    counter: Any
     run: str
 
-    def opened(self, actor: str, seconds: float) -> None:
-        """Tell that an actor has opened its model."""
-        self.adder.opened.remote(self.run, actor, seconds)
+    def record_opened(self, actor: str, seconds: float) -> None:
+        """Report that an actor has loaded its model."""
+        self.counter.record_opened.remote(self.run, actor, seconds)
 
     def add(self, actor: str, seconds: float, work: Work) -> None:
-        """Tell what an actor has done in one call."""
-        self.adder.add.remote(self.run, actor, seconds, work)
+        """Report what an actor has done in one call."""
+        self.counter.add.remote(self.run, actor, seconds, work)
 
-    def told(self) -> dict[str, Told]:
+    def read(self) -> dict[str, ActorProgress]:
         """Return what each actor has done.
 
         Raises:
-            RayError: the adder does not answer.
+            RayError: the counter does not answer.
         """
-        told: dict[str, Told] = ray.get(self.adder.told.remote(self.run))
-        return told
+        progress: dict[str, ActorProgress] = ray.get(self.counter.read.remote(self.run))
+        return progress
 
     def forget(self) -> None:
-        """Keep nothing of the run."""
-        self.adder.forget.remote(self.run)
+        """Delete what is known of the run."""
+        self.counter.forget.remote(self.run)
 
 
-_adders: dict[tuple[str, str], Any] = {}
-"""The one of this driver, by its node and its job of Ray."""
+_counters: dict[tuple[str, str], Any] = {}
+"""The counter of this driver, by its node and its job of Ray."""
 
 
-def meter() -> Meter:
+def new_meter() -> Meter:
     """Return the meter of one run of a job.
 
-    All runs of a driver have one adder: its process would begin while the actors begin, and on two
-    cores one of those would wait for it. It takes no CPU of those that a job is given, and lives
-    and dies with the node of the driver: what it has added up is nowhere else.
+    All runs of a driver share one counter: its process would start while the actors start, and on
+    two cores one of them would wait for it. It holds none of the job's CPUs, and it lives and dies
+    with the node of the driver, since its counts are nowhere else.
     """
     context = ray.get_runtime_context()
     node, driver = context.get_node_id(), context.get_job_id()
-    if (node, driver) not in _adders:
-        _adders.clear()  # of a Ray that this process was connected to before
+    if (node, driver) not in _counters:
+        _counters.clear()  # of a Ray that this process was connected to before
         here = NodeAffinitySchedulingStrategy(node, soft=False)
         options = {"num_cpus": 0, "max_restarts": -1, "scheduling_strategy": here}
-        _adders[node, driver] = ray.remote(Adder).options(**options).remote()
-    return Meter(_adders[node, driver], uuid4().hex)
+        _counters[node, driver] = ray.remote(ProgressCounter).options(**options).remote()
+    return Meter(_counters[node, driver], uuid4().hex)
+
+
+class Watch:
+    """Samples the progress of a job twice a second, while the block runs.
+
+    Args:
+        partition: where the job writes.
+        on_work: called with each sample.
+        resumed: rows that earlier runs have written.
+    """
+
+    def __init__(self, partition: "Partition", on_work: OnWork, resumed: int) -> None:
+        self.meter = new_meter()
+        self._partition, self._on_work, self._resumed = partition, on_work, resumed
+        self._rows: dict[str, int] = {}
+        self._began, self._done = time.perf_counter(), Event()
+        self._thread = Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, failed: Any, *_: object) -> None:
+        self._done.set()
+        self._thread.join()
+        if failed is None:
+            self._try_sample()
+        with suppress(ray.exceptions.RayError):
+            self.meter.forget()
+
+    def _watch(self) -> None:
+        while not self._done.wait(SAMPLE_SECONDS):
+            self._try_sample()
+
+    def _try_sample(self) -> None:
+        with suppress(OSError, ray.exceptions.RayError):  # the next one may succeed
+            self._sample()
+
+    def _sample(self) -> None:
+        self._rows |= self._partition.count_rows(known=self._rows)
+        progress = self.meter.read()
+        answered = sum((each.work for each in progress.values()), Work())
+        # Rows that are scored but not written do not count; tokens go by the share of the rows.
+        rows = sum(self._rows.values()) - self._resumed
+        share = min(rows / answered.rows, 1.0) if answered.rows else 0.0
+        tokens = (round(share * answered.tokens_in), round(share * answered.tokens_out))
+        sample = Sample(time.perf_counter() - self._began, Work(rows, *tokens))
+        self._on_work(sample, progress, self._resumed)

@@ -18,7 +18,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from millrace.models.config.language_spec import GenerationSpec
 from millrace.serving.batch.actor import ActorContext, work_of
 from millrace.serving.batch.block_size import Blocks, Load
-from millrace.serving.batch.cluster.model_files import everywhere
+from millrace.serving.batch.cluster.model_files import with_files_on_nodes
 from millrace.serving.batch.job import ROW
 from millrace.serving.batch.job_state import JobState
 from millrace.serving.batch.monitoring.progress_counter import Meter
@@ -78,17 +78,17 @@ class VllmJob(Prompts):
         here, task = _spread() if means.model is not None else ({}, {})
         form = self.form
         if means.model is not None:
-            form = everywhere(self, means.model, "GPU").form
+            form = with_files_on_nodes(self, means.model, "GPU").form
         tokens = rows.map_batches(
             Tokens,
-            fn_constructor_args=(self.form, means.workplace),
+            fn_constructor_args=(self.form, means.state),
             batch_size=means.blocks.rows_per_call,
             batch_format="pyarrow",
             compute=ActorPoolStrategy(min_size=1, max_size=self.engines),
             **here,
         )
         answers: Dataset = processor_of(self, form, task)(tokens)
-        put_aside = partial(_put_aside, workplace=means.workplace, meter=means.meter)
+        put_aside = partial(_put_aside, workplace=means.state, meter=means.meter)
         return answers.map_batches(put_aside, batch_size=None, batch_format="pyarrow", **task)
 
 

@@ -1,6 +1,6 @@
 import pytest
 
-from bench.crowd import Crowd, Passages, dealt
+from bench.crowd import Crowd, Passages, repeat_to
 
 
 def test_no_passage_is_taken_twice() -> None:
@@ -21,4 +21,4 @@ def test_times_to_the_first_token_are_those_of_all_streams_but_the_first_times()
 
 
 def test_answers_have_their_lengths_in_turn() -> None:
-    assert dealt((16, 128, 32), 5) == [16, 128, 32, 16, 128]
+    assert repeat_to((16, 128, 32), 5) == [16, 128, 32, 16, 128]

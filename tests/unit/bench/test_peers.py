@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from bench.http_load import http_load
-from bench.peers import environment
-from bench.peers.server import Asked, Peer, _marked, numbers_in, running
+from bench.peers import beside
+from bench.peers.server import Peer, Question, _find_marked, find_numbers, run_peer
 from millrace.models.common.errors import WorkError
 
 SERVER = """
@@ -38,32 +38,32 @@ def peer(tmp_path: Path) -> Peer:
 
 
 def test_the_numbers_of_an_answer_are_found_in_their_order() -> None:
-    assert numbers_in({"predictions": [{"y": [1, 2.5]}, [3]], "name": "y"}) == [1.0, 2.5, 3.0]
+    assert find_numbers({"predictions": [{"y": [1, 2.5]}, [3]], "name": "y"}) == [1.0, 2.5, 3.0]
 
 
 def test_a_peer_ends_with_its_children_also_on_ctrl_c(peer: Peer) -> None:
     homes: list[str] = []
     with pytest.raises(KeyboardInterrupt):
         _interrupted(peer, homes)
-    assert _marked(homes[0]) == []
+    assert _find_marked(homes[0]) == []
     assert not Path(homes[0]).exists()
 
 
 def test_another_answer_than_onnx_runtimes_is_an_error(peer: Peer) -> None:
-    asked = Asked(Path("none.onnx"), [0.0], [1.5, 3.0])
+    question = Question(Path("none.onnx"), [0.0], [1.5, 3.0])
     with (
         pytest.raises(WorkError, match="a stand-in answers something else"),
-        running(peer, "", Path(sys.executable), asked),
+        run_peer(peer, "", Path(sys.executable), question),
     ):
         pass
 
 
 def test_a_peer_that_ends_says_why(peer: Peer) -> None:
     Path(peer.script).write_text("raise SystemExit('no such package')")
-    asked = Asked(Path("none.onnx"), [0.0], [])
+    question = Question(Path("none.onnx"), [0.0], [])
     with (
         pytest.raises(WorkError, match="did not start\n  seen: no such package"),
-        running(peer, "", Path(sys.executable), asked),
+        run_peer(peer, "", Path(sys.executable), question),
     ):
         pass
 
@@ -75,17 +75,17 @@ def test_the_environment_is_made_once(tmp_path: Path, monkeypatch: pytest.Monkey
         made.append(argv)
         tmp_path.mkdir(exist_ok=True)
 
-    monkeypatch.setattr(environment, "_run", run)
-    assert environment.python_of_peers(tmp_path) == tmp_path / "bin" / "python"
+    monkeypatch.setattr(beside, "_run", run)
+    assert beside.install_peers(tmp_path) == tmp_path / "bin" / "python"
     assert len(made) == 2
-    environment.python_of_peers(tmp_path)
+    beside.install_peers(tmp_path)
     assert len(made) == 2
 
 
 def test_what_pip_says_is_in_the_error() -> None:
     pip = [sys.executable, "-c", "raise SystemExit('could not find a version')"]
     with pytest.raises(WorkError, match="seen: could not find a version(?s:.*)a network"):
-        environment._run(pip)
+        beside._run(pip)
 
 
 def test_answers_in_chunks_are_read_to_their_end() -> None:
@@ -96,10 +96,10 @@ def test_answers_in_chunks_are_read_to_their_end() -> None:
 
 
 def _interrupted(peer: Peer, homes: list[str]) -> None:
-    asked = Asked(Path("none.onnx"), [0.0], [1.5, 2.0])
-    with running(peer, "", Path(sys.executable), asked) as other:
+    question = Question(Path("none.onnx"), [0.0], [1.5, 2.0])
+    with run_peer(peer, "", Path(sys.executable), question) as other:
         homes.append(other.home)
-        assert len(_marked(other.home)) == 2
+        assert len(_find_marked(other.home)) == 2
         raise KeyboardInterrupt
 
 

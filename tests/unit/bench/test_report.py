@@ -4,9 +4,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from bench.machine import Machine, this_machine
-from bench.report import Result, is_busy, table, write
-from bench.row import Row, failed
+from bench.measure import Row, failed_row
+from bench.report import Machine, Result, is_busy, results_table, this_machine, write_result
 
 MACHINE = Machine("Linux", "A processor", ("avx2",), 2, 8.0, "3.11", {"torch": "2.13.0"})
 ROW = Row("P1", "a ÷ b", 0.912, "≥ 0.90", True, {"a": [1.0, 2.0], "b": [3.0, 4.0]})
@@ -19,12 +18,12 @@ def result(row: Row = ROW, load: float = 0.5) -> Result:
 def printed(results: list[Result], load_at_start: float = 0.5) -> str:
     console = Console(width=160)
     with console.capture() as capture:
-        console.print(table(results, MACHINE, load_at_start))
+        console.print(results_table(results, MACHINE, load_at_start))
     return capture.get()
 
 
 def test_a_result_is_written_with_its_samples_and_the_machine(tmp_path: Path) -> None:
-    values = json.loads(write(result(), MACHINE, tmp_path / "results").read_text())
+    values = json.loads(write_result(result(), MACHINE, tmp_path / "results").read_text())
     assert values["samples"] == {"a": [1.0, 2.0], "b": [3.0, 4.0]}
     assert values["load_average"] == {"before": 0.5, "after": 1.5}
     assert values["machine"]["cores"] == 2
@@ -33,11 +32,11 @@ def test_a_result_is_written_with_its_samples_and_the_machine(tmp_path: Path) ->
 
 
 def test_a_file_is_named_after_the_row(tmp_path: Path) -> None:
-    assert write(result(), MACHINE, tmp_path).name == "P1.json"
+    assert write_result(result(), MACHINE, tmp_path).name == "P1.json"
 
 
 def test_a_value_that_was_not_measured_is_null_in_json(tmp_path: Path) -> None:
-    file = write(result(failed("P1", "no Triton")), MACHINE, tmp_path)
+    file = write_result(result(failed_row("P1", "no Triton")), MACHINE, tmp_path)
     values = json.loads(file.read_text())
     assert values["value"] is None
     assert values["error"] == "no Triton"
@@ -55,8 +54,8 @@ def test_the_table_shows_name_value_goal_and_whether_it_holds() -> None:
     ]
 
 
-def test_the_table_says_why_a_row_failed() -> None:
-    shown = printed([result(failed("P1", "WorkError: no Triton [here]")), result()])
+def test_the_table_says_why_a_row_failed_row() -> None:
+    shown = printed([result(failed_row("P1", "WorkError: no Triton [here]")), result()])
     assert "WorkError: no Triton [here]" in shown
 
 

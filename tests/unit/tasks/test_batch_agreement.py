@@ -12,7 +12,7 @@ from millrace.models.common.installation import Endpoint, Installation
 from millrace.models.inference.features import Encoding, Feature
 from millrace.models.registry.version_files import ModelVersion, Package
 from millrace.serving.batch.commit import Partition
-from millrace.serving.batch.input.row_sample import Scored
+from millrace.serving.batch.input.row_sample import ScoredRows
 from millrace.serving.batch.monitoring.agreement import Agreement
 from millrace.serving.batch.prompts.openvino_job import PromptJob
 from millrace.serving.batch.prompts.prompt_rows import Sampling
@@ -45,7 +45,7 @@ def reason_of(job: RowJob | PromptJob, folder: Path, port: int) -> str:
     check = LiveCheck(job, package, places, 0.0, told.append)
     partition = Partition(str(folder / "table"), "date", "2026-01-05", "j")
     table = pa.table({"_row": pa.array([], pa.int64())})
-    found = check(Scored((), partition, {"f": table}))
+    found = check(ScoredRows((), partition, {"f": table}))
     assert told == [found]
     assert found.compared == 0
     return found.reason

@@ -99,8 +99,8 @@ def test_predictions_are_compared_with_the_models_own_and_not_with_the_target(
     (target,) = bins_of(snapshot)[1]
     predicted = pa.array([row["a"] / 2 for row in rows])
     assert own.column == target.column == PREDICTION
-    assert drift_of(own, own.counted(predicted)).psi < 0.01
-    assert drift_of(target, target.counted(predicted)).psi > 0.25
+    assert drift_of(own, own.count(predicted)).psi < 0.01
+    assert drift_of(target, target.count(predicted)).psi > 0.25
     for file in Path(snapshot.uri).rglob("*.parquet"):
         file.unlink()
     assert watched(job, snapshot).output_bins == (target,)
@@ -123,7 +123,7 @@ def test_of_texts_the_tokens_that_the_model_reads_are_compared(
     lengths = job.compared(seen, job.encoded(seen))["tokens"].to_pylist()
     assert lengths[:3] == [tokenizer_length(tokenizer.json, text) for text in texts[:3]]
     assert lengths[-2:] == [10, None]
-    assert bins.counted(pa.array(lengths[:-2])).tolist() == list(bins.counts)
+    assert bins.count(pa.array(lengths[:-2])).tolist() == list(bins.counts)
     for file in Path(snapshot.uri).rglob("*.parquet"):
         file.unlink()
     gone = watched(RowJob("m", 1, "d", Path(), encoding), snapshot)
@@ -162,9 +162,9 @@ def test_of_instructions_prompts_and_answers_are_compared_in_tokens(
     assert prompts.rows == answers.rows == 200
     opened = Tokenizer.from_file(str(form / "tokenizer.json"))
     asked = [len(opened.encode(row["ask"]).ids) for row in rows]
-    assert prompts.counted(pa.array(asked)).tolist() == list(prompts.counts)
+    assert prompts.count(pa.array(asked)).tolist() == list(prompts.counts)
     told = [min(8, 1 + len(opened.encode(row["answer"]).ids)) for row in rows]
-    assert answers.counted(pa.array(told)).tolist() == list(answers.counts)
+    assert answers.count(pa.array(told)).tolist() == list(answers.counts)
 
 
 def test_of_a_corpus_nothing_is_compared(tmp_path: Path, places: Installation, form: Path) -> None:

@@ -10,7 +10,7 @@ from millrace.models.data.column_statistics import statistics_of
 from millrace.models.data.schema import Column, TableSchema
 from millrace.models.data.snapshots import Snapshot
 from millrace.serving.batch.folder import Folder
-from millrace.serving.batch.input.row_lineage import KEPT
+from millrace.serving.batch.input.row_lineage import LINEAGE
 from millrace.serving.batch.monitoring.drift import Bins
 from millrace.tasks.batch.drift_reference import PREDICTION, bins_of
 from millrace.tasks.batch.drift_report import Event, tell_drift
@@ -73,7 +73,7 @@ def told(
     features, target = bins_of(snapshot)
     every = (*features, *target)
     counts = {bins.column: counted(bins, seen).tolist() for bins in every}
-    Folder(f"{folder}/{KEPT}").write_json("f-1.json", {"seen": counts})
+    Folder(f"{folder}/{LINEAGE}").write_json("f-1.json", {"seen": counts})
     report = REPORT.__class__(**{**vars(REPORT), "table": str(folder)})
     run, events = Run(), list[Event]()
     over = tell_drift(run, report, every, 0.25, events.append)  # type: ignore[arg-type]
@@ -81,7 +81,7 @@ def told(
 
 
 def counted(bins: Bins, seen: pa.RecordBatch) -> Any:
-    return bins.counted(seen["t" if bins.column == PREDICTION else bins.column])
+    return bins.count(seen["t" if bins.column == PREDICTION else bins.column])
 
 
 def test_rows_like_those_of_training_do_not_drift(tmp_path: Path, snapshot: Snapshot) -> None:

@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from millrace.serving.batch.monitoring.batch_report import BatchReport
-from millrace.serving.batch.monitoring.progress_counter import Told
+from millrace.serving.batch.monitoring.progress_counter import ActorProgress
 from millrace.serving.batch.monitoring.throughput import Sample, Work
 from millrace.tasks.batch.batch_run import description_of, metrics_of
 
@@ -26,7 +26,7 @@ REPORT = BatchReport(
     seconds=50.0,
 )
 SAMPLES = [Sample(second, Work(2 * second)) for second in range(51)]
-TOLD = {"a": Told(1.0, 40.0, Work(60)), "b": Told(1.0, 25.0, Work(44))}
+TOLD = {"a": ActorProgress(1.0, 40.0, Work(60)), "b": ActorProgress(1.0, 25.0, Work(44))}
 
 
 def test_rows_per_day_are_those_that_this_run_wrote() -> None:
@@ -42,7 +42,7 @@ def test_each_actor_has_its_share_of_the_time() -> None:
 
 
 def test_engines_that_do_not_tell_when_they_are_busy_have_no_share() -> None:
-    found = metrics_of(REPORT, SAMPLES, {"engines": Told(work=Work(104))})
+    found = metrics_of(REPORT, SAMPLES, {"engines": ActorProgress(work=Work(104))})
     assert not [name for name in found if "utilisation" in name]
     assert found["redone_rows"] == 4
 

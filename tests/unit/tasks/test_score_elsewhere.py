@@ -14,8 +14,8 @@ from millrace.models.common.errors import InputError, TransientError, WorkError
 from millrace.models.common.installation import Installation
 from millrace.models.common.ray_jobs import RayJob
 from millrace.models.config.pipeline_file import load_pipeline
-from millrace.serving.batch.cluster.job_log import outcome_line
-from millrace.serving.batch.cluster.submit_job import ORDER, JobRequest
+from millrace.serving.batch.cluster.cluster_job import ORDER, JobRequest
+from millrace.serving.batch.cluster.job_log import format_outcome
 from millrace.tasks.batch import score_on_cluster as module
 from millrace.tasks.batch.drift_report import Event
 from tests.unit.tasks.test_batch_run import REPORT
@@ -54,7 +54,7 @@ class Cluster:
         return RayJob(id, "STOPPED" if id in self.stopped else "SUCCEEDED", exit_code=0)
 
     def log(self, id: str) -> str:
-        line = "" if self.outcome is None else outcome_line(id, self.outcome) + "\n"
+        line = "" if self.outcome is None else format_outcome(id, self.outcome) + "\n"
         return f"millrace WARNING careful\n{line}"
 
     def stop(self, id: str) -> None:

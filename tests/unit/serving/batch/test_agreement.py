@@ -64,7 +64,7 @@ def test_classes_are_alike_unless_the_live_model_clearly_finds_another(
 def test_the_distance_of_classes_is_that_of_the_written_ones_probability() -> None:
     found = class_difference("dog", 0.7, np.array([0.8, 0.1, 0.1]), LABELS, 0.0)
     assert found.distance == pytest.approx(0.6)
-    assert found.told == "'dog' here, 'cat' live"
+    assert found.text == "'dog' here, 'cat' live"
 
 
 @pytest.mark.parametrize(

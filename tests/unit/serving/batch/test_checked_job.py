@@ -13,9 +13,9 @@ from millrace.models.common.arrays import Array
 from millrace.models.common.errors import InputError, WorkError
 from millrace.models.inference.features import Encoding, Feature
 from millrace.serving.batch.input.find_input import Input, open_input
-from millrace.serving.batch.input.row_sample import Check, Scored, examples
+from millrace.serving.batch.input.row_sample import Check, ScoredRows, read_examples
 from millrace.serving.batch.monitoring.agreement import Agreement, require_agreement
-from millrace.serving.batch.monitoring.live_model import LiveRows, compared
+from millrace.serving.batch.monitoring.live_model import LiveRows, compare_examples
 from millrace.serving.batch.row_job import RowJob
 from millrace.serving.batch.scoring import RunOptions, Target, score
 
@@ -54,10 +54,10 @@ def check_with(job: RowJob, answer: Answer, most: float) -> Check:
         live = np.array([[answer(float(request["features"][0, 0]))]], np.float32)
         return {"prediction": live}
 
-    def check(scored: Scored) -> Agreement:
+    def check(scored: ScoredRows) -> Agreement:
         live = LiveRows(job, ask)
-        sample = list(examples(scored, job.columns, live.answers, 64))
-        differences, reason = compared(live, sample, 60)
+        sample = list(read_examples(scored, job.columns, live.answers, 64))
+        differences, reason = compare_examples(live, sample, 60)
         agreement = Agreement.of(differences, len(sample), endpoint="fake", reason=reason)
         require_agreement(agreement, most, job.model, job.version)
         return agreement

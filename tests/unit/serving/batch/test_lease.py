@@ -7,7 +7,7 @@ import pytest
 
 from millrace.models.common.errors import TransientError
 from millrace.serving.batch.folder import Folder
-from millrace.serving.batch.lease import QUIET_SECONDS, beating, held, is_held
+from millrace.serving.batch.lease import EXPIRY_SECONDS, hold_lease, hold_with_heartbeat, is_held
 
 
 @pytest.fixture
@@ -17,29 +17,29 @@ def folder(tmp_path: Path) -> Folder:
 
 def test_a_job_that_is_running_is_not_run_again(folder: Folder) -> None:
     with (
-        held(folder, "a"),
+        hold_lease(folder, "a"),
         pytest.raises(TransientError, match="running already") as caught,
-        held(folder, "a"),
+        hold_lease(folder, "a"),
     ):
         pass
     assert "seen: process " in str(caught.value)
 
 
 def test_another_job_may_run_beside_it(folder: Folder) -> None:
-    with held(folder, "a"), held(folder, "b"):
+    with hold_lease(folder, "a"), hold_lease(folder, "b"):
         assert is_held(folder, "a")
 
 
 def test_a_job_that_ended_may_run_again_and_leaves_nothing(folder: Folder) -> None:
     for _ in range(2):
-        with held(folder, "a"):
+        with hold_lease(folder, "a"):
             pass
     assert not is_held(folder, "a")
     assert list(Path(folder.uri).iterdir()) == []
 
 
 def test_a_job_that_failed_may_run_again(folder: Folder) -> None:
-    with pytest.raises(RuntimeError), held(folder, "a"):
+    with pytest.raises(RuntimeError), hold_lease(folder, "a"):
         raise RuntimeError
     assert not is_held(folder, "a")
 
@@ -48,8 +48,8 @@ def test_the_lease_of_a_killed_process_is_gone_at_once(folder: Folder) -> None:
     program = f"""
         import time
         from millrace.serving.batch.folder import Folder
-        from millrace.serving.batch.lease import held
-        with held(Folder({folder.uri!r}), "a"):
+        from millrace.serving.batch.lease import hold_lease
+        with hold_lease(Folder({folder.uri!r}), "a"):
             print("held", flush=True)
             time.sleep(600)
     """
@@ -64,18 +64,18 @@ def test_the_lease_of_a_killed_process_is_gone_at_once(folder: Folder) -> None:
 
 def test_on_a_store_without_locks_a_run_shows_that_it_lives(folder: Folder) -> None:
     folder.make()
-    with beating(folder, "a", lambda: 1000.0):
+    with hold_with_heartbeat(folder, "a", lambda: 1000.0):
         with (
             pytest.raises(TransientError, match="running already"),
-            beating(folder, "a", lambda: 999.0 + QUIET_SECONDS),
+            hold_with_heartbeat(folder, "a", lambda: 999.0 + EXPIRY_SECONDS),
         ):
             pass
-        with beating(folder, "a", lambda: 1001.0 + QUIET_SECONDS):
+        with hold_with_heartbeat(folder, "a", lambda: 1001.0 + EXPIRY_SECONDS):
             pass  # the first is taken for dead
 
 
 def test_on_a_store_without_locks_a_run_that_ended_holds_nothing(folder: Folder) -> None:
     folder.make()
     for _ in range(2):
-        with beating(folder, "a", lambda: 1000.0):
+        with hold_with_heartbeat(folder, "a", lambda: 1000.0):
             pass

@@ -20,8 +20,8 @@ from millrace.serving.batch.monitoring.live_model import (
     TOKENS,
     LivePrompts,
     LiveRows,
-    compared,
-    not_live,
+    compare_examples,
+    explain_not_live,
 )
 from millrace.serving.batch.prompts.openvino_job import PromptJob
 from millrace.serving.batch.prompts.prompt_rows import Sampling
@@ -40,7 +40,7 @@ def loaded(name: str, *versions: int) -> list[LoadedModel]:
 
 
 def test_the_released_version_is_live() -> None:
-    assert not_live(loaded("m", 2, 3), LIVE, "m", WISH) == ""
+    assert explain_not_live(loaded("m", 2, 3), LIVE, "m", WISH) == ""
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_the_released_version_is_live() -> None:
 def test_what_is_another_version_or_in_doubt_is_not_compared(
     index: list[LoadedModel], standing: ReleaseState, says: str
 ) -> None:
-    assert says in not_live(index, standing, "m", WISH)
+    assert says in explain_not_live(index, standing, "m", WISH)
 
 
 @dataclass
@@ -86,22 +86,25 @@ GOOD = Difference(0.0, 0.0)
 
 def test_every_row_of_the_sample_is_asked() -> None:
     other = Difference(1.0, 1.0, "1 here, 2 live")
-    assert compared(Model([GOOD, other]), sample(2), 10) == ([("0", GOOD), ("1", other)], "")
+    assert compare_examples(Model([GOOD, other]), sample(2), 10) == (
+        [("0", GOOD), ("1", other)],
+        "",
+    )
 
 
 def test_a_row_that_the_live_model_does_not_take_is_left_out_and_told() -> None:
     told: list[Difference | MillraceError] = [InputError("it is too long", seen="9\n10"), GOOD]
-    assert compared(Model(told), sample(2), 10) == ([("1", GOOD)], "it is too long: 9")
+    assert compare_examples(Model(told), sample(2), 10) == ([("1", GOOD)], "it is too long: 9")
 
 
 @pytest.mark.parametrize("kind", [TransientError, WorkError])
 def test_a_server_that_goes_away_ends_the_comparison(kind: type[MillraceError]) -> None:
-    found = compared(Model([GOOD, kind("it is gone"), GOOD]), sample(3), 10)
+    found = compare_examples(Model([GOOD, kind("it is gone"), GOOD]), sample(3), 10)
     assert found == ([("0", GOOD)], "it is gone")
 
 
 def test_time_that_is_up_ends_the_comparison() -> None:
-    assert compared(Model([GOOD]), sample(1), 0) == ([], "0 s were not enough")
+    assert compare_examples(Model([GOOD]), sample(1), 0) == ([], "0 s were not enough")
 
 
 ENCODING = Encoding(

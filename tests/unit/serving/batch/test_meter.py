@@ -2,20 +2,20 @@
 
 import pytest
 
-from millrace.serving.batch.monitoring.progress_counter import Told, meter
+from millrace.serving.batch.monitoring.progress_counter import ActorProgress, new_meter
 from millrace.serving.batch.monitoring.throughput import Work
 
 pytestmark = pytest.mark.usefixtures("local_ray")
 
 
 def test_runs_share_a_process_and_nothing_else() -> None:
-    first, second = meter(), meter()
-    assert first.adder is second.adder
-    first.opened("a", 0.5)
+    first, second = new_meter(), new_meter()
+    assert first.counter is second.counter
+    first.record_opened("a", 0.5)
     first.add("a", 1.0, Work(10))
     first.add("a", 2.0, Work(5))
     second.add("a", 4.0, Work(1))
-    assert first.told() == {"a": Told(0.5, 3.0, Work(15))}
+    assert first.read() == {"a": ActorProgress(0.5, 3.0, Work(15))}
     first.forget()
-    assert first.told() == {}
-    assert second.told() == {"a": Told(0.0, 4.0, Work(1))}
+    assert first.read() == {}
+    assert second.read() == {"a": ActorProgress(0.0, 4.0, Work(1))}

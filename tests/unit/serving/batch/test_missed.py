@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from millrace.models.common.errors import InputError, MillraceError, WorkError
-from millrace.serving.batch.missed_dates import committed_dates, dates_to_do, in_turn
+from millrace.serving.batch.missed_dates import committed_dates, dates_to_do, score_dates
 
 DUE = "2026-03-02"
 
@@ -57,7 +57,7 @@ def nothing(each: str, error: MillraceError) -> None:
 
 
 def test_dates_are_scored_in_turn() -> None:
-    done = in_turn([FIRST, DUE], score_but({}, []), nothing)
+    done = score_dates([FIRST, DUE], score_but({}, []), nothing)
     assert done == [f"scored {FIRST}", f"scored {DUE}"]
 
 
@@ -78,7 +78,7 @@ def test_a_date_that_fails_holds_up_none_and_is_named(
     tried: list[str] = []
     told: dict[str, MillraceError] = {}
     with pytest.raises(InputError) as raised:
-        in_turn([FIRST, DUE], score_but(wrong, tried), told.__setitem__)
+        score_dates([FIRST, DUE], score_but(wrong, tried), told.__setitem__)
     assert raised.value.as_dict() == WRONG.as_dict() | {"what": what}
     assert tried == [FIRST, DUE]
     assert told == wrong
@@ -87,6 +87,6 @@ def test_a_date_that_fails_holds_up_none_and_is_named(
 def test_of_one_date_the_error_is_as_it_was() -> None:
     told: dict[str, MillraceError] = {}
     with pytest.raises(InputError) as raised:
-        in_turn([DUE], score_but({DUE: WRONG}, []), told.__setitem__)
+        score_dates([DUE], score_but({DUE: WRONG}, []), told.__setitem__)
     assert raised.value is WRONG
     assert told == {DUE: WRONG}

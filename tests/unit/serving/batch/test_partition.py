@@ -20,10 +20,10 @@ def table(tmp_path: Path) -> str:
 def write(partition: Partition, *files: list[int]) -> pa.Schema:
     """Write Parquet files as a worker does, and return their schema."""
     schema = pa.schema([("x", pa.int64())])
-    Path(partition.folder).mkdir(parents=True, exist_ok=True)
+    Path(partition.folder.uri).mkdir(parents=True, exist_ok=True)
     for number, values in enumerate(files):
         rows = pa.table({"x": values}, schema=schema)
-        pq.write_table(rows, f"{partition.folder}/{number}.parquet")
+        pq.write_table(rows, f"{partition.folder.uri}/{number}.parquet")
     return schema
 
 
@@ -118,7 +118,7 @@ def test_a_filter_on_the_date_reads_that_date_only(table: str) -> None:
 def test_the_files_of_a_run_are_its_parquet_files(table: str) -> None:
     partition = Partition(table, "date", MONDAY, "a")
     write(partition, [1], [2])
-    Path(partition.folder, "notes.txt").write_text("")
+    Path(partition.folder.uri, "notes.txt").write_text("")
     assert sorted(file.base_name for file in partition.files()) == ["0.parquet", "1.parquet"]
 
 
@@ -131,7 +131,7 @@ def test_what_was_not_committed_can_be_removed(table: str) -> None:
     partition = Partition(table, "date", MONDAY, "b")
     write(partition, [2])
     partition.remove()
-    assert not Path(partition.folder).exists()
+    assert not Path(partition.folder.uri).exists()
     assert seen(table) == {MONDAY: [1]}
 
 
@@ -164,8 +164,8 @@ def test_a_partition_can_become_empty(table: str) -> None:
 def test_what_was_kept_with_the_commit_of_a_partition_is_found(table: str) -> None:
     commit(table, MONDAY, "a", [1], fingerprint="f")
     commit(table, TUESDAY, "b", [2], fingerprint="g")
-    assert Partition(table, "date", MONDAY, "").committed()["fingerprint"] == "f"
-    assert Partition(table, "date", "2026-01-07", "").committed() == {}
+    assert Partition(table, "date", MONDAY, "").read_commit()["fingerprint"] == "f"
+    assert Partition(table, "date", "2026-01-07", "").read_commit() == {}
 
 
 def test_files_that_were_replaced_since_stay_for_the_version_that_holds_them(table: str) -> None:
@@ -178,7 +178,7 @@ def test_files_that_were_replaced_since_stay_for_the_version_that_holds_them(tab
 def test_a_date_that_another_job_committed_since_the_start_is_told(table: str) -> None:
     commit(table, MONDAY, "a", [1])
     partition = Partition(table, "date", MONDAY, "c")
-    start = partition.active()
+    start = partition.active_files()
     commit(table, MONDAY, "b", [2])
     with pytest.raises(WorkError, match=f"date={MONDAY} .* by another job meanwhile"):
         partition.commit(write(partition, [3]), {}, start)
@@ -187,7 +187,7 @@ def test_a_date_that_another_job_committed_since_the_start_is_told(table: str) -
 
 def test_of_two_first_jobs_for_a_date_one_wins(table: str) -> None:
     partition = Partition(table, "date", MONDAY, "b")
-    start = partition.active()
+    start = partition.active_files()
     commit(table, MONDAY, "a", [1])
     with pytest.raises(WorkError, match="by another job meanwhile"):
         partition.commit(write(partition, [2]), {}, start)
@@ -197,7 +197,7 @@ def test_of_two_first_jobs_for_a_date_one_wins(table: str) -> None:
 def test_another_date_may_be_committed_since_the_start(table: str) -> None:
     commit(table, MONDAY, "a", [1])
     partition = Partition(table, "date", MONDAY, "c")
-    start = partition.active()
+    start = partition.active_files()
     commit(table, TUESDAY, "b", [2])
     partition.commit(write(partition, [3]), {}, start)
     assert seen(table) == {MONDAY: [3], TUESDAY: [2]}
@@ -236,8 +236,8 @@ def test_the_same_date_that_is_committed_at_the_same_moment_is_told(
 def text_rows(partition: Partition) -> pa.Schema:
     """Write a file as a worker of a model with text labels does."""
     rows = pa.table({"x": ["a"]})
-    Path(partition.folder).mkdir(parents=True)
-    pq.write_table(rows, f"{partition.folder}/0.parquet")
+    Path(partition.folder.uri).mkdir(parents=True)
+    pq.write_table(rows, f"{partition.folder.uri}/0.parquet")
     return rows.schema
 
 
@@ -256,41 +256,41 @@ def test_another_schema_is_told_before_the_work_as_well(table: str) -> None:
     commit(table, MONDAY, "a", [1])
     partition = Partition(table, "date", TUESDAY, "b")
     with pytest.raises(InputError, match="another schema"):
-        partition.check(pa.schema([("x", pa.string())]))
+        partition.require_schema(pa.schema([("x", pa.string())]))
 
 
 def test_any_schema_will_do_before_the_first_commit(table: str) -> None:
-    Partition(table, "date", MONDAY, "a").check(pa.schema([("x", pa.string())]))
+    Partition(table, "date", MONDAY, "a").require_schema(pa.schema([("x", pa.string())]))
     assert not Path(table).exists()
 
 
 @pytest.mark.parametrize("kind", [pa.int64(), pa.string()])
 def test_a_schema_may_come_back_in_another_order(table: str, kind: pa.DataType) -> None:
     partition = Partition(table, "date", MONDAY, "a")
-    Path(partition.folder).mkdir(parents=True)
+    Path(partition.folder.uri).mkdir(parents=True)
     schema = pa.schema([("x", pa.int64()), ("y", kind)])
-    pq.write_table(schema.empty_table(), f"{partition.folder}/0.parquet")
+    pq.write_table(schema.empty_table(), f"{partition.folder.uri}/0.parquet")
     partition.commit(schema, {})
-    partition.check(pa.schema([("y", kind), ("x", pa.int64())]))
+    partition.require_schema(pa.schema([("y", kind), ("x", pa.int64())]))
 
 
 def test_what_a_run_wrote_is_read_from_any_store() -> None:
     partition = Partition("memory://predictions", "date", MONDAY, "a")
-    filesystem, folder = partition.place
+    filesystem, folder = partition.location
     for number, values in enumerate([[1, None], [3]]):
         with filesystem.open_output_stream(f"{folder}/{number}.parquet") as stream:
             pq.write_table(pa.table({"x": values}), stream)
     with filesystem.open_output_stream(f"{folder}/2.parquet") as stream:
         stream.write(b"PAR1 not whole yet")
-    rows = partition.rows()
+    rows = partition.count_rows()
     assert sorted(rows.values()) == [1, 2]
-    assert partition.rows(known=rows) == {}
+    assert partition.count_rows(known=rows) == {}
 
 
 def test_a_table_may_be_named_by_a_uri(tmp_path: Path) -> None:
     table = (tmp_path / "a b").as_uri()
     partition = Partition(table, "date", MONDAY, "a")
-    filesystem, folder = partition.place
+    filesystem, folder = partition.location
     filesystem.create_dir(folder)
     rows = pa.table({"x": [1, 2]})
     pq.write_table(rows, f"{folder}/0.parquet", filesystem=filesystem)

@@ -5,8 +5,8 @@ import pyarrow.fs
 
 from millrace.models.data.sources.find_files import File
 from millrace.serving.batch.input.input_pieces import TextPiece
+from millrace.serving.batch.input.reader import find_remaining, load_of
 from millrace.serving.batch.job import FILE_ROWS
-from millrace.serving.batch.remaining_work import load_of, remaining
 
 FILE = File(pyarrow.fs.LocalFileSystem(), "/in.csv", 100, None)
 PIECES = tuple(TextPiece(FILE, number) for number in range(3))
@@ -19,28 +19,28 @@ def rows(*spans: tuple[int, int, int]) -> np.ndarray:
 
 
 def test_of_a_new_job_everything_is_left() -> None:
-    left = remaining(PIECES, {}, rows())
+    left = find_remaining(PIECES, {}, rows())
     assert [each.piece for each in left] == list(PIECES)
     assert not any(len(each.done) for each in left)
 
 
 def test_a_piece_whose_rows_are_all_done_is_not_read_again() -> None:
     counted = {PIECES[0].name: 5, PIECES[1].name: 5}
-    left = remaining(PIECES, counted, rows((0, 0, 5), (1, 0, 4)))
+    left = find_remaining(PIECES, counted, rows((0, 0, 5), (1, 0, 4)))
     assert [each.piece.number for each in left] == [1, 2]
     assert left[0].done.tolist() == rows((1, 0, 4)).tolist()
 
 
 def test_a_piece_that_was_not_read_to_its_end_is_read_again() -> None:
-    (again, *_) = remaining(PIECES, {}, rows((0, 0, 5)))
+    (again, *_) = find_remaining(PIECES, {}, rows((0, 0, 5)))
     assert again.piece.number == 0
     assert len(again.done) == 5
 
 
 def test_an_empty_piece_is_done_once_it_was_read() -> None:
-    assert remaining(PIECES[:1], {PIECES[0].name: 0}, rows()) == ()
+    assert find_remaining(PIECES[:1], {PIECES[0].name: 0}, rows()) == ()
 
 
 def test_the_load_is_what_is_left() -> None:
-    load = load_of(remaining(PIECES, {PIECES[0].name: 5}, rows((0, 0, 5))), 3)
+    load = load_of(find_remaining(PIECES, {PIECES[0].name: 5}, rows((0, 0, 5))), 3)
     assert (load.pieces, load.rows, load.bytes, load.actors) == (2, None, 200, 3)

@@ -16,7 +16,7 @@ from millrace.models.data.split import hash_rows, with_keys
 from millrace.models.inference.features import FEATURES as ENCODED
 from millrace.models.inference.features import Encoding, Feature
 from millrace.models.inference.tokenizer import train_tokenizer
-from millrace.serving.batch.input.reader import parted
+from millrace.serving.batch.input.reader import split_chunk
 from millrace.serving.batch.job import DEAD, ROW
 from millrace.serving.batch.row_job import RowJob, Scorer
 
@@ -35,7 +35,7 @@ def parts(job: RowJob, table: pa.Table, *lines: Unreadable) -> tuple[pa.Table, p
     """Return the rows to score, and the dead."""
     columns = [column.combine_chunks() for column in table.columns]
     batch = pa.RecordBatch.from_arrays(columns, schema=table.schema)
-    return parted(Chunk(batch, lines), 100, job.encoded(batch))
+    return split_chunk(Chunk(batch, lines), 100, job.encoded(batch))
 
 
 def answered(job: RowJob, table: pa.Table) -> pa.Table:

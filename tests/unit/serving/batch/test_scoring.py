@@ -21,7 +21,7 @@ from millrace.models.data.schema import Column
 from millrace.models.inference.features import Encoding, Feature
 from millrace.serving.batch.commit import Partition
 from millrace.serving.batch.input.find_input import open_input
-from millrace.serving.batch.input.row_lineage import origins, seen_by
+from millrace.serving.batch.input.row_lineage import find_origins, read_seen
 from millrace.serving.batch.job import FILE_ROWS
 from millrace.serving.batch.missed_dates import committed_dates
 from millrace.serving.batch.monitoring.batch_report import BatchReport
@@ -385,7 +385,7 @@ def test_a_row_is_traced_to_its_place_in_its_file(tmp_path: Path, run: Run) -> N
     for name in ("1", "2"):
         (tmp_path / f"{name}.csv").write_text(HEADER + f"{name}1,1,0,x\n{name}2,4,0,x\n")
     report = run(tmp_path / "*.csv", str(tmp_path / "table"))
-    (origin,) = origins(report.table, "22")
+    (origin,) = find_origins(report.table, "22")
     assert (origin.file, origin.place) == (str(tmp_path / "2.csv"), 1)
     assert origin.manifest["sha256"] == digest_of(tmp_path / "2.csv")
     assert origin.row["prediction"] == 4.0
@@ -398,7 +398,7 @@ def test_a_row_of_a_delta_table_is_traced_to_its_version(tmp_path: Path, run: Ru
     rows = pa.table({"id": [1, 2], "a": [1.0, 2.0], "f": [True, None], "c": ["x", "007"]})
     deltalake.write_deltalake(str(tmp_path / "in"), rows)
     report = run(tmp_path / "in", str(tmp_path / "table"))
-    (origin,) = origins(report.table, "2", MONDAY)
+    (origin,) = find_origins(report.table, "2", MONDAY)
     assert origin.source["version"] == 0
     assert Path(origin.file).suffix == ".parquet"
 
@@ -410,15 +410,15 @@ def test_a_row_that_is_not_there_is_told(
     (tmp_path / "r.csv").write_text(HEADER + "1,1,0,x\n")
     report = run(tmp_path / "r.csv", str(tmp_path / "table"))
     with pytest.raises(InputError, match=f"has the key '{key}'"):
-        origins(report.table, key, date)
+        find_origins(report.table, key, date)
 
 
 def test_a_table_that_is_none_of_predictions_is_told(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="there is no table of predictions"):
-        origins(str(tmp_path / "t"), "1")
+        find_origins(str(tmp_path / "t"), "1")
     deltalake.write_deltalake(str(tmp_path / "t"), pa.table({"x": [1]}))
     with pytest.raises(InputError, match="does not say where its rows come from"):
-        origins(str(tmp_path / "t"), "1")
+        find_origins(str(tmp_path / "t"), "1")
 
 
 def test_what_was_seen_of_each_column_is_kept_for_its_drift(tmp_path: Path, job: RowJob) -> None:
@@ -426,7 +426,7 @@ def test_what_was_seen_of_each_column_is_kept_for_its_drift(tmp_path: Path, job:
     watched = replace(job, bins=(bins,), output_bins=(replace(bins, column="prediction"),))
     found = open_input(str(numbers(tmp_path / "r.parquet", 40, bad=2)), watched)
     report = score(found, watched, target_in(tmp_path), RunOptions())
-    assert seen_by(report.table, report.job) == {
+    assert read_seen(report.table, report.job) == {
         "a": [10, 10, 18, 2],
         "prediction": [10, 10, 18, 0],
     }
@@ -478,7 +478,7 @@ def test_dead_letters_of_a_job_that_died_before_it_told_them_outlive_another_job
 
     good = open_input(str(numbers(tmp_path / "r.parquet", 40, bad=2)), job)
     with monkeypatch.context() as patched:
-        patched.setattr("millrace.serving.batch.commit.publish", dying)
+        patched.setattr("millrace.serving.batch.scoring.publish_dead_letters", dying)
         with pytest.raises(KeyboardInterrupt):
             score(good, job, target_in(tmp_path), RunOptions())
     assert len(held(tmp_path / "table")) == 38

@@ -10,7 +10,7 @@ import pytest
 from millrace.models.common.errors import InputError
 from millrace.models.inference.features import Encoding, Feature
 from millrace.serving.batch.fingerprint import digest_of_json
-from millrace.serving.batch.input.find_input import Resolved, open_input, resolve
+from millrace.serving.batch.input.find_input import InputPaths, find_paths, open_input
 from millrace.serving.batch.row_job import RowJob
 
 JOB = RowJob("m", 7, "digest", Path(), Encoding((Feature("a", "number"),), "t"), ("id",))
@@ -34,19 +34,14 @@ JOB = RowJob("m", 7, "digest", Path(), Encoding((Feature("a", "number"),), "t"),
 )
 def test_a_file_is_read_by_its_ending(tmp_path: Path, name: str, kind: str) -> None:
     (tmp_path / name).write_text("a\n1\n")
-    assert resolve(str(tmp_path / name)) == Resolved(kind, (str(tmp_path / name),))
-
-
-def test_a_named_format_wins_over_the_ending(tmp_path: Path) -> None:
-    (tmp_path / "rows.txt").write_text("a\n1\n")
-    assert resolve(str(tmp_path / "rows.txt"), "csv").format == "csv"
+    assert find_paths(str(tmp_path / name)) == InputPaths(kind, (str(tmp_path / name),))
 
 
 def test_a_glob_opens_its_files_in_order(tmp_path: Path) -> None:
     for name in ("b.csv", "a.csv", "c.txt"):
         (tmp_path / name).write_text("a\n1\n")
     paths = (str(tmp_path / "a.csv"), str(tmp_path / "b.csv"))
-    assert resolve(str(tmp_path / "*.csv")) == Resolved("csv", paths)
+    assert find_paths(str(tmp_path / "*.csv")) == InputPaths("csv", paths)
 
 
 def test_a_glob_may_start_from_the_current_folder(
@@ -54,13 +49,13 @@ def test_a_glob_may_start_from_the_current_folder(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.csv").write_text("a\n1\n")
-    assert resolve("*.csv") == Resolved("csv", (str(tmp_path / "a.csv"),))
+    assert find_paths("*.csv") == InputPaths("csv", (str(tmp_path / "a.csv"),))
 
 
 def test_a_folder_is_read_by_the_ending_of_its_files(tmp_path: Path) -> None:
     (tmp_path / "part.parquet").write_bytes(b"PAR1")
     (tmp_path / "_SUCCESS").write_bytes(b"")
-    assert resolve(str(tmp_path)) == Resolved("parquet", (str(tmp_path),))
+    assert find_paths(str(tmp_path)) == InputPaths("parquet", (str(tmp_path),))
 
 
 def test_a_delta_table_is_read_by_the_files_of_its_newest_version(tmp_path: Path) -> None:
@@ -68,7 +63,7 @@ def test_a_delta_table_is_read_by_the_files_of_its_newest_version(tmp_path: Path
         deltalake.write_deltalake(str(tmp_path / "t"), pa.table({"a": [value]}), mode="overwrite")
     newest = deltalake.DeltaTable(str(tmp_path / "t")).file_uris()
     assert len(newest) == 1
-    found = resolve(str(tmp_path / "t"))
+    found = find_paths(str(tmp_path / "t"))
     assert (found.format, found.paths) == ("parquet", tuple(newest))
 
 
@@ -76,23 +71,14 @@ def test_a_table_without_rows_is_told(tmp_path: Path) -> None:
     empty = pa.table({"a": pa.array([], pa.int64())})
     deltalake.write_deltalake(str(tmp_path / "t"), empty)
     with pytest.raises(InputError, match=r"the table .*/t has no rows"):
-        resolve(str(tmp_path / "t"))
-
-
-@pytest.mark.parametrize("made", [True, False])
-def test_what_is_named_a_delta_table_and_is_none_is_told(tmp_path: Path, made: bool) -> None:
-    if made:
-        (tmp_path / "t").mkdir()
-    with pytest.raises(InputError, match="is not there") as caught:
-        resolve(str(tmp_path / "t"), "delta")
-    assert str(tmp_path / "t") in str(caught.value)
+        find_paths(str(tmp_path / "t"))
 
 
 def test_a_glob_without_an_ending_goes_by_what_it_matches(tmp_path: Path) -> None:
     for name in ("a.csv", "b.csv.gz", "notes.txt"):
         (tmp_path / name).write_text("a\n1\n")
     paths = (str(tmp_path / "a.csv"), str(tmp_path / "b.csv.gz"))
-    assert resolve(str(tmp_path / "*")) == Resolved("csv", paths)
+    assert find_paths(str(tmp_path / "*")) == InputPaths("csv", paths)
 
 
 def test_a_glob_may_match_folders(tmp_path: Path) -> None:
@@ -100,7 +86,7 @@ def test_a_glob_may_match_folders(tmp_path: Path) -> None:
         (tmp_path / day).mkdir()
         (tmp_path / day / "part.parquet").write_bytes(b"PAR1")
     paths = (str(tmp_path / "monday"), str(tmp_path / "tuesday"))
-    assert resolve(str(tmp_path / "*day")) == Resolved("parquet", paths)
+    assert find_paths(str(tmp_path / "*day")) == InputPaths("parquet", paths)
 
 
 @pytest.mark.parametrize("source", ["*", ""])
@@ -108,12 +94,12 @@ def test_files_of_several_formats_are_told(tmp_path: Path, source: str) -> None:
     for name in ("a.csv", "b.jsonl"):
         (tmp_path / name).write_text("1\n")
     with pytest.raises(InputError, match="is not known") as caught:
-        resolve(f"{tmp_path}/{source}")
+        find_paths(f"{tmp_path}/{source}")
     assert "seen: csv, jsonl" in str(caught.value)
 
 
 def test_a_uri_goes_by_its_ending() -> None:
-    assert resolve("http://nowhere/rows.csv") == Resolved("csv", ("http://nowhere/rows.csv",))
+    assert find_paths("http://nowhere/rows.csv") == InputPaths("csv", ("http://nowhere/rows.csv",))
 
 
 @pytest.mark.parametrize("name", ["rows.csv", "rows", "*.csv", "folder/rows.parquet"])
@@ -197,7 +183,7 @@ def test_the_row_groups_of_a_piece_are_read_in_their_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A row's place is counted while they are read; as a set, 6, 7 and 8 are 8, 6 and 7."""
-    monkeypatch.setattr("millrace.serving.batch.input.find_input.PIECE_ROWS", 6)
+    monkeypatch.setattr("millrace.serving.batch.input.input_pieces.PIECE_ROWS", 6)
     rows = {"id": range(40), "a": [1.0] * 40}
     pq.write_table(pa.table(rows), tmp_path / "r.parquet", row_group_size=2)
     read = {

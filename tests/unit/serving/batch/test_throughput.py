@@ -1,8 +1,8 @@
-import json
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from millrace.serving.batch.monitoring.batch_plots import runs_figure, throughput_figure
 from millrace.serving.batch.monitoring.throughput import (
     Forecast,
     Sample,
@@ -10,7 +10,6 @@ from millrace.serving.batch.monitoring.throughput import (
     cost_per_million,
     forecast,
     is_short,
-    late_by,
     peak,
     per_day,
     seconds_left,
@@ -18,7 +17,6 @@ from millrace.serving.batch.monitoring.throughput import (
     throughput,
     unit_of,
 )
-from millrace.serving.batch.monitoring.throughput_plot import runs_figure, throughput_figure
 
 NOW = datetime(2026, 3, 1, 2, tzinfo=UTC)
 
@@ -136,14 +134,10 @@ def test_no_tokens_have_no_price() -> None:
     assert cost_per_million(2.5, 7_200, 0) is None
 
 
-@pytest.mark.parametrize(("minutes", "late"), [(10, 1_200), (60, -1_800)])
-def test_a_job_is_late_by_what_is_after_its_deadline(minutes: int, late: float) -> None:
-    assert late_by(NOW, 1_800, NOW + timedelta(minutes=minutes)) == late
-
-
-def test_a_forecast_tells_when_a_job_ends_and_how_late() -> None:
-    found = forecast(even(5, seconds=200), 2_000, NOW, NOW + timedelta(seconds=150))
-    assert found == Forecast(200, NOW + timedelta(seconds=200), 50)
+@pytest.mark.parametrize(("deadline", "late"), [(150, 50), (500, -300)])
+def test_a_forecast_tells_when_a_job_ends_and_how_late(deadline: int, late: float) -> None:
+    found = forecast(even(5, seconds=200), 2_000, NOW, NOW + timedelta(seconds=deadline))
+    assert found == Forecast(200, NOW + timedelta(seconds=200), late)
 
 
 @pytest.mark.parametrize(("late", "told"), [(None, False), (-1.0, False), (1.0, True)])
@@ -157,20 +151,15 @@ def test_no_samples_have_no_forecast() -> None:
 
 def test_the_throughput_of_a_job_is_told_from_end_to_end() -> None:
     found = throughput(even(5, seconds=200, start=200))
-    assert (found.unit, found.count, found.per_day) == ("rows", 1_000, 216_000)
+    assert (found.unit, found.count, found.seconds) == ("rows", 1_000, 400)
 
 
 def test_the_throughput_of_a_job_is_told_without_start_up() -> None:
-    assert throughput(even(5, seconds=200, start=200)).steady_per_day == pytest.approx(432_000)
+    assert throughput(even(5, seconds=200, start=200)).steady == pytest.approx(5)
 
 
 def test_the_throughput_of_no_samples_is_nothing() -> None:
-    assert throughput([]).per_day == 0
-
-
-def test_a_throughput_is_told_in_json_with_what_is_short() -> None:
-    told = json.loads(json.dumps(throughput(even(5, seconds=200)).as_json()))
-    assert (told["per_day"], told["is_short"]) == (432_000, True)
+    assert throughput([]).count == 0
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ import pytest
 
 from millrace.models.common.errors import TransientError
 from millrace.models.common.ray_jobs import RayJob
-from millrace.serving.batch.cluster import follow_job
-from millrace.serving.batch.cluster.follow_job import follow, stop
+from millrace.serving.batch.cluster import cluster_job
+from millrace.serving.batch.cluster.cluster_job import follow, stop
 from millrace.serving.batch.cluster.job_log import Line
 
 AWAY = TransientError("nothing answers", seen="connection refused")
@@ -78,7 +78,7 @@ def test_a_cluster_that_stays_away_is_gone() -> None:
     with pytest.raises(TransientError, match="gone") as told:
         followed(cluster)
     assert told.value.seen == "connection refused"
-    assert follow_job.PATIENCE_SECONDS < cluster.time < follow_job.PATIENCE_SECONDS + 5
+    assert cluster_job.PATIENCE_SECONDS < cluster.time < cluster_job.PATIENCE_SECONDS + 5
 
 
 def test_a_job_that_the_cluster_forgot_is_not_waited_for() -> None:
@@ -104,7 +104,7 @@ def test_a_stop_waits_for_the_end() -> None:
 def test_a_stop_does_not_wait_for_ever(look: Look) -> None:
     cluster = Cluster([look])
     assert not stop(cluster, "a", wait=cluster.wait, now=cluster.now)
-    assert cluster.time <= follow_job.STOP_SECONDS
+    assert cluster.time <= cluster_job.STOP_SECONDS
 
 
 def test_a_job_that_never_came_to_be_is_stopped() -> None:

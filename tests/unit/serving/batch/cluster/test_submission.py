@@ -6,13 +6,13 @@ import pytest
 
 from millrace.models.common.errors import InputError, MillraceError, TransientError, WorkError
 from millrace.models.common.ray_jobs import RayJob
-from millrace.serving.batch.cluster.submit_job import (
+from millrace.serving.batch.cluster.cluster_job import (
     ORDER,
     JobRequest,
     Order,
     error_of,
     fault_of,
-    which,
+    find_running,
 )
 
 ASKED = Order("m", "digest of the file", "2026-01-05", "/rows", "s3://b/tables", "http://mlflow")
@@ -30,14 +30,14 @@ def test_the_newest_job_that_is_alive_and_does_the_same_is_followed() -> None:
         job("another", "RUNNING", 3, "another digest"),
         RayJob("somebody's", "RUNNING", 4),
     ]
-    found = which(jobs, ASKED.digest)
+    found = find_running(jobs, ASKED.digest)
     assert found is not None
     assert found.id == "newer"
 
 
 @pytest.mark.parametrize("status", ["SUCCEEDED", "FAILED", "STOPPED"])
 def test_a_job_that_has_ended_is_not_followed(status: str) -> None:
-    assert which([job("a", status, 1)], ASKED.digest) is None
+    assert find_running([job("a", status, 1)], ASKED.digest) is None
 
 
 @pytest.mark.parametrize(
@@ -62,9 +62,9 @@ def test_an_id_says_what_it_is_for_and_is_never_the_same() -> None:
 
 
 def test_a_job_reads_what_it_was_told_from_its_command() -> None:
-    errand = JobRequest("id", "pipeline.yaml", "2026-01-05", "/it's $HOME; rm", {"a": 'b "c"'})
-    *_, argument = shlex.split(errand.entrypoint)
-    assert JobRequest.read(argument) == errand
+    request = JobRequest("id", "pipeline.yaml", "2026-01-05", "/it's $HOME; rm", {"a": 'b "c"'})
+    *_, argument = shlex.split(request.entrypoint)
+    assert JobRequest.read(argument) == request
 
 
 @pytest.mark.parametrize("kind", [InputError, WorkError, TransientError, MillraceError])

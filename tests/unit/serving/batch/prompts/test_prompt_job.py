@@ -12,7 +12,7 @@ from millrace.models.common.errors import WorkError
 from millrace.models.common.language_generation import chat_template_of
 from millrace.models.data.schema import Column
 from millrace.models.data.sources.source import Chunk
-from millrace.serving.batch.input.reader import parted
+from millrace.serving.batch.input.reader import split_chunk
 from millrace.serving.batch.prompts.openvino_job import Generator, PromptJob
 from millrace.serving.batch.prompts.prompt_rows import Sampling
 from tests.language_model import CONTEXT, Made, make
@@ -38,7 +38,7 @@ def generator(job: PromptJob) -> Generator:
 
 def read(job: PromptJob, first: int = 0, **columns: Any) -> tuple[pa.Table, pa.Table]:
     rows = pa.record_batch(columns)
-    return parted(Chunk(rows), first, job.encoded(rows))
+    return split_chunk(Chunk(rows), first, job.encoded(rows))
 
 
 def completions(generator: Generator, prompts: list[str], first: int = 0) -> list[str]:

@@ -10,7 +10,7 @@ import pytest
 from millrace.models.config.language_spec import GenerationSpec
 from millrace.models.data.sources.source import Chunk
 from millrace.serving.batch.folder import Folder
-from millrace.serving.batch.input.reader import parted
+from millrace.serving.batch.input.reader import split_chunk
 from millrace.serving.batch.job_state import JobState
 from millrace.serving.batch.prompts.vllm_job import VllmJob, engine_arguments_of, processor_config
 from millrace.serving.batch.prompts.vllm_rows import Tokens, ends_of
@@ -36,7 +36,7 @@ def job(form: Path = FORM, **generation: Any) -> VllmJob:
 
 def read(of: VllmJob, prompts: list[str], first: int = 0) -> tuple[pa.Table, pa.Table]:
     rows = pa.record_batch({"prompt": prompts})
-    return parted(Chunk(rows), first, of.encoded(rows))
+    return split_chunk(Chunk(rows), first, of.encoded(rows))
 
 
 def test_an_engine_of_the_night_is_the_live_one_but_for_what_helps_single_streams() -> None:
@@ -105,16 +105,16 @@ def test_what_does_not_is_the_same_job(other: VllmJob) -> None:
 
 
 def test_prompts_become_tokens_or_are_put_aside(form: Path, tmp_path: Path) -> None:
-    workplace = JobState(Folder(str(tmp_path)))
+    state = JobState(Folder(str(tmp_path)))
     prompts = ["the old mill", TEXT, "by the river", TEXT * 100]
     good, _ = read(job(form), prompts, 5)
-    tokens = Tokens(form, workplace)
+    tokens = Tokens(form, state)
     rows = tokens(good)
     assert rows["_row"].to_pylist() == [5, 7]
     assert rows["text"].to_pylist() == [prompts[0], prompts[2]]
     ids = [tokens.tokenizer(text)["input_ids"] for text in rows["text"].to_pylist()]
     assert rows["tokenized_prompt"].to_pylist() == ids
-    dead = workplace.refused()
+    dead = state.read_refused()
     assert dead["_row"].to_pylist() == [6, 8]
     reason = f"the prompt is longer than the model's context of {CONTEXT} tokens"
     assert set(dead["reason"].to_pylist()) == {reason}

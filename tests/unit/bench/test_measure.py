@@ -1,6 +1,8 @@
+import math
+
 import pytest
 
-from bench.rounds import difference, in_turn, quantile, ratio, timed
+from bench.measure import Rounds, Row, attempt, measure_in_turn, quantile, time_calls
 
 
 def test_a_and_b_are_measured_alternately_and_each_comes_first_in_half_of_the_rounds() -> None:
@@ -10,23 +12,23 @@ def test_a_and_b_are_measured_alternately_and_each_comes_first_in_half_of_the_ro
         order.append(side)
         return value
 
-    a, b = in_turn(lambda: measure("a", 1), lambda: measure("b", 2), rounds=3)
+    found = measure_in_turn(lambda: measure("a", 1), lambda: measure("b", 2), rounds=3)
     assert "".join(order) == "abbaabba"
-    assert (a, b) == ([1, 1, 1], [2, 2, 2])
+    assert found == Rounds([1, 1, 1], [2, 2, 2])
 
 
 def test_the_first_rounds_are_thrown_away() -> None:
     values = iter(range(100))
-    a, b = in_turn(lambda: next(values), lambda: next(values), rounds=1, dropped=2)
-    assert (a, b) == ([4], [5])
+    found = measure_in_turn(lambda: next(values), lambda: next(values), rounds=1, dropped=2)
+    assert found == Rounds([4], [5])
 
 
 def test_a_ratio_is_the_median_over_rounds_and_not_the_ratio_of_medians() -> None:
-    assert ratio([1, 10, 100], [2, 5, 1]) == 2
+    assert Rounds([1, 10, 100], [2, 5, 1]).ratio == 2
 
 
 def test_a_difference_is_the_median_over_rounds() -> None:
-    assert difference([3, 10, 5], [1, 1, 4]) == 2
+    assert Rounds([3, 10, 5], [1, 1, 4]).difference == 2
 
 
 @pytest.mark.parametrize(("share", "value"), [(0, 1), (0.5, 2.5), (0.9, 3.7), (1, 4)])
@@ -40,5 +42,14 @@ def test_a_quantile_of_one_value_is_that_value() -> None:
 
 def test_a_timed_call_is_repeated_until_the_time_is_up() -> None:
     calls: list[int] = []
-    times = timed(lambda: calls.append(1), 0.01)
+    times = time_calls(lambda: calls.append(1), 0.01)
     assert len(times) == len(calls) > 1
+
+
+def test_a_row_that_fails_says_why() -> None:
+    def measure() -> Row:
+        raise RuntimeError("no Triton")
+
+    row = attempt("P1", measure)
+    assert (row.name, row.holds, row.error) == ("P1", False, "RuntimeError: no Triton")
+    assert math.isnan(row.value)

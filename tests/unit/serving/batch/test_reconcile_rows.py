@@ -9,7 +9,13 @@ from millrace.models.common.errors import InputError, WorkError
 from millrace.models.data.sources.find_files import File
 from millrace.serving.batch.input.input_pieces import TextPiece
 from millrace.serving.batch.job import DEAD, FILE_ROWS
-from millrace.serving.batch.reconcile_rows import TWICE, Settled, require_few, settle, without_rows
+from millrace.serving.batch.reconcile_rows import (
+    DUPLICATE_KEY,
+    ReconciledRows,
+    drop_rows,
+    reconcile_rows,
+    require_few_dead,
+)
 
 FILE = File(fs.LocalFileSystem(), str(Path("in.csv")), 1, None)
 PIECES = (TextPiece(FILE, 0), TextPiece(FILE, 1))
@@ -40,17 +46,17 @@ def dead(*places: int) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=DEAD)
 
 
-def settled(
+def reconcile(
     files: dict[str, pa.Table], refused: pa.Table | None = None, *, unique_keys: bool = False
-) -> Settled:
+) -> ReconciledRows:
     refused = dead() if refused is None else refused
-    return settle(PIECES, COUNTED, files, refused, unique_keys=unique_keys)
+    return reconcile_rows(PIECES, COUNTED, files, refused, unique_keys=unique_keys)
 
 
 def test_every_row_is_scored_or_dead() -> None:
-    found = settled(written(f="0a 2c", g="+0d +1e"), dead(1))
+    found = reconcile(written(f="0a 2c", g="+0d +1e"), dead(1))
     assert (found.rows, found.scored, found.dead["_row"].to_pylist()) == (5, 4, [1])
-    assert not found.without
+    assert not found.excluded
 
 
 @pytest.mark.parametrize(
@@ -68,61 +74,63 @@ def test_rows_that_are_lost_or_too_many_end_the_job(
     files: dict[str, pa.Table], refused: pa.Table
 ) -> None:
     with pytest.raises(WorkError, match="rows in and rows out do not agree"):
-        settled(files, refused)
+        reconcile(files, refused)
 
 
 def test_a_row_that_two_files_have_is_taken_from_the_first() -> None:
-    found = settled(written(f="0a 1b 2c +0d", g="+0d +1e 2c"))
+    found = reconcile(written(f="0a 1b 2c +0d", g="+0d +1e 2c"))
     assert (found.scored, len(found.dead)) == (5, 0)
-    assert {name: rows.tolist() for name, rows in found.without.items()} == {"g": [2, ONE]}
+    assert {name: rows.tolist() for name, rows in found.excluded.items()} == {"g": [2, ONE]}
 
 
 def test_a_row_that_was_refused_once_and_scored_later_is_scored() -> None:
-    found = settled(written(f="0a 1b 2c", g="+0d +1e"), dead(1))
+    found = reconcile(written(f="0a 1b 2c", g="+0d +1e"), dead(1))
     assert (found.scored, len(found.dead)) == (5, 0)
 
 
 def test_of_rows_with_one_key_the_first_in_the_input_is_kept() -> None:
-    found = settled(written(f="2a +0b", g="0b 1a +1a"), unique_keys=True)
+    found = reconcile(written(f="2a +0b", g="0b 1a +1a"), unique_keys=True)
     assert found.scored == 2
     assert found.dead["_row"].to_pylist() == [2, ONE, ONE + 1]
-    assert set(found.dead["reason"].to_pylist()) == {TWICE}
+    assert set(found.dead["reason"].to_pylist()) == {DUPLICATE_KEY}
     assert found.dead["row"].to_pylist()[0] == '{"_key": "a"}'
-    assert {name: rows.tolist() for name, rows in found.without.items()} == {
+    assert {name: rows.tolist() for name, rows in found.excluded.items()} == {
         "f": [2, ONE],
         "g": [ONE + 1],
     }
 
 
 def test_rows_without_keys_of_their_own_may_be_alike() -> None:
-    assert settled(written(f="0a 1a 2a", g="+0a +1a")).scored == 5
+    assert reconcile(written(f="0a 1a 2a", g="+0a +1a")).scored == 5
 
 
 @pytest.mark.parametrize("counted", [{}, {PIECES[0].name: 3}])
 def test_a_piece_that_was_not_read_to_its_end_ends_the_job(counted: dict[str, int]) -> None:
     with pytest.raises(WorkError, match="not read to its end"):
-        settle(PIECES, counted, written(f="0a 1b 2c"), dead(), unique_keys=False)
+        reconcile_rows(PIECES, counted, written(f="0a 1b 2c"), dead(), unique_keys=False)
 
 
 def test_a_piece_with_other_rows_than_its_file_says_ends_the_job() -> None:
     pieces = (TextPiece(FILE, 0, rows=4), PIECES[1])
     with pytest.raises(WorkError, match="1 of another length"):
-        settle(pieces, COUNTED, written(f="0a 1b 2c", g="+0d +1e"), dead(), unique_keys=False)
+        reconcile_rows(
+            pieces, COUNTED, written(f="0a 1b 2c", g="+0d +1e"), dead(), unique_keys=False
+        )
 
 
 def test_an_input_without_rows_is_told() -> None:
     with pytest.raises(InputError, match="has no rows"):
-        settle(PIECES, dict.fromkeys(COUNTED, 0), {}, dead(), unique_keys=False)
+        reconcile_rows(PIECES, dict.fromkeys(COUNTED, 0), {}, dead(), unique_keys=False)
 
 
 @pytest.mark.parametrize(("most", "raises"), [(0.2, False), (0.19, True), (0, True), (1, False)])
 def test_more_dead_rows_than_are_allowed_are_told(most: float, raises: bool) -> None:
-    found = settled(written(f="0a 2c", g="+0d +1e"), dead(1))
+    found = reconcile(written(f="0a 2c", g="+0d +1e"), dead(1))
     if not raises:
-        require_few(found, most)
+        require_few_dead(found, most)
         return
     with pytest.raises(InputError, match="1 of 5 rows cannot be scored") as caught:
-        require_few(found, most)
+        require_few_dead(found, most)
     assert "seen: bad (1)" in str(caught.value)
 
 
@@ -130,10 +138,10 @@ def test_reasons_beyond_the_commonest_are_counted_together() -> None:
     reasons = ["a"] * 4 + ["b"] * 3 + ["c"] * 2 + ["d", "e"]
     dead = pa.table({"reason": reasons})
     with pytest.raises(InputError, match="11 of 20 rows") as caught:
-        require_few(Settled(20, 9, dead, {}), 0.1)
+        require_few_dead(ReconciledRows(20, 9, dead, {}), 0.1)
     assert "seen: a (4); b (3); c (2); of other reasons (2)" in str(caught.value)
 
 
 def test_rows_are_left_out_of_a_table() -> None:
     (table,) = written(f="0a 1b 2c").values()
-    assert without_rows(table, np.array([1]))["_key"].to_pylist() == ["a", "c"]
+    assert drop_rows(table, np.array([1]))["_key"].to_pylist() == ["a", "c"]

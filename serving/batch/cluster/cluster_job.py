@@ -1,0 +1,240 @@
+"""A batch job as a job of a Ray cluster: its request, the way to follow it, and how it ended.
+
+The cluster itself is behind the protocol `Jobs`.
+"""
+
+import json
+import secrets
+import shlex
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from typing import Protocol, Self
+
+from millrace.models.common.errors import InputError, MillraceError, TransientError, WorkError
+from millrace.models.common.ray_jobs import RayJob
+from millrace.serving.batch.cluster.job_log import MARK, Line, Log
+from millrace.serving.batch.fingerprint import digest_of_json
+
+ORDER = "millrace.order"
+"""Key of a job's metadata: the digest of its order."""
+LAST_LINES = 8
+MODULE = "millrace.flows.score_job"
+ERRORS = {kind.__name__: kind for kind in (MillraceError, InputError, WorkError, TransientError)}
+TRANSIENT = (
+    "JOB_SUPERVISOR_ACTOR_START_TIMEOUT",
+    "JOB_SUPERVISOR_ACTOR_START_FAILURE",
+    "JOB_SUPERVISOR_ACTOR_UNSCHEDULABLE",
+    "JOB_SUPERVISOR_ACTOR_UNKNOWN_FAILURE",
+    "JOB_SUPERVISOR_ACTOR_DIED",
+)
+"""Ray's error types for a failure of a node or its memory, and not of the job."""
+
+POLL_SECONDS = 1.0
+CHARACTERS_PER_SECOND = 1_000_000
+"""Of the log, which is always fetched as a whole: a long one is fetched less often."""
+PATIENCE_SECONDS = 120.0
+"""A cluster that does not answer for so long is gone."""
+STOP_SECONDS = 20.0
+"""Ray gives a process 3 s to end by itself; Prefect gives a flow 30 s."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """What is to be done; a flow finds the running job of an earlier flow by its digest.
+
+    The code and the approved version are not part of it: the flow waits for a running job, and the
+    next run, which has another fingerprint, applies the change.
+
+    Attributes:
+        pipeline: its name.
+        file: digest of its file.
+        date: the partition.
+        source: the rows; None for what the pipeline says.
+        tables: root of the tables.
+        registry: address of MLflow.
+        version: the version that scores; None for the approved one.
+    """
+
+    pipeline: str
+    file: str
+    date: str
+    source: str | None
+    tables: str
+    registry: str
+    version: int | None = None
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of all of it, in hexadecimal."""
+        return digest_of_json(asdict(self))
+
+    def new_id(self) -> str:
+        """Return a unique id for a job that carries it out."""
+        return f"{MARK}-{self.pipeline}-{self.date}-{secrets.token_hex(8)}"
+
+
+@dataclass(frozen=True)
+class JobRequest:
+    """The one argument of a job's program.
+
+    Attributes:
+        submission: the job's id.
+        file: the pipeline file in its working directory.
+        date: the partition.
+        source: the rows; None for the dataset's table.
+        tags: of the run in MLflow.
+        version: the version that scores; None for the approved one.
+    """
+
+    submission: str
+    file: str
+    date: str
+    source: str | None = None
+    tags: Mapping[str, str] = field(default_factory=dict)
+    version: int | None = None
+
+    @property
+    def entrypoint(self) -> str:
+        """The command of the job."""
+        return shlex.join(["python", "-m", MODULE, json.dumps(asdict(self))])
+
+    @classmethod
+    def read(cls, argument: str) -> Self:
+        """Parse a request from the program's argument."""
+        return cls(**json.loads(argument))
+
+
+class Jobs(Protocol):
+    """The jobs of a cluster, as `millrace.models.common.ray_jobs.RayJobs` has them."""
+
+    def job(self, id: str) -> RayJob | None:
+        """Return a job; None if the cluster does not know it."""
+        ...
+
+    def log(self, id: str) -> str:
+        """Return everything that a job has printed."""
+        ...
+
+    def stop(self, id: str) -> None:
+        """Ask a job to end."""
+        ...
+
+
+def find_running(jobs: Sequence[RayJob], digest: str) -> RayJob | None:
+    """Return the newest running job that carries out an order.
+
+    Args:
+        jobs: of the cluster.
+        digest: the order's.
+    """
+    same = [job for job in jobs if job.is_alive and job.metadata.get(ORDER) == digest]
+    return max(same, key=lambda job: job.started, default=None)
+
+
+def follow(
+    jobs: Jobs,
+    id: str,
+    on_line: Callable[[Line], None],
+    *,
+    wait: Callable[[float], None] = time.sleep,
+    now: Callable[[], float] = time.monotonic,
+) -> tuple[RayJob, str]:
+    """Wait for the end of a job, and return it and its log.
+
+    Args:
+        jobs: of the cluster.
+        id: the job's.
+        on_line: called once with each of Millrace's lines in the log.
+        wait: waits between two requests, in seconds.
+        now: returns the time in seconds.
+
+    Raises:
+        TransientError: the cluster no longer answers, or no longer knows the job.
+    """
+    log, answered = Log(), now()
+    while True:
+        try:
+            # In this order: the log of a job that has ended is complete.
+            job = jobs.job(id)
+            text = jobs.log(id) if job is not None else ""
+            answered = now()
+        except TransientError as error:
+            if now() - answered > PATIENCE_SECONDS:
+                raise _cluster_gone(id, error.seen or error.what) from error
+            wait(POLL_SECONDS)
+            continue
+        if job is None:
+            raise _cluster_gone(id, "the cluster does not know it any more")
+        for line in log.read_new_lines(text):
+            on_line(line)
+        if not job.is_alive:
+            return job, text
+        wait(max(POLL_SECONDS, len(text) / CHARACTERS_PER_SECOND))
+
+
+def stop(
+    jobs: Jobs,
+    id: str,
+    *,
+    wait: Callable[[float], None] = time.sleep,
+    now: Callable[[], float] = time.monotonic,
+) -> bool:
+    """Stop a job, and return whether it has ended within `STOP_SECONDS`.
+
+    Args:
+        jobs: of the cluster.
+        id: the job's; it need not exist.
+        wait: waits between two requests, in seconds.
+        now: returns the time in seconds.
+    """
+    began = now()
+    while now() - began < STOP_SECONDS:
+        with suppress(TransientError):  # the next request may succeed
+            jobs.stop(id)
+            job = jobs.job(id)
+            if job is None or not job.is_alive:
+                return True
+        wait(POLL_SECONDS)
+    return False
+
+
+def error_of(values: Mapping[str, str | None]) -> MillraceError:
+    """Return the error that a job ended with, from what its `as_dict` returned."""
+    kind = ERRORS.get(values["error"] or "", WorkError)
+    return kind(
+        values["what"] or "", seen=values["seen"], valid=values["valid"], hint=values["next"]
+    )
+
+
+def fault_of(job: RayJob, log: str) -> WorkError:
+    """Return the error of a job that ended without an outcome.
+
+    Args:
+        job: the job.
+        log: everything that it printed.
+    """
+    if job.status == "STOPPED":
+        return WorkError(
+            f"the job {job.id} was stopped; nothing was committed",
+            hint="run it again; its finished work is kept",
+        )
+    # A negative code is a signal's, most often because a node has no memory left.
+    was_killed = job.exit_code is not None and (job.exit_code < 0 or job.exit_code > 128)
+    kind = TransientError if was_killed or job.error_type in TRANSIENT else WorkError
+    last_lines = [line for line in log.splitlines() if line.strip()][-LAST_LINES:]
+    return kind(
+        f"the job {job.id} ended without an outcome",
+        seen="\n    ".join(last_lines) or job.message or job.status,
+        hint=f"see all of it with: ray job logs {job.id}; its finished work is kept",
+    )
+
+
+def _cluster_gone(id: str, seen: str) -> TransientError:
+    return TransientError(
+        f"the cluster of the job {id} is gone",
+        seen=seen,
+        hint="start its head again, or repair the connection to it; the next run follows a job "
+        "that still runs, and resumes the work of one that died",
+    )

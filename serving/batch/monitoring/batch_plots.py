@@ -1,0 +1,225 @@
+"""The plots of a batch job: the drift of its columns, and its throughput."""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+import numpy as np
+from matplotlib import dates
+from matplotlib.figure import Figure
+
+from millrace.serving.batch.monitoring.drift import Bins, Counts, Drift, drift_of
+from millrace.serving.batch.monitoring.throughput import Sample, Unit, commits_of, steady, unit_of
+
+MOST_COLUMNS, WORST, MOST_BARS = 30, 6, 12
+FINE, FAR, EXPECTED, SEEN = "C0", "C3", "0.75", "C0"
+FAR_OVER = 10
+"""A bar ends at so many times the limit."""
+NAME, VALUE = 28, 18
+"""Characters of a column's name and of a value; longer ones are cut."""
+MOST_SPANS = 120
+_DATES: Any = dates  # it has no types
+NAMES: dict[Unit, str] = {
+    "rows": "rows/s",
+    "tokens": "tokens/s",
+    "tokens_in": "input tokens/s",
+    "tokens_out": "output tokens/s",
+}
+
+
+def drift_figure(drifts: Sequence[Drift], limit: float) -> Figure:
+    """Draw the PSI of every column, the largest on top, and the limit as a line.
+
+    The line includes the PSI that a column has by chance alone: a bar is over it, and red, if
+    `Drift.exceeds` is true. A bar far over it is cut; each PSI is written beside its bar.
+
+    Args:
+        drifts: of a job's columns; the 30 largest are drawn.
+        limit: of PSI above what is expected by chance.
+    """
+    ranked = sorted(drifts, key=lambda drift: -drift.excess)
+    shown = ranked[:MOST_COLUMNS]
+    figure = Figure(figsize=(8, 1.4 + 0.28 * max(len(shown), 3)), layout="constrained")
+    axes = figure.subplots()
+    places = np.arange(len(shown))
+    colors = [FAR if drift.exceeds(limit) else FINE for drift in shown]
+    axes.barh(places, [drift.psi for drift in shown], height=0.7, color=colors)
+    limits = [limit + drift.noise for drift in shown]
+    label = f"limit, {limit:g} above what chance gives"
+    ends = np.repeat(np.arange(len(shown) + 1) - 0.5, 2)[1:-1]
+    line: dict[str, Any] = {"color": "black", "linestyle": "--", "linewidth": 1.2, "label": label}
+    axes.plot(np.repeat(limits, 2), ends, **line)
+    axes.set_yticks(places, [_cut(drift.column) for drift in shown])
+    axes.set(xlabel="PSI against the training rows")
+    axes.set_title(_title(ranked, limit), fontsize=11)
+    axes.set_xlim(0, _width(shown, limits))
+    axes.set_ylim(max(len(shown), 1) - 0.5, -0.5)
+    for place, drift in enumerate(shown):
+        beside = axes.get_yaxis_transform()
+        axes.text(1.01, place, f"{drift.psi:.2f}", transform=beside, va="center", fontsize=9)
+    axes.grid(alpha=0.3, axis="x")
+    figure.legend(loc="outside lower center", frameon=False)
+    return figure
+
+
+def shares_figure(columns: Sequence[tuple[Bins, Counts]]) -> Figure:
+    """Draw the shares of the bins in training and in the job, of the six columns that drift most.
+
+    Args:
+        columns: bins of each column and the job's rows in them, int `[bins]`; of a category with
+            many values those with the most rows are drawn, and the others as one.
+    """
+    found = [(drift_of(bins, counts), bins, counts) for bins, counts in columns]
+    worst = sorted(found, key=lambda each: -each[0].excess)[:WORST]
+    wide = min(max(len(worst), 1), 3)
+    high = -(-max(len(worst), 1) // wide)
+    figure = Figure(figsize=(4.2 * wide, 3.3 * high + 0.4), layout="constrained")
+    every = figure.subplots(high, wide, squeeze=False).ravel()
+    for axes, (drift, bins, counts) in zip(every, worst, strict=False):
+        _draw_shares(axes, bins, counts)
+        axes.set_title(f"{_cut(drift.column)}, PSI {drift.psi:.2f}", fontsize=11)
+    for axes in every[len(worst) :]:
+        axes.set_axis_off()
+    handles, labels = every[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False)
+    return figure
+
+
+def _draw_shares(axes: Any, bins: Bins, counts: Counts) -> None:
+    labels, expected, seen = _bars(bins, counts)
+    places = np.arange(len(labels))
+    axes.bar(places - 0.2, expected, width=0.4, color=EXPECTED, label="training rows")
+    axes.bar(places + 0.2, seen, width=0.4, color=SEEN, label="rows of the job")
+    axes.set_xticks(places, labels, rotation=45, ha="right", rotation_mode="anchor", fontsize=8)
+    axes.yaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
+    axes.grid(alpha=0.3, axis="y")
+
+
+def _bars(bins: Bins, counts: Counts) -> tuple[list[str], list[float], list[float]]:
+    """Return label, expected and seen share of each bar; null only if there is any."""
+    seen = counts / max(int(counts.sum()), 1)
+    every = list(zip(bins.labels, bins.expected.tolist(), seen.tolist(), strict=True))
+    *held, null = every
+    nulls = [null] if null[1] or null[2] else []
+    if bins.kind != "number":
+        *values, other = held
+        ranked = sorted(values, key=lambda bar: -max(bar[1:]))
+        rest = [other, *ranked[MOST_BARS:]]
+        joined = (other[0], sum(bar[1] for bar in rest), sum(bar[2] for bar in rest))
+        held = ranked[:MOST_BARS] + ([joined] if joined[1] or joined[2] else [])
+    labels, left, right = zip(*held, *nulls, strict=True)
+    return [_cut(label, VALUE) for label in labels], list(left), list(right)
+
+
+def _width(shown: Sequence[Drift], limits: Sequence[float]) -> float:
+    longest = max((drift.psi for drift in shown), default=0.0)
+    line = max(limits, default=1.0)
+    return max(min(longest, FAR_OVER * line), line, 1e-9) * 1.1
+
+
+def _title(ranked: Sequence[Drift], limit: float) -> str:
+    far = sum(drift.exceeds(limit) for drift in ranked)
+    rows = max((drift.rows for drift in ranked), default=0)
+    title = f"{far} of {len(ranked)} columns over the limit, {rows:,} rows"
+    return title if len(ranked) <= MOST_COLUMNS else f"{title}; the {MOST_COLUMNS} farthest"
+
+
+def _cut(text: str, most: int = NAME) -> str:
+    """Return text without its middle: names that begin alike often differ at their ends."""
+    half = most // 2
+    return text if len(text) <= most else f"{text[: half - 1]}…{text[-half:]}"
+
+
+def throughput_figure(samples: Sequence[Sample]) -> Figure:
+    """Draw throughput over time: of input tokens and of output tokens, or of rows.
+
+    Args:
+        samples: of a job, the earliest first.
+    """
+    units: tuple[Unit, ...] = ("rows",)
+    if unit_of(samples) == "tokens":
+        units = ("tokens_in", "tokens_out")
+    figure = Figure(figsize=(9, 1.2 + 2.4 * len(units)), layout="constrained")
+    every = figure.subplots(len(units), 1, sharex=True, squeeze=False).ravel()
+    scale, name = _time_scale(samples[-1].seconds if samples else 0.0)
+    for number, (axes, unit) in enumerate(zip(every, units, strict=True)):
+        _draw_rate(axes, samples, unit, scale, f"C{number}")
+    every[-1].set_xlabel(f"{name} since the start")
+    return figure
+
+
+def runs_figure(
+    runs: Sequence[tuple[datetime, float, float | None]], unit: Unit = "tokens"
+) -> Figure:
+    """Draw the throughput of the last runs per day, from end to end and steady.
+
+    Args:
+        runs: when each began, its throughput per day from end to end, and when steady if known.
+        unit: what was counted.
+    """
+    figure = Figure(figsize=(9, 3.8), layout="constrained")
+    axes: Any = figure.subplots()
+    ordered = sorted(runs, key=lambda run: run[0])
+    known = [(at, rate) for at, _, rate in ordered if rate is not None]
+    if known:
+        axes.plot(*zip(*known, strict=True), "o--", color="C1", label="steady", linewidth=1.4)
+    if ordered:
+        ends = [(at, rate) for at, rate, _ in ordered]
+        axes.plot(*zip(*ends, strict=True), "o-", color="C0", label="from end to end")
+    locator = _DATES.AutoDateLocator(maxticks=10)
+    axes.xaxis.set_major_locator(locator)
+    axes.xaxis.set_major_formatter(_DATES.ConciseDateFormatter(locator))
+    if len(ordered) == 1:  # a date alone gives the axis no scale
+        axes.set_xlim(ordered[0][0] - timedelta(days=1), ordered[0][0] + timedelta(days=1))
+    count = "last run" if len(ordered) == 1 else f"last {len(ordered)} runs"
+    axes.set(title=f"{NAMES[unit].replace('/s', ' per day')}, {count}")
+    _finish(axes, max((rate for run in ordered for rate in run[1:] if rate), default=1.0))
+    return figure
+
+
+def _draw_rate(axes: Any, samples: Sequence[Sample], unit: Unit, scale: float, color: str) -> None:
+    ends, rates = _rates(samples, unit)
+    axes.stairs(rates, ends / scale, fill=True, color=color, alpha=0.35)
+    axes.stairs(rates, ends / scale, color=color, linewidth=1.4, baseline=None)
+    rate = steady(samples, unit)
+    if rate is not None:
+        label = f"steady, {_short(rate)}/s"
+        axes.axhline(rate, color="black", linestyle="--", linewidth=1.2, label=label)
+    axes.set_title(NAMES[unit], fontsize=11)
+    axes.set_xlim(0, max(ends[-1] / scale, 1e-9))
+    _finish(axes, float(rates.max()) or 1.0)
+
+
+def _rates(samples: Sequence[Sample], unit: Unit) -> tuple[Any, Any]:
+    """Return ends of spans, `[spans + 1]` seconds, and the rate per second in each, `[spans]`.
+
+    A span holds several commits: rates between single commits jump, and mean little.
+    """
+    commits = commits_of(samples, unit)
+    end = max(samples[-1].seconds if samples else 0.0, commits[-1][0], 1e-9)
+    seconds, counts = zip(*commits, (end, commits[-1][1]), strict=True)
+    spans = int(np.clip(len(commits) // 3, 1, MOST_SPANS))
+    ends = np.linspace(0, end, spans + 1)
+    return ends, np.diff(np.interp(ends, seconds, counts)) / np.diff(ends)
+
+
+def _time_scale(seconds: float) -> tuple[float, str]:
+    if seconds < 180:
+        return 1.0, "seconds"
+    return (60.0, "minutes") if seconds < 3 * 3_600 else (3_600.0, "hours")
+
+
+def _finish(axes: Any, highest: float) -> None:
+    axes.set_ylim(0, highest * 1.25)  # the legend is above the lines
+    axes.yaxis.set_major_formatter(lambda value, _: _short(value))
+    axes.grid(alpha=0.3)
+    if axes.get_legend_handles_labels()[1]:
+        axes.legend(frameon=False, loc="upper right", ncols=2)
+
+
+def _short(value: float) -> str:
+    """Return a number with thousands, millions and billions as k, M and B."""
+    for size, letter in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if value >= size:
+            return f"{value / size:.3g}{letter}"
+    return f"{value:.3g}"
