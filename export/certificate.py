@@ -103,7 +103,7 @@ class Certificate(Header):
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(map(str, first["loc"]))
-            raise ValueError(f"{where}: {first['msg']}") from error
+            raise ValueError(f"{where}: {first['msg']}".removeprefix(": ")) from error
 
 
 def certify_candidates(

@@ -8,14 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from millrace.export.candidate import Candidate
 from millrace.export.language.language_certificate import LanguageCandidate, LanguageStage
 from millrace.export.onnx.constant_baseline import Baseline, baseline_of
-from millrace.export.onnx.graph_certificate import Stage
-from millrace.export.select import beside_unigram
+from millrace.export.onnx.graph_certificate import GraphCandidate, GraphStage
 from millrace.models.families.objective import Classification
 from millrace.models.inference.answers import Answers, ClassAnswers, NumberAnswers
-from millrace.tasks.export import _beside_constant
+from millrace.tasks.kinds.graph.graph_export import beside_constant
+from millrace.tasks.kinds.language.language_export import beside_unigram
 
 CLASSES = ClassAnswers(("no", "yes"))
 TRAIN = np.array([0] * 90 + [1] * 10)
@@ -101,20 +100,20 @@ def test_what_is_no_number_is_no_better() -> None:
 
 @pytest.mark.parametrize(("metric", "passes"), [(0.03, False), (0.10, False), (0.11, True)])
 def test_a_form_that_beats_no_constant_does_not_pass(metric: float, passes: bool) -> None:
-    objective, target = Classification(CLASSES.labels), np.array([0, 1])
-    stage = Stage("onnx-fp32", 0.0, 0.0, metric, 0.0)
-    form = Candidate("onnx-fp32", Path("model.onnx"), stage=stage)
-    evidence: Any = SimpleNamespace(target=target)
+    exporter: Any = SimpleNamespace(objective=Classification(CLASSES.labels))
+    stage = GraphStage("onnx-fp32", 0.0, 0.0, metric, 0.0)
+    form = GraphCandidate("onnx-fp32", Path("model.onnx"), stage=stage)
+    evidence: Any = SimpleNamespace(target=np.array([0, 1]))
     baseline = Baseline("'no'", "accuracy", 0.1001, 0.5, True)
-    found = _beside_constant(form, evidence, objective, baseline)
+    found = beside_constant(form, evidence, exporter, baseline)
     assert found.passed is passes
     assert passes or "no better than 0.1001, that of always answering" in str(found.reason)
 
 
 def test_a_form_that_was_refused_keeps_its_reason() -> None:
-    form = Candidate("onnx-fp32", Path("model.onnx"), reason="it is too large")
-    objective: Any = None
-    found = _beside_constant(form, objective, objective, Baseline("0", "r2", 0.0, 1.0, True))
+    form = GraphCandidate("onnx-fp32", Path("model.onnx"), reason="it is too large")
+    nothing: Any = None
+    found = beside_constant(form, nothing, nothing, Baseline("0", "r2", 0.0, 1.0, True))
     assert found.reason == "it is too large"
 
 

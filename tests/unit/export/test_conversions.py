@@ -12,9 +12,10 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from millrace.export.conversion_programs import COMMANDS
 from millrace.export.onnx.conversions import batch_file
 from millrace.export.onnx.graph_variants import FORMS, FP32, STATIC
-from millrace.export.onnx.onnx_exporter import COMMANDS, Exporter
+from millrace.export.onnx.onnx_exporter import Exporter
 from millrace.models.common.arrays import Array
 from millrace.models.common.digest import digest_of
 from millrace.models.common.errors import WorkError
@@ -110,7 +111,7 @@ def test_the_command_that_is_left_makes_the_same_form_again(
     exporter: Exporter, name: str, tmp_path: Path
 ) -> None:
     made = exporter.make(name)
-    for path in exporter.reproduction():
+    for path in exporter.programs.reproduction():
         copy = shutil.copytree if path.is_dir() else shutil.copyfile
         copy(path, tmp_path / path.name)  # type: ignore[operator]
     lines = (tmp_path / COMMANDS).read_text().splitlines()

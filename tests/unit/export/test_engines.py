@@ -12,14 +12,21 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 
-from millrace.export.candidate import Candidate, Speed, choose, fallback
+from millrace.export import conversion_programs
+from millrace.export.conversion_programs import COMMANDS
 from millrace.export.onnx import onnx_exporter as module
 from millrace.export.onnx.conversions.tensorrt_engine import Range, axis, shapes
-from millrace.export.onnx.graph_certificate import Certificate, Stage
+from millrace.export.onnx.graph_certificate import (
+    GraphCandidate,
+    GraphCertificate,
+    GraphSpeed,
+    GraphStage,
+)
 from millrace.export.onnx.graph_variants import ENGINES, FORMS, FP32, TENSORRT, Form
 from millrace.export.onnx.measure_graph import gather_evidence
-from millrace.export.onnx.onnx_exporter import COMMANDS, Exporter
+from millrace.export.onnx.onnx_exporter import Exporter
 from millrace.export.onnx.variant_requirements import installed_packages, lacking
+from millrace.export.select import Gates, choose
 from millrace.export.tensorrt.engine_file import Sizes, axes_of, file_of, options_of, timing_cache
 from millrace.models.common.errors import WorkError
 from millrace.models.common.hardware import EngineFingerprint, Gpu
@@ -149,7 +156,7 @@ def test_without_a_gpu_every_engine_is_a_row_that_says_so_and_nothing_is_run(
     exported: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        module, "run_in_subprocess", lambda *_, **__: pytest.fail("a program was run")
+        conversion_programs, "run_apart", lambda *_, **__: pytest.fail("a program was run")
     )
     rows = exported.rows(8)
     target = exported.answer(rows).argmax(axis=1)
@@ -159,6 +166,7 @@ def test_without_a_gpu_every_engine_is_a_row_that_says_so_and_nothing_is_run(
     found = list(exporter_of(exported, tmp_path, *ENGINES).candidates(evidence))
     assert [each.name for each in found] == list(ENGINES)
     assert {each.reason for each in found} == {"no NVIDIA GPU on this machine"}
+    assert not any(each.is_served for each in found)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -271,29 +279,58 @@ def test_what_tensorrt_will_not_do_is_the_reason(tmp_path: Path, name: str, reas
         built_by_a_fake(tmp_path, model)
 
 
-SPEED = Speed(0.01, 0.01, 1e6, 1)
-ENGINE = Candidate("tensorrt-fp16", None, "", 1, SPEED, Stage("e", 0, 0, 0.9, 0), is_engine=True)
+def test_an_engine_is_never_chosen_however_fast(
+    exported: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, speeds = (
+        tmp_path / "model",
+        iter((GraphSpeed(0.01, 0.01, 1e6, 1), GraphSpeed(9, 9, 1, 1))),
+    )
+    file.touch()
+
+    def measured(name: str, path: Path, *_: object, **__: object) -> GraphCandidate:
+        stage = GraphStage(name, 0, 0, 0.9, 0)
+        return GraphCandidate(name, path, "", 1, next(speeds), stage)
+
+    monkeypatch.setattr(module, "measure", measured)
+    monkeypatch.setattr(Exporter, "make", lambda self, name: file)
+    nothing: Any = None
+    engine, slow = exporter_of(exported, tmp_path, "tensorrt-fp16", FP32).candidates(nothing)
+    assert engine.passed
+    assert choose((engine, slow), "latency", Gates(0.01)) is slow
+    assert choose((engine,), "latency", Gates(0.01)) is None
+    refused = replace(engine, reason="it is too large")
+    assert choose((refused,), "latency", Gates(0.01)) is None
 
 
-def test_an_engine_is_never_chosen_however_fast() -> None:
-    slow = Candidate("onnx-fp32", None, "", 1, Speed(9, 9, 1, 1), Stage("s", 0, 0, 0.9, 0))
-    assert choose((ENGINE, slow), ExportSpec()) is slow
-    assert choose((ENGINE,), ExportSpec()) is None
-    assert fallback((ENGINE,), ExportSpec()) is None
+def certificate(stage: GraphStage) -> GraphCertificate:
+    return GraphCertificate(
+        model="m",
+        candidate="c",
+        digest="d",
+        dataset="n",
+        dataset_version=0,
+        dataset_digest="e",
+        passed=True,
+        stages=(stage,),
+        test_rows=1,
+        golden_rows=1,
+        metric_name="accuracy",
+        max_metric_loss=0.01,
+    )
 
 
 def test_the_certificate_keeps_what_a_stage_is_tied_to() -> None:
-    stage = Stage("tensorrt-fp16", 0.1, ties=str(TIES))
-    made = Certificate("m", "c", "d", "n", 0, "e", 1, 1, "accuracy", 0.01, (stage,), True)
-    assert Certificate.from_json(made.to_json()) == made
+    made = certificate(GraphStage("tensorrt-fp16", 0.1, ties=str(TIES)))
+    assert GraphCertificate.from_json(made.to_json()) == made
     assert "NVIDIA H200" in made.to_json()
 
 
 def test_a_certificate_from_before_has_no_ties() -> None:
-    made = Certificate("m", "c", "d", "n", 0, "e", 1, 1, "accuracy", 0.01, (Stage("s", 0),), True)
+    made = certificate(GraphStage("s", 0))
     old = made.to_json().replace('"worst_metric": null,\n   "ties": ""', '"worst_metric": null')
     assert "ties" not in old
-    assert Certificate.from_json(old) == made
+    assert GraphCertificate.from_json(old) == made
 
 
 def test_the_exported_graph_calls_its_batch_what_sizes_are_given_for(

@@ -9,17 +9,18 @@ from pathlib import Path
 
 import pytest
 
+from millrace.export.conversion_programs import COMMANDS
+from millrace.export.language import language_exporter as module
 from millrace.export.language import language_variants
 from millrace.export.language.golden_texts import golden_of
-from millrace.export.language.language_certificate import LanguageCandidate
-from millrace.export.language.language_exporter import COMMANDS, Held, LanguageExporter
+from millrace.export.language.language_certificate import LanguageCandidate, LanguageStage
 from millrace.export.language.language_exporter import REFERENCE as REFERENCE_FOLDER
+from millrace.export.language.language_exporter import Held, LanguageExporter, language_gates
 from millrace.export.language.language_variants import EXACT_FORM, Groups, LanguageForm
 from millrace.export.language.text_loss import pieces_loss
 from millrace.export.language.token_pieces import TokenPieces
 from millrace.export.language.transformers_reference import Reference
 from millrace.export.language.variant_folder import FormFolder
-from millrace.export.select import Gates
 from millrace.models.common.errors import TransientError
 from millrace.models.common.subprocess_runner import Limits
 from millrace.serving.release.golden_prompts import same_words
@@ -42,7 +43,7 @@ def exporter(tmp_path_factory: pytest.TempPathFactory) -> LanguageExporter:
         threads=1,
         candidates=("onnx-genai-int4", "no-such-form"),
         limits=LIMITS,
-        gates=Gates(max_perplexity_increase=0.01),
+        gates=language_gates(max_perplexity_increase=0.01),
         groups=Groups(size=32),
         held=Held(prompts=6, new_tokens=16),
     )
@@ -85,6 +86,72 @@ def test_the_exact_form_answers_as_transformers(exact: LanguageCandidate) -> Non
     assert abs(exact.stage.perplexity_increase) < 1e-4
     assert exact.stage.mean_kl < 1e-6
     assert exact.stage.tokens == 6 * 63
+
+
+@pytest.mark.parametrize(
+    ("stage", "reason"),
+    [
+        ({"prompts": 8, "greedy_equal": 7, "greedy_ties": 1}, None),
+        ({"prompts": 8, "greedy_equal": 7}, "greedy tokens for 7 of 8 prompts"),
+        ({}, "greedy tokens for 0 of 0 prompts"),
+        (
+            {"prompts": 1, "greedy_equal": 1, "texts": 3, "texts_equal": 1},
+            "splits 2 of 3 texts otherwise",
+        ),
+    ],
+)
+@pytest.mark.parametrize("name", [EXACT_FORM, INT8, "vllm-bf16"])
+def test_the_exact_form_must_be_exact_and_others_need_not(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    stage: dict[str, int],
+    reason: str | None,
+    name: str,
+) -> None:
+    def measured(name: str, *_: object, **__: object) -> LanguageCandidate:
+        counts = stage if name in (EXACT_FORM, "vllm-bf16") else {}
+        return LanguageCandidate(name, tmp_path, stage=LanguageStage(name, 10.0, **counts))  # type: ignore[arg-type]
+
+    monkeypatch.setattr(module, "measure", measured)
+    monkeypatch.setattr(LanguageExporter, "make", lambda self, name: tmp_path)
+    exporter = LanguageExporter(
+        *(tmp_path, pieces(0, 1), lambda: pieces(0, 1), tmp_path, 1, (EXACT_FORM, INT8), LIMITS)
+    )
+    monkeypatch.setattr(LanguageExporter, "context", 64)
+    exact = exporter.row(EXACT_FORM, REFERENCE)
+    found = exporter.row(name, REFERENCE)
+    if reason is None or name == "vllm-bf16":
+        assert found.reason is None
+    else:
+        assert reason in (exact.reason or "")
+        made_of_it = f"{EXACT_FORM}, its source: " if name == INT8 else ""
+        assert found.reason == f"{made_of_it}{exact.reason}"
+
+
+@pytest.mark.parametrize(
+    ("perplexity", "increase", "reason"),
+    [
+        (float("nan"), 0.0, "its answers are not finite"),
+        (10.0, 0.5, "it gives transformers' greedy tokens for 0 of 1 prompts"),
+    ],
+)
+def test_of_the_exact_form_answers_that_are_not_finite_come_first_and_then_that_it_is_not_exact(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    perplexity: float,
+    increase: float,
+    reason: str,
+) -> None:
+    stage = LanguageStage(EXACT_FORM, perplexity, increase, prompts=1)
+    found = LanguageCandidate(EXACT_FORM, tmp_path, size_bytes=2**40, stage=stage)
+    monkeypatch.setattr(module, "measure", lambda *_, **__: found)
+    monkeypatch.setattr(LanguageExporter, "make", lambda self, name: tmp_path)
+    monkeypatch.setattr(LanguageExporter, "context", 64)
+    exporter = LanguageExporter(
+        *(tmp_path, pieces(0, 1), lambda: pieces(0, 1), tmp_path, 1, (EXACT_FORM,), LIMITS),
+        gates=language_gates(max_size_mib=1),
+    )
+    assert exporter.row(EXACT_FORM, REFERENCE).reason == reason
 
 
 def test_as_text_the_exact_form_answers_as_transformers_too(
@@ -147,7 +214,7 @@ def test_no_path_of_this_machine_is_in_a_form(
 def test_the_kept_commands_make_the_same_weights(
     exporter: LanguageExporter, int8: LanguageCandidate, tmp_path: Path
 ) -> None:
-    for each in exporter.reproduction():
+    for each in exporter.programs.reproduction():
         copy = shutil.copytree if each.is_dir() else shutil.copyfile
         copy(each, tmp_path / each.name)
     lines = (exporter.folder / COMMANDS).read_text().splitlines()

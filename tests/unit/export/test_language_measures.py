@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from millrace.export.language import fidelity
-from millrace.export.language.engine_speed import Continuation, LanguageSpeed, speed_of
+from millrace.export.language.engine_speed import Continuation, speed_of
 from millrace.export.language.fidelity import Greedy, compared, log_softmax
 from millrace.export.language.language_certificate import (
     LanguageCandidate,
@@ -19,7 +19,7 @@ from millrace.export.language.language_certificate import (
     certified,
 )
 from millrace.export.language.language_probe import speed_lengths
-from millrace.export.language.language_variants import EXACT_FORM, LANGUAGE_FORMS
+from millrace.export.language.language_variants import LANGUAGE_FORMS
 from millrace.export.language.token_pieces import TokenPieces, prompt_lengths
 from millrace.export.language.transformers_reference import (
     LOG_PROBABILITIES,
@@ -37,121 +37,10 @@ from millrace.export.openvino.decoder_attention import (
     unlike,
 )
 from millrace.export.openvino.decoder_ir import causal_mask
-from millrace.export.select import Gates, choose, judged, pareto
 from millrace.models.common.arrays import Array
 from millrace.models.common.errors import InputError, WorkError
 
 NAN = float("nan")
-
-
-def candidate(
-    name: str,
-    *,
-    size: int = 1,
-    latency: float = 1.0,
-    throughput: float = 1.0,
-    perplexity: float = 10.0,
-    increase: float = 0.0,
-    reason: str | None = None,
-) -> LanguageCandidate:
-    speed = LanguageSpeed(latency / 2, latency / 2, {1: 1.0, 8: 1.0, 32: throughput}, 8, 8)
-    stage = LanguageStage(name, perplexity, increase, prompts=4, greedy_equal=3, greedy_ties=1)
-    return LanguageCandidate(name, None, name, size, speed, stage, reason)
-
-
-@pytest.mark.parametrize(
-    ("increase", "reason"),
-    [
-        (0.01, None),
-        (-0.2, None),
-        (0.0101, "its perplexity rises by 1.01%, more than 1.00%"),
-        (NAN, "its perplexity rises by nan%, more than 1.00%"),
-    ],
-)
-def test_a_form_whose_perplexity_rises_is_refused(increase: float, reason: str | None) -> None:
-    assert judged(candidate("openvino-int8", increase=increase), Gates()).reason == reason
-
-
-@pytest.mark.parametrize("perplexity", [NAN, float("inf")])
-def test_a_form_whose_answers_are_not_finite_is_refused(perplexity: float) -> None:
-    found = judged(candidate("openvino-int8", perplexity=perplexity), Gates())
-    assert found.reason == "its answers are not finite"
-
-
-def test_a_form_that_was_not_measured_is_refused() -> None:
-    assert not judged(LanguageCandidate("openvino-int8"), Gates()).passed
-
-
-def test_a_form_that_is_too_large_is_refused() -> None:
-    found = judged(candidate("openvino-int8", size=3 * 2**20), Gates(max_size_mib=2))
-    assert found.reason == "its 3.00 MiB are more than export.max_size_mib, 2 MiB"
-
-
-@pytest.mark.parametrize(
-    ("stage", "reason"),
-    [
-        ({"prompts": 8, "greedy_equal": 7, "greedy_ties": 1}, None),
-        ({"prompts": 8, "greedy_equal": 7}, "greedy tokens for 7 of 8 prompts"),
-        ({}, "greedy tokens for 0 of 0 prompts"),
-        (
-            {"prompts": 1, "greedy_equal": 1, "texts": 3, "texts_equal": 1},
-            "splits 2 of 3 texts otherwise",
-        ),
-    ],
-)
-@pytest.mark.parametrize("name", [EXACT_FORM, "openvino-int8"])
-def test_the_exact_form_must_be_exact_and_others_need_not(
-    stage: dict[str, int], reason: str | None, name: str
-) -> None:
-    form = LanguageCandidate(name, stage=LanguageStage(name, 10.0, **stage))  # type: ignore[arg-type]
-    found = judged(form, Gates()).reason
-    if name == EXACT_FORM and reason:
-        assert reason in (found or "")
-    else:
-        assert found is None
-
-
-FORMS = (
-    candidate("quick", size=9, latency=0.1, perplexity=12),
-    candidate("wide", size=9, latency=0.5, throughput=9.0, perplexity=12),
-    candidate("small", size=2, latency=0.5, perplexity=13),
-    candidate("good", size=5, latency=0.9, perplexity=9),
-    candidate("refused", size=1, latency=0.01, throughput=99, perplexity=1, reason="no"),
-    candidate("beaten", size=9, latency=0.5, perplexity=13),
-    LanguageCandidate("unmade", reason="no"),
-)
-
-
-@pytest.mark.parametrize(
-    ("objective", "name"),
-    [("latency", "quick"), ("throughput", "wide"), ("size", "small"), ("metric", "good")],
-)
-def test_the_best_by_the_objective_is_chosen(objective: str, name: str) -> None:
-    chosen = choose(FORMS, objective)
-    assert chosen is not None
-    assert chosen.name == name
-
-
-@pytest.mark.parametrize(("latency", "name"), [(0.96, "first"), (0.94, "second")])
-def test_what_noise_may_have_done_is_a_tie(latency: float, name: str) -> None:
-    chosen = choose((candidate("first"), candidate("second", latency=latency)), "latency")
-    assert chosen is not None
-    assert chosen.name == name
-
-
-def test_nothing_is_chosen_where_nothing_passed() -> None:
-    assert choose(FORMS[-1:], "size") is None
-
-
-def test_what_no_backend_serves_is_not_chosen() -> None:
-    forms = (candidate("compared", size=1), candidate("served", size=2))
-    chosen = choose((replace(forms[0], is_served=False), forms[1]), "size")
-    assert chosen == forms[1]
-
-
-def test_the_front_has_what_no_other_form_beats() -> None:
-    assert [each.name for each in pareto(FORMS[:4])] == ["quick", "wide", "small", "good"]
-    assert [each.name for each in pareto(FORMS)] == ["refused"]
 
 
 @pytest.mark.parametrize(
@@ -349,25 +238,8 @@ def test_a_tampered_file_changes_the_digest(tmp_path: Path, name: str) -> None:
 def test_a_form_that_needs_a_package_says_what_installs_it() -> None:
     form = LANGUAGE_FORMS["openvino-int8"]
     assert form.lacking() is None
-    from dataclasses import replace
-
     lacking = replace(form, package="no_such_module", distribution="no-such").lacking()
     assert lacking == "the package no-such is not installed: pip install no-such"
-
-
-def test_a_certificate_is_read_as_it_was_written() -> None:
-    wanted = LanguageCertificate(
-        *("code", "quick", "quick", "library", 3, "abc", 0.01, True, "a machine"),
-        stages=(LanguageStage("transformers", 10.0),),
-        forms=certified(FORMS),
-    ).with_live(LiveStage(0.1, prompts=4, certified_alone=4, perplexity=10.0))
-    found = LanguageCertificate.from_json(wanted.to_json())
-    assert found == wanted
-    assert [stage.name for stage in found.stages] == ["transformers"]
-    assert [form.reason for form in found.forms if form.speed is None] == ["no"]
-    chosen = found.form("quick")
-    assert chosen is not None
-    assert chosen.speed == FORMS[0].speed
 
 
 @pytest.mark.parametrize("numbers", [2**22, 4])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from millrace.export.candidate import Candidate
+from millrace.export.onnx.graph_certificate import GraphCandidate
 from millrace.export.onnx.measure_graph import Evidence, gather_evidence
 from millrace.export.onnx.onnx_exporter import Exporter
 from millrace.models.config.export_spec import ExportSpec
@@ -33,7 +33,7 @@ def with_outliers(exported: Any) -> Served:
 
 
 @pytest.fixture(scope="module")
-def found(exported: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Candidate]:
+def found(exported: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, GraphCandidate]:
     served = with_outliers(exported)
     rows = exported.rows(2000, seed=5)
     np.testing.assert_allclose(
@@ -60,31 +60,33 @@ def found(exported: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
     return {each.name: each for each in exporter.candidates(evidence(5))}
 
 
-def loss(candidate: Candidate) -> float:
+def loss(candidate: GraphCandidate) -> float:
     assert candidate.stage is not None
     assert candidate.stage.metric_loss is not None
     return candidate.stage.metric_loss
 
 
-def test_naive_int8_loses_more_than_a_twentieth(found: dict[str, Candidate]) -> None:
+def test_naive_int8_loses_more_than_a_twentieth(found: dict[str, GraphCandidate]) -> None:
     assert loss(found[NAIVE]) > 0.05
     assert not found[NAIVE].passed
 
 
-def test_smoothing_keeps_it_within_the_budget(found: dict[str, Candidate]) -> None:
+def test_smoothing_keeps_it_within_the_budget(found: dict[str, GraphCandidate]) -> None:
     assert loss(found[SMOOTH]) <= 0.01
     assert found[SMOOTH].passed
 
 
 def test_the_search_keeps_the_layer_with_outliers_in_float(
-    found: dict[str, Candidate],
+    found: dict[str, GraphCandidate],
 ) -> None:
     mixed = found[MIXED]
     assert mixed.passed, mixed.reason
     assert mixed.size_bytes > found[NAIVE].size_bytes
 
 
-def test_the_notes_tell_what_each_layer_costs_and_each_step(found: dict[str, Candidate]) -> None:
+def test_the_notes_tell_what_each_layer_costs_and_each_step(
+    found: dict[str, GraphCandidate],
+) -> None:
     notes = found[MIXED].notes
     assert sum("alone in int8" in note for note in notes) == 3
     assert any(note.startswith("0 layers in float") and "too much" in note for note in notes)

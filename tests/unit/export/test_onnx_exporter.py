@@ -12,6 +12,7 @@ import pytest
 from torch import Tensor, nn
 
 from millrace.export.onnx import onnx_exporter as module
+from millrace.export.onnx.graph_certificate import GraphCandidate, GraphSpeed, GraphStage
 from millrace.export.onnx.graph_variants import ENGINES, FORMS, FP32, MIXED, Form
 from millrace.export.onnx.measure_graph import Evidence, gather_evidence
 from millrace.export.onnx.onnx_exporter import Exporter
@@ -96,6 +97,56 @@ def test_candidates_come_measured_in_the_order_of_the_file(
         (INT8, made[INT8], True),
         (FP32, made[FP32], True),
     ]
+
+
+@pytest.mark.parametrize(
+    ("size", "slo", "loss", "reason"),
+    [
+        (2**20, 2.0, 0.0, None),
+        (2**20, None, 0.0, None),
+        (2**20, 1.9, 0.0, "p99 2.00 ms is more than serving.latency_slo_ms, 1.9 ms"),
+        (2**20 + 2**18, 2.0, 0.0, "its 1.25 MiB are more than export.max_size_mib, 1 MiB"),
+        (2**30, None, 0.0, "its 1,024.00 MiB are more than export.max_size_mib, 1 MiB"),
+        (2**30, 1.9, 0.025, "metric loss 2.50% is more than 1.00%"),
+    ],
+)
+def test_a_form_that_loses_too_much_or_is_too_large_or_too_slow_is_refused(
+    exported: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    size: int,
+    slo: float | None,
+    loss: float,
+    reason: str | None,
+) -> None:
+    def measured(name: str, path: Path, *_: object, **__: object) -> GraphCandidate:
+        stage, speed = GraphStage(name, 0.0, 0.0, 0.9, loss), GraphSpeed(1.0, 2.0, 1.0, 1)
+        return GraphCandidate(name, path, "d", size, speed, stage)
+
+    monkeypatch.setattr(module, "measure", measured)
+    monkeypatch.setattr(Exporter, "make", lambda self, name: tmp_path / name)
+    spec = ExportSpec(candidates=(FP32,), max_size_mib=1, max_metric_loss=0.01)
+    nothing: Any = None
+    (found,) = exporter_of(exported, tmp_path, spec).candidates(nothing, slo)
+    assert found.reason == reason
+
+
+@pytest.mark.parametrize("p99", [None, float("nan")])
+def test_a_latency_that_is_not_known_is_too_long(
+    exported: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, p99: float | None
+) -> None:
+    speed = None if p99 is None else GraphSpeed(p99, p99, 1.0, 1)
+    stage = GraphStage(FP32, 0.0, 0.0, 0.9, 0.0)
+    found = GraphCandidate(FP32, tmp_path / FP32, speed=speed, stage=stage)
+    monkeypatch.setattr(module, "measure", lambda *_, **__: found)
+    monkeypatch.setattr(Exporter, "make", lambda self, name: tmp_path / name)
+    nothing: Any = None
+    exporter = exporter_of(exported, tmp_path, ExportSpec(candidates=(FP32,)))
+    (slow,) = exporter.candidates(nothing, 5.0)
+    told = "unknown" if p99 is None else "nan ms"
+    assert slow.reason == f"p99 {told} is more than serving.latency_slo_ms, 5 ms"
+    (passed,) = exporter.candidates(nothing)
+    assert passed.passed
 
 
 class _Squares(nn.Module):
@@ -208,7 +259,7 @@ def test_onnxruntime_alone_gives_the_certified_answers(
         "model, rows, answers = sys.argv[1:]\n"
         "session = onnxruntime.InferenceSession(model)\n"
         "numpy.save(answers, session.run(None, {'features': numpy.load(rows)})[0])\n"
-        "assert not {'torch', 'export', 'models'} & sys.modules.keys()\n"
+        "assert not {'torch', 'millrace'} & sys.modules.keys()\n"
     )
     words = [sys.executable, "-c", program, made[name], tmp_path / "rows.npy", answers]
     subprocess.run(words, cwd=tmp_path, check=True, env={})

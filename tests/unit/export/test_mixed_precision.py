@@ -2,8 +2,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from millrace.export.candidate import Candidate, Speed
-from millrace.export.onnx.graph_certificate import Stage
+from millrace.export.onnx.graph_certificate import GraphCandidate, GraphSpeed, GraphStage
 from millrace.export.onnx.mixed_precision import Step, best, fewest_in_float
 
 NAN = float("nan")
@@ -14,7 +13,7 @@ def searched(needed: int, layers: Sequence[str] = LAYERS) -> tuple[Step, ...]:
     """Search where `needed` layers must stay in float."""
     asked: list[int] = []
 
-    def tried(kept: Sequence[str]) -> Candidate:
+    def tried(kept: Sequence[str]) -> GraphCandidate:
         assert len(kept) not in asked, "made twice"
         asked.append(len(kept))
         return form(0.001 if len(kept) >= needed else 0.2)
@@ -22,9 +21,9 @@ def searched(needed: int, layers: Sequence[str] = LAYERS) -> tuple[Step, ...]:
     return fewest_in_float(layers, tried, 0.01)
 
 
-def form(loss: float) -> Candidate:
-    stage, speed = Stage("mixed", 0.0, 0.0, 0.9, loss), Speed(0.25, 1.0, 1.0, 1)
-    return Candidate("mixed", size_bytes=2048, speed=speed, stage=stage)
+def form(loss: float) -> GraphCandidate:
+    stage, speed = GraphStage("mixed", 0.0, 0.0, 0.9, loss), GraphSpeed(0.25, 1.0, 1.0, 1)
+    return GraphCandidate("mixed", size_bytes=2048, speed=speed, stage=stage)
 
 
 @pytest.mark.parametrize("needed", range(20))

@@ -5,14 +5,13 @@ import numpy as np
 import pytest
 from sklearn.metrics import accuracy_score
 
-from millrace.export.candidate import judged
-from millrace.export.onnx.graph_certificate import Stage
+from millrace.export.onnx.graph_certificate import GraphStage
 from millrace.export.onnx.measure_graph import Evidence, gather_evidence, measure
+from millrace.export.select import Gates, apply_gates
 from millrace.models.common.digest import digest_of
 from millrace.models.common.subprocess_runner import Limits
-from millrace.models.config.export_spec import ExportSpec
 
-SPEC = ExportSpec(max_metric_loss=0.01)
+GATES = Gates(max_loss=0.01)
 LIMITS = Limits(120.0, 16 << 30)
 
 
@@ -42,7 +41,7 @@ def test_pytorchs_metric_is_that_of_the_test_split(evidence: Evidence) -> None:
 
 
 def test_pytorch_is_a_stage_that_lost_nothing(evidence: Evidence) -> None:
-    assert evidence.stage == Stage("pytorch", 0.0, 0.0, evidence.metric, 0.0)
+    assert evidence.stage == GraphStage("pytorch", 0.0, 0.0, evidence.metric, 0.0)
 
 
 def test_fewer_test_rows_than_asked_for_are_all_golden(exported: Any) -> None:
@@ -55,7 +54,7 @@ def test_fewer_test_rows_than_asked_for_are_all_golden(exported: Any) -> None:
 
 def test_a_faithful_form_passes(exported: Any, evidence: Evidence) -> None:
     candidate = measure("fp32", exported.path, evidence, exported.objective, 1, LIMITS)
-    assert judged(candidate, SPEC, None).passed
+    assert apply_gates(candidate, GATES).passed
     assert candidate.stage is not None
     assert candidate.stage.golden_difference < 1e-5
     assert candidate.stage.metric_loss == 0.0
@@ -75,5 +74,5 @@ def test_a_form_is_measured_by_its_file(exported: Any, evidence: Evidence) -> No
 def test_a_form_that_lost_too_much_is_refused(exported: Any, evidence: Evidence) -> None:
     better = replace(evidence, metric=evidence.metric + 0.05)
     candidate = measure("fp32", exported.path, better, exported.objective, 1, LIMITS)
-    reason = judged(candidate, SPEC, None).reason
+    reason = apply_gates(candidate, GATES).reason
     assert reason == "metric loss 5.26% is more than 1.00%"
