@@ -15,14 +15,18 @@ from millrace.models.common.digest import digest_of
 from millrace.models.common.errors import InputError, MillraceError, TransientError, WorkError
 from millrace.models.common.external_errors import is_disk_error
 from millrace.models.common.installation import Installation
+from millrace.models.config.model_kind import kind_named
 from millrace.models.inference.features import Encoding, Feature
 from millrace.models.registry.artifact_store import StoredFolder
 from millrace.models.registry.mlflow_registry import CHALLENGER, CHAMPION, Registry
 from millrace.models.registry.signing import SigningKeys
 from millrace.models.registry.tracking import TrackedRun, client, tracked_run
 from millrace.models.registry.trust import Trust, trust_of
-from millrace.models.registry.version_files import DIGEST_TAG, EXTRA_FILES, ModelVersion
+from millrace.models.registry.version_files import DIGEST_TAG, KIND_TAG, ModelVersion
+from millrace.tasks.kinds.graph.graph_files import graph_files, log_graph
+from millrace.tasks.kinds.language.language_files import language_files
 
+KIND = kind_named("graph")
 ENCODING = Encoding((Feature("v", "vector", width=2),), "t", ("no", "yes"))
 GOLDEN = np.array([[1, 2], [3, 4], [5, 6]], dtype=np.float32)
 
@@ -66,9 +70,10 @@ def registry(mlflow_places: Installation, tmp_path: Path) -> Registry:
 def register(
     mlflow_places: Installation, run: TrackedRun, evidence: dict[str, Path], model: str
 ) -> ModelVersion:
-    extra = {name: evidence[name] for name in EXTRA_FILES}
+    files = {"model.onnx": evidence["model.onnx"]}
+    beside = {name: evidence[name] for name in KIND.evidence_files}
     registry = Registry(mlflow_places.tracking_uri, Path(), trust_of(mlflow_places))
-    return registry.register(run, model, evidence["model.onnx"], extra, {"color": "blue"})
+    return registry.register(run, model, KIND, files, beside, {"color": "blue"}, log_graph)
 
 
 @pytest.fixture(scope="module")
@@ -105,6 +110,34 @@ def test_the_digest_is_a_tag_beside_the_given_ones(
 ) -> None:
     tags = registry.version("squares", squares.version).tags
     assert (tags[DIGEST_TAG], tags["color"]) == (squares.digest, "blue")
+
+
+def test_a_version_has_its_kind(squares: ModelVersion, registry: Registry) -> None:
+    found = registry.version("squares", squares.version)
+    assert (found.tags[KIND_TAG], found.kind) == ("graph", KIND)
+
+
+def test_a_version_of_before_there_were_kinds_is_a_graph(
+    squares: ModelVersion, registry: Registry
+) -> None:
+    tags = {name: value for name, value in squares.tags.items() if name != KIND_TAG}
+    before = replace(squares, tags=tags)
+    assert before.kind is KIND
+    assert graph_files(registry.fetch_to_sign(before)).encoding == ENCODING
+
+
+def test_a_version_of_a_kind_that_is_not_known_is_refused(
+    squares: ModelVersion, registry: Registry
+) -> None:
+    later = replace(squares, tags={**squares.tags, KIND_TAG: "video"})
+    with pytest.raises(InputError, match="no kind of model 'video'") as told:
+        registry.fetch_to_sign(later)
+    assert told.value.valid == "graph, language"
+
+
+def test_a_graph_is_no_language_model(squares: ModelVersion, registry: Registry) -> None:
+    with pytest.raises(InputError, match="squares version 1 is no language model"):
+        language_files(registry.fetch(squares))
 
 
 def test_a_version_names_the_run_that_made_it(squares: ModelVersion, run: TrackedRun) -> None:
@@ -235,15 +268,17 @@ def test_a_fetched_package_holds_the_model_and_its_evidence(
     squares: ModelVersion, registry: Registry, evidence: dict[str, Path]
 ) -> None:
     package = registry.fetch(squares)
-    assert package.graph.model.read_bytes() == evidence["model.onnx"].read_bytes()
-    assert package.graph.encoding == ENCODING
+    files = graph_files(package)
+    assert files.version == package.version
+    assert files.model.read_bytes() == evidence["model.onnx"].read_bytes()
+    assert files.encoding == ENCODING
     assert package.text("pipeline.yaml") == "name: squares\n"
 
 
 def test_a_fetched_package_holds_the_golden_batch(
     squares: ModelVersion, registry: Registry
 ) -> None:
-    features, answers = registry.fetch(squares).graph.golden()
+    features, answers = graph_files(registry.fetch(squares)).golden()
     np.testing.assert_array_equal(features, GOLDEN)
     np.testing.assert_array_equal(answers, GOLDEN**2)
 
@@ -259,7 +294,7 @@ def test_a_version_is_fetched_from_the_store_once(
 def test_only_the_package_is_left_in_the_cache(squares: ModelVersion, registry: Registry) -> None:
     package = registry.fetch(squares)
     assert list(registry.cache.iterdir()) == [package.folder.parent]
-    assert {file.name for file in package.folder.iterdir()} == {"model.onnx", *EXTRA_FILES}
+    assert {file.name for file in package.folder.iterdir()} == {"model.onnx", *KIND.evidence_files}
 
 
 def test_a_file_that_was_changed_in_the_store_is_refused(
@@ -271,7 +306,7 @@ def test_a_file_that_was_changed_in_the_store_is_refused(
         registry.fetch(squares)
 
 
-@pytest.mark.parametrize("name", EXTRA_FILES)
+@pytest.mark.parametrize("name", KIND.evidence_files)
 def test_evidence_that_was_changed_is_refused(
     squares: ModelVersion, registry: Registry, stored: Path, name: str
 ) -> None:
@@ -290,14 +325,14 @@ def test_a_broken_download_is_not_kept(
     with pytest.raises(InputError):
         registry.fetch(squares)
     shutil.copyfile(evidence["model.onnx"], stored / "model.onnx")
-    assert digest_of(registry.fetch(squares).graph.model) == squares.digest
+    assert digest_of(graph_files(registry.fetch(squares)).model) == squares.digest
 
 
 def test_a_file_that_was_damaged_in_the_cache_is_fetched_again(
     squares: ModelVersion, registry: Registry
 ) -> None:
-    registry.fetch(squares).graph.model.write_bytes(b"other")
-    assert digest_of(registry.fetch(squares).graph.model) == squares.digest
+    graph_files(registry.fetch(squares)).model.write_bytes(b"other")
+    assert digest_of(graph_files(registry.fetch(squares)).model) == squares.digest
 
 
 @pytest.mark.parametrize("name", ["model.onnx", "extra_files/encoding.json"])
@@ -376,7 +411,7 @@ def test_files_that_no_version_of_ours_has_are_left_where_they_are(
         (stored / name).touch()
         os.truncate(stored / name, 1 << 42)
     package = registry.fetch(squares)
-    assert {file.name for file in package.folder.iterdir()} == {"model.onnx", *EXTRA_FILES}
+    assert {file.name for file in package.folder.iterdir()} == {"model.onnx", *KIND.evidence_files}
 
 
 @pytest.mark.usefixtures("nothing_is_copied")

@@ -5,10 +5,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from millrace.export.language.language_certificate import LanguageStage
 from millrace.export.language.language_certificate import (
     CertifiedForm,
     LanguageCertificate,
-    LanguageStage,
     LiveStage,
 )
 from millrace.flows.cli.show_language import certified_rows

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from millrace.export.language.language_certificate import LanguageStage
 from millrace.export.language.language_certificate import (
     CertifiedForm,
     LanguageCertificate,
-    LanguageStage,
     LiveStage,
 )
 from millrace.models.common.errors import InputError, WorkError

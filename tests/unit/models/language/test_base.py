@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from millrace.models.common.digest import digest_of_all
 from millrace.models.common.errors import InputError
 from millrace.models.common.installation import Installation
+from millrace.models.config.model_kind import kind_named
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.config.training_spec import ModelSpec
 from millrace.models.language.base_checkpoint import ARTIFACT, CHECKPOINT_TAG, checkpoint_digest
@@ -19,7 +20,8 @@ from millrace.models.registry.mlflow_registry import Registry, registry_of
 from millrace.models.registry.signing import SigningKeys
 from millrace.models.registry.tracking import TrackedRun, tracked_run
 from millrace.models.registry.trust import Trust
-from millrace.models.registry.version_files import EVIDENCE, ModelVersion
+from millrace.models.registry.version_files import ModelVersion
+from millrace.tasks.kinds.language.language_files import log_language_model
 
 FILES = {"config.json": "{}", "model.safetensors": "weights", "adapter/adapter_config.json": "{}"}
 
@@ -34,12 +36,13 @@ class Registered:
 
     def version(self, name: str, tags: dict[str, str] | None = None) -> ModelVersion:
         """Register a version, whose run keeps a checkpoint."""
-        for file in ("openvino_model.xml", *EVIDENCE["language"]):
+        kind = kind_named("language")
+        for file in ("openvino_model.xml", *kind.evidence_files):
             (self.folder / file).write_text("{}")
         files = {"openvino_model.xml": self.folder / "openvino_model.xml"}
-        extra = {each: self.folder / each for each in EVIDENCE["language"]}
+        extra = {each: self.folder / each for each in kind.evidence_files}
         tags = {CHECKPOINT_TAG: checkpoint_digest(self.checkpoint)} if tags is None else tags
-        return self.registry.register_form(self.run, name, "openvino_genai", files, extra, tags)
+        return self.registry.register(self.run, name, kind, files, extra, tags, log_language_model)
 
     @property
     def checkpoint(self) -> Path:

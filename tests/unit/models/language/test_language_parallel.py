@@ -6,7 +6,7 @@ import torch
 
 from millrace.models.common.errors import InputError
 from millrace.models.language.causal_lm import build_decoder
-from millrace.models.language.decoder_trainer import threads_of
+from millrace.models.language.decoder_loop import threads_of
 from millrace.models.language.parallel import Strategy, layers_of, require_splittable, strategy_of
 from millrace.models.language.recipe import DecoderSpec
 

@@ -13,10 +13,13 @@ from mlflow.artifacts import download_artifacts
 from millrace.models.common.digest import digest_of, digest_of_model
 from millrace.models.common.errors import InputError, MillraceError
 from millrace.models.common.installation import Installation
+from millrace.models.config.model_kind import kind_named
 from millrace.models.registry.mlflow_registry import Registry
 from millrace.models.registry.tracking import TrackedRun, tracked_run
 from millrace.models.registry.trust import trust_of
-from millrace.models.registry.version_files import LanguagePackage, ModelVersion
+from millrace.models.registry.version_files import ModelVersion
+from millrace.tasks.kinds.graph.graph_files import graph_files
+from millrace.tasks.kinds.language.language_files import language_files, log_language_model
 
 FILES = {"openvino_model.xml": "<net/>", "openvino_model.bin": "weights", "config.json": "{}"}
 EVIDENCE = {
@@ -48,7 +51,8 @@ def writes(registry: Registry, run: TrackedRun, tmp_path: Path) -> ModelVersion:
     (tmp_path / "form").mkdir()
     files = written(tmp_path / "form", FILES)
     extra = written(tmp_path, EVIDENCE)
-    return registry.register_form(run, "writes", "openvino_genai", files, extra, {"color": "red"})
+    kind, tags = kind_named("language"), {"color": "red"}
+    return registry.register(run, "writes", kind, files, extra, tags, log_language_model)
 
 
 @pytest.fixture
@@ -60,7 +64,7 @@ def stored(writes: ModelVersion, registry: Registry, mlflow_places: Installation
 def test_a_form_is_known_by_all_of_its_files(writes: ModelVersion, tmp_path: Path) -> None:
     digests = {name: digest_of(tmp_path / "form" / name) for name in FILES}
     assert writes.digest == digest_of_model(digests)
-    assert writes.kind == "language"
+    assert writes.kind is kind_named("language")
     assert writes.tags["color"] == "red"
 
 
@@ -68,9 +72,11 @@ def test_a_fetched_form_has_its_files_and_its_evidence(
     writes: ModelVersion, registry: Registry
 ) -> None:
     package = registry.fetch(registry.version("writes", writes.version))
-    assert isinstance(package, LanguagePackage)
+    files = language_files(package)
+    assert files.version == package.version
+    assert {file.parent for file in package.files.values()} == {files.folder}
     assert {name: file.read_text() for name, file in package.files.items()} == FILES
-    assert package.golden() == json.loads(EVIDENCE["golden.json"])
+    assert files.golden() == json.loads(EVIDENCE["golden.json"])
     assert package.text("pipeline.yaml") == EVIDENCE["pipeline.yaml"]
 
 
@@ -134,7 +140,7 @@ def test_a_damaged_copy_is_fetched_again(writes: ModelVersion, registry: Registr
 
 def test_a_language_model_is_no_graph(writes: ModelVersion, registry: Registry) -> None:
     with pytest.raises(InputError, match="is a language model"):
-        _ = registry.fetch(writes).graph
+        graph_files(registry.fetch(writes))
 
 
 def test_a_form_that_is_called_a_graph_is_refused(writes: ModelVersion, registry: Registry) -> None:

@@ -4,7 +4,7 @@ from torch import Tensor, nn
 
 from millrace.models.families.network import Network
 from millrace.models.inference.features import Encoding, Feature
-from millrace.models.training.trainer import leaves_parameters_unused
+from millrace.models.training.network_learner import leaves_parameters_unused
 
 NUMBERS = Encoding((Feature("a", "number"), Feature("b", "number")), "t", ("no", "yes"))
 
