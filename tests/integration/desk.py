@@ -15,6 +15,7 @@ from millrace.serving.release.golden_batch import GoldenBatch
 from millrace.serving.release.release_state import DesiredVersion, Release
 from millrace.serving.release.version_check import VersionCheck
 from millrace.serving.release.version_tags import Tags
+from millrace.serving.triton.graph.triton_graph import artifact_of_graph
 from millrace.serving.triton.language.draft_files import Draft
 from millrace.serving.triton.version_folder import Artifact
 
@@ -55,7 +56,7 @@ class FileDesk:
         path = self.folder / f"{model}-{version}.onnx"
         path.write_bytes(proto)
         spec = ServingSpec.model_validate(serving)
-        self.artifacts[model, version] = Artifact.of_graph(path, digest_of(path), serving=spec)
+        self.artifacts[model, version] = artifact_of_graph(path, digest_of(path), serving=spec)
         given = {"x": ROWS} if inputs is None else dict(inputs)
         answers = answers_of(path, given)
         self.golden[model, version] = GoldenBatch(given, given, answers, 0.0, latency_slo_ms)

@@ -16,9 +16,9 @@ from millrace.models.common.installation import Endpoint, Installation
 from millrace.models.config.serving_spec import ServingSpec
 from millrace.serving.triton import server
 from millrace.serving.triton.client import TritonClient
+from millrace.serving.triton.graph.triton_graph import artifact_of_graph, signature_of
 from millrace.serving.triton.model_config import latest, model_config
 from millrace.serving.triton.repository import Repository
-from millrace.serving.triton.version_folder import Artifact
 from tests.integration.graphs import FLOAT, proto
 from tests.integration.ports import free_endpoint
 
@@ -93,8 +93,8 @@ def stand(home: Path) -> Iterator[Stand]:
         for name, graph in (("sums", _sums()), ("words", _words())):
             path = places.staging / f"{name}.onnx"
             path.write_bytes(graph)
-            repository.stage(name, 1, Artifact.of_graph(path, digest_of(path)))
-            signature = repository.signature(name, 1)
+            repository.stage(name, 1, artifact_of_graph(path, digest_of(path)))
+            signature = signature_of(repository.artifact(name, 1))
             config = model_config(name, signature, ServingSpec(), version_policy=latest())
             repository.write_config(config)
             client.load(name)

@@ -26,10 +26,10 @@ from millrace.serving.rollout.splitting import current, start_split, stop_split
 from millrace.serving.triton import server
 from millrace.serving.triton.backends.traffic_split.split_observations import BLOCK
 from millrace.serving.triton.client import TritonClient, to_input
+from millrace.serving.triton.graph.triton_graph import artifact_of_graph, signature_of
 from millrace.serving.triton.model_config import model_config, specific
 from millrace.serving.triton.repository import Repository
 from millrace.serving.triton.server_index import ready_versions
-from millrace.serving.triton.version_folder import Artifact
 from tests.integration.backends import kill_backends
 from tests.integration.graphs import constant, proto
 from tests.integration.ports import free_endpoint
@@ -52,13 +52,13 @@ class Served:
         for version, contents in enumerate(protos, start=1):
             path = self.places.home / f"{model}-{version}.onnx"
             path.write_bytes(contents)
-            self.repository.stage(model, version, Artifact.of_graph(path, digest_of(path), labels))
+            self.repository.stage(model, version, artifact_of_graph(path, digest_of(path), labels))
         self.serve(model, 1)
 
     def serve(self, model: str, *versions: int) -> None:
         """Serve versions by the plain configuration."""
         artifact = self.repository.artifact(model, versions[0])
-        signature = self.repository.signature(model, versions[0])
+        signature = signature_of(artifact)
         policy = specific(versions)
         config = model_config(
             model, signature, artifact.serving, version_policy=policy, labels=artifact.labels

@@ -17,8 +17,8 @@ from millrace.models.config.serving_spec import AcceleratorSpec, ServingSpec
 from millrace.models.inference.onnx_session import provider_options
 from millrace.serving.release.trial import load_seconds
 from millrace.serving.triton.backends.onnxruntime.execution_accelerator import tensorrt_options
-from millrace.serving.triton.model_config import latest, model_config
-from millrace.serving.triton.onnx_graph import Signature, TensorSpec, of_text
+from millrace.serving.triton.graph.onnx_signature import of_text
+from millrace.serving.triton.model_config import Signature, TensorSpec, latest, model_config
 
 SIGNATURE = Signature(
     (TensorSpec("x", TensorProto.FLOAT, (-1, 4)),), (TensorSpec("y", TensorProto.FLOAT, (-1, 3)),)

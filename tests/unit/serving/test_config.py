@@ -8,8 +8,16 @@ from tritonclient.grpc import model_config_pb2 as pb
 
 from millrace.models.common.errors import InputError, WorkError
 from millrace.models.config.serving_spec import ServingSpec
-from millrace.serving.triton.model_config import from_text, latest, model_config, specific, to_text
-from millrace.serving.triton.onnx_graph import Signature, TensorSpec, read_signature
+from millrace.serving.triton.graph.onnx_signature import read_signature
+from millrace.serving.triton.model_config import (
+    Signature,
+    TensorSpec,
+    from_text,
+    latest,
+    model_config,
+    specific,
+    to_text,
+)
 
 FLOAT = TensorProto.FLOAT
 BATCHED = Signature((TensorSpec("x", FLOAT, (-1, 4)),), (TensorSpec("y", FLOAT, (-1, 3)),))

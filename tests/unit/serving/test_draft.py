@@ -17,7 +17,7 @@ from millrace.serving.triton.language.draft_files import (
     require_fit,
     tokens_of,
 )
-from millrace.serving.triton.version_config import require_servable
+from millrace.serving.triton.version_config import triton_kind
 from millrace.serving.triton.version_folder import (
     Artifact,
     copy_version,
@@ -29,6 +29,10 @@ from millrace.serving.triton.version_folder import (
 
 DRAFTED = ServingSpec.model_validate({"generation": {"draft": "small/3"}})
 CONFIG = {"vocab_size": 300, "max_position_embeddings": 64}
+
+
+def check(artifact: Artifact) -> None:
+    triton_kind(artifact).check(artifact)
 
 
 def form(folder: Path, tokenizer: str = "{}", **config: Any) -> dict[str, Path]:
@@ -71,7 +75,7 @@ def test_a_draft_is_staged_with_the_model_and_read_again(folder: Path, artifact:
     assert found.draft.files["openvino_model.xml"] == folder / DRAFT / "openvino_model.xml"
     assert found.size_bytes == artifact.size_bytes
     assert found_in(folder) == found.contents == artifact.contents != artifact.sha256
-    require_servable(found)
+    check(found)
 
 
 def test_a_version_is_whole_only_with_its_draft(folder: Path, tmp_path: Path) -> None:
@@ -99,7 +103,7 @@ def test_other_files_than_the_registry_has_are_not_staged(
 def test_a_draft_is_staged_where_one_is_asked_for(artifact: Artifact) -> None:
     for other in (replace(artifact, draft=None), replace(artifact, serving=ServingSpec())):
         with pytest.raises(InputError, match="not what serving.generation.draft says"):
-            require_servable(other)
+            check(other)
 
 
 @pytest.mark.parametrize(
@@ -115,7 +119,7 @@ def test_a_draft_that_does_not_fit_is_told(
 ) -> None:
     other = draft_of(form(tmp_path / "other", tokenizer, **config))
     with pytest.raises(InputError, match=f"small/3 cannot draft for this model: {told}"):
-        require_servable(replace(artifact, draft=other))
+        check(replace(artifact, draft=other))
 
 
 def test_what_is_not_known_of_the_model_is_not_compared(tmp_path: Path) -> None:
@@ -128,19 +132,19 @@ def test_what_is_not_known_of_the_model_is_not_compared(tmp_path: Path) -> None:
 def test_a_draft_has_to_be_in_a_form_that_is_served(tmp_path: Path, artifact: Artifact) -> None:
     files = form(tmp_path / "other")
     del files["openvino_model.xml"]
-    with pytest.raises(InputError, match="small/3 has no variant that can be served"):
-        require_servable(replace(artifact, draft=draft_of(files)))
+    with pytest.raises(InputError, match="small/3 is in no form that is served"):
+        check(replace(artifact, draft=draft_of(files)))
 
 
 def test_both_are_opened_by_one_engine(tmp_path: Path, artifact: Artifact) -> None:
     files = form(tmp_path / "other")
     files["model.safetensors"] = files.pop("openvino_model.xml")
     of_vllm = draft_of(files)
-    with pytest.raises(InputError, match="its variant is for another engine"):
-        require_servable(replace(artifact, draft=of_vllm))
-    require_servable(replace(artifact, files=files, draft=of_vllm))
-    with pytest.raises(InputError, match="its variant is for another engine"):
-        require_servable(replace(artifact, files=files))
+    with pytest.raises(InputError, match="its form is for another engine"):
+        check(replace(artifact, draft=of_vllm))
+    check(replace(artifact, files=files, draft=of_vllm))
+    with pytest.raises(InputError, match="its form is for another engine"):
+        check(replace(artifact, files=files))
 
 
 @pytest.mark.parametrize("text", ["", "[]"])
@@ -148,4 +152,4 @@ def test_a_config_that_cannot_be_read(tmp_path: Path, artifact: Artifact, text: 
     files = form(tmp_path / "other")
     files["config.json"].write_text(text)
     with pytest.raises(InputError, match="config.json of small/3 cannot be read"):
-        require_servable(replace(artifact, draft=draft_of(files)))
+        check(replace(artifact, draft=draft_of(files)))

@@ -9,6 +9,7 @@ import pytest
 from millrace.models.common.digest import digest_of
 from millrace.models.common.errors import WorkError
 from millrace.serving.release.golden_batch import GoldenBatch
+from millrace.serving.triton.graph.triton_graph import artifact_of_graph
 from millrace.serving.triton.version_folder import Artifact
 
 ROWS = np.arange(12, dtype=np.float32).reshape(4, 3)
@@ -17,7 +18,7 @@ ROWS = np.arange(12, dtype=np.float32).reshape(4, 3)
 @pytest.fixture
 def artifact(tmp_path: Path, write_model) -> Artifact:  # type: ignore[no-untyped-def]
     file = write_model(tmp_path / "model.onnx", 1)
-    return Artifact.of_graph(file, digest_of(file))
+    return artifact_of_graph(file, digest_of(file))
 
 
 GOLDEN = GoldenBatch({"features": ROWS}, {"features": ROWS}, {"answers": ROWS[:, :1]}, 0.0)

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from millrace.flows.cli import predict_text
 from millrace.models.common.language_generation import MAX_TOKENS
 from millrace.models.config.batch_spec import SamplingSpec
 from millrace.serving.batch.prompts.prompt_rows import Sampling as OfBatch
@@ -13,6 +12,7 @@ from millrace.serving.openai_api import request_body
 from millrace.serving.openai_api.error_response import ApiError
 from millrace.serving.openai_api.request_body import TextRequest
 from millrace.serving.triton.language.stream_request import Sampling
+from millrace.tasks.kinds.language import language_predict
 
 USER = {"role": "user", "content": "hi"}
 
@@ -72,7 +72,7 @@ def test_an_answer_has_256_tokens_where_the_request_does_not_say() -> None:
     for ask in (chat(), completion()):
         assert ask.sampling.max_tokens == MAX_TOKENS == 256
     assert OfBatch().max_tokens == SamplingSpec().max_tokens == MAX_TOKENS
-    assert predict_text.MAX_TOKENS == MAX_TOKENS
+    assert language_predict.MAX_TOKENS == MAX_TOKENS
 
 
 def test_the_newer_name_of_max_tokens() -> None:

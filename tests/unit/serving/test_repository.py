@@ -9,6 +9,7 @@ from onnx import TensorProto, helper, numpy_helper
 from millrace.models.common.digest import digest_of, digest_of_model
 from millrace.models.common.errors import InputError, WorkError
 from millrace.models.config.serving_spec import ServingSpec
+from millrace.serving.triton.graph.triton_graph import artifact_of_graph, signature_of
 from millrace.serving.triton.model_config import model_config, specific
 from millrace.serving.triton.repository import Repository
 from millrace.serving.triton.version_folder import (
@@ -38,7 +39,7 @@ def linear(path: Path, weight: float = 1.0, **save: object) -> Artifact:
         [numpy_helper.from_array(weights, "w")],
     )
     onnx.save(helper.make_model(graph), path, **save)
-    return Artifact.of_graph(path, digest_of(path), labels=("a", "b", "c"))
+    return artifact_of_graph(path, digest_of(path), labels=("a", "b", "c"))
 
 
 def test_a_staged_version_is_listed_with_what_it_is(repository, tmp_path) -> None:
@@ -93,7 +94,7 @@ def test_what_is_not_onnx_is_refused(repository, tmp_path) -> None:
     (tmp_path / "m.onnx").write_bytes(b"junk")
     with pytest.raises(InputError, match="not an ONNX model"):
         repository.stage(
-            "m", 1, Artifact.of_graph(tmp_path / "m.onnx", digest_of(tmp_path / "m.onnx"))
+            "m", 1, artifact_of_graph(tmp_path / "m.onnx", digest_of(tmp_path / "m.onnx"))
         )
 
 
@@ -119,7 +120,7 @@ def test_configuration_is_restored_as_it_was(repository, tmp_path) -> None:
     repository.stage("m", 1, linear(tmp_path / "m.onnx"))
     none = repository.saved_config("m")
     config = model_config(
-        "m", repository.signature("m", 1), ServingSpec(), version_policy=specific([1])
+        "m", signature_of(repository.artifact("m", 1)), ServingSpec(), version_policy=specific([1])
     )
     repository.write_config(config, ("a", "b", "c"))
     assert (repository.root / "m/labels.txt").read_text() == "a\nb\nc\n"

@@ -20,9 +20,15 @@ from millrace.serving.rollout.rollout import (
     splitter_config,
     weights,
 )
-from millrace.serving.triton.model_config import from_text, model_config, specific, to_text
-from millrace.serving.triton.onnx_graph import Signature, TensorSpec
-from millrace.serving.triton.server_index import ARMS, TRIAL
+from millrace.serving.triton.model_config import (
+    Signature,
+    TensorSpec,
+    from_text,
+    model_config,
+    specific,
+    to_text,
+)
+from millrace.serving.triton.names import ARMS, TRIAL
 
 FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
 SIGNATURE = Signature(

@@ -20,10 +20,14 @@ from millrace.serving.triton.language.language_config import engine_arguments
 from millrace.serving.triton.language.stream_request import is_death, parse_error, parse_piece
 from millrace.serving.triton.model_config import from_text, loaded_anew, specific, to_text
 from millrace.serving.triton.repository import Repository
-from millrace.serving.triton.version_config import config_of, one_config_for, require_servable
+from millrace.serving.triton.version_config import config_of, one_config_for, triton_kind
 from millrace.serving.triton.version_folder import Artifact
 
 PLACE = Path("/models/lm/3")
+
+
+def check(artifact: Artifact) -> None:
+    triton_kind(artifact).check(artifact)
 
 
 def version(folder: Path, *names: str, **generation: Any) -> Artifact:
@@ -122,9 +126,9 @@ def test_the_configuration_is_vllms(tmp_path: Path) -> None:
 
 
 def test_only_vllm_shares_a_model_between_gpus(tmp_path: Path) -> None:
-    require_servable(of_vllm(tmp_path / "a", tensor_parallel_size=2))
+    check(of_vllm(tmp_path / "a", tensor_parallel_size=2))
     with pytest.raises(InputError, match="tensor_parallel_size"):
-        require_servable(version(tmp_path / "b", "openvino_model.xml", tensor_parallel_size=2))
+        check(version(tmp_path / "b", "openvino_model.xml", tensor_parallel_size=2))
 
 
 def test_versions_of_two_engines_do_not_share_a_configuration(tmp_path: Path) -> None:
