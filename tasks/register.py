@@ -31,8 +31,7 @@ def log_evidence(
         run.log_text(text, path)
     for path, figure in report.figures.items():
         run.log_figure(figure, path)
-    unserved = [each.path for each in exported.candidates if each.path and not each.is_served]
-    for file in (*exported.export.reproduction(), *unserved):
+    for file in (*exported.export.reproduction(), *report.files):
         run.log_file(file, f"export/{file.name}" if file.is_dir() else "export")
     return report
 

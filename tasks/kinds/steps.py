@@ -159,6 +159,7 @@ class KindReport:
         sections: of the run's page: titles and Markdown.
         rows: of the table on the terminal: what is to beat, and how good the model is.
         json: what `--json` prints beside what every kind has.
+        files: kept in the run's `export/`, beside what makes the candidates again.
     """
 
     metrics: Mapping[str, float]
@@ -170,6 +171,7 @@ class KindReport:
     sections: Sequence[Row]
     rows: Sequence[Row]
     json: Mapping[str, Any] = field(default_factory=dict)
+    files: Sequence[Path] = ()
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ import json
 import math
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -51,6 +51,8 @@ class GraphExport:
         encoding: rows to tensors.
         golden: the rows of the golden batch as the snapshot has them.
         reference: the registered version that the certificate shows beside this one.
+        answers: a candidate's answers to the test split, `[rows, outputs]`, by name; known of the
+            one whose evidence was written.
     """
 
     pipeline: Pipeline
@@ -60,6 +62,7 @@ class GraphExport:
     encoding: Encoding
     golden: pa.Table
     reference: GraphFiles | None
+    answers: dict[str, Array] = field(default_factory=dict)
 
     @property
     def gates(self) -> Gates:
@@ -102,16 +105,14 @@ class GraphExport:
         self, chosen: GraphCandidate, certificate: GraphCertificate
     ) -> Mapping[str, str | Path]:
         """Return the encoding and the golden batch."""
+        # here, where there is time for it: a report is to be made in minutes
+        self.answers[chosen.name] = _answers(chosen.path or Path(), self.measured_on)
         golden = write_golden(self.exporter.folder, self.encoding, self.measured_on, self.golden)
         return {ENCODING: self.encoding.to_json(), GOLDEN: golden}
 
     def reproduction(self) -> tuple[Path, ...]:
         """Return what makes the variants again."""
         return self.exporter.programs.reproduction()
-
-    def answers_of(self, candidate: GraphCandidate) -> Array:
-        """Return a candidate's answers to the test split, `[rows, outputs]`."""
-        return _answers(candidate.path or Path(), self.measured_on)
 
     def _reference(self) -> GraphStage | None:
         """Measure the registered version that the model is shown beside, as a candidate is."""

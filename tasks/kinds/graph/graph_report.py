@@ -39,6 +39,8 @@ def report_graph(
         facts=(),
         sections=(("Candidates", candidates), ("Certificate", certificate_table(certificate))),
         rows=tuple(_rows(exported.candidates, certificate)),
+        # an engine is built for one GPU, and cannot be made again elsewhere
+        files=tuple(each.path for each in exported.candidates if each.path and not each.is_served),
     )
 
 
@@ -69,12 +71,8 @@ def _figures(
     )
 
     export, metric_name = exported.export, exported.certificate.metric_name
-    answers, target = export.answers_of(exported.chosen), export.measured_on.target
-    figures = {
-        "plots/learning_curves.png": learning_curves(
-            trained.history, metric_name, trained.prepared.job.unit
-        )
-    }
+    answers, target = export.answers[exported.chosen.name], export.measured_on.target
+    figures = {"plots/learning_curves.png": learning_curves(trained.history, metric_name)}
     if labels := trained.details.encoding.labels:
         matrix = confusion_matrix(answers.argmax(axis=1), target, labels)
         figures["plots/confusion_matrix.png"] = matrix

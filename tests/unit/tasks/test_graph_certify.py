@@ -2,20 +2,30 @@ from dataclasses import replace
 
 import pytest
 
-from millrace.export.onnx.graph_certificate import Certificate, Stage
-from millrace.tasks.kinds.graph.graph_certify import faults_of, label_faults
+from millrace.export.onnx.graph_certificate import GraphCertificate, GraphStage
+from millrace.models.registry.version_files import ModelVersion
+from millrace.tasks.kinds.graph.graph_certify import LiveGraph, faults_of, label_faults
 
-INT8 = Stage("onnx-int8", 0.01, 0.02, metric=0.95, metric_loss=0.0)
-CERTIFICATE = Certificate(
-    *("m", "onnx-int8", "digest", "d", 0, "", 1000, 32, "accuracy", 0.01),
-    stages=(Stage("pytorch", 0.0, 0.0, 0.95, 0.0), INT8),
+INT8 = GraphStage("onnx-int8", 0.01, 0.02, metric=0.95, metric_loss=0.0)
+CERTIFICATE = GraphCertificate(
+    model="m",
+    candidate="onnx-int8",
+    digest="digest",
+    dataset="d",
+    dataset_version=0,
+    dataset_digest="",
+    test_rows=1000,
+    golden_rows=32,
+    metric_name="accuracy",
+    max_metric_loss=0.01,
+    stages=(GraphStage("pytorch", 0.0, 0.0, 0.95, 0.0), INT8),
     passed=True,
 )
 SAME = replace(INT8, name="file")
 
 
 def faults(
-    certificate: Certificate = CERTIFICATE, file: Stage = SAME, triton: Stage = INT8
+    certificate: GraphCertificate = CERTIFICATE, file: GraphStage = SAME, triton: GraphStage = INT8
 ) -> list[str]:
     return list(faults_of(certificate, file, replace(triton, name="triton"), scale=1.0))
 
@@ -49,7 +59,7 @@ def test_another_metric_on_the_test_split_is_told(metric: float | None) -> None:
         replace(INT8, name="onnx-other"),
     ],
 )
-def test_a_tampered_stage_fails_the_certificate(tampered: Stage) -> None:
+def test_a_tampered_stage_fails_the_certificate(tampered: GraphStage) -> None:
     stages = (CERTIFICATE.stages[0], tampered)
     assert faults(replace(CERTIFICATE, stages=stages))
 
@@ -64,3 +74,16 @@ def test_labels_in_another_order_are_a_fault() -> None:
     (fault,) = label_faults(("a", "b"), {0: "b", 1: "a"})
     assert "column 0 is 'b', and was 'a'" in fault
     assert len(list(label_faults(("a", "b"), {}))) == 1
+
+
+def test_the_stages_are_told_from_pytorch_to_the_live_server() -> None:
+    certificate = CERTIFICATE.with_stage(replace(INT8, name="triton", metric_loss=0.0123))
+    version = ModelVersion("m", 1, "digest", "run")
+    table = LiveGraph(certificate, version, "127.0.0.1:8001", (1, 32), ()).table()
+    assert table.head == ("stage", "golden difference", "accuracy", "loss")
+    assert table.rows == [
+        ("pytorch", "0.00e+00", "0.9500", "+0.00%"),
+        ("onnx-int8  ← chosen", "1.00e-02", "0.9500", "+0.00%"),
+        ("triton", "1.00e-02", "0.9500", "+1.23%"),
+    ]
+    assert table.notes == (("asked", "32 golden rows in requests of 1, 32, and 1,000 test rows"),)

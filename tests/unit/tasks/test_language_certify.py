@@ -5,22 +5,29 @@ from types import SimpleNamespace
 
 import pytest
 
-from millrace.export.language.language_certificate import LanguageStage
+from millrace.export.certificate import CertifiedVariant
 from millrace.export.language.language_certificate import (
-    CertifiedForm,
     LanguageCertificate,
+    LanguageStage,
     LiveStage,
 )
-from millrace.flows.cli.show_language import certified_rows
 from millrace.models.registry.version_files import ModelVersion
 from millrace.serving.release.golden_prompts import GoldenPrompts
-from millrace.tasks.kinds.language.language_certify import asked, faults_of
+from millrace.tasks.kinds.language.language_certify import LiveLanguage, asked, faults_of
+from millrace.tasks.kinds.steps import Table
 
 EXACT = "openvino-fp32"
 CERTIFICATE = LanguageCertificate(
-    *("lm", EXACT, "f" * 64, "texts", 3, "d" * 64, 0.01, True),
+    model="lm",
+    candidate=EXACT,
+    digest="f" * 64,
+    dataset="texts",
+    dataset_version=3,
+    dataset_digest="d" * 64,
+    max_perplexity_increase=0.01,
+    passed=True,
     stages=(LanguageStage("transformers", 10.0, tokens=900),),
-    forms=(CertifiedForm(EXACT, stage=LanguageStage(EXACT, 10.0, prompts=64, greedy_equal=64)),),
+    forms=(CertifiedVariant(EXACT, stage=LanguageStage(EXACT, 10.0, prompts=64, greedy_equal=64)),),
 )
 LIVE = LiveStage(0.0, 64, 32, 64, 64, 64, 64, perplexity=10.0)
 PROMPTS = tuple("abcdefgh")
@@ -107,8 +114,25 @@ def test_a_server_is_asked_alone_and_beside_others() -> None:
     assert found.difference == 0.25
 
 
+def table(certificate: LanguageCertificate) -> Table:
+    version = ModelVersion("lm", 1, "f" * 64, "run")
+    return LiveLanguage(certificate, version, "127.0.0.1:8001", "", None, ()).table()
+
+
+def test_what_was_not_asked_has_no_row_and_what_was_not_measured_no_figure() -> None:
+    assert [row[0] for row in table(CERTIFICATE).rows] == ["transformers", f"{EXACT}  ← chosen"]
+    assert len(table(replace(CERTIFICATE, candidate="other")).rows) == 1
+    live = replace(LIVE, perplexity=None, transformers_alone=None)
+    assert table(CERTIFICATE.with_live(live)).rows[-1] == (
+        "triton",
+        "",
+        f"as certified: {LIVE.as_certified}",
+    )
+
+
 def test_the_stages_are_told_from_transformers_to_the_live_server() -> None:
-    rows = certified_rows(CERTIFICATE.with_live(LIVE))
+    rows = table(CERTIFICATE.with_live(LIVE)).rows
     assert [row[0] for row in rows] == ["transformers", f"{EXACT}  ← chosen", "triton"]
+    assert [row[1] for row in rows] == ["10.0000"] * 3
     assert rows[1][2] == "64 of 64 as transformers"
     assert rows[2][2].count("64 of 64 prompts alone, 64 of 64 with 32 in flight") == 2

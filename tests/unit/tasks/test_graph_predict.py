@@ -2,9 +2,9 @@ from pathlib import Path
 
 import pytest
 
-from millrace.flows.cli.predict import _rows
 from millrace.models.common.errors import InputError
 from millrace.models.inference.features import Encoding, Feature
+from millrace.tasks.kinds.graph.graph_predict import read_rows
 
 PLANS = tuple(f"p{n:02}" for n in range(12))
 ENCODING = Encoding(
@@ -20,7 +20,7 @@ GOOD = '{"a": 1, "n": null, "plan": "p01"}'
 
 def rows(folder: Path, *lines: str) -> list[list[float]]:
     (folder / "r.jsonl").write_text("\n".join(lines))
-    return _rows(ENCODING, str(folder / "r.jsonl"))["features"].tolist()  # type: ignore[no-any-return]
+    return read_rows(ENCODING, str(folder / "r.jsonl"))["features"].tolist()  # type: ignore[no-any-return]
 
 
 def test_rows_are_encoded(tmp_path: Path) -> None:

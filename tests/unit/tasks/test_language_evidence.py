@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from millrace.export.language.language_certificate import LanguageStage
+from millrace.export.certificate import CertifiedVariant
 from millrace.export.language.language_certificate import (
-    CertifiedForm,
     LanguageCertificate,
+    LanguageStage,
     LiveStage,
 )
 from millrace.models.common.errors import InputError, WorkError
@@ -17,16 +17,17 @@ from millrace.models.common.hardware import this_machine
 from millrace.models.common.installation import Installation
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.config.pipeline_file import resolved_yaml
-from millrace.models.registry.version_files import LanguagePackage, ModelVersion
+from millrace.models.registry.version_files import KIND_TAG, ModelVersion, Package
 from millrace.tasks.kinds.language.language_evidence import LanguageEvidence
-from millrace.tasks.version_evidence import dossier_of
+from millrace.tasks.kinds.language.language_files import language_files
+from millrace.tasks.kinds.steps import steps_of
 
 FORM = "openvino-int8"
 GOLDEN = {"prompts": ["a"], "answers": ["b"], "max_tokens": 3, "exact": False}
 
 
 @pytest.fixture
-def package(tmp_path: Path) -> LanguagePackage:
+def package(tmp_path: Path) -> Package:
     pipeline = Pipeline.model_validate(
         {
             "name": "lm",
@@ -36,10 +37,17 @@ def package(tmp_path: Path) -> LanguagePackage:
         }
     )
     certificate = LanguageCertificate(
-        *("lm", FORM, "f" * 64, "texts", 3, "d" * 64, 0.01, True),
+        model="lm",
+        candidate=FORM,
+        digest="f" * 64,
+        dataset="texts",
+        dataset_version=3,
+        dataset_digest="d" * 64,
+        max_perplexity_increase=0.01,
+        passed=True,
         machine="a machine",
         machine_kind=this_machine().kind,
-        forms=(CertifiedForm(FORM, "f" * 64, LanguageStage(FORM, 12.5, size_bytes=2**20)),),
+        forms=(CertifiedVariant(FORM, "f" * 64, LanguageStage(FORM, 12.5, size_bytes=2**20)),),
     )
     (tmp_path / "form").mkdir()
     (tmp_path / "form" / "openvino_model.bin").write_bytes(b"weights")
@@ -47,61 +55,63 @@ def package(tmp_path: Path) -> LanguagePackage:
     (tmp_path / "certificate.json").write_text(certificate.to_json())
     (tmp_path / "golden.json").write_text(json.dumps(GOLDEN))
     files = {"openvino_model.bin": tmp_path / "form" / "openvino_model.bin"}
-    return LanguagePackage(ModelVersion("lm", 4, "f" * 64, "run"), files, tmp_path)
+    version = ModelVersion("lm", 4, "f" * 64, "run", tags={KIND_TAG: "language"})
+    return Package(version, files, tmp_path)
 
 
-def dossier(package: LanguagePackage) -> LanguageEvidence:
-    return LanguageEvidence(package, Installation(package.folder, "", ""))
+def evidence(package: Package) -> LanguageEvidence:
+    return LanguageEvidence(language_files(package), Installation(package.folder, "", ""))
 
 
-def changed(package: LanguagePackage, **values: object) -> LanguagePackage:
+def changed(package: Package, **values: object) -> Package:
     file = package.folder / "certificate.json"
     certificate = LanguageCertificate.from_json(file.read_text())
     file.write_text(replace(certificate, **values).to_json())
     return package
 
 
-def test_a_package_is_read_as_what_it_is(package: LanguagePackage) -> None:
-    assert isinstance(dossier_of(package, Installation(package.folder, "", "")), LanguageEvidence)
+def test_a_package_is_read_as_what_it_is(package: Package) -> None:
+    places = Installation(package.folder, "", "")
+    assert steps_of(package.version.kind).evidence(package, places) == evidence(package)
 
 
-def test_its_files_are_staged_as_the_pipeline_file_says(package: LanguagePackage) -> None:
-    artifact = dossier(package).artifact()
+def test_its_files_are_staged_as_the_pipeline_file_says(package: Package) -> None:
+    artifact = evidence(package).artifact()
     assert (artifact.kind, artifact.sha256) == ("language", "f" * 64)
     assert dict(artifact.files) == dict(package.files)
     assert artifact.serving.generation.max_num_seqs == 7
 
 
-def test_it_must_answer_its_golden_prompts(package: LanguagePackage) -> None:
-    expected = dossier(package).expected()
+def test_it_must_answer_its_golden_prompts(package: Package) -> None:
+    expected = evidence(package).expected()
     assert (expected.prompts, expected.answers, expected.max_tokens) == (("a",), ("b",), 3)
     assert (expected.exact, expected.latency_slo_ms, expected.caution) == (False, 250, "")
-    other = dossier(changed(package, machine_kind="another")).expected()
+    other = evidence(changed(package, machine_kind="another")).expected()
     assert "chosen on a machine; this machine has" in other.caution
 
 
-def test_of_another_kind_of_machine_no_answer_is_exact(package: LanguagePackage) -> None:
+def test_of_another_kind_of_machine_no_answer_is_exact(package: Package) -> None:
     (package.folder / "golden.json").write_text(json.dumps(GOLDEN | {"exact": True}))
-    assert dossier(package).expected().exact is True
-    assert dossier(changed(package, machine_kind="another")).expected().exact is False
+    assert evidence(package).expected().exact is True
+    assert evidence(changed(package, machine_kind="another")).expected().exact is False
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"prompts": ["a"]}'])
-def test_golden_answers_that_cannot_be_read(package: LanguagePackage, text: str) -> None:
+def test_golden_answers_that_cannot_be_read(package: Package, text: str) -> None:
     (package.folder / "golden.json").write_text(text)
     with pytest.raises((InputError, WorkError), match="golden answers"):
-        dossier(package).expected()
+        evidence(package).expected()
 
 
-def test_it_was_certified_with_its_perplexity(package: LanguagePackage) -> None:
-    found = dossier(package).measured()
+def test_it_was_certified_with_its_perplexity(package: Package) -> None:
+    found = evidence(package).measured()
     assert (found.passed, found.metric, found.name) == (True, 12.5, "perplexity")
     assert found.smaller_is_better
-    assert not dossier(changed(package, digest="0" * 64)).measured().passed
+    assert not evidence(changed(package, digest="0" * 64)).measured().passed
 
 
-def test_what_it_tells_is_the_table_of_its_forms(package: LanguagePackage) -> None:
-    text, certificate = dossier(package).told(None)
+def test_what_it_tells_is_the_table_of_its_forms(package: Package) -> None:
+    text, certificate = evidence(package).describe(None)
     assert FORM in text
     assert "Triton" not in text
     found = LanguageCertificate.from_json(certificate)
@@ -109,17 +119,17 @@ def test_what_it_tells_is_the_table_of_its_forms(package: LanguagePackage) -> No
 
 
 def test_what_the_live_server_answers_otherwise_is_in_the_certificate(
-    package: LanguagePackage,
+    package: Package,
 ) -> None:
-    text, certificate = dossier(package).told(0.125)
-    assert "gives 12.5% of its golden answers otherwise" in text
+    text, certificate = evidence(package).describe(0.125)
+    assert "The live Triton answers 12.5% of its golden answers differently." in text
     assert LanguageCertificate.from_json(certificate).live == LiveStage(0.125)
 
 
-def test_a_release_asks_few_of_the_prompts(package: LanguagePackage) -> None:
+def test_a_release_asks_few_of_the_prompts(package: Package) -> None:
     many = [str(number) for number in range(64)]
     golden = GOLDEN | {"prompts": many, "answers": many, "transformers": many}
     (package.folder / "golden.json").write_text(json.dumps(golden))
-    assert len(dossier(package).golden().prompts) == 64
-    expected = dossier(package).expected()
+    assert len(evidence(package).golden().prompts) == 64
+    expected = evidence(package).expected()
     assert expected.prompts == expected.answers == expected.transformers == tuple(many[:8])

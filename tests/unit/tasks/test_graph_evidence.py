@@ -2,7 +2,7 @@
 
 import pytest
 
-from millrace.export.onnx.graph_certificate import Certificate, Stage
+from millrace.export.onnx.graph_certificate import GraphCertificate, GraphStage
 from millrace.models.common.hardware import EngineFingerprint, Gpu, this_machine
 from millrace.tasks.kinds.graph import graph_evidence
 from millrace.tasks.kinds.graph.graph_evidence import _caution
@@ -11,10 +11,21 @@ TIES = EngineFingerprint(Gpu("NVIDIA H200", "9.0", "570.86.10"), "11.4.0.106", "
 OTHER = EngineFingerprint(Gpu("NVIDIA H200", "9.0", "580.1"), "11.4.0.106", "13")
 
 
-def certificate(ties: str = "", kind: str = "") -> Certificate:
-    stage = Stage("onnx-fp16", 0.1, ties=ties)
-    return Certificate(
-        *("m", "onnx-fp16", "d", "n", 0, "e", 1, 1, "accuracy", 0.01, (stage,), True),
+def certificate(ties: str = "", kind: str = "") -> GraphCertificate:
+    stage = GraphStage("onnx-fp16", 0.1, ties=ties)
+    return GraphCertificate(
+        model="m",
+        candidate="onnx-fp16",
+        digest="d",
+        dataset="n",
+        dataset_version=0,
+        dataset_digest="e",
+        test_rows=1,
+        golden_rows=1,
+        metric_name="accuracy",
+        max_metric_loss=0.01,
+        stages=(stage,),
+        passed=True,
         machine="an H200",
         machine_kind=kind or this_machine().kind,
     )
