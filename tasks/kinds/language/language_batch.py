@@ -70,12 +70,14 @@ def prompt_job(
             cache_size_gib=generation.cache_size_gib,
             batch_size=batch_size,
         )
+    # first: without a GPU there is nobody to ask for the version of vLLM
+    engines = engines_of(batch.num_actors, gpus_of_ray(), generation.tensor_parallel_size)
     return VllmJob(
         *prompts,
         arguments=engine_arguments_of(folder, generation, batch.max_num_batched_tokens),
         vllm=vllm_version(places.vllm_python),
         python=places.vllm_python,
-        engines=engines_of(batch.num_actors, gpus_of_ray(), generation.tensor_parallel_size),
+        engines=engines,
         batch_size=batch_size,
     )
 
