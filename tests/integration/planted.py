@@ -16,7 +16,7 @@ import onnx
 import yaml
 from onnx import TensorProto, helper, numpy_helper
 
-from millrace.export.onnx.graph_certificate import Certificate, Stage
+from millrace.export.onnx.graph_certificate import GraphCertificate, GraphStage
 from millrace.models.common.digest import digest_of_all
 from millrace.models.common.installation import Installation
 from millrace.models.config.dataset_spec import DatasetSpec
@@ -26,7 +26,7 @@ from millrace.models.inference.features import Encoding, Feature
 from millrace.models.inference.model_input import FEATURES
 from millrace.models.registry.mlflow_registry import registry_of
 from millrace.models.registry.tracking import client
-from millrace.models.registry.version_files import DIGEST_TAG, EVIDENCE_TAG, EXTRA_FILES
+from millrace.models.registry.version_files import DIGEST_TAG, EVIDENCE_TAG
 
 WIDTH = 4
 LABELS = ("x", "y", "z")
@@ -62,9 +62,9 @@ class Version:
     tags: Mapping[str, str] | None = None
     machine_kind: str = ""
 
-    def certificate(self, name: str) -> Certificate:
-        stage = Stage("onnx-fp32", 1e-6, 1e-6, self.metric, 0.0)
-        return Certificate(
+    def certificate(self, name: str) -> GraphCertificate:
+        stage = GraphStage("onnx-fp32", 1e-6, 1e-6, self.metric, 0.0)
+        return GraphCertificate(
             model=name,
             candidate="onnx-fp32",
             digest=hashlib.sha256(self.model).hexdigest(),
@@ -222,6 +222,6 @@ def seal(places: Installation, planted: Planted) -> None:
     """Sign a version as it lies there, whatever is wrong with it: its evidence is as it is now."""
     registry, extra = registry_of(places), planted.folder / "extra_files"
     version = registry.version(planted.name, planted.number)
-    files = {each: extra / each for each in EXTRA_FILES if (extra / each).is_file()}
+    files = {each: extra / each for each in version.kind.evidence_files if (extra / each).is_file()}
     registry.set_tags(version, {EVIDENCE_TAG: digest_of_all(files)})
     registry.sign(registry.version(planted.name, planted.number))

@@ -10,7 +10,7 @@ import pytest
 
 from millrace.models.common.installation import Endpoint, Installation
 from millrace.models.inference.features import Encoding, Feature
-from millrace.models.registry.version_files import ModelVersion, Package
+from millrace.models.registry.version_files import KIND_TAG, ModelVersion, Package
 from millrace.serving.batch.commit import Partition
 from millrace.serving.batch.input.row_sample import ScoredRows
 from millrace.serving.batch.monitoring.agreement import Agreement
@@ -41,7 +41,8 @@ def reason_of(job: RowJob | PromptJob, folder: Path, port: int) -> str:
     """Return why a job is not compared where its live model would be at a port."""
     places = Installation(folder, "", str(folder / "tables"), triton=(Endpoint(grpc_port=port),))
     told: list[Agreement] = []
-    package = Package(ModelVersion("m", 3, "d", "run"), {}, folder)
+    kind = "graph" if isinstance(job, RowJob) else "language"
+    package = Package(ModelVersion("m", 3, "d", "run", tags={KIND_TAG: kind}), {}, folder)
     check = LiveCheck(job, package, places, 0.0, told.append)
     partition = Partition(str(folder / "table"), "date", "2026-01-05", "j")
     table = pa.table({"_row": pa.array([], pa.int64())})

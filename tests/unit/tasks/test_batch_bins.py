@@ -12,6 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from millrace.models.common.installation import Installation
+from millrace.models.config.model_kind import kind_named
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.data import ingest
 from millrace.models.data.column_statistics import statistics_of
@@ -23,7 +24,9 @@ from millrace.serving.batch.monitoring.drift import drift_of
 from millrace.serving.batch.prompts.openvino_job import PromptJob
 from millrace.serving.batch.prompts.prompt_rows import Sampling
 from millrace.serving.batch.row_job import RowJob
-from millrace.tasks.batch.drift_reference import PREDICTION, bins_of, watched
+from millrace.tasks.batch.drift_reference import PREDICTION, bins_of
+from millrace.tasks.kinds.steps import steps_of
+from millrace.tasks.score import _with_bins
 from tests.stand_ins.vllm_form import write_form
 
 TEXT = "the old mill by the river turned its wheel all day and all night long. " * 4
@@ -62,6 +65,12 @@ def ingested(
         "model": {"family": family},
     }
     return ingest.ingest(Pipeline.model_validate(values).with_folder(folder), places)
+
+
+def watched(job: RowJob | PromptJob, snapshot: Snapshot | None) -> Any:
+    """Return the job with what its rows and answers are compared with."""
+    kind = kind_named("graph" if isinstance(job, RowJob) else "language")
+    return _with_bins(steps_of(kind), job, snapshot)
 
 
 def test_columns_that_can_be_compared_have_bins_and_the_target_those_of_predictions() -> None:

@@ -9,7 +9,7 @@ import pytest
 from millrace.models.common.digest import digest_of_all
 from millrace.models.common.errors import InputError
 from millrace.models.config.pipeline import Pipeline
-from millrace.models.registry.version_files import KIND_TAG, LanguagePackage, ModelVersion, Package
+from millrace.models.registry.version_files import KIND_TAG, ModelVersion, Package
 from millrace.tasks.kinds.language.draft_model import draft_of, require_draft, with_pinned_draft
 
 TOKENIZER = b"{}"
@@ -39,7 +39,7 @@ class FakeRegistry:
 
     def fetch(self, version: ModelVersion) -> Package:
         self.fetched.append(version.version)
-        return LanguagePackage(version, self.files, self.folder)
+        return Package(version, self.files, self.folder)
 
     @property
     def files(self) -> dict[str, Path]:

@@ -11,9 +11,9 @@ from millrace.models.registry.mlflow_registry import CHALLENGER, CHAMPION, regis
 from millrace.models.registry.tracking import client
 from millrace.serving.release.ledger import ledger_of
 from millrace.serving.release.release_state import Release
+from millrace.tasks.kinds.certified import pipeline_of
 from millrace.tasks.promote import promote
 from millrace.tasks.release import MlflowRegistry
-from millrace.tasks.version_documents import pipeline_of
 from tests.integration.planted import Planted, good, ingest_rows, plant
 
 
