@@ -1,17 +1,29 @@
+from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from millrace.export.onnx.graph_certificate import Certificate
-from millrace.flows.cli.show import show_history, show_status, show_training
-from millrace.flows.cli.show_language import learnt_nothing
+from millrace.export.candidate import Candidate
+from millrace.flows.cli.show import (
+    show_certified,
+    show_history,
+    show_prediction,
+    show_status,
+    show_training,
+)
 from millrace.flows.services.control import ServiceStatus, Status
+from millrace.flows.train_model import TrainOutcome
+from millrace.models.config.model_kind import kind_named
 from millrace.models.registry.gates import Comparison, Promotion
 from millrace.models.registry.tracking import TrackedRun
 from millrace.models.registry.version_files import ModelVersion
 from millrace.serving.release.release_state import Release
+from millrace.tasks.kinds.graph.graph_predict import LiveAnswer
+from millrace.tasks.kinds.language.language_predict import LiveText
+from millrace.tasks.kinds.steps import KindReport, Table
 
 REFUSAL = "the p99 of one row is 12.4 ms, above its latency_slo_ms of 10, on digits.trial-8f2e0c"
 ASKED_BY = "webhook: champion of digits → version 11"
@@ -36,17 +48,26 @@ def test_a_history_breaks_no_words(
     assert [word for word in told if word not in words] == []
 
 
-def _trained(promotion: Promotion, tracking_uri: str) -> SimpleNamespace:
-    certificate = Certificate("m", "fast", "d", "rows", 0, "e", 10, 2, "accuracy", 0.01, (), True)
-    return SimpleNamespace(
-        snapshot=SimpleNamespace(rows=10, version=0, created=True, quarantined=0),
+def _trained(
+    promotion: Promotion, tracking_uri: str, kind: str = "graph", **values: Any
+) -> TrainOutcome:
+    snapshot: Any = SimpleNamespace(
+        rows=10, version=0, created=True, quarantined=2, reasons={"a is missing": 2}
+    )
+    report = KindReport({}, {}, {}, {}, "", (), (), rows=(("test accuracy", "0.9900"),))
+    outcome = TrainOutcome(
+        snapshot=snapshot,
         candidates=(),
-        certificate=certificate,
+        certificate=None,
         version=ModelVersion("digits", 3, "d", "run"),
         promotion=promotion,
         run=TrackedRun(tracking_uri, "1", "run"),
-        recoveries=(),
+        recoveries=(2,),
+        failures=["resumed from the checkpoint of epoch 2"],
+        report=report,
+        gates=kind_named(kind).gates,
     )
+    return replace(outcome, **values)
 
 
 CHALLENGER = Promotion(True, False, "promotion is manual")
@@ -89,6 +110,96 @@ def test_the_next_step_after_a_training_is_one_that_is_left(
     assert not_said not in hint
 
 
+@pytest.mark.parametrize(
+    ("kind", "gates"),
+    [
+        ("graph", "export.max_metric_loss, export.max_size_mib or serving.latency_slo_ms,"),
+        ("language", "export.max_perplexity_increase or export.max_size_mib,"),
+    ],
+)
+def test_the_gates_that_may_be_loosened_are_those_of_the_kind(
+    capsys: pytest.CaptureFixture[str], kind: str, gates: str
+) -> None:
+    show_training(_trained(REFUSED, SERVER, kind), is_up=True)
+    assert f"cannot be promoted; loosen {gates}" in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_summary_shows_rows_failures_and_what_the_kind_reports(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    show_training(_trained(CHALLENGER, SERVER), is_up=True)
+    lines = [
+        " ".join(line.replace("│", " ").split()) for line in capsys.readouterr().out.splitlines()
+    ]
+    for line in (
+        "snapshot 10 rows, version 0 (new)",
+        "quarantined 2 rows: {'a is missing': 2}",
+        "workers failed resumed from the checkpoint of epoch 2",
+        "test accuracy 0.9900",
+        "registered digits version 3, not champion: promotion is manual",
+    ):
+        assert line in lines
+
+
+def test_what_is_printed_as_json_has_no_paths(tmp_path: Path) -> None:
+    made = Candidate("onnx-fp32", tmp_path / "model.onnx", "d")
+    compared = Candidate("tensorrt-fp16", is_served=False, reason="no GPU")
+    snapshot: Any = SimpleNamespace(
+        **dict.fromkeys(("name", "uri", "digest", "created"), "x"),
+        **dict.fromkeys(("version", "rows", "quarantined"), 0),
+        reasons={},
+    )
+    report = KindReport({}, {}, {}, {}, "", (), (), (), json={"tokens": {"version": 7}})
+    outcome = _trained(
+        CHALLENGER, SERVER, candidates=(made, compared), snapshot=snapshot, report=report
+    )
+    found = outcome.as_json()
+    assert [(each["path"], each["is_engine"]) for each in found["candidates"]] == [
+        *((None, False), (None, True)),
+    ]
+    assert found["tokens"] == {"version": 7}
+    assert found["snapshot"]["reasons"] == {}
+    assert found["recoveries"] == (2,)
+
+
+class _Live:
+    """A certificate with its last stage."""
+
+    certificate = None
+    version = ModelVersion("digits", 3, "d", "run")
+    endpoint = "127.0.0.1:8001"
+    faults = ("triton: its labels differ",)
+
+    def table(self) -> Table:
+        return Table(("stage", "loss"), (("pytorch", "+0.00%"),), (("asked", "32 rows"),))
+
+
+def test_a_certificate_is_shown_with_what_was_asked_and_its_faults(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    show_certified(_Live())
+    out, err = capsys.readouterr()
+    assert "digits version 3 at 127.0.0.1:8001" in " ".join(out.split())
+    assert "+0.00%" in out
+    assert "asked: 32 rows" in err
+    assert "fault: triton: its labels differ" in err
+
+
+def test_answers_are_a_table_and_of_a_text_that_was_printed_the_figures(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    show_prediction(LiveAnswer("digits", 3, "127.0.0.1:8001", ("seven",), (0.98765,), 1.25))
+    out, _ = capsys.readouterr()
+    assert "digits version 3 at 127.0.0.1:8001, 1.2 ms" in " ".join(out.split())
+    assert "0.9877" in out
+    text = LiveText("lm", 4, "127.0.0.1:8001", "a", "bc", "length", 3, 20, 12.5, 100.0)
+    show_prediction(text)
+    out, err = capsys.readouterr()
+    assert out == "\n"
+    said = "3 tokens in, 20 out (length); first after 12.5 ms, 200 tokens/s"
+    assert f"lm version 4 at 127.0.0.1:8001: {said}" in " ".join(err.split())
+
+
 def test_a_summary_shows_what_a_version_would_take_the_place_of(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -117,12 +228,3 @@ def test_a_status_tells_where_clients_send_grpc(capsys: pytest.CaptureFixture[st
     assert "gRPC 127.0.0.1:8001" in capsys.readouterr().out
     show_status(_status(0))
     assert "gRPC" not in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(("perplexity", "told"), [(219.0, True), (218.9, False)])
-def test_a_model_no_better_than_counting_has_learnt_nothing(perplexity: float, told: bool) -> None:
-    outcome: Any = SimpleNamespace(
-        certificate=SimpleNamespace(stages=[SimpleNamespace(perplexity=perplexity)]),
-        baselines=SimpleNamespace(unigram=219.0),
-    )
-    assert learnt_nothing(outcome) is told

@@ -5,20 +5,20 @@ from typing import Any
 import pytest
 
 from millrace.models.common.errors import InputError
+from millrace.models.common.installation import Installation
 from millrace.models.config.compression_spec import DistillationSpec
 from millrace.models.config.dataset_spec import DatasetSpec
+from millrace.models.config.language_spec import GenerationSpec
+from millrace.models.config.model_kind import kind_of_family
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.config.serving_spec import ServingSpec
 from millrace.models.config.training_spec import ModelSpec, TrainingSpec
 from millrace.models.inference.features import Encoding, Feature
-from millrace.models.registry.version_files import GraphPackage, ModelVersion, Package
-from millrace.tasks.reference_version import (
-    names_versions,
-    pinned_versions,
-    reference_of,
-    registered,
-    teacher_of,
-)
+from millrace.models.registry import mlflow_registry
+from millrace.models.registry.version_files import ModelVersion, Package
+from millrace.tasks.kinds.graph import graph_references
+from millrace.tasks.kinds.graph.graph_references import reference_of, registered, teacher_of
+from millrace.tasks.kinds.steps import steps_of
 
 ENCODING = Encoding((Feature("x", "number", mean=1.0),), "y", ("no", "yes"))
 
@@ -43,7 +43,7 @@ class FakeRegistry:
 
     def fetch(self, version: ModelVersion) -> Package:
         (self.file.parent / "encoding.json").write_text(self.encoding.to_json())
-        return GraphPackage(version, {"model.onnx": self.file}, self.file.parent)
+        return Package(version, {"model.onnx": self.file}, self.file.parent)
 
 
 @pytest.fixture
@@ -68,28 +68,69 @@ def test_a_version_that_is_not_there_is_told(registry: Any, name: str) -> None:
     assert "champion: digits" in str(caught.value.valid)
 
 
-def test_what_a_pipeline_names_is_looked_for_before_it_is_needed(registry: Any) -> None:
+PLACES = Installation(Path("home"), "sqlite://", "/tables")
+
+
+def pinned(pipeline: Pipeline) -> Pipeline:
+    kind = kind_of_family(pipeline.model.family)
+    return steps_of(kind).pin_versions(pipeline, PLACES)
+
+
+def test_what_a_pipeline_names_is_looked_for_before_it_is_needed(
+    registry: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(graph_references, "registry_of", lambda places: registry)
     there = DistillationSpec(teacher="digits")
     for training in (TrainingSpec(), TrainingSpec(distillation=there, compare="digits/1")):
-        assert pinned_versions(pipeline(training), registry) == pipeline(training)
-    away = pipeline(TrainingSpec(distillation=there, compare="nobody@old"))
-    with pytest.raises(InputError, match="'nobody@old'"):
-        pinned_versions(away, registry)
+        assert pinned(pipeline(training)) == pipeline(training)
+    for training in (
+        TrainingSpec(distillation=there, compare="nobody@old"),
+        TrainingSpec(distillation=DistillationSpec(teacher="nobody@old"), compare="digits"),
+    ):
+        with pytest.raises(InputError, match="'nobody@old'"):
+            pinned(pipeline(training))
 
 
 @pytest.mark.parametrize(
-    ("training", "names"),
+    ("training", "model", "draft", "names"),
     [
-        (TrainingSpec(), False),
-        (TrainingSpec(compare="digits"), True),
-        (TrainingSpec(distillation=DistillationSpec(teacher="digits")), True),
+        (TrainingSpec(), {}, None, False),
+        (TrainingSpec(compare="digits"), {}, None, True),
+        (TrainingSpec(distillation=DistillationSpec(teacher="digits")), {}, None, True),
+        (TrainingSpec(), {"family": "causal_lm"}, None, False),
+        (TrainingSpec(), {"family": "causal_lm", "pretrained": "org/name"}, None, False),
+        (TrainingSpec(), {"family": "causal_lm", "pretrained": "models:/lm/1"}, None, True),
+        (TrainingSpec(), {"family": "causal_lm"}, "small", True),
     ],
 )
 def test_a_registry_is_asked_only_where_a_version_is_named(
-    training: TrainingSpec, names: bool
+    monkeypatch: pytest.MonkeyPatch,
+    training: TrainingSpec,
+    model: dict[str, str],
+    draft: str | None,
+    names: bool,
 ) -> None:
-    assert names_versions(pipeline(training)) is names
-    assert names_versions(pipeline(training, family="causal_lm", pretrained="models:/lm/1"))
+    class Asked(Exception):
+        """The registry was asked."""
+
+    def ask(*_: object) -> None:
+        raise Asked
+
+    monkeypatch.setattr(mlflow_registry, "registry_of", lambda places: AskedRegistry(ask))
+    monkeypatch.setattr(graph_references, "registry_of", lambda places: AskedRegistry(ask))
+    given = pipeline(training, **model).with_generation(GenerationSpec(draft=draft))
+    if not names:
+        assert pinned(given) is given
+        return
+    with pytest.raises(Asked):
+        pinned(given)
+
+
+class AskedRegistry:
+    """Whatever is asked of it is a call."""
+
+    def __init__(self, ask: Any) -> None:
+        self.by_alias = self.version = self.champions = ask
 
 
 def pipeline(training: TrainingSpec, **model: Any) -> Pipeline:
