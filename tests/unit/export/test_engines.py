@@ -156,7 +156,7 @@ def test_without_a_gpu_every_engine_is_a_row_that_says_so_and_nothing_is_run(
     exported: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        conversion_programs, "run_apart", lambda *_, **__: pytest.fail("a program was run")
+        conversion_programs, "run_in_subprocess", lambda *_, **__: pytest.fail("a program was run")
     )
     rows = exported.rows(8)
     target = exported.answer(rows).argmax(axis=1)

@@ -11,13 +11,6 @@ import torch
 from millrace.export.language import fidelity
 from millrace.export.language.engine_speed import Continuation, speed_of
 from millrace.export.language.fidelity import Greedy, compared, log_softmax
-from millrace.export.language.language_certificate import (
-    LanguageCandidate,
-    LanguageCertificate,
-    LanguageStage,
-    LiveStage,
-    certified,
-)
 from millrace.export.language.language_probe import speed_lengths
 from millrace.export.language.language_variants import LANGUAGE_FORMS
 from millrace.export.language.token_pieces import TokenPieces, prompt_lengths

@@ -9,8 +9,8 @@ from millrace.models.config.dataset_spec import Split, SplitSpec
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.data import ingest, snapshots
 from millrace.models.inference.features import fit_encoding
-from millrace.models.training import shards
-from millrace.models.training.shards import SnapshotShard, is_small
+from millrace.models.training import table_job
+from millrace.models.training.table_job import SnapshotShard, is_small
 
 ROWS = 203
 SHARES = SplitSpec()
@@ -93,5 +93,5 @@ def test_a_table_is_small_while_its_files_can_be_read_whole(
 ) -> None:
     encoding = fit_encoding(snapshot.schema, snapshots.scan(snapshot))
     stored = sum(Path(each).stat().st_size for each in snapshots.files(snapshot))
-    monkeypatch.setattr(shards, "MOST_BYTES", stored if small else stored - 1)
+    monkeypatch.setattr(table_job, "MOST_BYTES", stored if small else stored - 1)
     assert is_small(snapshot, encoding, 1, 1_000_000) is small

@@ -28,7 +28,7 @@ from millrace.serving.triton.model_config import (
     specific,
     to_text,
 )
-from millrace.serving.triton.names import ARMS, TRIAL
+from millrace.serving.triton.server_index import ARMS, TRIAL
 
 FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
 SIGNATURE = Signature(
