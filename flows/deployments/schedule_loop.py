@@ -190,9 +190,10 @@ class ScheduleLoop:
     async def _apply(self, changes: Sequence[Change]) -> None:
         for change in changes:
             if isinstance(change, RemoveSchedules):
-                for schedule in change.schedules:
-                    await self._client.delete_deployment_schedule(change.deployment, schedule)
-                log.info("%s is no longer scheduled", change.name)
+                found = change.deployment
+                for schedule in found.schedules:
+                    await self._client.delete_deployment_schedule(found.id, schedule.id)
+                log.info("%s is no longer scheduled", found.name)
                 continue
             if change.replaces is not None:
                 await self._client.delete_deployment(change.replaces)

@@ -82,9 +82,7 @@ class RegisterDeployment:
 class RemoveSchedules:
     """Remove the schedules of a deployment whose pipeline is no longer scheduled."""
 
-    deployment: UUID
-    name: str
-    schedules: tuple[UUID, ...]
+    deployment: ExistingDeployment
 
 
 Change = RegisterDeployment | RemoveSchedules
@@ -115,10 +113,7 @@ def plan_changes(
         elif different := _find_differences(spec, found):
             reason = f"it had another {', '.join(different)}"
             changes.append(RegisterDeployment(spec, reason, found.is_paused))
-    for other in others:
-        if other.schedules:
-            ids = tuple(each.id for each in other.schedules)
-            changes.append(RemoveSchedules(other.id, other.name, ids))
+    changes += [RemoveSchedules(other) for other in others if other.schedules]
     return tuple(changes)
 
 

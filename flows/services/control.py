@@ -288,13 +288,13 @@ def _service_status(record: run_state.ServiceRecord, service: Service | None) ->
 
 def _require_free_ports(services: tuple[Service, ...]) -> None:
     for service in services:
-        for port in service.ports:
-            if not processes.is_port_free(port.number):
+        for setting, port in service.ports.items():
+            if not processes.is_port_free(port):
                 raise WorkError(
-                    f"{service.name} cannot listen on port {port.number}: it is taken",
-                    seen=processes.describe_listener(port.number) or "a process of another user",
+                    f"{service.name} cannot listen on port {port}: it is taken",
+                    seen=processes.describe_listener(port) or "a process of another user",
                     valid="a free port",
-                    hint=f"stop that process, or set {port.setting} to another port",
+                    hint=f"stop that process, or set {setting} to another port",
                 )
 
 

@@ -20,14 +20,6 @@ from millrace.models.common.private_files import read_or_create_secret
 
 
 @dataclass(frozen=True)
-class Port:
-    """A port of this machine, and the setting that moves it."""
-
-    number: int
-    setting: str
-
-
-@dataclass(frozen=True)
 class SocketUrl:
     """A health check over a Unix socket: the socket, and the path of a GET."""
 
@@ -49,7 +41,7 @@ class Service:
         grpc: the `host:port` where it serves gRPC too; empty if it does not.
         health: a URL that answers 200 when it is healthy, one of a Unix socket likewise, or the
             file that it writes when it is ready, which holds its process id.
-        ports: the ports that it listens on.
+        ports: the ports that it listens on, each by the setting that moves it.
         grace: seconds that it may take to stop.
         after: services that its first start waits for, until they are healthy.
         patience: seconds for which it may fail every health check before it is killed and
@@ -66,7 +58,7 @@ class Service:
     address: str = ""
     grpc: str = ""
     health: str | Path | SocketUrl = ""
-    ports: tuple[Port, ...] = ()
+    ports: Mapping[str, int] = field(default_factory=dict)
     grace: float = 10.0
     after: tuple[str, ...] = ()
     patience: float = 120.0
@@ -147,10 +139,10 @@ def triton_service(settings: Settings) -> Service:
         address=f"http://{endpoint.http}",
         grpc=endpoint.grpc,
         health=SocketUrl(socket, ready) if settings.guard else f"http://{endpoint.http}{ready}",
-        ports=(
-            Port(endpoint.grpc_port, "MILLRACE_TRITON_GRPC_PORT"),
-            *(() if settings.guard else _http_ports(endpoint)),
-        ),
+        ports={
+            "MILLRACE_TRITON_GRPC_PORT": endpoint.grpc_port,
+            **({} if settings.guard else _http_ports(endpoint)),
+        },
         grace=15.0,
     )
 
@@ -171,11 +163,11 @@ def guard_service(settings: Settings) -> Service:
     )
 
 
-def _http_ports(endpoint: Endpoint) -> tuple[Port, ...]:
-    return (
-        Port(endpoint.http_port, "MILLRACE_TRITON_HTTP_PORT"),
-        Port(endpoint.metrics_port, "MILLRACE_TRITON_METRICS_PORT"),
-    )
+def _http_ports(endpoint: Endpoint) -> dict[str, int]:
+    return {
+        "MILLRACE_TRITON_HTTP_PORT": endpoint.http_port,
+        "MILLRACE_TRITON_METRICS_PORT": endpoint.metrics_port,
+    }
 
 
 def webhook_service(settings: Settings) -> Service:
@@ -260,7 +252,7 @@ def _python_server(
         environment=environment or {},
         address=address,
         health=f"{address}{health_path}",
-        ports=(Port(getattr(settings, field_name), variable(field_name)),),
+        ports={variable(field_name): getattr(settings, field_name)},
         after=after,
         patience=patience,
     )

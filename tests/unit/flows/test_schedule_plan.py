@@ -72,7 +72,5 @@ def test_a_cron_that_went_away_is_taken_out_of_an_older_home() -> None:
 
 
 def test_a_pipeline_that_is_not_scheduled_any_more_loses_its_schedule() -> None:
-    assert plan_changes([], {}, [EXISTING]) == (
-        RemoveSchedules(EXISTING.id, "score-a", (SCHEDULE.id,)),
-    )
+    assert plan_changes([], {}, [EXISTING]) == (RemoveSchedules(EXISTING),)
     assert plan_changes([], {}, [replace(EXISTING, schedules=())]) == ()
