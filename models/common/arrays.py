@@ -6,7 +6,6 @@ import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[Any]
-Floats = npt.NDArray[np.float32]
 Indices = npt.NDArray[np.int64]
 
 
