@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from millrace.models.families.mlp import Perceptron
-from millrace.models.training.loop import autocast_type
+from millrace.models.training.network_learner import autocast_type
 
 pytestmark = pytest.mark.gpu
 

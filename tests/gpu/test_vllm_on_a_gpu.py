@@ -14,11 +14,10 @@ import pytest
 import torch
 
 from millrace.export.language.golden_texts import golden_of
-from millrace.export.language.language_exporter import Held, LanguageExporter
+from millrace.export.language.language_exporter import Held, LanguageExporter, language_gates
 from millrace.export.language.language_variants import LANGUAGE_FORMS, TENSORS
 from millrace.export.language.text_loss import text_loss
 from millrace.export.language.variant_folder import FormFolder
-from millrace.export.select import Gates
 from millrace.export.vllm.vllm_python import lacking_vllm
 from millrace.models.common.subprocess_runner import Limits, run_in_subprocess
 from millrace.models.config.language_spec import GenerationSpec
@@ -51,7 +50,7 @@ def exporter(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Lang
         threads=1,
         candidates=("vllm-bf16",),
         limits=LIMITS,
-        gates=Gates(max_perplexity_increase=0.05),
+        gates=language_gates(max_perplexity_increase=0.05),
         held=Held(prompts=6, new_tokens=16),
         vllm_python=PYTHON,
     )

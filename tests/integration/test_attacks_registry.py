@@ -10,10 +10,11 @@ import pytest
 import yaml
 
 from millrace.flows.cli.sign_version import sign_version
+from millrace.models.config.model_kind import kind_named
 from millrace.models.registry.mlflow_registry import registry_of
 from millrace.models.registry.signing import SIGNATURE_TAG
 from millrace.models.registry.tracking import client
-from millrace.models.registry.version_files import DIGEST_TAG, EVIDENCE_TAG, EXTRA_FILES
+from millrace.models.registry.version_files import DIGEST_TAG, EVIDENCE_TAG
 from millrace.serving.release.outcome import Outcome
 from millrace.serving.triton.server_index import is_helper_model
 from millrace.tasks.release import ReleaseCheck
@@ -97,7 +98,10 @@ def test_nothing_is_fetched_of_a_version_that_was_made_again_elsewhere(
     ingest_rows(line.places, name)
     planted = plant(line.places, name, good(0))
     (tmp_path / "extra_files").mkdir()
-    for file in ("model.onnx", *(f"extra_files/{each}" for each in EXTRA_FILES)):
+    for file in (
+        "model.onnx",
+        *(f"extra_files/{each}" for each in kind_named("graph").evidence_files),
+    ):
         (tmp_path / file).touch()
         os.truncate(tmp_path / file, 1 << 30)
     made_again(line, planted, tmp_path)

@@ -15,7 +15,7 @@ from millrace.models.config.pipeline_file import load_pipeline
 from millrace.models.data import ingest, snapshots
 from millrace.models.inference.features import fit_encoding
 from millrace.models.training import shards
-from millrace.models.training.loop import TrainJob
+from millrace.models.training.network_job import NetworkJob, Table
 from millrace.models.training.trainer import TrainResult, fit
 
 EPOCHS = 6
@@ -68,13 +68,11 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TrainResult]:
     shares = pipeline.dataset.split
     encoding = fit_encoding(snapshot.schema, snapshots.scan(snapshot, "train", shares))
     rows = snapshots.count_rows(snapshot, "train", shares)
-    job = TrainJob(pipeline.model, pipeline.training, encoding, folder, rows)
-    with (
-        connect_to_ray("local", pipeline.training.num_workers),
-        pytest.MonkeyPatch.context() as patch,
-    ):
+    table = Table(snapshot, shares)
+    job = NetworkJob(pipeline.model, pipeline.training, encoding, folder, rows, table=table)
+    with connected("local", pipeline.training.num_workers), pytest.MonkeyPatch.context() as patch:
         patch.setattr(shards, "MOST_BYTES", 0)
-        yield fit(job, snapshot, shares, home / "training", "dying", lambda _: None)
+        yield fit(job, home / "training", "dying", lambda _: None)
 
 
 def test_a_killed_worker_costs_neither_masks_nor_ranges(result: TrainResult) -> None:

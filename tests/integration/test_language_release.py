@@ -11,11 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from millrace.export.language.language_certificate import (
-    CertifiedForm,
-    LanguageCertificate,
-    LanguageStage,
-)
+from millrace.export.certificate import CertifiedVariant
+from millrace.export.language.language_certificate import LanguageCertificate, LanguageStage
 from millrace.models.common.errors import WorkError
 from millrace.models.common.installation import Installation
 from millrace.models.config.rollout_spec import RolloutSpec
@@ -41,8 +38,15 @@ TEXT = Path(os.__file__).read_text()
 PROMPTS = tuple(TEXT[start : start + 40] for start in range(0, 4 * 577, 577))
 TOKENS, STREAMS = 12, 32
 CERTIFICATE = LanguageCertificate(
-    *("asked", "openvino-fp32", "f" * 64, "texts", 0, "d" * 64, 0.01, True),
-    forms=(CertifiedForm("openvino-fp32", stage=LanguageStage("openvino-fp32", 10.0)),),
+    model="asked",
+    candidate="openvino-fp32",
+    digest="f" * 64,
+    dataset="texts",
+    dataset_version=0,
+    dataset_digest="d" * 64,
+    max_perplexity_increase=0.01,
+    passed=True,
+    forms=(CertifiedVariant("openvino-fp32", stage=LanguageStage("openvino-fp32", 10.0)),),
 )
 LONG = Sampling(temperature=0, max_tokens=160, ignore_eos=True)
 

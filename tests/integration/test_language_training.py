@@ -17,12 +17,12 @@ from safetensors.torch import load_file
 
 from millrace.models.common.ray_cluster import connect_to_ray
 from millrace.models.language.corpus.sequences import Packed, Sequences, SequencesInMemory
-from millrace.models.language.decoder_loop import EXPORTED, LanguageJob, Write, train
-from millrace.models.language.decoder_trainer import LanguageResult, fit_language
+from millrace.models.language.decoder_loop import EXPORTED, LanguageJob, train
 from millrace.models.language.parallel import strategy_of
 from millrace.models.language.recipe import DecoderSpec, Lora, Parallel, Recipe
-from millrace.models.language.run_events import Resumed, RunEvent
-from millrace.models.training.progress import WorkersFailed
+from millrace.models.training.train_events import Resumed, TrainEvent, WorkersFailed
+from millrace.models.training.train_job import Write
+from millrace.models.training.trainer import TrainResult, fit
 
 VOCAB, CONTEXT, ROWS = 64, 32, 42
 SPEC = DecoderSpec(
@@ -68,12 +68,12 @@ class Runs:
     """
 
     folder: Path
-    events: dict[str, list[RunEvent]] = field(default_factory=dict)
-    _done: dict[str, LanguageResult] = field(default_factory=dict)
+    events: dict[str, list[TrainEvent]] = field(default_factory=dict)
+    _done: dict[str, TrainResult] = field(default_factory=dict)
 
     def of(
         self, name: str, train: Sequences | None = None, spec: DecoderSpec = SPEC, **recipe: Any
-    ) -> tuple[LanguageResult, Path]:
+    ) -> tuple[TrainResult, Path]:
         trace = self.folder / "traces" / name
         if name not in self._done:
             job = LanguageJob(
@@ -81,10 +81,10 @@ class Runs:
                 trace=trace,
             )
             told = self.events.setdefault(name, [])
-            self._done[name] = fit_language(job, self.folder / "runs", name, told.append)
+            self._done[name] = fit(job, self.folder / "runs", name, told.append)
         return self._done[name], trace
 
-    def by(self, parallel: Parallel) -> tuple[LanguageResult, Path]:
+    def by(self, parallel: Parallel) -> tuple[TrainResult, Path]:
         """Return the run of two workers by a strategy."""
         share = 2 if parallel == "tp" else 1
         return self.of(
@@ -102,8 +102,12 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
             yield Runs(tmp_path_factory.mktemp("runs"))
 
 
-def curve(result: LanguageResult) -> list[float]:
+def curve(result: TrainResult) -> list[float]:
     return [report["loss"] for report in result.history]
+
+
+def weights_of(result: TrainResult) -> dict[str, torch.Tensor]:
+    return load_file(result.checkpoint / EXPORTED / "model.safetensors")
 
 
 def lines(trace: Path) -> list[dict[str, Any]]:
@@ -120,7 +124,7 @@ def test_two_workers_have_the_curve_of_one(runs: Runs, parallel: Parallel) -> No
     perplexities = [each.history[-1]["perplexity"] for each in (alone, together)]
     assert perplexities[0] == pytest.approx(perplexities[1], rel=NEAR)
     assert {file.name for file in trace.iterdir()} == {"rank-0.jsonl", "rank-1.jsonl"}
-    left, right = (load_file(each.checkpoint / "model.safetensors") for each in (alone, together))
+    left, right = weights_of(alone), weights_of(together)
     assert left.keys() == right.keys()
     for key, tensor in left.items():
         # A shard in the wrong place would be off by the spread of the weights, a tenth.
@@ -143,7 +147,7 @@ def here(job: LanguageJob, folder: Path) -> tuple[list[float], Path]:
 
 def test_adapters_are_trained_alike_where_weights_are_sharded(runs: Runs, tmp_path: Path) -> None:
     base, _ = runs.of("alone", gradient_accumulation_steps=2)
-    spec = replace(SPEC, params={}, pretrained=str(base.checkpoint), lora=Lora(r=4))
+    spec = replace(SPEC, params={}, pretrained=str(base.checkpoint / EXPORTED), lora=Lora(r=4))
     other = counting(ROWS, 0, by=5)
     sharded, _ = runs.of("adapters", other, spec, parallel="fsdp", num_workers=2)
     recipe = replace(RECIPE, gradient_accumulation_steps=2)
@@ -151,7 +155,8 @@ def test_adapters_are_trained_alike_where_weights_are_sharded(runs: Runs, tmp_pa
     assert curve(sharded) == pytest.approx(losses, abs=NEAR)
     assert losses[-1] < losses[0] - 0.5
     for file in ("model.safetensors", "adapter/adapter_model.safetensors"):
-        left, right = (load_file(each / file) for each in (checkpoint, sharded.checkpoint))
+        folders = (checkpoint, sharded.checkpoint / EXPORTED)
+        left, right = (load_file(each / file) for each in folders)
         assert left.keys() == right.keys()
         for key, tensor in left.items():
             torch.testing.assert_close(tensor, right[key], atol=0.01, rtol=0)
@@ -195,16 +200,16 @@ def test_a_killed_worker_changes_nothing(runs: Runs, tmp_path: Path, parallel: P
     events = runs.events[name]
     assert any(isinstance(event, WorkersFailed) for event in events)
     (resumed,) = [event for event in events if isinstance(event, Resumed)]
-    assert killed.recoveries == (resumed.step,)
-    assert 4 <= resumed.step < step, f"killed at {step}"
+    assert killed.recoveries == (resumed.done,)
+    assert 4 <= resumed.done < step, f"killed at {step}"
     assert curve(killed) == pytest.approx(curve(undisturbed), abs=1e-6)
-    weights = [load_file(each.checkpoint / "model.safetensors") for each in (killed, undisturbed)]
+    weights = [weights_of(killed), weights_of(undisturbed)]
     for key, tensor in weights[0].items():
         torch.testing.assert_close(tensor, weights[1][key], atol=1e-6, rtol=1e-5)
     noted = lines(trace)
     counts = Counter(line["step"] for line in noted)
     # What was done after the checkpoint was undone with the worker, and only that was done again.
-    assert all(count == 2 or resumed.step < each <= step for each, count in counts.items())
+    assert all(count == 2 or resumed.done < each <= step for each, count in counts.items())
     last = {(line["step"], tuple(line["positions"])): line for line in noted}
     for epoch in range(2):
         positions = [

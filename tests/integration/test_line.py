@@ -22,6 +22,7 @@ from millrace.models.registry.mlflow_registry import registry_of
 from millrace.models.registry.tracking import client
 from millrace.serving.batch.missed_dates import committed_dates
 from millrace.serving.triton.server import running
+from millrace.tasks.kinds.graph.graph_files import graph_files
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -101,7 +102,7 @@ def test_a_student_learns_from_the_champion_and_loses_channels(line: Line, examp
     assert reference["size_bytes"] == chosen["size_bytes"] > fp32["size_bytes"]
     assert run.data.metrics["sparsity"] == 0.5
     registry = registry_of(line.places)
-    graph = onnx.load(registry.fetch(registry.version("student", 1)).graph.model).graph
+    graph = onnx.load(graph_files(registry.fetch(registry.version("student", 1))).model).graph
     shapes = {each.name: tuple(each.dims) for each in graph.initializer}
     inner = [s for n, s in sorted(shapes.items()) if n.endswith("residual.0.weight")]
     assert inner == [(2, 4, 3, 3), (4, 4, 3, 3)]

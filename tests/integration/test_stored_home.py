@@ -60,7 +60,7 @@ def stored(tmp_path_factory: pytest.TempPathFactory, prefect_api: str) -> Stored
 def test_its_version_and_its_releases_are_read(stored: Stored) -> None:
     version = registry_of(stored.places).by_alias("small", "champion")
     assert version is not None
-    assert (version.version, version.kind) == (1, "graph")
+    assert (version.version, version.kind.name) == (1, "graph")
     events = ledger_of(stored.places).releases("small")
     assert [(event.kind, event.version) for event in events] == [("proved", 1), ("live", 1)]
 

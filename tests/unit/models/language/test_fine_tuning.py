@@ -21,10 +21,11 @@ from millrace.models.data.snapshots import Snapshot
 from millrace.models.language.corpus.stored_sequences import StoredSequences
 from millrace.models.language.corpus.token_table import TokenTable, make_token_table
 from millrace.models.language.corpus.tokenizer_folder import LanguageTokenizer
-from millrace.models.language.decoder_loop import EXPORTED, LanguageJob, Write, train
+from millrace.models.language.decoder_loop import EXPORTED, LanguageJob, train
 from millrace.models.language.held_out import base_perplexity
 from millrace.models.language.parallel import strategy_of
 from millrace.models.language.recipe import DecoderSpec, Lora, Recipe
+from millrace.models.training.train_job import Write
 from millrace.tasks.kinds.language.held_out import measured_alone, pieces_of
 
 CONTEXT = 32
