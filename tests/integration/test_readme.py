@@ -14,6 +14,8 @@ from shutil import copytree
 import pytest
 from sklearn.datasets import load_breast_cancer
 
+from millrace.flows import settings
+from millrace.flows.settings import variable
 from tests.docs_pages import README, ROOT, Command, all_blocks, blocks_of, guides
 from tests.integration.conftest import Done, Home
 
@@ -50,7 +52,7 @@ def _commands(pages: tuple[Path, ...], *programs: str) -> list[Command]:
 
 
 FROM_README = _commands((README,), "make", "millrace", "python")
-FROM_GUIDES = _commands(guides()[1:], "millrace")
+FROM_GUIDES = _commands(guides()[1:], "millrace", "python")
 
 
 @pytest.fixture(scope="module")
@@ -62,18 +64,25 @@ def reader(tmp_path_factory: pytest.TempPathFactory, make) -> tuple:
     del home.environment["PREFECT_API_URL"]
     for block in all_blocks():
         if block.file_name is not None:
-            (folder / block.file_name).write_text(block.text)
+            (folder / block.file_name).write_text(_with_own_ports(block.text, home))
     frame = load_breast_cancer(as_frame=True).frame.rename(columns={"target": "y"})
     frame.to_csv(folder / "my.csv", index=False)
     yield home, folder
     home.run("down", cwd=folder)
 
 
+def _with_own_ports(text: str, home: Home) -> str:
+    """Return a text with the ports of this home in place of the default ones."""
+    for name in settings.PORTS:
+        default = settings.Settings.model_fields[name].default
+        text = text.replace(f"127.0.0.1:{default}", f"127.0.0.1:{home.environment[variable(name)]}")
+    return text
+
+
 def _run(command: Command, home: Home, folder: Path) -> Done:
     """Run a command as a reader does, with `make demo` as what it runs once all is installed."""
     program, *arguments = command.words
-    port = home.environment["MILLRACE_MLFLOW_PORT"]
-    variables = {name: value.replace(":5000", f":{port}") for name, value in command.variables}
+    variables = {name: _with_own_ports(value, home) for name, value in command.variables}
     if program == "python":
         done = subprocess.run(
             [sys.executable, *arguments],
