@@ -1,13 +1,16 @@
 """The commands of the README and of the guides are run, in a folder like a reader's.
 
 The README's are run in their order. Those of the guides follow before its `millrace down`, in the
-same home, but for the ones in `NOT_RUN`. All others are checked by `tests/unit/test_docs.py`.
+same home, but for the ones in `NOT_RUN`. `tests/unit/test_docs.py` checks every other example, and
+runs `millrace check` and `schema` where they need no registry.
 """
 
 import re
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import filterfalse
 from pathlib import Path
 from shutil import copytree
 
@@ -16,12 +19,20 @@ from sklearn.datasets import load_breast_cancer
 
 from millrace.flows import settings
 from millrace.flows.settings import variable
-from tests.docs_pages import README, ROOT, Command, all_blocks, blocks_of, guides
+from tests.docs_pages import (
+    README,
+    ROOT,
+    Command,
+    all_blocks,
+    blocks_of,
+    guides,
+    is_run_in_process,
+)
 from tests.integration.conftest import Done, Home
 
 pytestmark = pytest.mark.timeout(900)
 
-TRAINS = "trains for a minute or more; tests of its family do so"
+TRAINS = "trains for minutes; other tests train smaller models of the same family"
 NOT_HERE = "the model of the page is not in this home"
 SERVERS = "needs servers of its own; test_cluster.py, test_attacks_mlflow.py and others have them"
 NOT_RUN = {
@@ -53,10 +64,26 @@ def _commands(pages: tuple[Path, ...], *programs: str) -> list[Command]:
 
 FROM_README = _commands((README,), "make", "millrace", "python")
 FROM_GUIDES = _commands(guides()[1:], "millrace", "python")
+UP = ("millrace", "up")
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A reader's folder with its home.
+
+    Attributes:
+        home: the home, whose `up` starts a Prefect of its own.
+        folder: where the reader is.
+        prefect_api: a server for what runs before `up`, which would each start one.
+    """
+
+    home: Home
+    folder: Path
+    prefect_api: str
 
 
 @pytest.fixture(scope="module")
-def reader(tmp_path_factory: pytest.TempPathFactory, make) -> tuple:
+def reader(tmp_path_factory: pytest.TempPathFactory, make, prefect_api: str) -> Iterator[Reader]:
     """A reader's folder: the examples, the files that the pages show, and some data."""
     folder = tmp_path_factory.mktemp("reader")
     copytree(ROOT / "examples", folder / "examples")
@@ -67,7 +94,7 @@ def reader(tmp_path_factory: pytest.TempPathFactory, make) -> tuple:
             (folder / block.file_name).write_text(_with_own_ports(block.text, home))
     frame = load_breast_cancer(as_frame=True).frame.rename(columns={"target": "y"})
     frame.to_csv(folder / "my.csv", index=False)
-    yield home, folder
+    yield Reader(home, folder, prefect_api)
     home.run("down", cwd=folder)
 
 
@@ -79,10 +106,12 @@ def _with_own_ports(text: str, home: Home) -> str:
     return text
 
 
-def _run(command: Command, home: Home, folder: Path) -> Done:
+def _run(command: Command, reader: Reader, *, is_up: bool) -> Done:
     """Run a command as a reader does, with `make demo` as what it runs once all is installed."""
     program, *arguments = command.words
-    variables = {name: _with_own_ports(value, home) for name, value in command.variables}
+    home, folder = reader.home, reader.folder
+    variables = {} if is_up else {"PREFECT_API_URL": reader.prefect_api}
+    variables |= {name: _with_own_ports(value, home) for name, value in command.variables}
     if program == "python":
         done = subprocess.run(
             [sys.executable, *arguments],
@@ -96,15 +125,16 @@ def _run(command: Command, home: Home, folder: Path) -> Done:
     return home.run(*arguments, cwd=folder, timeout=400, env=variables)
 
 
-def test_every_command_of_the_readme_and_the_guides_works(reader: tuple) -> None:
-    home, folder = reader
+def test_every_command_of_the_readme_and_the_guides_works(reader: Reader) -> None:
     assert len(FROM_README) >= 10
     *first, last = FROM_README
     assert last.words == ("millrace", "down")
-    chosen = {str(each): each for each in FROM_GUIDES if str(each) not in NOT_RUN}
-    others = [each for line, each in chosen.items() if line not in set(map(str, FROM_README))]
-    for command in (*first, *others, last):
-        done = _run(command, home, folder)
+    known = {*map(str, FROM_README), *NOT_RUN}
+    others = {str(each): each for each in FROM_GUIDES if str(each) not in known}
+    is_up = False
+    for command in (*first, *filterfalse(is_run_in_process, others.values()), last):
+        is_up = is_up or command.words == UP
+        done = _run(command, reader, is_up=is_up)
         assert done.code == 0, f"{command.page}: {command}\n{done.out}\n{done.err}"
         if check := OUTCOMES.get(str(command)):
             check(done)
@@ -141,14 +171,13 @@ def test_every_command_that_is_not_run_is_in_a_guide() -> None:
     assert set(NOT_RUN) <= {str(command) for command in FROM_GUIDES}
 
 
-def test_down_left_no_process_behind(reader: tuple) -> None:
+def test_down_left_no_process_behind(reader: Reader) -> None:
     import psutil
 
-    home, _ = reader
     left = []
     for process in psutil.process_iter(["cmdline"]):
         try:
-            if process.environ().get("MILLRACE_HOME") == str(home.path):
+            if process.environ().get("MILLRACE_HOME") == str(reader.home.path):
                 left.append(process.info["cmdline"])
         except (psutil.AccessDenied, psutil.NoSuchProcess):
             continue

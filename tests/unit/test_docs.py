@@ -11,12 +11,14 @@ import re
 import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import pytest
 import yaml
 from pydantic import BaseModel
 from typer.main import get_command
+from typer.testing import CliRunner
 
 from millrace.flows import settings
 from millrace.flows.cli.main import app
@@ -31,6 +33,7 @@ from tests.docs_pages import (
     blocks_of,
     code_words,
     guides,
+    is_run_in_process,
     name_of,
     pages,
     prose_of,
@@ -78,6 +81,20 @@ def test_an_unknown_option_key_target_or_module_is_seen(tmp_path: Path) -> None:
     ):
         with pytest.raises(Exception):  # noqa: B017, PT011
             CHECKS[language](Block("docs/page.md", 1, language, text + "\n"), tmp_path)
+
+
+def test_what_only_checks_a_file_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    copytree(ROOT / "examples", tmp_path / "examples")
+    monkeypatch.chdir(tmp_path)
+    for block in all_blocks():
+        if block.file_name is not None:
+            (tmp_path / block.file_name).write_text(block.text)
+    commands = {str(c): c for b in all_blocks() if b.language == "bash" for c in b.commands}
+    chosen = [command for command in commands.values() if is_run_in_process(command)]
+    assert len(chosen) >= 5
+    for command in chosen:
+        done = CliRunner().invoke(app, command.words[1:])
+        assert done.exit_code == 0, f"{command.page}: {command}\n{done.output}{done.exception}"
 
 
 def _check_commands(block: Block, _: Path) -> None:
