@@ -14,7 +14,7 @@ from millrace.models.common.ray_cluster import connect_to_ray
 from millrace.models.config.pipeline_file import load_pipeline
 from millrace.models.data import ingest, snapshots
 from millrace.models.inference.features import fit_encoding
-from millrace.models.training import shards
+from millrace.models.training import table_job
 from millrace.models.training.network_job import NetworkJob, Table
 from millrace.models.training.trainer import TrainResult, fit
 
@@ -70,8 +70,8 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TrainResult]:
     rows = snapshots.count_rows(snapshot, "train", shares)
     table = Table(snapshot, shares)
     job = NetworkJob(pipeline.model, pipeline.training, encoding, folder, rows, table=table)
-    with connected("local", pipeline.training.num_workers), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shards, "MOST_BYTES", 0)
+    with connect_to_ray("local", pipeline.training.num_workers), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(table_job, "MOST_BYTES", 0)
         yield fit(job, home / "training", "dying", lambda _: None)
 
 

@@ -46,7 +46,7 @@ class Scoring:
     report: BatchReport = REPORT
     asked: list[tuple[Job, RunOptions]] = field(default_factory=list)
 
-    def done_before(self, *_: object) -> BatchReport | None:
+    def find_earlier_report(self, *_: object) -> BatchReport | None:
         return self.before
 
     def score(
@@ -66,7 +66,7 @@ class Scoring:
 @pytest.fixture
 def ray(monkeypatch: pytest.MonkeyPatch) -> Scoring:
     made = Scoring()
-    monkeypatch.setattr(module, "done_before", made.done_before)
+    monkeypatch.setattr(module, "find_earlier_report", made.find_earlier_report)
     monkeypatch.setattr(module, "score", made.score)
     return made
 
