@@ -70,7 +70,10 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TrainResult]:
     rows = snapshots.count_rows(snapshot, "train", shares)
     table = Table(snapshot, shares)
     job = NetworkJob(pipeline.model, pipeline.training, encoding, folder, rows, table=table)
-    with connect_to_ray("local", pipeline.training.num_workers), pytest.MonkeyPatch.context() as patch:
+    with (
+        connect_to_ray("local", pipeline.training.num_workers),
+        pytest.MonkeyPatch.context() as patch,
+    ):
         patch.setattr(table_job, "MOST_BYTES", 0)
         yield fit(job, home / "training", "dying", lambda _: None)
 
