@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from bench.measure import quantile
-from millrace.serving.triton.language.stream_client import LanguageClient, Sampling
+from millrace.serving.triton.streams.stream_client import Sampling, StreamClient
 
 
 @dataclass
@@ -56,7 +56,7 @@ class Crowd:
         answers: texts of the last call.
     """
 
-    client: LanguageClient
+    client: StreamClient
     model: str
     passages: Passages
     streams: int

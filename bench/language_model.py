@@ -21,10 +21,10 @@ from bench.server import Bench, own_server
 from millrace.export.language.language_variants import LANGUAGE_FORMS
 from millrace.models.common.subprocess_runner import Limits, run_in_subprocess
 from millrace.models.config.language_spec import GenerationSpec
-from millrace.serving.triton.language.draft_files import DRAFT
 from millrace.serving.triton.language.language_config import openvino_config
-from millrace.serving.triton.language.stream_client import LanguageClient
 from millrace.serving.triton.model_config import latest, to_text
+from millrace.serving.triton.streams.stream_client import StreamClient
+from millrace.serving.triton.version_folder import DRAFT
 from tests.language_model import byte_tokenizer, save
 
 LIMITS = Limits(300, 8 * 2**30)
@@ -166,7 +166,7 @@ class Stand:
 
     made: WrittenModel
     bench: Bench
-    client: LanguageClient
+    client: StreamClient
 
     @contextmanager
     def serving(
@@ -196,6 +196,6 @@ def own_stand(shape: Shape) -> Iterator[Stand]:
     with (
         tempfile.TemporaryDirectory(prefix="millrace-bench-") as folder,
         own_server() as bench,
-        LanguageClient(bench.client.endpoint) as client,
+        StreamClient(bench.client.endpoint) as client,
     ):
         yield Stand(write_model(Path(folder), shape), bench, client)

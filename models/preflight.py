@@ -6,7 +6,7 @@ It reads at most the first block of the source, and imports torch only for a use
 from contextlib import suppress
 
 from millrace.models.common.errors import TransientError
-from millrace.models.config.model_kind import all_families, kind_of_family
+from millrace.models.config.model_kind import kind_of_family
 from millrace.models.config.model_uri import is_model_uri
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.data.infer_schema import feature_names
@@ -30,10 +30,7 @@ def preflight(pipeline: Pipeline) -> None:
     """
     with suppress(TransientError):
         _check_source(pipeline)
-    if pipeline.model.family not in all_families():
-        from millrace.models.families.family import family_of
-
-        family_of(pipeline.model, pipeline.folder)
+    kind_of_family(pipeline.model.family).check_model(pipeline.model, pipeline.folder)
     pretrained = pipeline.model.pretrained
     registered = is_model_uri(pretrained)
     for name in (None if registered else pretrained, pipeline.model.tokenizer.source):

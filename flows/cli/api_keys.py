@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 
+from millrace.flows.console import print_hint, print_piece, print_table
 from millrace.flows.settings import LOOPBACK, Settings
 from millrace.serving.openai_api import api_key
 from millrace.serving.openai_api.api_key import KEYS_FILE, ApiKey, create_secret
@@ -95,3 +96,21 @@ def _describe_keys(keys: Sequence[ApiKey]) -> tuple[KnownKey, ...]:
         )
         for each in keys
     )
+
+
+def show_new_key(key: NewKey) -> None:
+    """Print the secret of a new key, and how it is used."""
+    print_piece(f"{key.secret}\n")
+    print_hint(
+        f"{key.tokens_per_minute:,} tokens a minute; it is not shown again",
+        label=f"key of {key.name}",
+    )
+    print_hint(f"OPENAI_BASE_URL={key.base_url} OPENAI_API_KEY=… for the openai package")
+
+
+def show_keys(keys: Sequence[KnownKey]) -> None:
+    """Print the keys that there are."""
+    rows = [(key.name, f"{key.tokens_per_minute:,}", key.created) for key in keys]
+    if not rows:
+        rows = [("no keys", "make one with `millrace keys add NAME`", "")]
+    print_table("API keys", ("name", "tokens a minute", "made"), rows)

@@ -204,19 +204,19 @@ def add_key(
     as_json: AsJson = False,
 ) -> None:
     """Create a key, and print its secret, this once."""
-    from millrace.flows.cli import api_keys, show
+    from millrace.flows.cli import api_keys
 
     key = api_keys.add_key(settings.load(), name, tokens_per_minute)
-    console.print_json(key) if as_json else show.show_new_key(key)
+    console.print_json(key) if as_json else api_keys.show_new_key(key)
 
 
 @keys.command("list")
 def list_keys(as_json: AsJson = False) -> None:
     """Print the names and the limits of the keys."""
-    from millrace.flows.cli import api_keys, show
+    from millrace.flows.cli import api_keys
 
     known = api_keys.list_keys(settings.load())
-    console.print_json(known) if as_json else show.show_keys(known)
+    console.print_json(known) if as_json else api_keys.show_keys(known)
 
 
 @keys.command("revoke")
@@ -224,10 +224,10 @@ def revoke_key(
     name: Annotated[str, typer.Argument(help="Of the key.")], as_json: AsJson = False
 ) -> None:
     """Revoke a key; the server refuses it within a second."""
-    from millrace.flows.cli import api_keys, show
+    from millrace.flows.cli import api_keys
 
     left = api_keys.revoke_key(settings.load(), name)
-    console.print_json(left) if as_json else show.show_keys(left)
+    console.print_json(left) if as_json else api_keys.show_keys(left)
 
 
 @app.command()

@@ -7,7 +7,6 @@ from millrace.flows.console import print_hint, print_piece, print_table
 from millrace.models.registry.mlflow_pages import version_page
 
 if TYPE_CHECKING:
-    from millrace.flows.cli.api_keys import KnownKey, NewKey
     from millrace.flows.cli.demo import DemoSummary
     from millrace.flows.services.control import ServiceStatus, Status
     from millrace.flows.train_model import TrainOutcome
@@ -124,24 +123,6 @@ def show_prediction(answer: "Answer") -> None:
     if not table.rows:
         print_piece("\n")
     _print(answer.title, table)
-
-
-def show_new_key(key: "NewKey") -> None:
-    """Print the secret of a new key, and how it is used."""
-    print_piece(f"{key.secret}\n")
-    print_hint(
-        f"{key.tokens_per_minute:,} tokens a minute; it is not shown again",
-        label=f"key of {key.name}",
-    )
-    print_hint(f"OPENAI_BASE_URL={key.base_url} OPENAI_API_KEY=… for the openai package")
-
-
-def show_keys(keys: "Sequence[KnownKey]") -> None:
-    """Print the keys that there are."""
-    rows = [(key.name, f"{key.tokens_per_minute:,}", key.created) for key in keys]
-    if not rows:
-        rows = [("no keys", "make one with `millrace keys add NAME`", "")]
-    print_table("API keys", ("name", "tokens a minute", "made"), rows)
 
 
 def show_status(status: "Status") -> None:

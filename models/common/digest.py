@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 
-GRAPH = "model.onnx"
+ONNX_FILE = "model.onnx"
 """The one file of a model that is a graph."""
 
 
@@ -25,7 +25,7 @@ def digest_of_model(digests: Mapping[str, str]) -> str:
     Args:
         digests: the SHA-256 of each of its files, by name.
     """
-    return digests[GRAPH] if set(digests) == {GRAPH} else _digest_of_digests(digests)
+    return digests[ONNX_FILE] if set(digests) == {ONNX_FILE} else _digest_of_digests(digests)
 
 
 def _digest_of_digests(digests: Mapping[str, str]) -> str:

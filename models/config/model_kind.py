@@ -9,11 +9,13 @@ train nothing import nothing of it.
 from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib import import_module
+from pathlib import Path
 from typing import Any, Protocol
 
 from millrace.models.common.errors import InputError
 from millrace.models.config import Spec
 from millrace.models.config.dataset_spec import DatasetSpec
+from millrace.models.config.training_spec import ModelSpec
 
 KINDS: dict[str, str] = {
     "graph": "millrace.tasks.kinds.graph.graph_kind:GraphKind",
@@ -21,6 +23,8 @@ KINDS: dict[str, str] = {
     "gradient_boosting": "millrace.tasks.kinds.gradient_boosting.boosting_kind:BoostingKind",
 }
 """The class of each kind by its name, which is the tag `millrace.kind` of its versions."""
+FIRST_KIND = next(iter(KINDS))
+"""Of a family and of a version that name none."""
 
 
 class ModelKind(Protocol):
@@ -74,6 +78,17 @@ class ModelKind(Protocol):
             InputError: they do not fit.
         """
 
+    def check_model(self, spec: ModelSpec, folder: Path) -> None:
+        """Refuse, before anything is read, a model that cannot be built.
+
+        Args:
+            spec: the pipeline file's `model` part.
+            folder: of the pipeline file.
+
+        Raises:
+            InputError: a class of the user's own is not there.
+        """
+
     def find_misfits(self, family: str, parts: Mapping[str, Spec]) -> Iterator[str]:
         """Yield, in words, values of the pipeline file that do not go together.
 
@@ -113,14 +128,9 @@ def all_kinds() -> tuple[ModelKind, ...]:
     return tuple(map(kind_named, KINDS))
 
 
-def first_kind() -> ModelKind:
-    """Return the kind of a family or a version that names none."""
-    return kind_named(next(iter(KINDS)))
-
-
 def kind_of_family(family: str) -> ModelKind:
     """Return the kind that trains a `model.family`; the first one if none does."""
-    return next((kind for kind in all_kinds() if kind.trains(family)), first_kind())
+    return next((kind for kind in all_kinds() if kind.trains(family)), kind_named(FIRST_KIND))
 
 
 def all_families() -> tuple[str, ...]:

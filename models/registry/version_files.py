@@ -14,7 +14,7 @@ from pathlib import Path
 from millrace.models.common.bounded_files import bounded_text
 from millrace.models.common.digest import digest_of, digest_of_all, digest_of_model
 from millrace.models.common.errors import InputError, MillraceError, TransientError
-from millrace.models.config.model_kind import ModelKind, first_kind, kind_named
+from millrace.models.config.model_kind import FIRST_KIND, ModelKind, kind_named
 from millrace.models.registry.artifact_store import MOST_FILES, StoredFolder, require_room
 from millrace.models.registry.evidence_check import require_readable
 from millrace.models.registry.tracking import client
@@ -26,7 +26,7 @@ KIND_TAG = "millrace.kind"
 EXTRA = "extra_files"
 """Folder of the evidence in the artifact store; in a package it lies beside the model."""
 ONNX = ".onnx"
-GRAPH_BYTES = (2 << 30) - 1
+ONNX_BYTES = (2 << 30) - 1
 """ONNX with its weights inside is one message of protobuf, which may be no larger."""
 EVIDENCE_BYTES = 1 << 30
 """Of one file; what is read of it is less, see `models/common/bounded_files.py`."""
@@ -63,8 +63,7 @@ class ModelVersion:
         Raises:
             InputError: this Millrace has no such kind.
         """
-        name = self.tags.get(KIND_TAG)
-        return first_kind() if name is None else kind_named(name)
+        return kind_named(self.tags.get(KIND_TAG, FIRST_KIND))
 
 
 @dataclass(frozen=True)
@@ -178,7 +177,7 @@ def _listed(stored: StoredFolder, version: ModelVersion) -> dict[str, int]:
     sizes = stored.sizes(kind.model_folder)
     names = kind.model_files or filter(NAME.fullmatch, sorted(sizes))
     found |= {str(Path(kind.model_folder, name)): sizes.get(name) for name in names}
-    most |= {path: GRAPH_BYTES for path in found if path.endswith(ONNX)}
+    most |= {path: ONNX_BYTES for path in found if path.endswith(ONNX)}
     if len(found) > MOST_FILES:
         raise _not_ours(version, f"{len(found):,} files", f"at most {MOST_FILES:,} files")
     files: dict[str, int] = {}

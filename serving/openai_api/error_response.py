@@ -18,7 +18,7 @@ from dataclasses import fields
 from starlette.responses import JSONResponse
 
 from millrace.models.common.errors import InputError, MillraceError, TransientError
-from millrace.serving.triton.language.stream_request import HINTS, Sampling
+from millrace.serving.triton.streams.stream_request import HINTS, Sampling
 
 INVALID = "invalid_request_error"
 SERVER = "server_error"

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from millrace.serving.openai_api.api_key import ApiKey
 from millrace.serving.openai_api.error_response import ApiError
-from millrace.serving.triton.language.stream_request import Messages, Piece
+from millrace.serving.triton.streams.stream_request import Messages, Piece
 
 SECONDS = 60.0
 CHARACTERS = 4

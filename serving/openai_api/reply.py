@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from millrace.serving.openai_api.request_body import TextRequest
-from millrace.serving.triton.language.stream_request import Piece
+from millrace.serving.triton.streams.stream_request import Piece
 
 COMPLETE = frozenset({"stop", "length"})
 """The finish reasons of a complete answer."""

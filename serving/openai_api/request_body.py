@@ -21,7 +21,7 @@ from millrace.serving.openai_api.request_fields import (
     Message,
     RequestFields,
 )
-from millrace.serving.triton.language.stream_request import Messages, Sampling
+from millrace.serving.triton.streams.stream_request import Messages, Sampling
 
 
 @dataclass(frozen=True)

@@ -35,8 +35,8 @@ from millrace.serving.openai_api.reply import (
     merge_streams,
 )
 from millrace.serving.openai_api.request_body import TextRequest, read_chat, read_completion
-from millrace.serving.triton.language.stream_client import ANSWER_SECONDS, AsyncLanguageClient
-from millrace.serving.triton.language.stream_request import Piece
+from millrace.serving.triton.streams.stream_client import ANSWER_SECONDS, AsyncLanguageClient
+from millrace.serving.triton.streams.stream_request import Piece
 
 log = logging.getLogger("millrace.openai_api")
 

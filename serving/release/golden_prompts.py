@@ -10,10 +10,11 @@ from typing import Any
 
 from millrace.models.common.errors import WorkError
 from millrace.models.common.subprocess_runner import run_in_subprocess
+from millrace.models.inference.language_engine import engine_of
 from millrace.serving.release.trial import subprocess_limits
 from millrace.serving.release.version_check import translate_errors
 from millrace.serving.triton.client import TritonClient
-from millrace.serving.triton.language.stream_request import Sampling
+from millrace.serving.triton.streams.stream_request import Sampling
 from millrace.serving.triton.version_folder import Artifact
 
 INEXACT = 0.5
@@ -83,7 +84,7 @@ class GoldenPrompts:
         A vLLM model is skipped: vLLM may not be installed here, and on the server its backend is a
         process of its own.
         """
-        if artifact.engine != "vllm":
+        if engine_of(artifact.files) != "vllm":
             self._generate_in_subprocess(artifact, self.prompts[:1], 2)
 
     def validate_in_subprocess(self, artifact: Artifact) -> float:
@@ -95,7 +96,7 @@ class GoldenPrompts:
             WorkError: it cannot be opened, or more differs than the certificate allows.
             TransientError: its process was killed.
         """
-        if artifact.engine == "vllm":
+        if engine_of(artifact.files) == "vllm":
             return 0.0
         answers = self._generate_in_subprocess(artifact, self.prompts, self.max_tokens)
         return self._require_allowed(difference(self.answers, answers))

@@ -19,14 +19,12 @@ from millrace.models.common.errors import MillraceError, WorkError
 from millrace.models.common.hardware import memory_bytes
 from millrace.models.common.subprocess_runner import Limits
 from millrace.models.config.serving_spec import ServingSpec
-from millrace.models.inference.language_engine import EngineName
 from millrace.serving.release.version_check import VersionCheck
 from millrace.serving.triton.client import TritonClient
-from millrace.serving.triton.language.language_config import VLLM_BACKEND
 from millrace.serving.triton.model_config import latest
 from millrace.serving.triton.repository import Repository
 from millrace.serving.triton.server_index import TRIAL
-from millrace.serving.triton.version_config import config_of
+from millrace.serving.triton.version_config import config_of, triton_kind
 from millrace.serving.triton.version_folder import Artifact
 
 BASE_LIMITS = Limits(seconds=60.0, memory=16 << 30)
@@ -60,15 +58,15 @@ def memory_limit(size: int, machine: int) -> int:
     return max(MIN_MEMORY, min(wanted, int(MAX_MEMORY_SHARE * machine)))
 
 
-def load_seconds(serving: ServingSpec, size: int, engine: EngineName | None = None) -> float:
+def load_seconds(serving: ServingSpec, size: int, *, compiles: bool = False) -> float:
     """Return how many seconds a version may take to load.
 
     Args:
         serving: how it is served.
         size: bytes of the model.
-        engine: of a language model.
+        compiles: whether the backend compiles the model.
     """
-    builds = serving.accelerator is not None or engine == "vllm"
+    builds = serving.accelerator is not None or compiles
     return (ENGINE_SECONDS if builds else LOAD_SECONDS) + size / BYTES_PER_SECOND
 
 
@@ -147,7 +145,8 @@ def _load_helper_model(
     try:
         repository.link(model, version, name, 1)
         repository.write_config(config, artifact.labels)
-        seconds = load_seconds(artifact.serving, artifact.size_bytes, artifact.engine)
+        compiles = triton_kind(artifact).special_backend(artifact) is not None
+        seconds = load_seconds(artifact.serving, artifact.size_bytes, compiles=compiles)
         client.load(name, timeout=seconds)
         yield name
     finally:
@@ -163,7 +162,7 @@ NO_BACKEND = "unable to find backend library"
 def require_backend(artifact: Artifact, client: TritonClient) -> None:
     """Raise if a server does not have a version's backend.
 
-    Only vLLM's is checked: every server has the others. Triton does not list its backends, so a
+    Only a backend that not every server has is checked. Triton does not list its backends, so a
     model without files is loaded, which always fails: with the backend, because the files are
     missing.
 
@@ -171,17 +170,19 @@ def require_backend(artifact: Artifact, client: TritonClient) -> None:
         WorkError: the server does not have the backend.
         TransientError: the server cannot be reached.
     """
-    if artifact.engine != VLLM_BACKEND:
+    backend = triton_kind(artifact).special_backend(artifact)
+    if backend is None:
         return
-    name = f"{VLLM_BACKEND}{TRIAL}{token_hex(4)}"
+    name = f"{backend}{TRIAL}{token_hex(4)}"
     try:
-        client.load_without_files(name, json.dumps({"backend": VLLM_BACKEND}))
+        client.load_without_files(name, json.dumps({"backend": backend}))
     except WorkError as error:
         if NO_BACKEND not in str(error.seen):
             return
         raise WorkError(
-            "this Triton has no vllm backend, which the version needs",
+            f"this Triton has no {backend} backend, which the version needs",
             seen=f"the server at {client.endpoint.grpc}",
-            valid="NVIDIA's container for vLLM (tritonserver:…-vllm-python-py3), on a GPU",
-            hint="name such a server in MILLRACE_TRITON, or export an openvino variant",
+            valid=f"NVIDIA's container with the backend {backend}, on a GPU "
+            f"(tritonserver:…-{backend}-python-py3)",
+            hint="name such a server in MILLRACE_TRITON, or export another variant",
         ) from error

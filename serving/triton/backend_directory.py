@@ -11,15 +11,15 @@ import sys
 import sysconfig
 import tempfile
 from dataclasses import dataclass
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
-from millrace.models.common import language_generation
 from millrace.models.common.errors import WorkError
 
 BACKENDS = Path(__file__).with_name("backends")
-SHARED_MODULE = Path(language_generation.__file__)
-"""Copied into the backend of language models."""
+SHARED_MODULES = "SHARED_MODULES"
+"""Names, in a backend's `__init__.py`, the modules of Millrace that it has a copy of."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,8 @@ def prepare_backends(home: Path) -> Path:
         shutil.copy2(files.stub, work / "python")
         shutil.copytree(BACKENDS, work, ignore=_ignore_compiled, dirs_exist_ok=True)
         _copy_sessions(work / "onnxruntime", work / "text_onnxruntime")
-        shutil.copy2(SHARED_MODULE, work / "openvino_genai")
+        for backend, file in _shared_files():
+            shutil.copy2(file, work / backend)
         _publish(work, target)
     except OSError as error:
         raise WorkError(
@@ -112,6 +113,16 @@ def _copy_sessions(source: Path, target: Path) -> None:
         shutil.copy2(file, target / ("text_session.py" if file.name == "model.py" else file.name))
 
 
+def _shared_files() -> list[tuple[str, Path]]:
+    """Return each backend's copies of Millrace's modules, as its name and the file."""
+    found = []
+    for folder in sorted(each for each in BACKENDS.iterdir() if (each / "__init__.py").exists()):
+        backend = import_module(f"{__package__}.backends.{folder.name}")
+        modules = (import_module(name) for name in getattr(backend, SHARED_MODULES, ()))
+        found += [(folder.name, Path(str(module.__file__))) for module in modules]
+    return found
+
+
 def _publish(work: Path, target: Path) -> None:
     try:
         work.rename(target)
@@ -127,7 +138,8 @@ def _hash_contents(files: TritonFiles) -> str:
     for part in (files.stub, files.python_backend / "libtriton_python.so"):
         status = part.stat()
         digest.update(f"{part}:{status.st_size}:{status.st_mtime_ns}".encode())
-    for file in (SHARED_MODULE, *sorted(BACKENDS.rglob("*.py"))):
+    shared = [file for _, file in _shared_files()]
+    for file in (*shared, *sorted(BACKENDS.rglob("*.py"))):
         digest.update(file.read_bytes())
     return digest.hexdigest()[:16]
 

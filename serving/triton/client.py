@@ -18,8 +18,6 @@ from millrace.models.common.errors import (
 )
 from millrace.models.common.installation import Endpoint
 from millrace.serving.triton.backends.traffic_split.split_key import PROBE
-from millrace.serving.triton.language.stream_client import LanguageClient
-from millrace.serving.triton.language.stream_request import PROCESS_DIED
 from millrace.serving.triton.server_index import (
     READY,
     UNHEALTHY,
@@ -27,6 +25,8 @@ from millrace.serving.triton.server_index import (
     live_version,
     ready_versions,
 )
+from millrace.serving.triton.streams.stream_client import StreamClient
+from millrace.serving.triton.streams.stream_request import PROCESS_DIED
 
 Array = npt.NDArray[Any]
 
@@ -51,7 +51,7 @@ class TritonClient:
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
         self._grpc = connect(endpoint)
-        self._streams: LanguageClient | None = None
+        self._streams: StreamClient | None = None
 
     def __enter__(self) -> "TritonClient":
         return self
@@ -69,10 +69,10 @@ class TritonClient:
             self._streams.close()
 
     @property
-    def streams(self) -> LanguageClient:
+    def streams(self) -> StreamClient:
         """A client of the server's streams, made at first use; let one thread make it."""
         if self._streams is None:
-            self._streams = LanguageClient(self.endpoint)
+            self._streams = StreamClient(self.endpoint)
         return self._streams
 
     def is_ready(self) -> bool:

@@ -104,9 +104,9 @@ class Repository:
         with self.workspace() as work:
             folder = work / str(version)
             folder.mkdir()
-            write_version(folder, artifact)
+            kind = triton_kind(artifact)
+            write_version(folder, artifact, kind.reserved_names(artifact))
             staged = read_version(folder)
-            kind = triton_kind(staged)
             kind.check(staged)
             for name, text in kind.backend_files(staged, target).items():
                 (folder / name).write_text(text)

@@ -1,6 +1,6 @@
 """How Triton is told of a version, whatever kind of model it is."""
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Collection, Hashable, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -36,6 +36,14 @@ class TritonKind(Protocol):
             artifact: the version.
             folder: where it is published, as the server sees it.
         """
+        ...
+
+    def reserved_names(self, artifact: Artifact) -> Collection[str]:
+        """Return the names of `backend_files`, which no file of the model may have."""
+        ...
+
+    def special_backend(self, artifact: Artifact) -> str | None:
+        """Return the backend that not every Triton has; None where every one serves the version."""
         ...
 
     def interface(self, artifact: Artifact) -> Hashable:

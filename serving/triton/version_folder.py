@@ -16,15 +16,35 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from millrace.models.common.digest import GRAPH, digest_of, digest_of_model
+from millrace.models.common.digest import ONNX_FILE, digest_of, digest_of_model
 from millrace.models.common.errors import InputError, TransientError, WorkError
+from millrace.models.config.model_kind import FIRST_KIND
 from millrace.models.config.serving_spec import ServingSpec
-from millrace.models.inference.language_engine import MODEL_JSON, EngineName, engine_of
 from millrace.models.registry.version_files import NAME
-from millrace.serving.triton.language.draft_files import DRAFT, Draft
 
-ONNX, TOKENIZER, RULES, CARD = GRAPH, "tokenizer.json", "features.json", "version.json"
+ONNX, TOKENIZER, RULES, CARD = ONNX_FILE, "tokenizer.json", "features.json", "version.json"
+DRAFT = "draft"
+"""Folder of a draft's files, beside the model's."""
 CHUNK = 1 << 20
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A registered version that drafts for another one.
+
+    Attributes:
+        name: which version, NAME/VERSION.
+        files: its files, by their names in the folder `draft`.
+        sha256: their digest in the registry, see `digest_of_model`.
+    """
+
+    name: str
+    files: Mapping[str, Path]
+    sha256: str
+
+    def __str__(self) -> str:
+        """Return the version and the digest of its files."""
+        return f"{self.name}, sha256 {self.sha256[:16]}"
 
 
 @dataclass(frozen=True)
@@ -46,17 +66,12 @@ class Artifact:
 
     files: Mapping[str, Path]
     sha256: str
-    kind: str = "graph"
+    kind: str = FIRST_KIND
     labels: tuple[str, ...] = ()
     serving: ServingSpec = field(default_factory=ServingSpec)
     tokenizer: str | None = None
     draft: Draft | None = None
     rules: str | None = None
-
-    @property
-    def engine(self) -> EngineName | None:
-        """What opens it, if it is a language model."""
-        return engine_of(self.files) if self.kind == "language" else None
 
     @property
     def size_bytes(self) -> int:
@@ -70,18 +85,22 @@ class Artifact:
         return self.sha256 if self.draft is None else f"{self.sha256} with {self.draft}"
 
 
-def write_version(folder: Path, artifact: Artifact) -> None:
+def write_version(folder: Path, artifact: Artifact, taken: Collection[str] = ()) -> None:
     """Fill an empty folder; only the group may read it afterwards, and nobody write it.
+
+    Args:
+        folder: where to write.
+        artifact: the version.
+        taken: names that the backend's own files have.
 
     Raises:
         InputError: a file's name is not one of a file in this folder.
         TransientError: a file cannot be copied.
         WorkError: its digest is not the expected one.
     """
-    reserved = [CARD, DRAFT]
+    reserved = [CARD, DRAFT, *taken]
     reserved += [TOKENIZER] if artifact.tokenizer else []
     reserved += [RULES] if artifact.rules else []
-    reserved += [MODEL_JSON] if artifact.engine == "vllm" else []
     digests = _filled(folder, artifact.files, artifact.sha256, reserved)
     if (draft := artifact.draft) is not None:
         (folder / DRAFT).mkdir()
@@ -113,7 +132,7 @@ def read_version(folder: Path) -> Artifact:
     return Artifact(
         {name: folder / name for name in names},
         card["sha256"],
-        card.get("kind", "graph"),
+        card.get("kind", FIRST_KIND),
         labels=tuple(card["labels"]),
         serving=serving,
         tokenizer=tokenizer,

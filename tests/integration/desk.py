@@ -16,8 +16,7 @@ from millrace.serving.release.release_state import DesiredVersion, Release
 from millrace.serving.release.version_check import VersionCheck
 from millrace.serving.release.version_tags import Tags
 from millrace.serving.triton.graph.triton_graph import artifact_of_graph
-from millrace.serving.triton.language.draft_files import Draft
-from millrace.serving.triton.version_folder import Artifact
+from millrace.serving.triton.version_folder import Artifact, Draft
 
 ROWS = np.random.default_rng(1).normal(size=(5, 4)).astype(np.float32)
 

@@ -24,8 +24,8 @@ from millrace.serving.release.outcome import Outcome
 from millrace.serving.release.reconcile import reconcile
 from millrace.serving.triton import server
 from millrace.serving.triton.client import TritonClient
-from millrace.serving.triton.language.stream_request import Sampling
 from millrace.serving.triton.repository import Repository
+from millrace.serving.triton.streams.stream_request import Sampling
 from millrace.tasks.kinds.language.language_certify import asked, faults_of
 from tests.integration.backends import kill_backends
 from tests.integration.desk import FileDesk

@@ -29,9 +29,9 @@ from millrace.models.config.language_spec import GenerationSpec
 from millrace.serving.triton import server as triton
 from millrace.serving.triton.client import TritonClient
 from millrace.serving.triton.language.language_config import openvino_config
-from millrace.serving.triton.language.stream_client import AsyncLanguageClient, LanguageClient
-from millrace.serving.triton.language.stream_request import Piece, Sampling
 from millrace.serving.triton.model_config import loaded_anew, specific, to_text
+from millrace.serving.triton.streams.stream_client import AsyncLanguageClient, StreamClient
+from millrace.serving.triton.streams.stream_request import Piece, Sampling
 from tests.integration.backends import kill_backends
 from tests.integration.ports import free_endpoint
 from tests.language_model import ASSISTANT, Made, make
@@ -59,7 +59,7 @@ class Served:
     places: Installation
     endpoint: Endpoint
     triton: TritonClient
-    client: LanguageClient
+    client: StreamClient
     made: Made
 
     def serve(
@@ -103,7 +103,7 @@ class Served:
 @contextmanager
 def serving(home: Path, made: Made) -> Iterator[Served]:
     places, endpoint = Installation(home, "", "").prepared(), free_endpoint()
-    with triton.running(places, endpoint) as server, LanguageClient(endpoint, 3) as client:
+    with triton.running(places, endpoint) as server, StreamClient(endpoint, 3) as client:
         yield Served(places, endpoint, server, client, made)
 
 
@@ -580,7 +580,7 @@ def test_a_model_or_a_server_that_is_not_there(served) -> None:
     with pytest.raises(InputError, match="no such model"):
         served.client.complete("nothing", "x")
     with (
-        LanguageClient(free_endpoint()) as client,
+        StreamClient(free_endpoint()) as client,
         pytest.raises(TransientError, match="no Triton"),
     ):
         client.complete("lm", "x")

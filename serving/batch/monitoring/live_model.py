@@ -1,28 +1,16 @@
 """The live model, which answers rows that a batch job has scored, as it answers its clients."""
 
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
 from typing import Protocol
 
-from millrace.models.common.arrays import Array
 from millrace.models.common.errors import InputError, MillraceError
-from millrace.models.inference.answers import answers_of
 from millrace.serving.batch.input.row_sample import Example
 from millrace.serving.batch.monitoring.agreement import (
     Difference,
-    class_difference,
-    number_difference,
-    text_difference,
 )
-from millrace.serving.batch.prompts.prompt_rows import Prompts
-from millrace.serving.batch.row_job import RowJob
 from millrace.serving.release.release_state import DesiredVersion, ReleaseState
-from millrace.serving.triton.language.stream_request import Messages, Piece, Sampling
 from millrace.serving.triton.server_index import ARMS, LoadedModel, live_version, ready_versions
-
-TOKENS = 32
-"""Tokens of an answer that are compared: the live model has other clients to serve."""
 
 
 class Live(Protocol):
@@ -45,75 +33,6 @@ class Live(Protocol):
             MillraceError: it does not answer.
         """
         ...
-
-
-@dataclass(frozen=True)
-class LiveRows:
-    """A live graph.
-
-    Attributes:
-        job: the job that scored the rows.
-        ask: returns the outputs for a request, within seconds.
-        tolerance: largest difference, beside rounding, of two answers to the same row: int8 with
-            dynamic ranges depends on the other rows of the batch.
-    """
-
-    job: RowJob
-    ask: Callable[[Mapping[str, Array], float], Mapping[str, Array]]
-    tolerance: float = 0.0
-
-    @property
-    def answers(self) -> tuple[str, ...]:
-        """The prediction, and the probability of a class."""
-        return ("prediction", "score")
-
-    def difference(self, example: Example, seconds: float) -> Difference:
-        """Request an answer to one row alone, and compare."""
-        encoding = self.job.encoding
-        outputs = self.ask(self.job.request(example.row), seconds)
-        live = outputs[answers_of(encoding).output][0]
-        written, score = example.written["prediction"], example.written["score"]
-        if encoding.labels:
-            return class_difference(written, score, live, encoding.labels, self.tolerance)
-        return number_difference(written, float(live[0]), self.tolerance, encoding.target_std)
-
-
-@dataclass(frozen=True)
-class LivePrompts:
-    """A live language model; the job's answers are greedy.
-
-    Attributes:
-        job: the job that continued the prompts.
-        ask: continues one prompt, within seconds.
-        exact: whether an answer does not depend on what else the engine works on.
-    """
-
-    job: Prompts
-    ask: Callable[[str | Messages, Sampling, float], Piece]
-    exact: bool = True
-
-    @property
-    def answers(self) -> tuple[str, ...]:
-        """The answer."""
-        return ("completion",)
-
-    def difference(self, example: Example, seconds: float) -> Difference:
-        """Let the live model continue a prompt for some tokens, and compare."""
-        own = self.job.sampling
-        sampling = Sampling(
-            temperature=0,
-            repetition_penalty=own.repetition_penalty,
-            stop=own.stop,
-            max_tokens=min(own.max_tokens, TOKENS),
-        )
-        answer = self.ask(self.job.asked(example.row), sampling, seconds)
-        return text_difference(
-            example.written["completion"],
-            answer.texts[0],
-            own.stop,
-            is_whole=answer.finish_reasons[0] == "stop",
-            exact=self.exact,
-        )
 
 
 def explain_not_live(

@@ -1,11 +1,11 @@
 """An ONNX graph on Triton: the ONNX Runtime backends, and what a client sees of it."""
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Collection, Hashable, Mapping
 from pathlib import Path
 
 from tritonclient.grpc import model_config_pb2 as pb
 
-from millrace.models.common.digest import GRAPH
+from millrace.models.common.digest import ONNX_FILE
 from millrace.models.common.errors import InputError
 from millrace.models.config.serving_spec import ServingSpec
 from millrace.serving.triton.graph.onnx_signature import of_text, read_signature
@@ -42,6 +42,14 @@ class TritonGraph:
         """Return nothing: the backend reads the graph alone."""
         return {}
 
+    def reserved_names(self, artifact: Artifact) -> Collection[str]:
+        """Return none."""
+        return ()
+
+    def special_backend(self, artifact: Artifact) -> None:
+        """Return None: the ONNX Runtime backends are Triton's own, or come with Millrace."""
+        return
+
     def interface(self, artifact: Artifact) -> Hashable:
         """Return backend, inputs and outputs."""
         return signature_of(artifact).served
@@ -57,9 +65,9 @@ def signature_of(artifact: Artifact) -> Signature:
     Raises:
         InputError: its files are nothing that Triton can serve, or it is no graph.
     """
-    if GRAPH not in artifact.files:
+    if ONNX_FILE not in artifact.files:
         raise InputError(f"a {artifact.kind} model has no tensors of its own", valid="a graph")
-    found = read_signature(artifact.files[GRAPH])
+    found = read_signature(artifact.files[ONNX_FILE])
     return found if artifact.tokenizer is None else of_text(found)
 
 
@@ -84,4 +92,4 @@ def artifact_of_graph(
         kind: of the model.
     """
     serving = serving or ServingSpec()
-    return Artifact({GRAPH: onnx}, sha256, kind, labels, serving, tokenizer, rules=rules)
+    return Artifact({ONNX_FILE: onnx}, sha256, kind, labels, serving, tokenizer, rules=rules)

@@ -13,31 +13,11 @@ from millrace.models.common.bounded_files import bounded_json, bounded_text
 from millrace.models.common.digest import digest_of
 from millrace.models.common.errors import InputError
 from millrace.models.inference.language_engine import EngineName, engine_of
+from millrace.serving.triton.version_folder import Draft
 
-DRAFT = "draft"
-"""Its folder, beside the model's files."""
 IR, TOKENIZER, CONFIG = "openvino_model.xml", "tokenizer.json", "config.json"
 CONTEXT = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length")
 """The keys of the longest sequence in the configurations of different architectures."""
-
-
-@dataclass(frozen=True)
-class Draft:
-    """A registered version that drafts for another one.
-
-    Attributes:
-        name: which version, NAME/VERSION.
-        files: its files, by their names in the folder `draft`.
-        sha256: their digest in the registry, see `digest_of_model`.
-    """
-
-    name: str
-    files: Mapping[str, Path]
-    sha256: str
-
-    def __str__(self) -> str:
-        """Return the version and the digest of its files."""
-        return f"{self.name}, sha256 {self.sha256[:16]}"
 
 
 @dataclass(frozen=True)

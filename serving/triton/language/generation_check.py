@@ -12,7 +12,7 @@ from typing import Any
 
 from millrace.models.common.language_generation import ends_of, greedy_config, prompt_ids, shown_ids
 from millrace.models.inference.language_engine import own_properties
-from millrace.serving.triton.language.draft_files import DRAFT
+from millrace.serving.triton.version_folder import DRAFT
 
 ASSISTANT_TOKENS = 2
 """That the draft model proposes at a time."""

@@ -13,7 +13,7 @@ from tritonclient.grpc import model_config_pb2 as pb
 from millrace.models.common.errors import InputError
 from millrace.models.config.language_spec import GenerationSpec
 from millrace.models.inference.language_engine import AUTO_FIT, NO_SHARE
-from millrace.serving.triton.language.draft_files import DRAFT
+from millrace.serving.triton.version_folder import DRAFT
 
 OPENVINO_BACKEND, VLLM_BACKEND = "openvino_genai", "vllm"
 GIB = 2**30

@@ -1,14 +1,15 @@
 """A language model on Triton: the backend of OpenVINO GenAI, or of vLLM."""
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Collection, Hashable, Mapping
 from pathlib import Path
 
 from tritonclient.grpc import model_config_pb2 as pb
 
 from millrace.models.common.errors import InputError
-from millrace.models.inference.language_engine import MODEL_JSON
+from millrace.models.inference.language_engine import MODEL_JSON, engine_of
 from millrace.serving.triton.language.draft_files import require_fit, tokens_of
 from millrace.serving.triton.language.language_config import (
+    VLLM_BACKEND,
     model_json,
     openvino_config,
     require_one_device,
@@ -29,7 +30,7 @@ class TritonLanguage:
         parameters: Mapping[str, str] | None = None,
     ) -> pb.ModelConfig:
         """Return the configuration for the engine of the version."""
-        if artifact.engine == "vllm":
+        if engine_of(artifact.files) == "vllm":
             return vllm_config(name, version_policy=version_policy, parameters=parameters)
         return openvino_config(
             name,
@@ -40,19 +41,27 @@ class TritonLanguage:
 
     def check(self, artifact: Artifact) -> None:
         """Raise InputError if it needs several devices of OpenVINO, or another draft."""
-        if artifact.engine == "openvino_genai":
+        if engine_of(artifact.files) == "openvino_genai":
             require_one_device(artifact.serving.generation)
         _require_draft(artifact)
 
     def backend_files(self, artifact: Artifact, folder: Path) -> Mapping[str, str]:
         """Return what vLLM's backend reads; OpenVINO's reads the files alone."""
-        if artifact.engine != "vllm":
+        if engine_of(artifact.files) != "vllm":
             return {}
         return {MODEL_JSON: model_json(folder, artifact.serving.generation)}
 
+    def reserved_names(self, artifact: Artifact) -> Collection[str]:
+        """Return what vLLM's backend reads."""
+        return (MODEL_JSON,) if engine_of(artifact.files) == "vllm" else ()
+
+    def special_backend(self, artifact: Artifact) -> str | None:
+        """Return vLLM's backend for its models; OpenVINO's comes with Millrace."""
+        return VLLM_BACKEND if engine_of(artifact.files) == "vllm" else None
+
     def interface(self, artifact: Artifact) -> Hashable:
         """Return the engine: every language model takes and gives text."""
-        return artifact.engine
+        return engine_of(artifact.files)
 
     def signature(self, artifact: Artifact) -> None:
         """Return None: it answers in streams."""

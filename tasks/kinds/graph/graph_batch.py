@@ -1,7 +1,7 @@
 """Batch scoring with a graph: the job, what its rows are compared with, and the live model."""
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 
 import pyarrow as pa
@@ -12,12 +12,18 @@ from millrace.models.common.installation import Installation
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.data.schema import Column
 from millrace.models.data.snapshots import Snapshot, sample_rows
+from millrace.models.inference.answers import answers_of
 from millrace.models.inference.row_batches import PLACES
 from millrace.models.registry.version_files import Package
 from millrace.serving.batch.input.input_pieces import cells_of
+from millrace.serving.batch.input.row_sample import Example
 from millrace.serving.batch.job import ERROR, ROW
+from millrace.serving.batch.monitoring.agreement import (
+    Difference,
+    class_difference,
+    number_difference,
+)
 from millrace.serving.batch.monitoring.drift import Bins, bins_of_values
-from millrace.serving.batch.monitoring.live_model import LiveRows
 from millrace.serving.batch.row_job import TOKENS, RowJob
 from millrace.serving.triton.client import TritonClient
 from millrace.tasks.batch.drift_reference import (
@@ -103,6 +109,37 @@ def text_bins(job: RowJob, snapshot: Snapshot) -> tuple[Bins, ...]:
 def sample_size(job: RowJob) -> LiveSample:
     """Return how many rows are asked of the live model."""
     return LiveSample(rows=64, seconds=10.0, share=0.05)
+
+
+@dataclass(frozen=True)
+class LiveRows:
+    """A live graph.
+
+    Attributes:
+        job: the job that scored the rows.
+        ask: returns the outputs for a request, within seconds.
+        tolerance: largest difference, beside rounding, of two answers to the same row: int8 with
+            dynamic ranges depends on the other rows of the batch.
+    """
+
+    job: RowJob
+    ask: Callable[[Mapping[str, Array], float], Mapping[str, Array]]
+    tolerance: float = 0.0
+
+    @property
+    def answers(self) -> tuple[str, ...]:
+        """The prediction, and the probability of a class."""
+        return ("prediction", "score")
+
+    def difference(self, example: Example, seconds: float) -> Difference:
+        """Request an answer to one row alone, and compare."""
+        encoding = self.job.encoding
+        outputs = self.ask(self.job.request(example.row), seconds)
+        live = outputs[answers_of(encoding).output][0]
+        written, score = example.written["prediction"], example.written["score"]
+        if encoding.labels:
+            return class_difference(written, score, live, encoding.labels, self.tolerance)
+        return number_difference(written, float(live[0]), self.tolerance, encoding.target_std)
 
 
 def live_rows(

@@ -17,7 +17,7 @@ from millrace.export.onnx.constant_baseline import Baseline, baseline_of
 from millrace.export.onnx.graph_certificate import GraphCandidate, GraphCertificate, GraphStage
 from millrace.export.select import Gates
 from millrace.models.common.arrays import Array
-from millrace.models.common.digest import GRAPH
+from millrace.models.common.digest import ONNX_FILE
 from millrace.models.common.errors import WorkError
 from millrace.models.common.hardware import this_gpu, this_machine
 from millrace.models.common.installation import Installation
@@ -99,7 +99,7 @@ class GraphExport:
         """Return the ONNX file."""
         if chosen.path is None:
             raise WorkError(f"{chosen.name} was chosen, but was not made", seen=chosen.reason)
-        return {GRAPH: chosen.path}
+        return {ONNX_FILE: chosen.path}
 
     def evidence(
         self, chosen: GraphCandidate, certificate: GraphCertificate

@@ -10,7 +10,7 @@ import numpy as np
 
 from millrace.models.common.arrays import Array
 from millrace.models.common.bounded_files import bounded_arrays, bounded_json
-from millrace.models.common.digest import GRAPH
+from millrace.models.common.digest import ONNX_FILE
 from millrace.models.common.errors import InputError
 from millrace.models.inference.features import TEXT, Encoding, text_request
 from millrace.models.inference.model_input import FEATURES, INPUT_IDS
@@ -39,7 +39,7 @@ class GraphFiles:
     @property
     def model(self) -> Path:
         """The ONNX file."""
-        return self.package.files[GRAPH]
+        return self.package.files[ONNX_FILE]
 
     @cached_property
     def encoding(self) -> Encoding:
@@ -70,7 +70,7 @@ def graph_files(package: Package) -> GraphFiles:
     Raises:
         InputError: it is none.
     """
-    if GRAPH in package.files:
+    if ONNX_FILE in package.files:
         return GraphFiles(package)
     raise InputError(
         f"{package.version.model} version {package.version.version} is a "
@@ -89,7 +89,7 @@ def log_graph(run: TrackedRun, files: Mapping[str, Path], evidence: Mapping[str,
         name = next(each for each in (FEATURES, INPUT_IDS) if each in golden.files)
         features, answers = golden[name], golden["answers"]
     return mlflow.onnx.log_model(
-        onnx.load(files[GRAPH]),
+        onnx.load(files[ONNX_FILE]),
         name="model",
         signature=mlflow.models.infer_signature(features, answers),
         input_example=features[:2],

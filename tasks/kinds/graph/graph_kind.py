@@ -1,15 +1,17 @@
 """The kind `graph`: one ONNX file that answers rows with one tensor."""
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import get_args
 
-from millrace.models.common.digest import GRAPH
+from millrace.models.common.digest import ONNX_FILE
 from millrace.models.common.errors import InputError
 from millrace.models.config import Spec
 from millrace.models.config.dataset_spec import ColumnSpec, DatasetSpec
 from millrace.models.config.export_spec import GraphForm
 from millrace.models.config.model_kind import ModelKind, is_set
 from millrace.models.config.model_uri import is_model_uri
+from millrace.models.config.training_spec import ModelSpec
 
 WITHOUT_TOKENS = ("mlp", "cnn")
 HERE = "millrace.tasks.kinds.graph"
@@ -43,7 +45,7 @@ class GraphKind(ModelKind):
     gates = ("export.max_metric_loss", "export.max_size_mib", "serving.latency_slo_ms")
     evidence_files = ("encoding.json", "certificate.json", "golden.npz", "pipeline.yaml")
     model_folder = ""
-    model_files = (GRAPH,)
+    model_files = (ONNX_FILE,)
     triton = "millrace.serving.triton.graph.triton_graph:TritonGraph"
     steps: Mapping[str, str] = {
         "pin_versions": f"{HERE}.graph_references:pin_references",
@@ -99,6 +101,13 @@ class GraphKind(ModelKind):
             hint="or name columns to learn from in dataset.features, and a target that is a number "
             "or a category",
         )
+
+    def check_model(self, spec: ModelSpec, folder: Path) -> None:
+        """Load a family of the user's own; torch is imported only for that."""
+        if spec.family not in self.families:
+            from millrace.models.families.family import family_of
+
+            family_of(spec, folder)
 
     def find_misfits(self, family: str, parts: Mapping[str, Spec]) -> Iterator[str]:
         """Yield what belongs to models that read tokens or start from a registered version."""

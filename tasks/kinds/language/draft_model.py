@@ -11,7 +11,8 @@ from millrace.models.language.base_version import pinned_base
 from millrace.models.registry.mlflow_registry import Registry, registry_of
 from millrace.models.registry.named_version import in_words, version_named
 from millrace.models.registry.version_files import ModelVersion
-from millrace.serving.triton.language.draft_files import Draft, Tokens, require_fit
+from millrace.serving.triton.language.draft_files import Tokens, require_fit
+from millrace.serving.triton.version_folder import Draft
 
 
 def pin_base_and_draft(pipeline: Pipeline, places: Installation) -> Pipeline:

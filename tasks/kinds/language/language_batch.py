@@ -1,6 +1,7 @@
 """Batch scoring with a language model: the job, the lengths it learnt from, and the live model."""
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import partial
 
 import pyarrow as pa
@@ -14,9 +15,10 @@ from millrace.models.data.snapshots import Snapshot, sample_rows
 from millrace.models.inference.language_engine import engine_of
 from millrace.models.language.corpus.documents import kind_of
 from millrace.models.registry.version_files import Package
+from millrace.serving.batch.input.row_sample import Example
 from millrace.serving.batch.job import TOKENS_IN, TOKENS_OUT
+from millrace.serving.batch.monitoring.agreement import Difference, text_difference
 from millrace.serving.batch.monitoring.drift import Bins, bins_of_values
-from millrace.serving.batch.monitoring.live_model import LivePrompts
 from millrace.serving.batch.prompts.openvino_job import PromptJob
 from millrace.serving.batch.prompts.prompt_rows import (
     Prompts,
@@ -28,12 +30,18 @@ from millrace.serving.batch.prompts.vllm_job import VllmJob, engine_arguments_of
 from millrace.serving.batch.prompts.vllm_workers import engines_of, gpus_of_ray, vllm_version
 from millrace.serving.release.golden_prompts import INEXACT
 from millrace.serving.triton.client import TritonClient
-from millrace.serving.triton.language import stream_request
+from millrace.serving.triton.streams import stream_request
 from millrace.tasks.batch.drift_reference import SAMPLE_ROWS, bins_unless_gone
 from millrace.tasks.kinds.language.language_evidence import language_evidence
 from millrace.tasks.kinds.language.language_files import language_files
 from millrace.tasks.kinds.steps import LiveSample
 
+Continue = Callable[
+    [str | stream_request.Messages, stream_request.Sampling, float], stream_request.Piece
+]
+"""Continues one prompt, within seconds."""
+COMPARED_TOKENS = 32
+"""Tokens of an answer that are compared: the live model has other clients to serve."""
 CALL_PROMPTS = 256
 """Of one call of an engine, where the pipeline file does not say."""
 SAMPLE = LiveSample(rows=8, seconds=30.0, share=0.25)
@@ -127,6 +135,46 @@ def sample_prompts(job: Prompts) -> LiveSample:
     if job.sampling.temperature > 0:
         return replace(SAMPLE, obstacle="its answers are drawn by chance")
     return SAMPLE
+
+
+@dataclass(frozen=True)
+class LivePrompts:
+    """A live language model; the job's answers are greedy.
+
+    Attributes:
+        job: the job that continued the prompts.
+        ask: continues one prompt, within seconds.
+        exact: whether an answer does not depend on what else the engine works on.
+    """
+
+    job: Prompts
+    ask: Callable[
+        [str | stream_request.Messages, stream_request.Sampling, float], stream_request.Piece
+    ]
+    exact: bool = True
+
+    @property
+    def answers(self) -> tuple[str, ...]:
+        """The answer."""
+        return ("completion",)
+
+    def difference(self, example: Example, seconds: float) -> Difference:
+        """Let the live model continue a prompt for some tokens, and compare."""
+        own = self.job.sampling
+        sampling = stream_request.Sampling(
+            temperature=0,
+            repetition_penalty=own.repetition_penalty,
+            stop=own.stop,
+            max_tokens=min(own.max_tokens, COMPARED_TOKENS),
+        )
+        answer = self.ask(self.job.asked(example.row), sampling, seconds)
+        return text_difference(
+            example.written["completion"],
+            answer.texts[0],
+            own.stop,
+            is_whole=answer.finish_reasons[0] == "stop",
+            exact=self.exact,
+        )
 
 
 def live_prompts(

@@ -10,7 +10,7 @@ from millrace.models.common.errors import InputError
 from millrace.models.common.language_generation import MAX_TOKENS
 from millrace.models.registry.version_files import Package
 from millrace.serving.triton.client import TritonClient
-from millrace.serving.triton.language.stream_request import Piece, Sampling, join_pieces
+from millrace.serving.triton.streams.stream_request import Piece, Sampling, join_pieces
 from millrace.tasks.kinds.language.language_files import LanguageFiles, language_files
 from millrace.tasks.kinds.steps import Question, Table
 

@@ -10,16 +10,12 @@ import pytest
 from millrace.models.common.digest import digest_of_all
 from millrace.models.common.errors import InputError, WorkError
 from millrace.models.config.serving_spec import ServingSpec
-from millrace.serving.triton.language.draft_files import (
-    DRAFT,
-    Draft,
-    Tokens,
-    require_fit,
-    tokens_of,
-)
+from millrace.serving.triton.language.draft_files import Tokens, require_fit, tokens_of
 from millrace.serving.triton.version_config import triton_kind
 from millrace.serving.triton.version_folder import (
+    DRAFT,
     Artifact,
+    Draft,
     copy_version,
     found_in,
     is_whole,

@@ -6,17 +6,17 @@ import pytest
 
 from millrace.models.common.errors import InputError, TransientError, WorkError
 from millrace.models.config.language_spec import GenerationSpec
-from millrace.serving.triton.language.call_watchdog import Pulse, Watchdog
 from millrace.serving.triton.language.language_config import openvino_config
-from millrace.serving.triton.language.stream_client import classify_error
-from millrace.serving.triton.language.stream_request import (
+from millrace.serving.triton.model_config import from_text, specific, to_text
+from millrace.serving.triton.streams.call_watchdog import Pulse, Watchdog
+from millrace.serving.triton.streams.stream_client import classify_error
+from millrace.serving.triton.streams.stream_request import (
     Piece,
     Sampling,
     build_request,
     join_pieces,
     parse_error,
 )
-from millrace.serving.triton.model_config import from_text, specific, to_text
 
 
 def test_a_configuration_survives_its_text() -> None:

@@ -5,7 +5,7 @@ import pytest
 from millrace.serving.openai_api.api_key import ApiKey
 from millrace.serving.openai_api.error_response import ApiError
 from millrace.serving.openai_api.rate_limit import RateLimiter, TokenBucket, estimate_tokens
-from millrace.serving.triton.language.stream_request import Piece
+from millrace.serving.triton.streams.stream_request import Piece
 
 KEY = ApiKey("anna", "a" * 64, 60, 0)
 OTHER = ApiKey("bob", "b" * 64, 60, 0)

@@ -6,7 +6,7 @@ from millrace.models.common.errors import InputError, TransientError, WorkError
 from millrace.serving.openai_api.error_response import is_unknown_model, translate_error
 from millrace.serving.openai_api.reply import PromptPiece, Reply, Usage, is_cut_off
 from millrace.serving.openai_api.request_body import TextRequest
-from millrace.serving.triton.language.stream_request import Piece, Sampling, parse_error
+from millrace.serving.triton.streams.stream_request import Piece, Sampling, parse_error
 
 
 def reply(*, is_chat: bool, n: int = 1, prompts: int = 1, include_usage: bool = False) -> Reply:

@@ -11,7 +11,7 @@ from millrace.serving.batch.prompts.prompt_rows import Sampling as OfBatch
 from millrace.serving.openai_api import request_body
 from millrace.serving.openai_api.error_response import ApiError
 from millrace.serving.openai_api.request_body import TextRequest
-from millrace.serving.triton.language.stream_request import Sampling
+from millrace.serving.triton.streams.stream_request import Sampling
 from millrace.tasks.kinds.language import language_predict
 
 USER = {"role": "user", "content": "hi"}

@@ -17,9 +17,9 @@ from millrace.models.config.language_spec import GenerationSpec
 from millrace.models.config.serving_spec import ServingSpec
 from millrace.serving.release.trial import NO_BACKEND, load_seconds, require_backend
 from millrace.serving.triton.language.language_config import engine_arguments
-from millrace.serving.triton.language.stream_request import is_death, parse_error, parse_piece
 from millrace.serving.triton.model_config import from_text, loaded_anew, specific, to_text
 from millrace.serving.triton.repository import Repository
+from millrace.serving.triton.streams.stream_request import is_death, parse_error, parse_piece
 from millrace.serving.triton.version_config import config_of, one_config_for, triton_kind
 from millrace.serving.triton.version_folder import Artifact
 

@@ -95,7 +95,7 @@ def exported(folder: Path, monkeypatch: pytest.MonkeyPatch, *made: LanguageCandi
 
 @pytest.fixture(autouse=True)
 def _a_quiet_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "others_use", lambda: 0.0)
+    monkeypatch.setattr(module, "measure_other_load", lambda: 0.0)
 
 
 def test_the_best_candidate_is_certified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,7 +170,7 @@ def test_a_machine_that_others_use_is_told(
     used: float,
     told: bool,
 ) -> None:
-    monkeypatch.setattr(module, "others_use", lambda: used)
+    monkeypatch.setattr(module, "measure_other_load", lambda: used)
     with caplog.at_level(logging.WARNING, "millrace"):
         exported(tmp_path, monkeypatch, candidate("small", 2))
     assert ["others are using this machine (31% of its cores)" in m for m in caplog.messages] == (

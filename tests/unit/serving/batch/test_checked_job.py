@@ -15,9 +15,10 @@ from millrace.models.inference.features import Encoding, Feature
 from millrace.serving.batch.input.find_input import Input, open_input
 from millrace.serving.batch.input.row_sample import Check, ScoredRows, read_examples
 from millrace.serving.batch.monitoring.agreement import Agreement, require_agreement
-from millrace.serving.batch.monitoring.live_model import LiveRows, compare_examples
+from millrace.serving.batch.monitoring.live_model import compare_examples
 from millrace.serving.batch.row_job import RowJob
 from millrace.serving.batch.scoring import RunOptions, Target, score
+from millrace.tasks.kinds.graph.graph_batch import LiveRows
 
 pytestmark = pytest.mark.usefixtures("local_ray")
 

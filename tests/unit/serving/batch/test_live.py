@@ -27,9 +27,9 @@ from millrace.serving.batch.prompts.openvino_job import PromptJob
 from millrace.serving.batch.prompts.prompt_rows import Sampling
 from millrace.serving.batch.row_job import RowJob
 from millrace.serving.release.release_state import DesiredVersion, Release, ReleaseState
-from millrace.serving.triton.language.stream_request import Piece
-from millrace.serving.triton.language.stream_request import Sampling as Asked
 from millrace.serving.triton.server_index import LoadedModel
+from millrace.serving.triton.streams.stream_request import Piece
+from millrace.serving.triton.streams.stream_request import Sampling as Asked
 
 WISH = DesiredVersion(3, "d3")
 LIVE = ReleaseState(Release("m", "live", 3, "d3"))

@@ -14,8 +14,8 @@ from tritonclient.grpc import service_pb2_grpc
 
 from millrace.models.common.errors import InputError, MillraceError, TransientError
 from millrace.models.common.installation import Endpoint
-from millrace.serving.triton.language.call_watchdog import SILENCE_SECONDS, Pulse, Target, Watchdog
-from millrace.serving.triton.language.stream_request import (
+from millrace.serving.triton.streams.call_watchdog import SILENCE_SECONDS, Pulse, Target, Watchdog
+from millrace.serving.triton.streams.stream_request import (
     NO_SUCH_MODEL,
     Messages,
     Piece,
@@ -36,10 +36,10 @@ OPTIONS = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_leng
 DEFAULTS = Sampling()
 EOF = grpc.aio.EOF
 
-__all__ = ["AsyncLanguageClient", "LanguageClient", "Messages", "Piece", "Sampling"]
+__all__ = ["AsyncLanguageClient", "StreamClient", "Messages", "Piece", "Sampling"]
 
 
-class LanguageClient:
+class StreamClient:
     """A connection to one server. Safe to use from several threads; not across a fork.
 
     Args:
@@ -53,7 +53,7 @@ class LanguageClient:
         self._channel = grpc.insecure_channel(endpoint.grpc, options=OPTIONS)
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
 
-    def __enter__(self) -> "LanguageClient":
+    def __enter__(self) -> "StreamClient":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -193,7 +193,7 @@ class AsyncLanguageClient:
         """Yield the pieces of the answers to a prompt, as they come.
 
         To stop early, close the iterator (`contextlib.aclosing`) or cancel the task. Arguments and
-        errors are those of `LanguageClient.generate`.
+        errors are those of `StreamClient.generate`.
         """
         request = build_request(model, prompt, sampling, version=version, request_id=request_id)
         call = self._stub.ModelStreamInfer(iter([request]), timeout=deadline)
