@@ -148,9 +148,7 @@ class LivePrompts:
     """
 
     job: Prompts
-    ask: Callable[
-        [str | stream_request.Messages, stream_request.Sampling, float], stream_request.Piece
-    ]
+    ask: Continue
     exact: bool = True
 
     @property
