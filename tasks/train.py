@@ -21,6 +21,7 @@ def prepare_training(
     kind: ModelKind, pipeline: Pipeline, places: Installation, snapshot: Snapshot, run: TrackedRun
 ) -> Prepared[Any]:
     """Make what training starts from, and refuse what does not fit before a worker is started."""
+    kind.check_model(pipeline.model, pipeline.folder)
     prepared = steps_of(kind).prepare(pipeline, places, snapshot, run)
     if prepared.tags:
         run.set_tags(prepared.tags)

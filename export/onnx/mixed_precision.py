@@ -9,15 +9,11 @@ import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from millrace.export.onnx.graph_certificate import GraphCandidate
 from millrace.export.onnx.graph_variants import FORMS, MIXED, SENSITIVITY, STATIC_FORM, Form
-from millrace.export.onnx.measure_graph import measure
 from millrace.models.common.errors import WorkError
-
-if TYPE_CHECKING:
-    from millrace.export.onnx.onnx_exporter import Exporter
 
 Try = Callable[[Sequence[str]], GraphCandidate]
 """Makes and measures the form with these layers in float."""
@@ -92,41 +88,42 @@ def best(steps: Sequence[Step]) -> Step | None:
 COSTS = "sensitivity.json"
 
 
-def mixed_form(exporter: "Exporter") -> Form:
-    """Return the static form with as few layers in float as the budget needs.
+def mixed_form(
+    folder: Path,
+    budget: float,
+    convert: Callable[[str, Path, Form], None],
+    measure: Callable[[Path], GraphCandidate],
+) -> Form:
+    """Return the static variant with as few layers in float as the budget needs.
 
-    Tries are measured on the validation split, and written down in `onnx-int8-mixed.txt`.
+    Args:
+        folder: of the variants; what was tried is written to `onnx-int8-mixed.txt` there.
+        budget: largest relative loss of the metric.
+        convert: runs the program of a variant, by a name, into a file.
+        measure: measures a file on the validation split.
 
     Raises:
         WorkError: none has to stay, or even all but one are not enough.
     """
-    evidence, draft = exporter.validation(), exporter.folder / f"{MIXED}.try"
+    draft, costs = folder / f"{MIXED}.try", folder / COSTS
     known: dict[tuple[str, ...], GraphCandidate] = {}
 
     def tried(kept: Sequence[str]) -> GraphCandidate:
         if tuple(kept) not in known:
-            exporter.convert(f"{MIXED}: a try", draft, _keeping(kept))
-            limits, threads = exporter.limits, exporter.threads
-            known[tuple(kept)] = measure(
-                *(MIXED, draft, evidence, exporter.objective, threads, limits),
-                tensorrt=exporter.tensorrt,
-            )
+            convert(f"{MIXED}: a try", draft, _keeping(kept))
+            known[tuple(kept)] = measure(draft)
         return known[tuple(kept)]
 
-    budget = exporter.spec.max_metric_loss
     steps = fewest_in_float((), tried, budget)
     notes: list[str] = []
     if not steps[0].held:
-        costs = exporter.folder / COSTS
-        exporter.convert(
-            f"{MIXED}: what each layer costs", costs, Form(SENSITIVITY, calibrated=True)
-        )
+        convert(f"{MIXED}: what each layer costs", costs, Form(SENSITIVITY, calibrated=True))
         by_layer: dict[str, float] = json.loads(costs.read_text())
         layers = sorted(by_layer, key=lambda layer: -by_layer[layer])
         notes = [f"{layer} alone in int8: error {by_layer[layer]:.2e}" for layer in layers]
         steps = fewest_in_float(layers, tried, budget)
     draft.unlink(missing_ok=True)
-    (exporter.folder / f"{MIXED}.txt").write_text("\n".join([*notes, *map(str, steps)]))
+    (folder / f"{MIXED}.txt").write_text("\n".join([*notes, *map(str, steps)]))
     found = best(steps)
     if found is None:
         raise WorkError("no form with a layer in int8 is within the budget")

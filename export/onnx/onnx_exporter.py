@@ -147,13 +147,22 @@ class Exporter:
         elif name == FP32:
             export_apart(self.served, self.read, self.objective.output, draft, self.limits)
         elif name == MIXED:
-            self.convert(name, draft, mixed_form(self))
+            self.convert(name, draft, self._mixed_form())
         else:
             self.convert(name, draft, FORMS[name])
         # Written by onnx itself, so that loading and saving it again keeps its digest.
         onnx.save_model(_read(draft), path)
         draft.unlink()
         return path
+
+    def _mixed_form(self) -> Form:
+        """Search for the mixed variant on the validation split."""
+        evidence, budget = self.validation(), self.spec.max_metric_loss
+
+        def measure_try(path: Path) -> GraphCandidate:
+            return self.measured(MIXED, path, evidence)
+
+        return mixed_form(self.folder, budget, self.convert, measure_try)
 
     def _engine(self, name: str) -> Path:
         """Build the engine of a form for the GPU of this machine, and return its file."""

@@ -9,6 +9,7 @@ train nothing import nothing of it.
 from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -126,6 +127,29 @@ def load_object(name: str) -> Any:
 def all_kinds() -> tuple[ModelKind, ...]:
     """Return every kind, in the order of `KINDS`."""
     return tuple(map(kind_named, KINDS))
+
+
+EXTRAS: Mapping[str, tuple[str, ...]] = {
+    "boosting": ("onnxmltools", "xgboost"),
+    "language": ("nncf", "openvino", "openvino_genai", "openvino_tokenizers", "peft"),
+    "text": ("transformers",),
+}
+"""The modules of each extra that a family needs."""
+
+
+def require_extras(family: str, *extras: str) -> None:
+    """Refuse a family whose packages are not installed.
+
+    Raises:
+        InputError: it names the extras to install.
+    """
+    missing = [name for extra in extras for name in EXTRAS[extra] if find_spec(name) is None]
+    if missing:
+        raise InputError(
+            f"the family {family!r} needs packages that are not installed",
+            seen=f"no {', '.join(missing)}",
+            hint=f"pip install 'millrace[{','.join(extras)}]'; in a checkout, make install",
+        )
 
 
 def kind_of_family(family: str) -> ModelKind:

@@ -1,9 +1,11 @@
 """The kind `gradient_boosting`: trees by XGBoost, which are served as an ONNX graph."""
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 from millrace.models.config import Spec
-from millrace.models.config.model_kind import is_set
+from millrace.models.config.model_kind import is_set, require_extras
+from millrace.models.config.training_spec import ModelSpec
 from millrace.tasks.kinds.graph.graph_kind import GraphKind
 
 HERE = "millrace.tasks.kinds.gradient_boosting"
@@ -46,6 +48,10 @@ class BoostingKind(GraphKind):
     def trains(self, family: str) -> bool:
         """Return whether it is the family of this kind."""
         return family in self.families
+
+    def check_model(self, spec: ModelSpec, folder: Path) -> None:
+        """Refuse a model whose packages are not installed."""
+        require_extras(spec.family, "boosting")
 
     def find_misfits(self, family: str, parts: Mapping[str, Spec]) -> Iterator[str]:
         """Yield keys of networks, which have other names here or none."""

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import fields, replace
-from importlib.util import find_spec
 from typing import Any
 
 from millrace.models.common.errors import InputError, nearest
@@ -51,14 +50,9 @@ def prepare_trees(
     """Fit the encoding, and check the parameters.
 
     Raises:
-        InputError: XGBoost is not installed, a parameter is unknown, there is a text among the
-            columns, or a split has too few rows.
+        InputError: a parameter is unknown, there is a text among the columns, or a split has too
+            few rows.
     """
-    if find_spec("xgboost") is None:
-        raise InputError(
-            f"the family {pipeline.model.family!r} needs XGBoost, which is not installed",
-            hint="pip install 'millrace[boosting]'",
-        )
     from millrace.models.training.table_job import Table
     from millrace.tasks.kinds.gradient_boosting.boosting_job import BOOSTER, BoostingJob
 

@@ -9,11 +9,12 @@ from millrace.models.common.errors import InputError
 from millrace.models.config import Spec
 from millrace.models.config.dataset_spec import ColumnSpec, DatasetSpec
 from millrace.models.config.export_spec import GraphForm
-from millrace.models.config.model_kind import ModelKind, is_set
+from millrace.models.config.model_kind import ModelKind, is_set, require_extras
 from millrace.models.config.model_uri import is_model_uri
 from millrace.models.config.training_spec import ModelSpec
 
 WITHOUT_TOKENS = ("mlp", "cnn")
+OF_TEXT = "text_classifier"
 HERE = "millrace.tasks.kinds.graph"
 
 
@@ -21,7 +22,7 @@ class GraphKind(ModelKind):
     """Numbers, categories, images or a text in; a class or a number out."""
 
     name = "graph"
-    families: tuple[str, ...] = (*WITHOUT_TOKENS, "text_classifier")
+    families: tuple[str, ...] = (*WITHOUT_TOKENS, OF_TEXT)
     keys: Mapping[str, tuple[str, ...]] = {
         "training": (
             "find_unused_parameters",
@@ -104,6 +105,8 @@ class GraphKind(ModelKind):
 
     def check_model(self, spec: ModelSpec, folder: Path) -> None:
         """Load a family of the user's own; torch is imported only for that."""
+        if spec.family == OF_TEXT:
+            require_extras(spec.family, "text")
         if spec.family not in self.families:
             from millrace.models.families.family import family_of
 

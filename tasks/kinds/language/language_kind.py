@@ -1,13 +1,15 @@
 """The kind `language`: a decoder that continues a text, answers a prompt or a chat."""
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import get_args
 
 from millrace.models.common.errors import InputError
 from millrace.models.config import Spec
 from millrace.models.config.dataset_spec import TEXTS, ColumnSpec, DatasetSpec
 from millrace.models.config.language_spec import DEFAULT_FORMS, LanguageForm
-from millrace.models.config.model_kind import ModelKind
+from millrace.models.config.model_kind import ModelKind, require_extras
+from millrace.models.config.training_spec import ModelSpec
 
 HERE = "millrace.tasks.kinds.language"
 PROMPT_HINT = "dataset.features: [] learns from the target alone, [prompt] answers a prompt by it"
@@ -96,6 +98,10 @@ class LanguageKind(ModelKind):
                 hint="choose another dataset.target, or fix its type in dataset.columns",
             )
         _require_one_prompt(spec, declared)
+
+    def check_model(self, spec: ModelSpec, folder: Path) -> None:
+        """Refuse a model whose packages are not installed."""
+        require_extras(spec.family, "language", "text")
 
     def find_misfits(self, family: str, parts: Mapping[str, Spec]) -> Iterator[str]:
         """Yield an optimizer that does not go with the way in which workers share the model."""
