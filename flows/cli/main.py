@@ -426,9 +426,11 @@ def _check_pinned_versions(pipeline: "Pipeline") -> None:
     from millrace.models.config.model_kind import kind_of_family
     from millrace.tasks.kinds.steps import steps_of
 
+    steps = steps_of(kind_of_family(pipeline.model.family))
+    if not steps.names_versions(pipeline):  # then a file is checked without a home
+        return
     with suppress(TransientError):
-        places = environment.apply(settings.load()).places()
-        steps_of(kind_of_family(pipeline.model.family)).pin_versions(pipeline, places)
+        steps.pin_versions(pipeline, environment.apply(settings.load()).places())
 
 
 def _report(line: str) -> None:

@@ -332,6 +332,10 @@ class LiveSample:
 class KindSteps(Protocol):
     """What a kind of model answers at each step of the line: the functions of `ModelKind.steps`."""
 
+    def names_versions(self, pipeline: Pipeline) -> bool:
+        """Return whether a pipeline names a registered version."""
+        ...
+
     def pin_versions(self, pipeline: Pipeline, places: Installation) -> Pipeline:
         """Return the pipeline with the registered versions that it names pinned.
 

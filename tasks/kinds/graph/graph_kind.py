@@ -49,6 +49,7 @@ class GraphKind(ModelKind):
     model_files = (ONNX_FILE,)
     triton = "millrace.serving.triton.graph.triton_graph:TritonGraph"
     steps: Mapping[str, str] = {
+        "names_versions": f"{HERE}.graph_references:names_references",
         "pin_versions": f"{HERE}.graph_references:pin_references",
         "prepare": f"{HERE}.graph_train:prepare_network",
         "describe_progress": f"{HERE}.graph_train:describe_epoch",

@@ -36,6 +36,11 @@ def reference_of(spec: TrainingSpec, registry: Registry, encoding: Encoding) -> 
     return None
 
 
+def names_references(pipeline: Pipeline) -> bool:
+    """Return whether a pipeline names a teacher, or a version to compare with."""
+    return pipeline.training.distillation is not None or pipeline.training.compare is not None
+
+
 def pin_references(pipeline: Pipeline, places: Installation) -> Pipeline:
     """Look for the versions that a training names, before time is spent on anything else.
 

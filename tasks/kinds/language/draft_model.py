@@ -15,6 +15,12 @@ from millrace.serving.triton.language.draft_files import Tokens, require_fit
 from millrace.serving.triton.version_folder import Draft
 
 
+def names_base_or_draft(pipeline: Pipeline) -> bool:
+    """Return whether a pipeline starts from a registered version, or one drafts for it."""
+    draft = pipeline.serving.generation.draft
+    return draft is not None or is_model_uri(pipeline.model.pretrained)
+
+
 def pin_base_and_draft(pipeline: Pipeline, places: Installation) -> Pipeline:
     """Pin the version that training starts from, and the one that drafts.
 

@@ -45,6 +45,7 @@ class LanguageKind(ModelKind):
     model_files = ()
     triton = "millrace.serving.triton.language.triton_language:TritonLanguage"
     steps: Mapping[str, str] = {
+        "names_versions": f"{HERE}.draft_model:names_base_or_draft",
         "pin_versions": f"{HERE}.draft_model:pin_base_and_draft",
         "prepare": f"{HERE}.language_train:prepare_decoder",
         "describe_progress": f"{HERE}.language_train:describe_steps",

@@ -50,6 +50,31 @@ def test_check_tells_how_much_traffic_a_rollout_needs(
     assert ("rollout: a step of 600 s needs at least" in done.stderr) == told
 
 
+def test_check_needs_no_home_where_no_version_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MILLRACE_HOME", str(tmp_path / "home"))
+    (tmp_path / "r.csv").write_text("x,y\n1,2\n")
+    file = tmp_path / "p.yaml"
+    file.write_text("name: t\ndataset:\n  source: r.csv\n  target: y\n")
+    assert CliRunner().invoke(main.app, ["check", str(file)]).exit_code == 0
+    assert not (tmp_path / "home").exists()
+
+
+def test_check_looks_for_a_version_that_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(main.settings, "load", lambda: None)
+    monkeypatch.setattr(main.environment, "apply", _stop)
+    (tmp_path / "r.csv").write_text("x,y\n1,2\n")
+    file = tmp_path / "p.yaml"
+    file.write_text(
+        "name: t\ndataset:\n  source: r.csv\n  target: y\ntraining: {compare: digits}\n"
+    )
+    with pytest.raises(KeyError, match="past the file"):
+        main.check(file)
+
+
 @pytest.mark.parametrize("arguments", [["schema"], ["schema", "--json"]])
 def test_the_schema_is_json_asked_for_or_not(arguments: list[str]) -> None:
     done = CliRunner().invoke(main.app, arguments)

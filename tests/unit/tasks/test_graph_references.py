@@ -119,6 +119,7 @@ def test_a_registry_is_asked_only_where_a_version_is_named(
     monkeypatch.setattr(mlflow_registry, "registry_of", lambda places: AskedRegistry(ask))
     monkeypatch.setattr(graph_references, "registry_of", lambda places: AskedRegistry(ask))
     given = pipeline(training, **model).with_generation(GenerationSpec(draft=draft))
+    assert steps_of(kind_of_family(given.model.family)).names_versions(given) is names
     if not names:
         assert pinned(given) is given
         return

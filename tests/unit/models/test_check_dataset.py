@@ -18,7 +18,7 @@ TEXT = {"type": "text"}
 CHAT = {"type": "messages"}
 
 
-def require_fitting(spec: DatasetSpec, family: str) -> None:
+def check_dataset(spec: DatasetSpec, family: str) -> None:
     kind_of_family(family).check_dataset(spec, family)
 
 
@@ -36,7 +36,7 @@ def spec(**dataset: Any) -> DatasetSpec:
     ],
 )
 def test_a_language_model_takes_a_text_an_answer_or_a_chat(dataset: dict[str, Any]) -> None:
-    require_fitting(spec(**dataset), "causal_lm")
+    check_dataset(spec(**dataset), "causal_lm")
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_other_data_is_refused_for_a_language_model(
     dataset: dict[str, Any], words: list[str]
 ) -> None:
     with pytest.raises(InputError) as caught:
-        require_fitting(spec(**dataset), "causal_lm")
+        check_dataset(spec(**dataset), "causal_lm")
     for word in words:
         assert word in str(caught.value)
 
@@ -65,7 +65,7 @@ def test_a_text_to_continue_is_refused_for_every_other_family(
     family: str, dataset: dict[str, Any]
 ) -> None:
     with pytest.raises(InputError, match="does not continue a text") as caught:
-        require_fitting(spec(**dataset), family)
+        check_dataset(spec(**dataset), family)
     assert "model.family: causal_lm" in str(caught.value)
 
 

@@ -1,11 +1,23 @@
+"""Kinds of models: what each says of a pipeline file, and which is meant."""
+
 from typing import Any
 
 import pytest
 import yaml
 from pydantic import ValidationError
 
+from millrace.models.common.errors import InputError
 from millrace.models.config.language_spec import DEFAULT_FORMS
-from millrace.models.config.model_kind import find_misfits
+from millrace.models.config.model_kind import (
+    KINDS,
+    all_families,
+    all_kinds,
+    find_misfits,
+    first_kind,
+    kind_named,
+    kind_of_family,
+    with_default_variants,
+)
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.config.pipeline_file import resolved_yaml
 
@@ -79,3 +91,64 @@ def test_a_limit_is_a_finite_number(key: str, value: float) -> None:
 
 def test_a_family_that_is_none_is_said_and_not_what_does_not_go_with_it() -> None:
     assert next(find_misfits("causal-lm", {}), None) is None
+
+
+def test_a_kind_is_known_by_its_name() -> None:
+    assert [kind.name for kind in all_kinds()] == list(KINDS)
+    assert all(kind_named(kind.name) is kind for kind in all_kinds())
+    with pytest.raises(InputError, match="no kind of model 'video'") as told:
+        kind_named("video")
+    assert told.value.valid == "graph, language"
+
+
+@pytest.mark.parametrize(
+    ("family", "kind"),
+    [
+        *((family, "graph") for family in ("mlp", "cnn", "text_classifier", "mine:Net")),
+        ("causal_lm", "language"),
+        ("no-such-family", "graph"),
+    ],
+)
+def test_a_family_is_of_one_kind(family: str, kind: str) -> None:
+    assert kind_of_family(family).name == kind
+    assert sum(each.trains(family) for each in all_kinds()) == (family != "no-such-family")
+
+
+def test_every_family_is_of_a_kind() -> None:
+    assert all(kind_of_family(family).trains(family) for family in all_families())
+    assert first_kind() is kind_named("graph")
+
+
+@pytest.mark.parametrize("kind", all_kinds(), ids=lambda kind: kind.name)
+def test_a_kind_has_its_steps_its_backend_and_its_evidence(kind: Any) -> None:
+    assert {"certificate.json", "pipeline.yaml"} <= set(kind.evidence_files)
+    assert set(kind.default_variants) <= set(kind.variants)
+    assert "direct" in kind.rollouts
+    assert callable(kind.steps.prepare)
+    assert callable(kind.triton.config)
+    for gate in kind.gates:
+        part, _, key = gate.partition(".")
+        assert key in type(getattr(pipeline(kind.families[0]), part)).model_fields
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {},
+        {"model": None, "export": None},
+        {"model": {"family": "mlp"}},
+        {"model": {"family": 3}},
+        {"model": "causal_lm"},
+        {"model": {"family": "causal_lm"}, "export": ["openvino-int8"]},
+        {"model": {"family": "causal_lm"}, "export": {"candidates": None}},
+    ],
+)
+def test_variants_are_put_into_no_file_that_names_them_or_is_wrong(values: dict[str, Any]) -> None:
+    assert with_default_variants(values) == values
+
+
+@pytest.mark.parametrize("export", [{}, {"export": None}, {"export": {"ratio": 0.5}}])
+def test_variants_are_those_of_the_kind_where_a_file_names_none(export: dict[str, Any]) -> None:
+    found = with_default_variants({"model": {"family": "causal_lm"}, **export})
+    assert found["export"]["candidates"] == DEFAULT_FORMS
+    assert found["export"].get("ratio") == (export.get("export") or {}).get("ratio")
