@@ -10,7 +10,7 @@ from millrace.serving.triton import backend_directory
 BACKENDS = sorted(path.parent for path in backend_directory.BACKENDS.glob("*/model.py"))
 ELSEWHERE = {"triton_python_backend_utils", "tensorrt_libs"}
 """Of Triton, and of a machine that has TensorRT."""
-COPIED = {backend_directory.SHARED_MODULE.stem, "text_session"}
+COPIED = {file.stem for _, file in backend_directory._shared_files()} | {"text_session"}
 """What `prepare_backends` puts beside a backend's own files."""
 
 

@@ -16,13 +16,7 @@ from millrace.models.inference.features import Encoding, Feature
 from millrace.models.inference.tokenizer import train_tokenizer
 from millrace.serving.batch.input.row_sample import Example
 from millrace.serving.batch.monitoring.agreement import Difference
-from millrace.serving.batch.monitoring.live_model import (
-    TOKENS,
-    LivePrompts,
-    LiveRows,
-    compare_examples,
-    explain_not_live,
-)
+from millrace.serving.batch.monitoring.live_model import compare_examples, explain_not_live
 from millrace.serving.batch.prompts.openvino_job import PromptJob
 from millrace.serving.batch.prompts.prompt_rows import Sampling
 from millrace.serving.batch.row_job import RowJob
@@ -30,6 +24,8 @@ from millrace.serving.release.release_state import DesiredVersion, Release, Rele
 from millrace.serving.triton.server_index import LoadedModel
 from millrace.serving.triton.streams.stream_request import Piece
 from millrace.serving.triton.streams.stream_request import Sampling as Asked
+from millrace.tasks.kinds.graph.graph_batch import LiveRows
+from millrace.tasks.kinds.language.language_batch import COMPARED_TOKENS, LivePrompts
 
 WISH = DesiredVersion(3, "d3")
 LIVE = ReleaseState(Release("m", "live", 3, "d3"))
@@ -169,5 +165,7 @@ def test_a_prompt_is_continued_greedily_for_a_while(text: str, reason: str, shar
 
     example = Example("1", pa.record_batch({"prompt": ["I see"]}), {"completion": "the moon"})
     assert LivePrompts(PROMPTS, ask).difference(example, 5.0).share == share
-    sampling = Asked(temperature=0, repetition_penalty=1.5, stop=("END",), max_tokens=TOKENS)
+    sampling = Asked(
+        temperature=0, repetition_penalty=1.5, stop=("END",), max_tokens=COMPARED_TOKENS
+    )
     assert asked == [("I see", sampling, 5.0)]
