@@ -55,7 +55,7 @@ def test_the_examples_are_valid_and_survive_being_resolved(tmp_path: Path, name:
 
 
 def test_every_family_is_known() -> None:
-    assert all_families() == (*family.FAMILIES, "causal_lm")
+    assert all_families() == (*family.FAMILIES, "causal_lm", "gradient_boosting")
 
 
 def test_the_schema_describes_the_keys() -> None:

@@ -132,7 +132,7 @@ def test_a_version_of_a_kind_that_is_not_known_is_refused(
     later = replace(squares, tags={**squares.tags, KIND_TAG: "video"})
     with pytest.raises(InputError, match="no kind of model 'video'") as told:
         registry.fetch_to_sign(later)
-    assert told.value.valid == "graph, language"
+    assert told.value.valid == "graph, language, gradient_boosting"
 
 
 def test_a_graph_is_no_language_model(squares: ModelVersion, registry: Registry) -> None:

@@ -128,7 +128,7 @@ def test_what_is_not_known_of_the_model_is_not_compared(tmp_path: Path) -> None:
 def test_a_draft_has_to_be_in_a_form_that_is_served(tmp_path: Path, artifact: Artifact) -> None:
     files = form(tmp_path / "other")
     del files["openvino_model.xml"]
-    with pytest.raises(InputError, match="small/3 is in no form that is served"):
+    with pytest.raises(InputError, match="small/3 has no variant that can be served"):
         check(replace(artifact, draft=draft_of(files)))
 
 
@@ -136,10 +136,10 @@ def test_both_are_opened_by_one_engine(tmp_path: Path, artifact: Artifact) -> No
     files = form(tmp_path / "other")
     files["model.safetensors"] = files.pop("openvino_model.xml")
     of_vllm = draft_of(files)
-    with pytest.raises(InputError, match="its form is for another engine"):
+    with pytest.raises(InputError, match="its variant is for another engine"):
         check(replace(artifact, draft=of_vllm))
     check(replace(artifact, files=files, draft=of_vllm))
-    with pytest.raises(InputError, match="its form is for another engine"):
+    with pytest.raises(InputError, match="its variant is for another engine"):
         check(replace(artifact, files=files))
 
 

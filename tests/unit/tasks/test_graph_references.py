@@ -14,10 +14,10 @@ from millrace.models.config.pipeline import Pipeline
 from millrace.models.config.serving_spec import ServingSpec
 from millrace.models.config.training_spec import ModelSpec, TrainingSpec
 from millrace.models.inference.features import Encoding, Feature
-from millrace.models.registry import mlflow_registry
 from millrace.models.registry.version_files import ModelVersion, Package
 from millrace.tasks.kinds.graph import graph_references
 from millrace.tasks.kinds.graph.graph_references import reference_of, registered, teacher_of
+from millrace.tasks.kinds.language import draft_model
 from millrace.tasks.kinds.steps import steps_of
 
 ENCODING = Encoding((Feature("x", "number", mean=1.0),), "y", ("no", "yes"))
@@ -116,7 +116,7 @@ def test_a_registry_is_asked_only_where_a_version_is_named(
     def ask(*_: object) -> None:
         raise Asked
 
-    monkeypatch.setattr(mlflow_registry, "registry_of", lambda places: AskedRegistry(ask))
+    monkeypatch.setattr(draft_model, "registry_of", lambda places: AskedRegistry(ask))
     monkeypatch.setattr(graph_references, "registry_of", lambda places: AskedRegistry(ask))
     given = pipeline(training, **model).with_generation(GenerationSpec(draft=draft))
     assert steps_of(kind_of_family(given.model.family)).names_versions(given) is names

@@ -11,8 +11,8 @@ from millrace.models.common.errors import InputError
 from millrace.models.common.installation import Installation
 from millrace.models.config.model_kind import kind_named
 from millrace.models.config.pipeline import Pipeline
-from millrace.models.registry import mlflow_registry
 from millrace.models.registry.version_files import KIND_TAG, ModelVersion, Package
+from millrace.tasks.kinds.language import draft_model
 from millrace.tasks.kinds.language.draft_model import draft_of, require_draft, with_pinned_draft
 from millrace.tasks.kinds.steps import steps_of
 
@@ -88,7 +88,7 @@ def test_a_draft_stays_the_version_that_it_was_when_the_run_began(registry: Any)
 def test_a_run_pins_it_before_time_is_spent(
     registry: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(mlflow_registry, "registry_of", lambda places: registry)
+    monkeypatch.setattr(draft_model, "registry_of", lambda places: registry)
     steps = steps_of(kind_named("language"))
     pinned = steps.pin_versions(pipeline("small"), Installation(tmp_path, "", ""))
     assert pinned.serving.generation.draft == "small/1"

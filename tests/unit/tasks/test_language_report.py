@@ -101,7 +101,8 @@ def reported(
             "serving": {"generation": {"draft": values.get("draft")}},
         }
     )
-    return report_language(pipeline, trained, exported)
+    snapshot: Any = None
+    return report_language(pipeline, snapshot, trained, exported)
 
 
 def test_its_rows_are_what_there_is_to_beat_and_every_variant(tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ def score(
         number: int | None = None, emitted: list[Event] | None = None, **batch: Any
     ) -> BatchReport:
         keys = {"name": version.name, "dataset": DATASET.model_dump(exclude_unset=True)}
-        pipeline = Pipeline.model_validate({**keys, "batch": batch}).located(tmp_path)
+        pipeline = Pipeline.model_validate({**keys, "batch": batch}).with_folder(tmp_path)
         events = [] if emitted is None else emitted
         telling = RunReporter({"color": "blue"}, events.append)
         source = str(tmp_path / "rows.jsonl")
