@@ -60,8 +60,8 @@ def test_an_engine_is_a_row_with_figures_and_what_it_is_tied_to(
     skip_if_lacking(name)
     (found,) = digits.exporter(tmp_path, name).candidates(digits.evidence())
     assert found.reason is None
-    assert found.is_engine
-    assert found.stage.ties == str(this_fingerprint())
+    assert not found.is_served
+    assert found.stage.ties == str(these_ties())
     assert found.stage.metric_loss <= 0.01
     assert found.speed.rows_per_second > 0
 

@@ -2,8 +2,9 @@ import os
 from pathlib import Path
 
 import pytest
+from prefect import Task
 
-from bench.overhead import seconds_beyond
+from bench.overhead import STEPS, seconds_beyond
 from bench.stamped import StampedPerceptron, Turns
 from bench.training import turn_times
 
@@ -68,5 +69,12 @@ def test_an_epoch_is_as_long_as_its_slowest_process_took() -> None:
 
 
 def test_beyond_the_work_is_what_no_step_of_it_took() -> None:
-    seconds = {"ingest_dataset": 1.0, "train_workers": 8.0, "export_candidates": 2.0}
+    seconds = {"ingest_dataset": 1.0, "train_on_ray": 8.0, "export_candidates": 2.0}
     assert seconds_beyond({**seconds, "register_version": 0.5, "rest": 0.25}) == 0.75
+
+
+def test_the_steps_that_are_timed_are_those_of_the_flow() -> None:
+    from millrace.flows import train_model
+
+    tasks = {name: each for name, each in vars(train_model).items() if isinstance(each, Task)}
+    assert set(STEPS) == tasks.keys()
