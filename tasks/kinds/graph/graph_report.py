@@ -72,7 +72,8 @@ def _figures(
 
     export, metric_name = exported.export, exported.certificate.metric_name
     answers, target = export.answers[exported.chosen.name], export.measured_on.target
-    figures = {"plots/learning_curves.png": learning_curves(trained.history, metric_name)}
+    unit = trained.prepared.job.unit
+    figures = {"plots/learning_curves.png": learning_curves(trained.history, metric_name, unit)}
     if labels := trained.details.encoding.labels:
         matrix = confusion_matrix(answers.argmax(axis=1), target, labels)
         figures["plots/confusion_matrix.png"] = matrix

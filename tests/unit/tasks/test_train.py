@@ -12,6 +12,7 @@ import pytest
 from millrace.models.common.errors import WorkError
 from millrace.models.common.installation import Installation
 from millrace.models.config.model_kind import kind_named
+from millrace.models.config.training_spec import ModelSpec
 from millrace.models.training import trainer
 from millrace.models.training.train_events import Reported, Resumed, TrainEvent, WorkersFailed
 from millrace.models.training.trainer import TrainResult
@@ -186,7 +187,8 @@ def test_what_a_kind_says_before_training_is_a_tag_of_the_run(
     steps = SimpleNamespace(prepare=lambda *given: prepared)
     monkeypatch.setattr(module, "steps_of", lambda kind: steps)
     run, nothing = Run(), None
-    given: Any = (GRAPH, nothing, nothing, nothing, run)
+    pipeline = SimpleNamespace(model=ModelSpec(), folder=Path())
+    given: Any = (GRAPH, pipeline, nothing, nothing, run)
     assert prepare_training.fn(*given) is prepared
     assert run.tags == tags
 
