@@ -61,7 +61,7 @@ def test_an_engine_is_a_row_with_figures_and_what_it_is_tied_to(
     (found,) = digits.exporter(tmp_path, name).candidates(digits.evidence())
     assert found.reason is None
     assert not found.is_served
-    assert found.stage.ties == str(these_ties())
+    assert found.stage.ties == str(this_fingerprint())
     assert found.stage.metric_loss <= 0.01
     assert found.speed.rows_per_second > 0
 

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,7 +12,6 @@ from typing import Any
 
 import deltalake
 import numpy as np
-import psutil
 import pytest
 
 from millrace.models.common.installation import Endpoint, Installation
@@ -21,6 +19,7 @@ from millrace.models.registry.mlflow_registry import registry_of
 from millrace.models.registry.tracking import client
 from millrace.serving.triton.server import running
 from tests.integration.conftest import EXAMPLES, Done, Home
+from tests.integration.test_line import wait_for_checkpoints, workers_of
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -45,7 +44,7 @@ dataset:
   key: [id]
   features: [age, income, city, member]
   columns: {income: {nullable: true}, city: {nullable: true}}
-model: {family: gradient_boosting, params: {n_estimators: 300, early_stopping_rounds: 0}}
+model: {family: gradient_boosting, params: {n_estimators: 800, early_stopping_rounds: 0}}
 promotion: auto
 """
 
@@ -124,17 +123,10 @@ def served(tmp_path_factory: pytest.TempPathFactory, make: Any) -> Iterator[Serv
 
 
 def run_and_kill_a_worker(home: Home, file: str) -> Done:
-    """Run a pipeline, and kill one worker once there is a checkpoint."""
+    """Run a pipeline, and kill its worker once it has written a checkpoint."""
     process = home.start("run", file, "--json")
-    deadline = time.monotonic() + 180
-    while process.poll() is None and time.monotonic() < deadline:
-        if list(home.path.glob("training/*/checkpoint_*")):
-            break
-        time.sleep(0.02)
-    for worker in psutil.Process(process.pid).children(recursive=True):
-        if "RayTrainWorker" in " ".join(worker.cmdline()):
-            os.kill(worker.pid, signal.SIGKILL)
-            break
+    wait_for_checkpoints(process, home.path / "training", count=1)
+    os.kill(workers_of(process.pid)[0], signal.SIGKILL)
     out, err = process.communicate(timeout=240)
     return Done(process.returncode, out, err)
 

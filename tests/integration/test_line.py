@@ -285,13 +285,13 @@ def test_ctrl_c_ends_a_run_in_order_and_says_so(line: Line, examples: Path) -> N
 
     (run, *_) = MlflowClient(line.places.tracking_uri).search_runs(["1"], max_results=1)
     assert run.info.status == "KILLED"
-    assert _workers(os.getpid()) == []
+    assert workers_of(os.getpid()) == []
 
 
 def kill_a_training_worker(process: Any, storage: Path) -> None:
     """Kill -9 one Ray Train worker of `process` once its run has written some checkpoints."""
     wait_for_checkpoints(process, storage, count=5)
-    os.kill(_workers(process.pid)[0], signal.SIGKILL)
+    os.kill(workers_of(process.pid)[0], signal.SIGKILL)
 
 
 def wait_for_checkpoints(process: Any, storage: Path, count: int, deadline_s: float = 300) -> None:
@@ -307,6 +307,7 @@ def wait_for_checkpoints(process: Any, storage: Path, count: int, deadline_s: fl
     raise AssertionError("the run ended before it could be disturbed")
 
 
-def _workers(pid: int) -> list[int]:
+def workers_of(pid: int) -> list[int]:
+    """Return the Ray Train workers below a process."""
     children = psutil.Process(pid).children(recursive=True)
     return [c.pid for c in children if "RayTrainWorker" in " ".join(c.cmdline())]

@@ -105,7 +105,7 @@ def reported(
         measured_on=SimpleNamespace(target=np.array([1, 0])),
     )
     encoding = Encoding((Feature("x", "number"),), "t", labels)
-    job: Any = None
+    job: Any = SimpleNamespace(unit="epoch")
     prepared = Prepared(job, GraphTraining(encoding), 1, "", "weights.pt", "weights")
     losses = {f"{split}_{name}": 0.5 for split in ("train", "validation") for name in METRICS}
     trained = Trained(prepared, Path(), ({"epoch": 1, **losses},), ())
