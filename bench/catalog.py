@@ -15,7 +15,7 @@ from bench.measure import Row, failed_row
 
 MODULES: dict[str, tuple[str, ...]] = {
     "serving": ("P1", "P2", "P3"),
-    "forms": ("P4", "F1"),
+    "variants": ("P4", "F1"),
     "pretrained": ("P4T",),
     "compression": ("D1", "D2", "D3"),
     "training": ("P5",),

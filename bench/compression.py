@@ -25,8 +25,8 @@ from bench.digits import (
     metric_of,
     train_network,
 )
-from bench.forms import ROUNDS, measure_session
 from bench.measure import Row, measure_in_folder, measure_in_turn, measure_rows
+from bench.variants import ROUNDS, measure_session
 from millrace.export.onnx.conversions import batch_file
 from millrace.export.onnx.conversions.int8_static import Ranges, quantize
 from millrace.models.config.compression_spec import PruningSpec, QuantizationAwareSpec

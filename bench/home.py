@@ -28,7 +28,7 @@ def own_home() -> Iterator[Installation]:
     # Prefect's embedded server may still write while it is stopped at the end of this process.
     with tempfile.TemporaryDirectory(prefix="millrace-bench-", ignore_cleanup_errors=True) as home:
         os.environ["MILLRACE_HOME"] = str(Path(home).resolve())
-        yield environment.apply(settings.load()).places()
+        yield environment.apply(settings.load()).installation()
 
 
 def write_rows(file: Path, rows: int) -> None:

@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 
 from bench.crowd import Passages
 from bench.server import Bench, own_server
-from millrace.export.language.language_variants import LANGUAGE_FORMS
+from millrace.export.language.language_variants import LANGUAGE_VARIANTS
 from millrace.models.common.subprocess_runner import Limits, run_in_subprocess
 from millrace.models.config.language_spec import GenerationSpec
 from millrace.serving.triton.language.language_config import openvino_config
@@ -115,7 +115,7 @@ def write_model(folder: Path, shape: Shape) -> WrittenModel:
     save(drafted / DRAFT, draft, tokenizer)
     for file in plain.iterdir():
         (drafted / file.name).symlink_to(file)
-    variant = LANGUAGE_FORMS["openvino-int8"]
+    variant = LANGUAGE_VARIANTS["openvino-int8"]
     run_in_subprocess(variant.program, [plain, int8, *variant.options], LIMITS)
     model.set_attn_implementation("sdpa")
     return WrittenModel(plain, drafted, int8, model, tokenizer, text)

@@ -39,18 +39,18 @@ training:
 
 def rows(wanted: Collection[str]) -> Iterator[Row]:
     """Measure P10 in a home of its own."""
-    with own_home() as places:
-        yield from measure_rows({"P10": partial(share_beyond_work, places)}, wanted)
+    with own_home() as installation:
+        yield from measure_rows({"P10": partial(share_beyond_work, installation)}, wanted)
 
 
-def share_beyond_work(places: Installation, rounds: int = ROUNDS) -> Row:
+def share_beyond_work(installation: Installation, rounds: int = ROUNDS) -> Row:
     """P10: wall time of the flow beyond its work, as a share of the whole."""
-    start_up = time_start_up(places)
+    start_up = time_start_up(installation)
 
     from millrace.flows import train_model
 
-    write_rows(places.home / "rows.parquet", ROWS)
-    file = places.home / "bench.yaml"
+    write_rows(installation.home / "rows.parquet", ROWS)
+    file = installation.home / "bench.yaml"
     file.write_text(FILE)
 
     def run_once() -> dict[str, float]:
@@ -58,7 +58,7 @@ def share_beyond_work(places: Installation, rounds: int = ROUNDS) -> Row:
             wall = seconds_of(lambda: train_model.train_model(str(file)))
         return {**seconds, "rest": wall - sum(seconds.values())}
 
-    with connect_to_ray(places.ray_address, 2):
+    with connect_to_ray(installation.ray_address, 2):
         run_once()  # warms up: the first snapshot, the files of the libraries
         runs = [run_once() for _ in range(rounds)]
     whole = [sum(by_step.values()) for by_step in runs]
@@ -90,7 +90,7 @@ def seconds_beyond(by_step: Mapping[str, float]) -> float:
     return sum(seconds for name, seconds in by_step.items() if name not in WORK)
 
 
-def time_start_up(places: Installation) -> dict[str, float]:
+def time_start_up(installation: Installation) -> dict[str, float]:
     """Start what the flow needs and the work does not, and return the seconds of each part."""
     # The work needs these too, so they are imported before the clock starts.
     for module in (
@@ -116,7 +116,7 @@ def time_start_up(places: Installation) -> dict[str, float]:
     def store() -> None:
         from millrace.models.registry.tracking import tracked_run
 
-        with tracked_run(places, "start-up", {}):
+        with tracked_run(installation, "start-up", {}):
             pass
 
     parts = {"imports": imports, "prefect_server": server, "mlflow_store": store}

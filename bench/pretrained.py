@@ -13,8 +13,8 @@ import pyarrow as pa
 import torch
 from torch.nn import functional
 
-from bench.forms import compare_variants, p4_row
 from bench.measure import Row, measure_in_folder, measure_rows
+from bench.variants import compare_variants, p4_row
 from millrace.models.common import user_code
 from millrace.models.config.export_spec import ExportLimits
 from millrace.models.config.training_spec import ModelSpec, TokenizerSpec

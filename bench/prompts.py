@@ -66,8 +66,8 @@ def prompts_row(folder: Path, cores: int) -> Row:
 class _Job:
     """A batch job, including its start and its commit."""
 
-    def __init__(self, folder: Path, form: Path, prompts: list[str], actors: int) -> None:
-        self.folder, self.form, self.actors = folder, form, actors
+    def __init__(self, folder: Path, variant: Path, prompts: list[str], actors: int) -> None:
+        self.folder, self.variant, self.actors = folder, variant, actors
         self.rows = folder / "prompts.parquet"
         pq.write_table(pa.table({"id": range(len(prompts)), "prompt": prompts}), self.rows)
         self.reports: list[BatchReport] = []
@@ -75,7 +75,7 @@ class _Job:
     def __call__(self) -> float:
         table = str(self.folder / f"answers{len(self.reports)}")
         work = PromptJob(
-            *("m", 1, "d", self.form),
+            *("m", 1, "d", self.variant),
             sampling=Sampling(max_tokens=NEW_TOKENS),
             key=("id",),
             threads=1,
@@ -89,8 +89,8 @@ class _Job:
 class _Alone:
     """The engine in this process: opened again for each call, with all prompts at once."""
 
-    def __init__(self, form: Path, prompts: list[str]) -> None:
-        self.form, self.prompts = form, prompts
+    def __init__(self, variant: Path, prompts: list[str]) -> None:
+        self.variant, self.prompts = variant, prompts
 
     def __call__(self) -> float:
         import openvino_genai as genai
@@ -101,7 +101,7 @@ class _Alone:
         scheduler = genai.SchedulerConfig()
         scheduler.cache_size = 2
         pipeline = genai.ContinuousBatchingPipeline(
-            str(self.form), scheduler, "CPU", own_properties(self.form)
+            str(self.variant), scheduler, "CPU", own_properties(self.variant)
         )
         tokenizer, config = pipeline.get_tokenizer(), pipeline.get_config()
         config.max_new_tokens, config.do_sample = NEW_TOKENS, False

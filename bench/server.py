@@ -86,9 +86,9 @@ class Bench:
 def own_server(*, guarded: bool = True) -> Iterator[Bench]:
     """Start a Triton of the benchmark's own on free ports, and stop it after the block."""
     with tempfile.TemporaryDirectory(prefix="millrace-bench-") as home:
-        places = Installation(Path(home), "", "").prepared()
-        with server.running(places, free_endpoint(), guarded=guarded) as client:
-            yield Bench(client, Repository(places.model_repository, places.staging))
+        installation = Installation(Path(home), "", "").prepared()
+        with server.running(installation, free_endpoint(), guarded=guarded) as client:
+            yield Bench(client, Repository(installation.model_repository, installation.staging))
 
 
 def raw_session(onnx: Path) -> ort.InferenceSession:

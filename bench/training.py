@@ -35,27 +35,27 @@ Stamps = Sequence[tuple[float, float]]
 
 def rows(wanted: Collection[str]) -> Iterator[Row]:
     """Measure P5 in a home of its own."""
-    with own_home() as places:
+    with own_home() as installation:
         os.environ["OMP_NUM_THREADS"] = "1"  # of the plain processes; Ray sets its workers'
-        yield from measure_rows({"P5": partial(steady_epoch_time, places)}, wanted)
+        yield from measure_rows({"P5": partial(steady_epoch_time, installation)}, wanted)
 
 
-def steady_epoch_time(places: Installation, turns: int = TURNS) -> Row:
+def steady_epoch_time(installation: Installation, turns: int = TURNS) -> Row:
     """P5: steady epochs of Ray Train against those of plain DistributedDataParallel."""
     from bench import ddp
     from millrace.models.data import ingest
     from millrace.models.training.trainer import fit
 
-    home = places.home
+    home = installation.home
     line = write_pipeline(home, epochs=turns * EPOCHS + 1)
-    snapshot = ingest.ingest(line, places)
+    snapshot = ingest.ingest(line, installation)
     stamps, plain_folder = home / "stamps", home / "plain"
     stamps.mkdir()
     plain_folder.mkdir()
     on_ray = _job(line, snapshot, _turns(stamps, turns, leads=True))
     plainly = _job(line, snapshot, _turns(stamps, turns, leads=False))
     with (
-        connect_to_ray(places.ray_address, WORKERS),
+        connect_to_ray(installation.ray_address, WORKERS),
         ddp.run_training(ddp.PlainJob(plainly, snapshot, plain_folder)),
     ):
         result = fit(on_ray, home / "ray", "bench", lambda _: None)

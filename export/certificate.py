@@ -84,7 +84,7 @@ class Certificate(Header):
 
     def stage(self, name: str) -> Any:
         """Return the stage of that name; None if there is none."""
-        candidates = (form.stage for form in self.forms if form.stage is not None)
+        candidates = (variant.stage for variant in self.forms if variant.stage is not None)
         return next((each for each in (*self.stages, *candidates) if each.name == name), None)
 
     def to_json(self) -> str:

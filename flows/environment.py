@@ -114,7 +114,7 @@ def apply(settings: Settings) -> Settings:
         WorkError: the home folder cannot be written.
     """
     guard_logging()
-    settings.places().prepared()
+    settings.installation().prepared()
     SigningKeys(settings.home).made(lambda: _list_live_versions(settings))
     if settings.ray_address == EMBEDDED:
         load_token(settings, "Ray")
@@ -129,10 +129,10 @@ def _list_live_versions(settings: Settings) -> Iterator[tuple[str, int, str]]:
     """Yield model, version and digest of each version that was ever live in this home."""
     from millrace.serving.release.ledger import ledger_of
 
-    places = settings.places()
-    if not any(places.model_repository.iterdir()):
+    installation = settings.installation()
+    if not any(installation.model_repository.iterdir()):
         return  # a new home: nothing was ever released from it
-    for release in ledger_of(places).releases():
+    for release in ledger_of(installation).releases():
         if release.kind == "live":
             yield release.model, release.version, release.digest
 
@@ -176,8 +176,11 @@ def cluster_variables(settings: Settings) -> dict[str, str]:
     Everyone who may see the cluster's jobs can read them, so no address with a login is among them:
     the operator of the nodes sets those. The home is this machine's; another one creates its own.
     """
-    places = settings.places()
-    addresses = {"MLFLOW_TRACKING_URI": places.tracking_uri, "MILLRACE_TABLES": places.tables_uri}
+    installation = settings.installation()
+    addresses = {
+        "MLFLOW_TRACKING_URI": installation.tracking_uri,
+        "MILLRACE_TABLES": installation.tables_uri,
+    }
     is_here = is_this_machine(settings.ray_address)
     keys = SigningKeys(settings.home, settings.trusted_signers)
     return _drop_unset(

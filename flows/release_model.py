@@ -28,12 +28,12 @@ def release_model(
     Raises:
         MillraceError: a model could not be released; the others were.
     """
-    places = environment.apply(settings.load()).places()
-    outcomes = reconcile_triton(places, asked_by, run_link(), again, models)
+    installation = environment.apply(settings.load()).installation()
+    outcomes = reconcile_triton(installation, asked_by, run_link(), again, models)
     versions = {each.model: each.version for each in outcomes if each.changed or each.error}
     if versions:
         name_run(release_name(versions), *versions)
     if any(outcome.changed or (outcome.error and not outcome.known) for outcome in outcomes):
-        publish_release(outcomes, served_models(places, live_versions(places)))
+        publish_release(outcomes, served_models(installation, live_versions(installation)))
     raise_first_error([outcome for outcome in outcomes if not outcome.known])
     return outcomes

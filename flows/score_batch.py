@@ -52,12 +52,12 @@ def score_batch(
     pipeline = load_pipeline(Path(pipeline_file))
     day = parse_date(date)
     chosen = environment.apply(settings.load())
-    places = chosen.places()
-    uri = places.tracking_uri
-    wait_for_start(places.run, uri, partial(check_reachable, uri))
+    installation = chosen.installation()
+    uri = installation.tracking_uri
+    wait_for_start(installation.run, uri, partial(check_reachable, uri))
     days = [day]
     if catch_up and date is None:
-        table = places.table("predictions", pipeline.name)
+        table = installation.table("predictions", pipeline.name)
         days = dates_to_do(committed_dates(table), day, pipeline.batch.catch_up)
     name_run(score_name(pipeline.name, days), pipeline.name)
     score, ray = _choose_step(pipeline, Path(pipeline_file), chosen)
@@ -73,7 +73,7 @@ def score_batch(
         if len(days) > 1:
             log.warning("%s was not scored: %s", each, error)
 
-    with record_flow_run(places.run), ray:
+    with record_flow_run(installation.run), ray:
         return score_dates(days, score_day, warn)
 
 
@@ -92,12 +92,12 @@ def _choose_step(
 
     A job on a cluster connects to Ray itself.
     """
-    places = chosen.places()
-    if has_jobs_api(places.ray_address):
+    installation = chosen.installation()
+    if has_jobs_api(installation.ray_address):
         variables = environment.cluster_variables(chosen)
-        return partial(score_elsewhere, pipeline, file, places, variables), nullcontext()
-    ray = connect_to_ray(places.ray_address, pipeline.batch.num_actors or 1)
-    return partial(score_rows, pipeline, places), ray
+        return partial(score_elsewhere, pipeline, file, installation, variables), nullcontext()
+    ray = connect_to_ray(installation.ray_address, pipeline.batch.num_actors or 1)
+    return partial(score_rows, pipeline, installation), ray
 
 
 def parse_date(date: str | None) -> str:

@@ -41,8 +41,8 @@ def _score(request: JobRequest) -> dict[str, Any]:
 
     chosen = settings.load()
     pipeline = load_pipeline(Path(request.file))
-    take_proof(chosen.places().table("predictions", pipeline.name), request.submission)
-    places = environment.apply(chosen).places()
+    take_proof(chosen.installation().table("predictions", pipeline.name), request.submission)
+    installation = environment.apply(chosen).installation()
     # Imported after `apply`: these read the environment.
     from millrace.models.common.ray_cluster import connect_to_ray
     from millrace.tasks.batch.drift_report import Event
@@ -50,8 +50,10 @@ def _score(request: JobRequest) -> dict[str, Any]:
 
     events: list[Event] = []
     reporter = RunReporter(request.tags, events.append)
-    with connect_to_ray(places.ray_address, pipeline.batch.num_actors or 1):
-        report = scored(pipeline, places, request.source, request.date, reporter, request.version)
+    with connect_to_ray(installation.ray_address, pipeline.batch.num_actors or 1):
+        report = scored(
+            pipeline, installation, request.source, request.date, reporter, request.version
+        )
     return {"report": asdict(report), "events": [asdict(event) for event in events]}
 
 

@@ -227,7 +227,7 @@ class Settings(BaseSettings):
         server = _running_address(self.run, "prefect")
         return self.prefect_api_url or (f"{server}/api" if server else None)
 
-    def places(self) -> Installation:
+    def installation(self) -> Installation:
         """Return the folders and the present addresses of this installation."""
         return Installation(
             home=self.home,

@@ -92,26 +92,26 @@ def train_model(pipeline_file: str, overrides: list[str] | None = None) -> Train
     """
     pipeline = load_pipeline(Path(pipeline_file), overrides or ())
     kind = kind_of_family(pipeline.model.family)
-    places = environment.apply(settings.load()).places()
-    uri = places.tracking_uri
-    wait_for_start(places.run, uri, partial(check_reachable, uri))
+    installation = environment.apply(settings.load()).installation()
+    uri = installation.tracking_uri
+    wait_for_start(installation.run, uri, partial(check_reachable, uri))
     name_run(f"train {pipeline.name}", pipeline.name)
-    pipeline = steps_of(kind).pin_versions(pipeline, places)
-    snapshot = ingest_dataset(pipeline, places)
+    pipeline = steps_of(kind).pin_versions(pipeline, installation)
+    snapshot = ingest_dataset(pipeline, installation)
     with (
-        record_flow_run(places.run),
-        tracked_run(places, pipeline.name, code_version(pipeline.folder)) as run,
-        connect_to_ray(places.ray_address, pipeline.training.num_workers),
-        weights_named(places, run),
+        record_flow_run(installation.run),
+        tracked_run(installation, pipeline.name, code_version(pipeline.folder)) as run,
+        connect_to_ray(installation.ray_address, pipeline.training.num_workers),
+        weights_named(installation, run),
     ):
         pipeline = pipeline.with_model(pin_revision(pipeline.model, pipeline.folder))
         run.log_params(pipeline.model_dump(mode="json"))
         run.log_text(resolved_yaml(pipeline), "pipeline.yaml")
         run.log_dataset(snapshot.name, snapshot.uri, snapshot.version, snapshot.digest)
-        outcome = _train_and_register(kind, pipeline, places, snapshot, run)
+        outcome = _train_and_register(kind, pipeline, installation, snapshot, run)
         publish_training(
             pipeline.name,
-            places,
+            installation,
             snapshot=snapshot,
             report=outcome.report,
             version=outcome.version,
@@ -123,18 +123,22 @@ def train_model(pipeline_file: str, overrides: list[str] | None = None) -> Train
 
 
 def _train_and_register(
-    kind: ModelKind, pipeline: Pipeline, places: Installation, snapshot: Snapshot, run: TrackedRun
+    kind: ModelKind,
+    pipeline: Pipeline,
+    installation: Installation,
+    snapshot: Snapshot,
+    run: TrackedRun,
 ) -> TrainOutcome:
-    prepared = prepare_training(kind, pipeline, places, snapshot, run)
-    trained = train_on_ray(kind, places, prepared, run)
-    with tempfile.TemporaryDirectory(dir=places.staging) as folder:
-        exported = export_candidates(kind, pipeline, places, snapshot, trained, Path(folder))
-        await_mlflow(places.tracking_uri)
+    prepared = prepare_training(kind, pipeline, installation, snapshot, run)
+    trained = train_on_ray(kind, installation, prepared, run)
+    with tempfile.TemporaryDirectory(dir=installation.staging) as folder:
+        exported = export_candidates(kind, pipeline, installation, snapshot, trained, Path(folder))
+        await_mlflow(installation.tracking_uri)
         report = log_evidence(kind, pipeline, snapshot, trained, exported, run)
-        await_mlflow(places.tracking_uri)
-        version = register_version(kind, pipeline, places, snapshot, exported, report, run)
-        await_mlflow(places.tracking_uri)
-        promotion = promote_version(pipeline, places, exported, version)
+        await_mlflow(installation.tracking_uri)
+        version = register_version(kind, pipeline, installation, snapshot, exported, report, run)
+        await_mlflow(installation.tracking_uri)
+        promotion = promote_version(pipeline, installation, exported, version)
     return TrainOutcome(
         snapshot=snapshot,
         candidates=exported.candidates,

@@ -12,7 +12,7 @@ LIVE_FILE = "certificate-live.json"
 """Beside the certificate, which the next release writes again."""
 
 
-def certify_live(places: Installation, model: str) -> LiveCertificate:
+def certify_live(installation: Installation, model: str) -> LiveCertificate:
     """Ask the live version what it was certified to answer, and measure its files again.
 
     The certificate with the live stage is logged to the run that made the version.
@@ -23,15 +23,15 @@ def certify_live(places: Installation, model: str) -> LiveCertificate:
         TransientError: Triton or MLflow does not answer.
         WorkError: the model does not answer.
     """
-    with TritonClient(places.triton[0]) as client:
-        package = _live_package(places, client, model)
-        found = steps_of(package.version.kind).certify(places, client, package)
-    run = TrackedRun(places.tracking_uri, "", package.version.run_id)
+    with TritonClient(installation.triton[0]) as client:
+        package = _live_package(installation, client, model)
+        found = steps_of(package.version.kind).certify(installation, client, package)
+    run = TrackedRun(installation.tracking_uri, "", package.version.run_id)
     run.log_text(found.certificate.to_json(), LIVE_FILE)
     return found
 
 
-def _live_package(places: Installation, client: TritonClient, model: str) -> Package:
+def _live_package(installation: Installation, client: TritonClient, model: str) -> Package:
     """Return the registered files of the version that is live."""
     number = client.live_version(model)
     if number is None:
@@ -39,5 +39,5 @@ def _live_package(places: Installation, client: TritonClient, model: str) -> Pac
             f"Triton does not serve {model!r}",
             hint="set the alias champion in the MLflow UI, then run: millrace release",
         )
-    registry = registry_of(places)
+    registry = registry_of(installation)
     return registry.fetch(registry.version(model, number))

@@ -27,7 +27,7 @@ BUSY = 0.3
 def export_candidates(
     kind: ModelKind,
     pipeline: Pipeline,
-    places: Installation,
+    installation: Installation,
     snapshot: Snapshot,
     trained: Trained[Any],
     folder: Path,
@@ -37,7 +37,7 @@ def export_candidates(
     Args:
         kind: of the model.
         pipeline: what to export.
-        places: where everything is.
+        installation: where everything is.
         snapshot: gives the calibration rows and the test split.
         trained: the model.
         folder: an empty folder for the files, kept until the version is registered.
@@ -46,7 +46,7 @@ def export_candidates(
         WorkError: no variant could be made that gives finite answers.
         InputError: the test split has nothing to measure on.
     """
-    export = steps_of(kind).export(pipeline, places, snapshot, trained, folder)
+    export = steps_of(kind).export(pipeline, installation, snapshot, trained, folder)
     candidates = _measure(pipeline, export)
     chosen = choose(candidates, pipeline.export.objective, export.gates)
     if chosen is None:

@@ -12,10 +12,10 @@ from millrace.tasks.retry import step
 
 
 @step(timeout_seconds=6 * 3600)
-def ingest_dataset(pipeline: Pipeline, places: Installation) -> Snapshot:
+def ingest_dataset(pipeline: Pipeline, installation: Installation) -> Snapshot:
     """Bring the source into the dataset's table and return the snapshot."""
     with progress.bar("ingest", None, "rows") as bar:
-        snapshot = ingest.ingest(pipeline, places, on_progress=bar.update)
+        snapshot = ingest.ingest(pipeline, installation, on_progress=bar.update)
     state = "new" if snapshot.created else "unchanged"
     log.info("snapshot %s (%s): %s rows", snapshot.version, state, f"{snapshot.rows:,}")
     log.info("%s", describe_schema(snapshot.schema))

@@ -20,7 +20,7 @@ from millrace.tasks.retry import step
 
 @step(timeout_seconds=4 * 3600)
 def promote_version(
-    pipeline: Pipeline, places: Installation, exported: Exported, version: ModelVersion
+    pipeline: Pipeline, installation: Installation, exported: Exported, version: ModelVersion
 ) -> Promotion:
     """Set the aliases that the gates and `promotion` allow, and say why on the version.
 
@@ -31,7 +31,7 @@ def promote_version(
     score = None if stage is None else stage.score
     return promote(
         pipeline,
-        places,
+        installation,
         version,
         exported.chosen.reason,
         math.nan if score is None else score,
@@ -41,7 +41,7 @@ def promote_version(
 
 def promote(
     pipeline: Pipeline,
-    places: Installation,
+    installation: Installation,
     version: ModelVersion,
     refusal: str | None,
     metric: float,
@@ -52,15 +52,21 @@ def promote(
 
     Args:
         pipeline: says who promotes.
-        places: where registry, release table and snapshots are.
+        installation: where registry, release table and snapshots are.
         version: the new one.
         refusal: why it did not pass its gates; None if it did.
         metric: its metric on the test split.
         smaller_is_better: of two metrics.
     """
-    registry, model = registry_of(places), pipeline.name
+    registry, model = registry_of(installation), pipeline.name
     decided = _decided(
-        pipeline, MlflowRegistry(places), places, version, refusal, metric, smaller_is_better
+        pipeline,
+        MlflowRegistry(installation),
+        installation,
+        version,
+        refusal,
+        metric,
+        smaller_is_better,
     )
     registry.set_tags(version, {"millrace.promotion": decided.reason})
     if decided.challenger:
@@ -75,29 +81,29 @@ def promote(
 
 def _decided(
     pipeline: Pipeline,
-    desk: MlflowRegistry,
-    places: Installation,
+    registry: MlflowRegistry,
+    installation: Installation,
     version: ModelVersion,
     refusal: str | None,
     metric: float,
     smaller_is_better: bool,
 ) -> Promotion:
     model, number = pipeline.name, version.version
-    standing = derive_state(ledger_of(places).releases(model))
-    wanted = select_target(standing, desk.desired_versions(model).get(model), time.time())
-    live = standing.live.version if standing.live else None
+    state = derive_state(ledger_of(installation).releases(model))
+    wanted = select_target(state, registry.desired_versions(model).get(model), time.time())
+    live = state.live.version if state.live else None
     incumbent = live or (wanted.version if wanted else None)
     beside = champion = requirement = None
     if refusal is None and incumbent is not None:
         is_live = incumbent == live
-        beside = champion = desk.comparison(model, number, incumbent, is_live=is_live)
+        beside = champion = registry.comparison(model, number, incumbent, is_live=is_live)
     if refusal is None and wanted is not None and wanted.version != incumbent:
-        champion = desk.comparison(model, number, wanted.version, is_live=False)
+        champion = registry.comparison(model, number, wanted.version, is_live=False)
     if refusal is None:
         # what is not live yet keeps nobody from it by its being beyond comparison
         is_compared = incumbent == live or (beside is not None and beside.metric is not None)
         previous = incumbent if is_compared else None
-        requirement = desk.refusal(model, number, previous, unapproved=True)
+        requirement = registry.refusal(model, number, previous, unapproved=True)
     decided = decide(
         mode=pipeline.promotion.mode,
         refusal=refusal,

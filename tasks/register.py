@@ -40,7 +40,7 @@ def log_evidence(
 def register_version(
     kind: ModelKind,
     pipeline: Pipeline,
-    places: Installation,
+    installation: Installation,
     snapshot: Snapshot,
     exported: Exported,
     report: KindReport,
@@ -57,7 +57,7 @@ def register_version(
         "millrace.dataset_digest": snapshot.digest,
         **report.tags,
     }
-    registry, log_model = registry_of(places), steps_of(kind).log_model
+    registry, log_model = registry_of(installation), steps_of(kind).log_model
     version = registry.register(
         run, pipeline.name, kind, exported.files, exported.evidence, tags, log_model
     )

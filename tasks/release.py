@@ -36,7 +36,7 @@ from millrace.tasks.retry import step
 
 @step(timeout_seconds=900)
 def reconcile_triton(
-    places: Installation,
+    installation: Installation,
     asked_by: str,
     link: str = "",
     again: bool = False,
@@ -47,7 +47,7 @@ def reconcile_triton(
     One model that fails does not stop the others; its outcome carries the error.
 
     Args:
-        places: where everything is.
+        installation: where everything is.
         asked_by: who or what asked for it.
         link: where to read more about this release.
         again: try versions once more that were refused before.
@@ -56,9 +56,11 @@ def reconcile_triton(
     import mlflow  # noqa: F401 - before there are threads: several that import it see it half-made
 
     request = Request(asked_by, link, datetime.now(UTC) if again else None)
-    repository = Repository(places.model_repository, places.staging)
-    desk, ledger = MlflowRegistry(places), ledger_of(places)
-    return reconcile(desk, ledger, repository, places.triton, request, models, places.logs)
+    repository = Repository(installation.model_repository, installation.staging)
+    registry, ledger = MlflowRegistry(installation), ledger_of(installation)
+    return reconcile(
+        registry, ledger, repository, installation.triton, request, models, installation.logs
+    )
 
 
 @dataclass
@@ -66,11 +68,11 @@ class ReleaseCheck:
     """Tells whether a release would do anything now; what it read of versions it keeps.
 
     Attributes:
-        places: returns where everything is now.
+        installation: returns where everything is now.
     """
 
-    places: Callable[[], Installation]
-    _desk: "MlflowRegistry | None" = field(default=None, init=False)
+    installation: Callable[[], Installation]
+    _registry: "MlflowRegistry | None" = field(default=None, init=False)
     _faults: dict[str, str] = field(default_factory=dict, init=False)
 
     def due(self) -> Mapping[str, str]:
@@ -79,25 +81,27 @@ class ReleaseCheck:
 
     def actions(self) -> Mapping[str, Action]:
         """Return what a release would begin with, by model, where none is under way."""
-        places = self.places()
-        if self._desk is None or self._desk.places != places:
-            self._desk = MlflowRegistry(places)
-        repository = Repository(places.model_repository, places.staging)
-        observer = Observer(self._desk, ledger_of(places), repository, places.triton)
-        world = observer.observe()
-        self._tell_faults(world.faults)
+        installation = self.installation()
+        if self._registry is None or self._registry.installation != installation:
+            self._registry = MlflowRegistry(installation)
+        repository = Repository(installation.model_repository, installation.staging)
+        observer = Observer(
+            self._registry, ledger_of(installation), repository, installation.triton
+        )
+        cluster = observer.observe()
+        self._log_faults(cluster.faults)
         due: dict[str, Action] = {}
-        for model in sorted({action.model for action in plan(world)}):
+        for model in sorted({action.model for action in plan(cluster)}):
             with repository.exclusive(model, wait=False) as nothing_changes:
                 if nothing_changes and (actions := plan(observer.observe(model))):
                     due[model] = actions[0]
         return due
 
-    def _tell_faults(self, faults: Mapping[str, MillraceError]) -> None:
+    def _log_faults(self, faults: Mapping[str, MillraceError]) -> None:
         """Log once why a model cannot be looked at; the others are."""
-        told, self._faults = self._faults, {model: str(each) for model, each in faults.items()}
+        known, self._faults = self._faults, {model: str(each) for model, each in faults.items()}
         for model, fault in self._faults.items():
-            if told.get(model) != fault:
+            if known.get(model) != fault:
                 log.error("%s", fault)
 
 
@@ -106,11 +110,11 @@ class MlflowRegistry:
     """MLflow's side of a release.
 
     Attributes:
-        places: where MLflow and the tables are.
+        installation: where MLflow and the tables are.
         given: the pipeline that a command was given; its owner wrote it.
     """
 
-    places: Installation
+    installation: Installation
     given: Pipeline | None = None
     _versions: dict[tuple[str, int], ModelVersion] = field(default_factory=dict, init=False)
     _packages: dict[tuple[str, int, str], Package] = field(default_factory=dict, init=False)
@@ -119,7 +123,7 @@ class MlflowRegistry:
     @property
     def registry(self) -> Registry:
         """The registry."""
-        return registry_of(self.places, self.given)
+        return registry_of(self.installation, self.given)
 
     def desired_versions(self, model: str | None = None) -> Mapping[str, DesiredVersion]:
         """Return the champion of each model or of one; without a digest if we did not register it.
@@ -234,7 +238,7 @@ class MlflowRegistry:
 
     def _describe(self, release: Release) -> None:
         version = self._version(release.model, release.version)
-        run = TrackedRun(self.places.tracking_uri, "", version.run_id)
+        run = TrackedRun(self.installation.tracking_uri, "", version.run_id)
         texts = [release_table(release)]
         with suppress(InputError):  # it may have been refused for having no certificate
             difference = release.evidence.get("difference")
@@ -263,7 +267,7 @@ class MlflowRegistry:
 
     def _evidence(self, model: str, version: int) -> VersionEvidence:
         package = self._package(model, version)
-        return steps_of(package.version.kind).evidence(package, self.places)
+        return steps_of(package.version.kind).evidence(package, self.installation)
 
     def _package(self, model: str, version: int) -> Package:
         """Return a version's files; their digest is checked once in a release."""

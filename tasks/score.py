@@ -48,7 +48,7 @@ from millrace.tasks.run_names import code_version
 @step(timeout_seconds=24 * 3600, retries=1)
 def score_rows(
     pipeline: Pipeline,
-    places: Installation,
+    installation: Installation,
     source: str | None,
     date: str,
     version: int | None = None,
@@ -57,7 +57,7 @@ def score_rows(
 
     Args:
         pipeline: names the model.
-        places: where tables and registry are.
+        installation: where tables and registry are.
         source: the rows; the pipeline's `batch.input`, or its dataset's table, when None.
         date: the partition, `YYYY-MM-DD`.
         version: to score with, whether it is approved or not; None for the approved one.
@@ -65,8 +65,8 @@ def score_rows(
     Raises:
         InputError: there is no approved version, or nothing to score.
     """
-    telling = RunReporter(code_version(pipeline.folder), emit)
-    return scored(pipeline, places, source, date, telling, version)
+    reporter = RunReporter(code_version(pipeline.folder), emit)
+    return scored(pipeline, installation, source, date, reporter, version)
 
 
 def emit(event: Event) -> None:
@@ -89,37 +89,37 @@ class RunReporter:
 
 def scored(
     pipeline: Pipeline,
-    places: Installation,
+    installation: Installation,
     source: str | None,
     date: str,
-    telling: RunReporter,
+    reporter: RunReporter,
     version: int | None = None,
 ) -> BatchReport:
     """Do what `score_rows` does, without Prefect; arguments and errors as there."""
-    chosen, choice = chosen_version(pipeline, places, version)
+    chosen, choice = chosen_version(pipeline, installation, version)
     log.log(
         logging.INFO if choice.is_approved else logging.WARNING,
         "%s version %s%s: %s",
         *(pipeline.name, chosen.version, "" if choice.is_approved else ", not approved"),
         choice.reason,
     )
-    package = registry_of(places, pipeline).fetch(chosen)
+    package = registry_of(installation, pipeline).fetch(chosen)
     steps = steps_of(chosen.kind)
-    job = steps.batch_job(pipeline, package, places, _held(pipeline, places))
-    named = named_input(pipeline, source, date) or _dataset_table(pipeline, places)
+    job = steps.batch_job(pipeline, package, installation, _held(pipeline, installation))
+    named = named_input(pipeline, source, date) or _dataset_table(pipeline, installation)
     found = open_input(strip_file_scheme(named), job)
     target = Target(
-        places.table("predictions", pipeline.name),
-        places.table("dead_letters", pipeline.name),
+        installation.table("predictions", pipeline.name),
+        installation.table("dead_letters", pipeline.name),
         date,
     )
     report = find_earlier_report(found, job, target)
     if report is None:
-        job = _with_bins(steps, job, learnt_from(chosen, places))
-        report = _tracked(pipeline, places, package, found, job, target, telling, choice)
-    elif not is_told(places, f"{pipeline.name}{EXPERIMENT}", report):
-        job = _with_bins(steps, job, learnt_from(chosen, places))
-        _tell_late(pipeline, places, job, report, telling)
+        job = _with_bins(steps, job, learnt_from(chosen, installation))
+        report = _tracked(pipeline, installation, package, found, job, target, reporter, choice)
+    elif not is_told(installation, f"{pipeline.name}{EXPERIMENT}", report):
+        job = _with_bins(steps, job, learnt_from(chosen, installation))
+        _tell_late(pipeline, installation, job, report, reporter)
     if report.replaced and not report.unchanged:
         log.warning("%s held %s: these are replaced", report.date, report.replaced)
     if report.dead:
@@ -133,22 +133,22 @@ def _with_bins(steps: KindSteps, job: ScoringJob, snapshot: Snapshot | None) -> 
 
 
 def chosen_version(
-    pipeline: Pipeline, places: Installation, version: int | None = None
+    pipeline: Pipeline, installation: Installation, version: int | None = None
 ) -> tuple[ModelVersion, Choice]:
     """Return the version to score with: the approved one, or the one that is asked for.
 
     Args:
         pipeline: names the model, and says whether a version must be signed.
-        places: where the registry and the release table are.
+        installation: where the registry and the release table are.
         version: whom to score with; None for the approved one.
 
     Raises:
         InputError: there is none, or the registry no longer has what is live.
     """
-    model, desk = pipeline.name, MlflowRegistry(places, pipeline)
-    registry = desk.registry
-    repository = Repository(places.model_repository, places.staging)
-    approver = Approver(desk, ledger_of(places), repository)
+    model, release_registry = pipeline.name, MlflowRegistry(installation, pipeline)
+    registry = release_registry.registry
+    repository = Repository(installation.model_repository, installation.staging)
+    approver = Approver(release_registry, ledger_of(installation), repository)
     if version is not None:
         named = registry.version(model, version)
         return named, approver.choose_named(model, DesiredVersion(version, named.digest))
@@ -172,18 +172,18 @@ def chosen_version(
 
 def _tracked(
     pipeline: Pipeline,
-    places: Installation,
+    installation: Installation,
     package: Package,
     found: Input,
     job: ScoringJob,
     target: Target,
-    telling: RunReporter,
+    reporter: RunReporter,
     choice: Choice,
 ) -> BatchReport:
     """Score in a run of MLflow's."""
     fingerprint, rows = fingerprint_of(job, found.manifest), found.about_rows()
     with (
-        _run_of(pipeline, places, target.date, fingerprint, telling) as run,
+        _run_of(pipeline, installation, target.date, fingerprint, reporter) as run,
         progress.bar("score", rows, "rows") as bar,
     ):
         run.log_params({"batch": pipeline.batch.model_dump(mode="json"), "input": found.source})
@@ -193,52 +193,60 @@ def _tracked(
             bar.update(resumed + sample.work.rows)
             tracked.take(sample, told, resumed)
 
-        check = LiveCheck(job, package, places, pipeline.batch.max_disagreement, tracked.compared)
-        how = replace(_how(pipeline, places), approved=choice.is_approved, approval=choice.reason)
+        check = LiveCheck(
+            job, package, installation, pipeline.batch.max_disagreement, tracked.compared
+        )
+        how = replace(
+            _how(pipeline, installation), approved=choice.is_approved, approval=choice.reason
+        )
         report = score(found, job, target, how, take, check)
         if not report.unchanged:
             tracked.finish(pipeline, report)
-            _tell_drift(run, pipeline, job, report, telling)
+            _tell_drift(run, pipeline, job, report, reporter)
     return report
 
 
 def _tell_late(
     pipeline: Pipeline,
-    places: Installation,
+    installation: Installation,
     job: ScoringJob,
     report: BatchReport,
-    telling: RunReporter,
+    reporter: RunReporter,
 ) -> None:
     """Tell of a job whose process died after its commit, and before it had told."""
-    with _run_of(pipeline, places, report.date, report.fingerprint, telling) as run:
+    with _run_of(pipeline, installation, report.date, report.fingerprint, reporter) as run:
         BatchRun(run, report.rows).finish_late(pipeline, report)
-        _tell_drift(run, pipeline, job, report, telling)
+        _tell_drift(run, pipeline, job, report, reporter)
 
 
 @contextmanager
 def _run_of(
-    pipeline: Pipeline, places: Installation, date: str, fingerprint: str, telling: RunReporter
+    pipeline: Pipeline,
+    installation: Installation,
+    date: str,
+    fingerprint: str,
+    reporter: RunReporter,
 ) -> Iterator[TrackedRun]:
     """Open the run of a job in MLflow."""
     own = {"millrace.model": pipeline.name, FINGERPRINT: fingerprint, DATE: date}
-    tags = {**telling.tags, **own}
+    tags = {**reporter.tags, **own}
     name = f"{pipeline.name}{EXPERIMENT}"
-    with tracked_run(places, name, tags, system_metrics=False) as run:
+    with tracked_run(installation, name, tags, system_metrics=False) as run:
         run.rename(f"{pipeline.name} {date}")
         yield run
 
 
 def _tell_drift(
-    run: TrackedRun, pipeline: Pipeline, job: ScoringJob, report: BatchReport, telling: RunReporter
+    run: TrackedRun, pipeline: Pipeline, job: ScoringJob, report: BatchReport, reporter: RunReporter
 ) -> None:
     every = (*job.bins, *job.output_bins)
-    tell_drift(run, report, every, pipeline.batch.max_drift, telling.emit)
+    tell_drift(run, report, every, pipeline.batch.max_drift, reporter.emit)
 
 
-def _how(pipeline: Pipeline, places: Installation) -> RunOptions:
+def _how(pipeline: Pipeline, installation: Installation) -> RunOptions:
     """Return how a job runs on the Ray that this process is connected to."""
     wanted, most = pipeline.batch.num_actors, pipeline.batch.max_dead_letters
-    if places.ray_address == EMBEDDED:
+    if installation.ray_address == EMBEDDED:
         return RunOptions(wanted or os.cpu_count() or 1, max_dead_letters=most)
     held: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
     return RunOptions(wanted or int(held.get("CPU", 0)) or 1, max_dead_letters=most, is_spread=True)
@@ -254,10 +262,10 @@ def _deadline(pipeline: Pipeline) -> datetime | None:
     return at if at > now else at + timedelta(days=1)
 
 
-def _held(pipeline: Pipeline, places: Installation) -> tuple[Column, ...]:
+def _held(pipeline: Pipeline, installation: Installation) -> tuple[Column, ...]:
     """Return the columns as the dataset holds them; none where there is no dataset."""
     try:
-        return open_snapshot(places, pipeline.name).schema.columns
+        return open_snapshot(installation, pipeline.name).schema.columns
     except InputError:
         return ()
 
@@ -276,8 +284,8 @@ def named_input(pipeline: Pipeline, source: str | None, date: str) -> str | None
     return named if named is None or "://" in named else str(folder / named)
 
 
-def _dataset_table(pipeline: Pipeline, places: Installation) -> str:
-    table = places.table("datasets", pipeline.name)
+def _dataset_table(pipeline: Pipeline, installation: Installation) -> str:
+    table = installation.table("datasets", pipeline.name)
     if not deltalake.DeltaTable.is_deltatable(table):
         raise InputError(
             "there is nothing to score",

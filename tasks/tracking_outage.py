@@ -39,13 +39,13 @@ def await_mlflow(tracking_uri: str, wait_s: float = WAIT_S) -> None:
 
 
 @contextmanager
-def weights_named(places: Installation, run: TrackedRun) -> Iterator[None]:
+def weights_named(installation: Installation, run: TrackedRun) -> Iterator[None]:
     """Say in what ends the block where the weights are, if any were trained, and how to go on."""
     try:
         yield
     except Exception as error:
         told = explain_external_error(error)
-        folder = places.home / "training" / run.run_id
+        folder = installation.home / "training" / run.run_id
         if told is None or isinstance(told, InputError) or not any(folder.glob("checkpoint_*")):
             raise
         hint = "" if told.hint is None else f"{told.hint}; "

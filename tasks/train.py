@@ -18,11 +18,15 @@ from millrace.tasks.tracking_outage import await_mlflow
 
 @step(timeout_seconds=24 * 3600)
 def prepare_training(
-    kind: ModelKind, pipeline: Pipeline, places: Installation, snapshot: Snapshot, run: TrackedRun
+    kind: ModelKind,
+    pipeline: Pipeline,
+    installation: Installation,
+    snapshot: Snapshot,
+    run: TrackedRun,
 ) -> Prepared[Any]:
     """Make what training starts from, and refuse what does not fit before a worker is started."""
     kind.check_model(pipeline.model, pipeline.folder)
-    prepared = steps_of(kind).prepare(pipeline, places, snapshot, run)
+    prepared = steps_of(kind).prepare(pipeline, installation, snapshot, run)
     if prepared.tags:
         run.set_tags(prepared.tags)
     return prepared
@@ -30,12 +34,12 @@ def prepare_training(
 
 @step(timeout_seconds=7 * 24 * 3600, retries=0)
 def train_on_ray(
-    kind: ModelKind, places: Installation, prepared: Prepared[Any], run: TrackedRun
+    kind: ModelKind, installation: Installation, prepared: Prepared[Any], run: TrackedRun
 ) -> Trained[Any]:
     """Train on Ray and log every report to the run while it happens."""
     from millrace.models.training.trainer import fit
 
-    job, storage = prepared.job, places.home / "training"
+    job, storage = prepared.job, installation.home / "training"
     log.info("train: starting %s workers on Ray, %s", job.num_workers, prepared.summary)
     with progress.bar("train", prepared.total, f"{job.unit}s") as bar:
         result = fit(job, storage, run.run_id, TrainingLog(steps_of(kind), job.unit, run, bar))

@@ -1,1 +1,1 @@
-"""Forms of a causal language model: made, measured and judged."""
+"""Variants of a causal language model: made, measured and judged."""

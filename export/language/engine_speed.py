@@ -1,4 +1,4 @@
-"""How fast the engine continues texts with one form, and what it continues them with."""
+"""How fast the engine continues texts with one variant, and what it continues them with."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -71,11 +71,11 @@ class Engine:
     """OpenVINO GenAI's continuous batching, greedy and without prefix caching.
 
     Args:
-        form: the folder.
+        variant: the folder.
         properties: of the device.
     """
 
-    def __init__(self, form: Path, properties: Properties) -> None:
+    def __init__(self, variant: Path, properties: Properties) -> None:
         import openvino_genai as genai
 
         scheduler = genai.SchedulerConfig()
@@ -83,11 +83,13 @@ class Engine:
         scheduler.max_num_seqs = max(STREAMS)
         # the same prompts come several times: what is measured is work, not memory
         scheduler.enable_prefix_caching = False
-        self._pipeline = genai.ContinuousBatchingPipeline(form, scheduler, "CPU", dict(properties))
+        self._pipeline = genai.ContinuousBatchingPipeline(
+            variant, scheduler, "CPU", dict(properties)
+        )
         self._count = 0
 
     def token_ids(self, text: str) -> list[int]:
-        """Return the tokens that the form's own tokenizer makes of a text."""
+        """Return the tokens that the variant's own tokenizer makes of a text."""
         found = prompt_ids(self._pipeline.get_tokenizer(), text, is_chat=False)
         return [int(token) for token in found[0]]
 

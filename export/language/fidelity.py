@@ -1,4 +1,4 @@
-"""How far a form is from transformers on held-out text: perplexity, KL and agreement.
+"""How far a variant is from transformers on held-out text: perplexity, KL and agreement.
 
 By OpenVINO's plain inference of the same graph with the same properties as the engine's: of the
 engine no probabilities of a given text are to be had. Only one piece is in memory at a time.
@@ -28,7 +28,7 @@ class Fidelity:
 
     Attributes:
         perplexity: exp of the mean negative log-likelihood, over the tokens that count.
-        mean_kl: mean of KL(transformers ‖ form) over the same tokens, in nats.
+        mean_kl: mean of KL(transformers ‖ variant) over the same tokens, in nats.
         top1_agreement: share of these tokens where both hold the same one for the likeliest.
         tokens: that counted.
     """
@@ -47,7 +47,7 @@ def log_softmax(logits: Array) -> Array:
 
 
 def fidelity(logits_of: LogitsOf, pieces: TokenPieces, reference: Path) -> Fidelity:
-    """Compare a form with a reference.
+    """Compare a variant with a reference.
 
     Args:
         logits_of: answers one piece at a time.
@@ -113,7 +113,7 @@ class Greedy:
 
     @property
     def exact(self) -> bool:
-        """Whether nothing but a tie tells the form from transformers."""
+        """Whether nothing but a tie tells the variant from transformers."""
         return self.prompts > 0 and self.equal + self.ties == self.prompts
 
 

@@ -1,7 +1,7 @@
 """Continue the texts on stdin greedily: `python -m millrace.export.language.golden_texts FORM`.
 
 In a process of its own; with the engine's own tokenizer and detokenizer, as serving does it. So a
-release can ask the same, and see the form answer what it answered when it was certified.
+release can ask the same, and see the variant answer what it answered when it was certified.
 """
 
 import json
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from millrace.export.language.engine_speed import CACHE_GIB, EXACT
-from millrace.export.language.variant_folder import FormFolder
+from millrace.export.language.variant_folder import VariantFolder
 from millrace.export.openvino.quiet_openvino import send_nothing
 from millrace.export.vllm.vllm_engine import VllmEngine
 from millrace.models.common.errors import TransientError, WorkError
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Golden:
-    """What a form was asked and answered when it was certified.
+    """What a variant was asked and answered when it was certified.
 
     Attributes:
         prompts: texts.
         answers: what it continued each with, greedily.
         max_tokens: of an answer.
-        exact: whether the form computes in float32, so that an answer is the same whatever else
+        exact: whether the variant computes in float32, so that an answer is the same whatever else
             the engine works on.
         transformers: what transformers continues each with.
     """
@@ -49,16 +49,16 @@ class Golden:
 
 
 def golden_of(
-    form: FormFolder,
+    variant: VariantFolder,
     reference: "Reference",
     limits: Limits,
     threads: int,
     vllm_python: Path | None = None,
 ) -> Golden:
-    """Return what a form answers.
+    """Return what a variant answers.
 
     Args:
-        form: the folder.
+        variant: the folder.
         reference: what transformers continued, and with what.
         limits: what the process may take.
         threads: threads that serving will use.
@@ -67,7 +67,7 @@ def golden_of(
     Raises:
         WorkError: it does not answer, or takes more than the limits.
     """
-    words: list[str | Path] = [form.path, "--threads", str(threads)]
+    words: list[str | Path] = [variant.path, "--threads", str(threads)]
     words += ["--new", str(reference.new_tokens)]
     prompts = tuple(prompt for prompt, _ in reference.texts)
     given = json.dumps(prompts).encode()
@@ -78,7 +78,7 @@ def golden_of(
             limits,
             what="its golden answers",
             stdin=given,
-            python=vllm_python if form.engine == "vllm" else None,
+            python=vllm_python if variant.engine == "vllm" else None,
         )
     except TransientError as error:  # killed, for its memory as like as not
         raise WorkError(error.what) from error
@@ -87,12 +87,14 @@ def golden_of(
         prompts,
         tuple(answers),
         max_tokens=reference.new_tokens,
-        exact=form.properties == EXACT,
+        exact=variant.properties == EXACT,
         transformers=tuple(answer for _, answer in reference.texts),
     )
 
 
-def answered(form: Path, prompts: Sequence[str], new: int, properties: dict[str, Any]) -> list[str]:
+def answered(
+    variant: Path, prompts: Sequence[str], new: int, properties: dict[str, Any]
+) -> list[str]:
     """Continue all texts at once, by `new` tokens each at most."""
     send_nothing()
     import openvino
@@ -100,7 +102,7 @@ def answered(form: Path, prompts: Sequence[str], new: int, properties: dict[str,
 
     scheduler = genai.SchedulerConfig()
     scheduler.cache_size = CACHE_GIB
-    pipeline = genai.ContinuousBatchingPipeline(form, scheduler, "CPU", properties)
+    pipeline = genai.ContinuousBatchingPipeline(variant, scheduler, "CPU", properties)
     tokenizer, defaults = pipeline.get_tokenizer(), pipeline.get_config()
     config = greedy_config(defaults, new)
     ids = [openvino.Tensor(prompt_ids(tokenizer, each, is_chat=False)) for each in prompts]
@@ -112,16 +114,16 @@ def answered(form: Path, prompts: Sequence[str], new: int, properties: dict[str,
 def main() -> None:
     """Answer what is on stdin."""
     made = ArgumentParser(description=__doc__)
-    made.add_argument("form", type=Path)
+    made.add_argument("variant", type=Path)
     made.add_argument("--threads", type=int, required=True)
     made.add_argument("--new", type=int, required=True)
     given = made.parse_args()
-    form, prompts = FormFolder.read(given.form), json.loads(sys.stdin.buffer.read())
-    if form.engine == "vllm":
-        answers = VllmEngine(form.path).texts(prompts, given.new)
+    variant, prompts = VariantFolder.read(given.variant), json.loads(sys.stdin.buffer.read())
+    if variant.engine == "vllm":
+        answers = VllmEngine(variant.path).texts(prompts, given.new)
     else:
-        properties = {"INFERENCE_NUM_THREADS": given.threads, **form.properties}
-        answers = answered(form.path, prompts, given.new, properties)
+        properties = {"INFERENCE_NUM_THREADS": given.threads, **variant.properties}
+        answers = answered(variant.path, prompts, given.new, properties)
     sys.stdout.write(json.dumps(answers) + "\n")
 
 

@@ -10,19 +10,19 @@ from millrace.export.language.engine_speed import LanguageSpeed
 
 @dataclass(frozen=True)
 class LanguageStage:
-    """How far a form is from transformers in float32.
+    """How far a variant is from transformers in float32.
 
     Attributes:
-        name: of the form; `transformers` for the first stage of all.
+        name: of the variant; `transformers` for the first stage of all.
         perplexity: on held-out text.
         perplexity_increase: relative to transformers': 0.01 is one percent more.
-        mean_kl: KL(transformers ‖ form) by token, in nats.
+        mean_kl: KL(transformers ‖ variant) by token, in nats.
         top1_agreement: share of tokens where both hold the same one for the likeliest.
         tokens: of held-out text that were measured.
         prompts: continued greedily by the engine, all at once.
         greedy_equal: those with transformers' tokens.
         greedy_ties: those that part at two logits as good as equal.
-        texts: split by the form's own tokenizer.
+        texts: split by the variant's own tokenizer.
         texts_equal: those with the tokens of transformers' tokenizer.
         size_bytes: size of the folder; None for transformers.
     """
@@ -131,14 +131,14 @@ class LanguageCertificate(Certificate):
         """The variants as candidates whose files are elsewhere."""
         return tuple(
             LanguageCandidate(
-                name=form.name,
-                digest=form.digest,
-                size_bytes=(form.stage and form.stage.size_bytes) or 0,
-                speed=form.speed,
-                stage=form.stage,
-                reason=form.reason,
+                name=variant.name,
+                digest=variant.digest,
+                size_bytes=(variant.stage and variant.stage.size_bytes) or 0,
+                speed=variant.speed,
+                stage=variant.stage,
+                reason=variant.reason,
             )
-            for form in self.forms
+            for variant in self.forms
         )
 
     def with_live(self, live: LiveStage) -> "LanguageCertificate":

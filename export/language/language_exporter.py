@@ -16,22 +16,22 @@ from millrace.export.language import conversions
 from millrace.export.language.language_certificate import LanguageCandidate, LanguageStage
 from millrace.export.language.language_variants import (
     CHECKPOINT,
-    EXACT_FORM,
-    LANGUAGE_FORMS,
+    EXACT_VARIANT,
+    LANGUAGE_VARIANTS,
     Groups,
-    LanguageForm,
+    LanguageVariant,
 )
 from millrace.export.language.measure_language import exactness_of, measure, probed
 from millrace.export.language.token_pieces import Held, TokenPieces
 from millrace.export.language.transformers_reference import Reference, answered_apart
-from millrace.export.language.variant_folder import FormFolder
+from millrace.export.language.variant_folder import VariantFolder
 from millrace.export.openvino.decoder_attention import number_of
 from millrace.export.select import Gates, apply_gates
 from millrace.models.common.errors import InputError, WorkError
 from millrace.models.common.subprocess_runner import Limits
 
 REFERENCE = ".reference"
-PROGRAM_OF_EXACT = LANGUAGE_FORMS[EXACT_FORM].program
+PROGRAM_OF_EXACT = LANGUAGE_VARIANTS[EXACT_VARIANT].program
 
 
 def language_gates(
@@ -50,15 +50,15 @@ def language_gates(
 
 @dataclass(frozen=True)
 class LanguageExporter:
-    """Makes the forms of one language model in one folder.
+    """Makes the variants of one language model in one folder.
 
     Attributes:
         checkpoint: the folder of the model and its tokenizer, as transformers writes it.
         held_out: text that the model has not learnt from, and is measured on.
         calibration: called for text of the train split.
-        folder: where the forms go.
+        folder: where the variants go.
         threads: threads that serving will use.
-        candidates: names of the forms, the preferred ones first.
+        candidates: names of the variants, the preferred ones first.
         gates: what they may lose.
         limits: what one conversion or one measurement may take.
         groups: of weights of 4 bits.
@@ -101,7 +101,7 @@ class LanguageExporter:
         pieces = self.held.of(self.held_out, vocab_size, self.context)
         if not pieces.counted:
             raise InputError(
-                "there is no held-out text to measure the forms on",
+                "there is no held-out text to measure the variants on",
                 seen=f"{len(self.held_out.lengths)} pieces, {self.held_out.counted} tokens count",
                 valid="a piece of two tokens or more",
             )
@@ -121,26 +121,26 @@ class LanguageExporter:
     def inexact(self) -> str | None:
         """Why the engine does not compute what the model does, or None; asked once.
 
-        Of the exact form, which all of OpenVINO are made of: what is wrong there is wrong in them.
+        The other variants of OpenVINO are made of the exact one, and inherit its faults.
 
         Raises:
-            WorkError: the exact form cannot be made, or does not answer.
+            WorkError: the exact variant cannot be made, or does not answer.
         """
-        if EXACT_FORM in self._stages:
-            return find_inexactness(self._stages[EXACT_FORM])
+        if EXACT_VARIANT in self._stages:
+            return find_inexactness(self._stages[EXACT_VARIANT])
         known = self.reference
         told = probed(
-            *(self.make(EXACT_FORM).path, self._reference),
+            *(self.make(EXACT_VARIANT).path, self._reference),
             tokens_only=True,
             context=self.context,
             threads=self.threads,
             limits=self.limits,
         )
-        stage = LanguageStage(EXACT_FORM, known.perplexity, **exactness_of(told))
+        stage = LanguageStage(EXACT_VARIANT, known.perplexity, **exactness_of(told))
         return find_inexactness(stage)
 
     def measured_candidates(self) -> Iterator[LanguageCandidate]:
-        """Yield the row of every form that is asked for, one at a time.
+        """Yield the row of every variant that is asked for, one at a time.
 
         Raises:
             TransientError: the calibration text cannot be read.
@@ -155,30 +155,32 @@ class LanguageExporter:
             shutil.rmtree(self._reference, ignore_errors=True)
 
     def row(self, name: str, reference: Reference) -> LanguageCandidate:
-        """Make, measure and judge one form.
+        """Make, measure and judge one variant.
 
         One that cannot be made is a candidate with the reason, not a failed run.
 
         Raises:
             TransientError: the calibration text cannot be read.
         """
-        served = name in LANGUAGE_FORMS and LANGUAGE_FORMS[name].is_served
+        served = name in LANGUAGE_VARIANTS and LANGUAGE_VARIANTS[name].is_served
 
         def measured() -> LanguageCandidate:
             found = self.measured(name, self.make(name), reference)
-            if name == EXACT_FORM and found.stage is not None and found.stage.is_finite:
+            if name == EXACT_VARIANT and found.stage is not None and found.stage.is_finite:
                 found = replace(found, reason=find_inexactness(found.stage))
             found = apply_gates(replace(found, is_served=served), self.gates)
-            if LANGUAGE_FORMS[name].source == EXACT_FORM and found.passed and self.inexact:
-                return replace(found, reason=f"{EXACT_FORM}, its source: {self.inexact}")
+            if LANGUAGE_VARIANTS[name].source == EXACT_VARIANT and found.passed and self.inexact:
+                return replace(found, reason=f"{EXACT_VARIANT}, its source: {self.inexact}")
             return found
 
         return measure_candidate(name, measured, is_served=served)
 
-    def measured(self, name: str, form: FormFolder, reference: Reference) -> LanguageCandidate:
-        """Measure a folder as the form of that name."""
+    def measured(
+        self, name: str, variant: VariantFolder, reference: Reference
+    ) -> LanguageCandidate:
+        """Measure a folder as the variant of that name."""
         found = measure(
-            *(name, form, self._reference, reference),
+            *(name, variant, self._reference, reference),
             context=self.context,
             threads=self.threads,
             limits=self.limits,
@@ -188,61 +190,61 @@ class LanguageExporter:
             self._stages[name] = found.stage
         return found
 
-    def make(self, name: str) -> FormFolder:
-        """Make one form, and return its folder; a form that is there is not made again.
+    def make(self, name: str) -> VariantFolder:
+        """Make one variant, and return its folder; a variant that is there is not made again.
 
         Raises:
-            InputError: there is no form of that name.
+            InputError: there is no variant of that name.
             WorkError: it cannot be made, or not on this machine.
         """
-        if name not in LANGUAGE_FORMS:
+        if name not in LANGUAGE_VARIANTS:
             raise InputError(
-                f"there is no form {name!r}", seen=name, valid=", ".join(LANGUAGE_FORMS)
+                f"there is no variant {name!r}", seen=name, valid=", ".join(LANGUAGE_VARIANTS)
             )
-        path, form = self.folder / name, LANGUAGE_FORMS[name]
+        path, variant = self.folder / name, LANGUAGE_VARIANTS[name]
         if path.exists():
-            return FormFolder.read(path)
+            return VariantFolder.read(path)
         if name in self._failed:
             raise self._failed[name]
         try:
-            return self._made(name, form, path)
+            return self._made(name, variant, path)
         except WorkError as error:
             if not error.transient:
                 self._failed[name] = error
             raise
 
-    def _made(self, name: str, form: LanguageForm, path: Path) -> FormFolder:
-        if reason := form.lacking(self.vllm_python):
+    def _made(self, name: str, variant: LanguageVariant, path: Path) -> VariantFolder:
+        if reason := variant.lacking(self.vllm_python):
             raise WorkError(reason)
         self.folder.mkdir(parents=True, exist_ok=True)
         draft = self.folder / f"{name}{DRAFT}"
         shutil.rmtree(draft, ignore_errors=True)
         try:
-            self._convert(name, form, draft)
+            self._convert(name, variant, draft)
             if not draft.is_dir():
                 raise WorkError("its conversion left no model")
             try:
-                FormFolder.read(draft)
+                VariantFolder.read(draft)
             except InputError as error:
                 raise WorkError(f"its conversion left no whole model: {error.seen}") from error
             draft.rename(path)
         finally:
             shutil.rmtree(draft, ignore_errors=True)
-        return FormFolder.read(path)
+        return VariantFolder.read(path)
 
-    def _convert(self, name: str, form: LanguageForm, draft: Path) -> None:
-        """Run the program that makes a form, with limits, and keep the command."""
-        from_checkpoint = form.source == CHECKPOINT
-        source = self.checkpoint if from_checkpoint else self.make(form.source).path
-        options = [*form.options, *(self.groups.options if form.grouped else ())]
+    def _convert(self, name: str, variant: LanguageVariant, draft: Path) -> None:
+        """Run the program that makes a variant, with limits, and keep the command."""
+        from_checkpoint = variant.source == CHECKPOINT
+        source = self.checkpoint if from_checkpoint else self.make(variant.source).path
+        options = [*variant.options, *(self.groups.options if variant.grouped else ())]
         kept = list(options)
-        if form.calibrated:
+        if variant.calibrated:
             options += ["--calibration", str(self._calibrating())]
             kept += ["--calibration", CALIBRATION]
-        if form.program != PROGRAM_OF_EXACT:
+        if variant.program != PROGRAM_OF_EXACT:
             known = CHECKPOINT if from_checkpoint else source.name
-            self.programs.keep(name, form.program, [known, name, *kept])
-        self.programs.run(form.program, [source, draft, *options])
+            self.programs.keep(name, variant.program, [known, name, *kept])
+        self.programs.run(variant.program, [source, draft, *options])
 
     def _calibrating(self) -> Path:
         """Return the calibration text's file."""
@@ -255,7 +257,7 @@ class LanguageExporter:
     def programs(self) -> ConversionPrograms:
         """What makes one variant out of another."""
         needs = "openvino and nncf alone, or with onnxruntime-genai or llmcompressor"
-        return ConversionPrograms(conversions, self.folder, self.limits, EXACT_FORM, needs)
+        return ConversionPrograms(conversions, self.folder, self.limits, EXACT_VARIANT, needs)
 
     @property
     def _reference(self) -> Path:

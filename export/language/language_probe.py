@@ -1,6 +1,6 @@
-"""Measure one form: `python -m millrace.export.language.language_probe FORM REFERENCE`.
+"""Measure one variant: `python -m millrace.export.language.language_probe FORM REFERENCE`.
 
-In a process of its own, so that a form that crashes ends nothing else, and its memory is its own.
+It runs in its own process: a crash ends nothing else, and the memory measured is the variant's.
 What it measured is one line of JSON on stdout.
 """
 
@@ -15,7 +15,7 @@ from millrace.export.language.engine_speed import STREAMS, Engine, Properties, s
 from millrace.export.language.fidelity import Fidelity, compared, fidelity, plain_inference
 from millrace.export.language.token_pieces import TokenPieces
 from millrace.export.language.transformers_reference import PIECES, TEXTS, read_answers
-from millrace.export.language.variant_folder import FormFolder
+from millrace.export.language.variant_folder import VariantFolder
 from millrace.export.onnx.genai_engine import OnnxEngine
 from millrace.export.openvino.quiet_openvino import send_nothing
 from millrace.export.vllm.vllm_engine import VllmEngine
@@ -27,7 +27,7 @@ AnyEngine = Engine | OnnxEngine | VllmEngine
 
 
 def exactness(engine: AnyEngine, reference: Path) -> dict[str, Any]:
-    """Return how the engine's tokens compare with transformers', and the form's tokenizer."""
+    """Return how the engine's tokens compare with transformers', and the variant's tokenizer."""
     answers = read_answers(reference)
     told = engine.run([each.prompt for each in answers], len(answers[0].tokens))
     texts = json.loads((reference / TEXTS).read_text())
@@ -36,17 +36,17 @@ def exactness(engine: AnyEngine, reference: Path) -> dict[str, Any]:
     return {"greedy": greedy, "texts": len(texts), "texts_equal": alike}
 
 
-def measured(form: FormFolder, reference: Path, properties: Properties, room: int) -> Any:
-    """Return all that is measured of a form.
+def measured(variant: VariantFolder, reference: Path, properties: Properties, room: int) -> Any:
+    """Return all that is measured of a variant.
 
     Args:
-        form: the folder.
+        variant: the folder.
         reference: what transformers answered.
         properties: of the device, for plain inference and for the engine.
         room: tokens of the context.
     """
     pieces = TokenPieces.read(reference / PIECES)
-    near, engine = opened(form, pieces, reference, properties)
+    near, engine = opened(variant, pieces, reference, properties)
     found = exactness(engine, reference)
     prompt, new = speed_lengths(room)
     speed = speed_of(engine.run, pieces.prompts(max(STREAMS), (prompt,)), new)
@@ -56,21 +56,21 @@ def measured(form: FormFolder, reference: Path, properties: Properties, room: in
 
 
 def opened(
-    form: FormFolder, pieces: TokenPieces, reference: Path, properties: Properties
+    variant: VariantFolder, pieces: TokenPieces, reference: Path, properties: Properties
 ) -> tuple[Fidelity, AnyEngine]:
-    """Return how near a form is to the reference, and the engine that it is for."""
-    if form.is_onnx:
-        onnx = OnnxEngine(form.path, int(properties[THREADS]))
+    """Return how near a variant is to the reference, and the engine that it is for."""
+    if variant.is_onnx:
+        onnx = OnnxEngine(variant.path, int(properties[THREADS]))
         return fidelity(onnx.logits_of, pieces, reference), onnx
-    if form.engine == "vllm":
-        vllm = VllmEngine(form.path)
+    if variant.engine == "vllm":
+        vllm = VllmEngine(variant.path)
         return fidelity(vllm.logits_of, pieces, reference), vllm
     import openvino
 
-    compiled = openvino.Core().compile_model(form.ir, "CPU", dict(properties))
+    compiled = openvino.Core().compile_model(variant.ir, "CPU", dict(properties))
     near = fidelity(plain_inference(compiled), pieces, reference)
     del compiled  # the engine compiles it again, its own way
-    return near, Engine(form.path, properties)
+    return near, Engine(variant.path, properties)
 
 
 def speed_lengths(room: int) -> tuple[int, int]:
@@ -86,21 +86,21 @@ def speed_lengths(room: int) -> tuple[int, int]:
 
 
 def main() -> None:
-    """Measure one form."""
+    """Measure one variant."""
     made = ArgumentParser(description=__doc__)
-    made.add_argument("form", type=Path)
+    made.add_argument("variant", type=Path)
     made.add_argument("reference", type=Path)
     made.add_argument("--context", type=int, required=True)
     made.add_argument("--threads", type=int, default=1)
     made.add_argument("--tokens-only", action="store_true", help="nothing but the greedy tokens")
     given = made.parse_args()
     send_nothing()
-    form = FormFolder.read(given.form)
-    properties = {THREADS: given.threads, **form.properties}
+    variant = VariantFolder.read(given.variant)
+    properties = {THREADS: given.threads, **variant.properties}
     if given.tokens_only:
-        found = exactness(Engine(form.path, properties), given.reference)
+        found = exactness(Engine(variant.path, properties), given.reference)
     else:
-        found = measured(form, given.reference, properties, given.context)
+        found = measured(variant, given.reference, properties, given.context)
     sys.stdout.write(json.dumps(found) + "\n")
 
 

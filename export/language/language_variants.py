@@ -1,4 +1,4 @@
-"""The forms a language model can take, and the program that makes each."""
+"""The variants a language model can take, and the program that makes each."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,21 +9,21 @@ from millrace.export.language import conversions
 from millrace.export.vllm.vllm_python import lacking_vllm
 from millrace.models.inference.language_engine import EngineName
 
-EXACT_FORM = "openvino-fp32"
+EXACT_VARIANT = "openvino-fp32"
 CHECKPOINT = "checkpoint"
-"""The source of a form that is made of what training left."""
+"""The source of a variant that is made of what training left."""
 
 
 @dataclass(frozen=True)
-class LanguageForm:
-    """How one form is made out of another.
+class LanguageVariant:
+    """How one variant is made out of another.
 
     Attributes:
         program: the module that makes it.
         options: for its command line.
         grouped: whether it has weights in groups, whose size and share are the pipeline's.
         calibrated: whether it needs text of the train split.
-        source: the form that it is made of, or `CHECKPOINT`.
+        source: the variant that it is made of, or `CHECKPOINT`.
         package: the module that must be there to make it, where Millrace does without.
         distribution: what installs that.
         install: what to run instead, where its own name is not enough.
@@ -35,7 +35,7 @@ class LanguageForm:
     options: tuple[str, ...] = ()
     grouped: bool = False
     calibrated: bool = False
-    source: str = EXACT_FORM
+    source: str = EXACT_VARIANT
     package: str = ""
     distribution: str = ""
     install: str = ""
@@ -82,8 +82,8 @@ GENAI = f"{conversions.__name__}.onnx_genai"
 INT4 = ("--mode", "int4_asym")
 
 
-def _genai(precision: str) -> LanguageForm:
-    return LanguageForm(
+def _genai(precision: str) -> LanguageVariant:
+    return LanguageVariant(
         GENAI,
         ("--precision", precision),
         source=CHECKPOINT,
@@ -93,8 +93,8 @@ def _genai(precision: str) -> LanguageForm:
     )
 
 
-def _compressed_tensors(method: str) -> LanguageForm:
-    return LanguageForm(
+def _compressed_tensors(method: str) -> LanguageVariant:
+    return LanguageVariant(
         TENSORS,
         ("--method", method),
         calibrated=True,
@@ -107,17 +107,17 @@ def _compressed_tensors(method: str) -> LanguageForm:
     )
 
 
-LANGUAGE_FORMS: Mapping[str, LanguageForm] = {
-    EXACT_FORM: LanguageForm("millrace.export.openvino.from_checkpoint", source=CHECKPOINT),
-    "openvino-int8": LanguageForm(COMPRESS, ("--mode", "int8_asym")),
-    "openvino-int4": LanguageForm(COMPRESS, INT4, grouped=True),
-    "openvino-int4-awq": LanguageForm(COMPRESS, (*INT4, "--awq"), grouped=True, calibrated=True),
-    "openvino-int4-scale": LanguageForm(
+LANGUAGE_VARIANTS: Mapping[str, LanguageVariant] = {
+    EXACT_VARIANT: LanguageVariant("millrace.export.openvino.from_checkpoint", source=CHECKPOINT),
+    "openvino-int8": LanguageVariant(COMPRESS, ("--mode", "int8_asym")),
+    "openvino-int4": LanguageVariant(COMPRESS, INT4, grouped=True),
+    "openvino-int4-awq": LanguageVariant(COMPRESS, (*INT4, "--awq"), grouped=True, calibrated=True),
+    "openvino-int4-scale": LanguageVariant(
         COMPRESS, (*INT4, "--scale-estimation"), grouped=True, calibrated=True
     ),
     "onnx-genai-int8": _genai("int8"),
     "onnx-genai-int4": _genai("int4"),
-    "vllm-bf16": LanguageForm(CAST, source=CHECKPOINT, engine="vllm"),
+    "vllm-bf16": LanguageVariant(CAST, source=CHECKPOINT, engine="vllm"),
     "vllm-w8a8": _compressed_tensors("w8a8"),
     "vllm-awq": _compressed_tensors("awq"),
     "vllm-gptq": _compressed_tensors("gptq"),

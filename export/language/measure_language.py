@@ -1,4 +1,4 @@
-"""Measures a form of a language model against a reference, in a process of its own."""
+"""Measures a variant of a language model against a reference, in a process of its own."""
 
 import json
 from pathlib import Path
@@ -9,14 +9,14 @@ from pydantic import TypeAdapter
 from millrace.export.language.engine_speed import LanguageSpeed
 from millrace.export.language.language_certificate import LanguageCandidate, LanguageStage
 from millrace.export.language.transformers_reference import Reference
-from millrace.export.language.variant_folder import FormFolder
+from millrace.export.language.variant_folder import VariantFolder
 from millrace.models.common.errors import TransientError, WorkError
 from millrace.models.common.subprocess_runner import Limits, run_in_subprocess
 
 
 def measure(
     name: str,
-    form: FormFolder,
+    variant: VariantFolder,
     folder: Path,
     reference: Reference,
     *,
@@ -25,11 +25,11 @@ def measure(
     limits: Limits,
     vllm_python: Path | None = None,
 ) -> LanguageCandidate:
-    """Measure one form.
+    """Measure one variant.
 
     Args:
         name: the candidate's name.
-        form: its folder.
+        variant: its folder.
         folder: of the reference.
         reference: what is in it.
         context: tokens of the longest text.
@@ -40,10 +40,12 @@ def measure(
     Raises:
         WorkError: it cannot be opened, does not answer, or takes more than the limits.
     """
-    python = vllm_python if form.engine == "vllm" else None
-    told = probed(form.path, folder, context=context, threads=threads, limits=limits, python=python)
+    python = vllm_python if variant.engine == "vllm" else None
+    told = probed(
+        variant.path, folder, context=context, threads=threads, limits=limits, python=python
+    )
     near = told["fidelity"]
-    size = form.size_bytes
+    size = variant.size_bytes
     stage = LanguageStage(
         name,
         perplexity=near["perplexity"],
@@ -55,7 +57,7 @@ def measure(
         **exactness_of(told),
     )
     speed = TypeAdapter(LanguageSpeed).validate_python(told["speed"])
-    return LanguageCandidate(name, form.path, form.digest, size, speed, stage)
+    return LanguageCandidate(name, variant.path, variant.digest, size, speed, stage)
 
 
 def exactness_of(told: dict[str, Any]) -> dict[str, int]:
@@ -71,7 +73,7 @@ def exactness_of(told: dict[str, Any]) -> dict[str, int]:
 
 
 def probed(
-    form: Path,
+    variant: Path,
     reference: Path,
     *,
     context: int,
@@ -80,12 +82,12 @@ def probed(
     tokens_only: bool = False,
     python: Path | None = None,
 ) -> dict[str, Any]:
-    """Return what the probe tells of a form; of its greedy tokens only, if so asked.
+    """Return what the probe tells of a variant; of its greedy tokens only, if so asked.
 
     Raises:
         WorkError: it failed, or took more than the limits.
     """
-    options: list[str | Path] = [form, reference, "--context", str(context)]
+    options: list[str | Path] = [variant, reference, "--context", str(context)]
     options += ["--threads", str(threads)]
     options += ["--tokens-only"] if tokens_only else []
     try:

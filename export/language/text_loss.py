@@ -1,7 +1,7 @@
-"""`python -m millrace.export.language.text_loss FORM`: how a form likes texts, or pieces of tokens.
+"""`python -m millrace.export.language.text_loss VARIANT`: loss on texts or token pieces.
 
-Texts are a JSON list on stdin, which it splits by its own tokenizer, so that two forms with other
-tokens can be compared by one text; pieces are a file. What it tells is `{"loss": nats, "tokens":
+Texts are a JSON list on stdin and split by the variant's own tokenizer, so that variants with
+different tokens can be compared by one text; pieces are a file. It prints `{"loss": nats, "tokens":
 count}` over all of them.
 """
 
@@ -18,7 +18,7 @@ import numpy as np
 
 from millrace.export.language.fidelity import LogitsOf, log_softmax, parts, plain_inference
 from millrace.export.language.token_pieces import TokenPieces
-from millrace.export.language.variant_folder import FormFolder
+from millrace.export.language.variant_folder import VariantFolder
 from millrace.export.openvino.quiet_openvino import send_nothing
 from millrace.export.vllm.vllm_engine import VllmEngine
 from millrace.models.common.arrays import Array
@@ -32,7 +32,7 @@ Piece = tuple[Array, Array]
 
 @dataclass(frozen=True)
 class TextLoss:
-    """What a form makes of some texts.
+    """What a variant makes of some texts.
 
     Attributes:
         loss: negative log-likelihood, summed, in nats.
@@ -49,16 +49,16 @@ class TextLoss:
 
 
 def text_loss(
-    form: Path,
+    variant: Path,
     texts: Sequence[str],
     context: int,
     limits: Limits,
     vllm_python: Path | None = None,
 ) -> TextLoss:
-    """Measure a form by texts, in a process of its own.
+    """Measure a variant by texts, in a process of its own.
 
     Args:
-        form: the folder.
+        variant: the folder.
         texts: documents.
         context: tokens that it sees at a time.
         limits: what the process may take.
@@ -69,16 +69,16 @@ def text_loss(
         TransientError: it was killed.
     """
     given = json.dumps(list(texts)).encode()
-    return _apart([form, "--context", str(context)], limits, vllm_python, given)
+    return _apart([variant, "--context", str(context)], limits, vllm_python, given)
 
 
 def pieces_loss(
-    form: Path, pieces: TokenPieces, limits: Limits, vllm_python: Path | None = None
+    variant: Path, pieces: TokenPieces, limits: Limits, vllm_python: Path | None = None
 ) -> TextLoss:
-    """Measure a form by the tokens that count in pieces, in a process of its own.
+    """Measure a variant by the tokens that count in pieces, in a process of its own.
 
     Args:
-        form: the folder.
+        variant: the folder.
         pieces: none longer than the context.
         limits: what the process may take.
         vllm_python: the Python of an environment that has vLLM; None for this one.
@@ -89,7 +89,7 @@ def pieces_loss(
     """
     with tempfile.NamedTemporaryFile(suffix=".npz") as file:
         pieces.write(Path(file.name))
-        return _apart([form, "--pieces", file.name], limits, vllm_python)
+        return _apart([variant, "--pieces", file.name], limits, vllm_python)
 
 
 def _apart(
@@ -119,42 +119,42 @@ def summed(pieces: Iterable[Piece], logits_of: LogitsOf) -> TextLoss:
     return TextLoss(loss, tokens)
 
 
-def pieces_of(texts: Iterable[str], form: Path, context: int) -> Iterator[Piece]:
+def pieces_of(texts: Iterable[str], variant: Path, context: int) -> Iterator[Piece]:
     """Yield the tokens of texts, cut to the context, of two tokens or more; all count."""
     from transformers import AutoTokenizer
 
-    words = AutoTokenizer.from_pretrained(form, local_files_only=True, trust_remote_code=False)
+    words = AutoTokenizer.from_pretrained(variant, local_files_only=True, trust_remote_code=False)
     for text in texts:
         ids = np.asarray(words(text, add_special_tokens=False).input_ids, np.int64)
         cuts = (ids[at : at + context] for at in range(0, len(ids), context))
         yield from ((cut, np.ones(len(cut) - 1, bool)) for cut in cuts if len(cut) > 1)
 
 
-def logits_of(form: FormFolder) -> LogitsOf:
-    """Return what answers pieces with a form."""
-    if form.engine == "vllm":
-        return VllmEngine(form.path).logits_of
+def logits_of(variant: VariantFolder) -> LogitsOf:
+    """Return what answers pieces with a variant."""
+    if variant.engine == "vllm":
+        return VllmEngine(variant.path).logits_of
     send_nothing()
     import openvino
 
-    return plain_inference(openvino.Core().compile_model(form.ir, "CPU", form.properties))
+    return plain_inference(openvino.Core().compile_model(variant.ir, "CPU", variant.properties))
 
 
 def main() -> None:
-    """Measure one form."""
+    """Measure one variant."""
     made = ArgumentParser(description=__doc__)
-    made.add_argument("form", type=Path)
+    made.add_argument("variant", type=Path)
     of = made.add_mutually_exclusive_group(required=True)
     of.add_argument("--context", type=int, help="tokens that it sees at a time, of texts on stdin")
     of.add_argument("--pieces", type=Path, help="an npz")
     given = made.parse_args()
-    form = FormFolder.read(given.form)
+    variant = VariantFolder.read(given.variant)
     if given.pieces:
         pieces = TokenPieces.read(given.pieces).pieces()
     else:
         texts = json.loads(sys.stdin.buffer.read())
-        pieces = pieces_of(texts, form.path, given.context)
-    found = summed(pieces, logits_of(form))
+        pieces = pieces_of(texts, variant.path, given.context)
+    found = summed(pieces, logits_of(variant))
     sys.stdout.write(json.dumps(vars(found)) + "\n")
 
 

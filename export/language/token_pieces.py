@@ -127,12 +127,12 @@ FLOAT = 4
 
 @dataclass(frozen=True)
 class Held:
-    """How much held-out text forms are measured on.
+    """How much held-out text variants are measured on.
 
     Attributes:
         tokens: that count, at most.
-        kept_bytes: of transformers' probabilities, which are kept on disk while forms are measured:
-            the tokens are as many as fit.
+        kept_bytes: of transformers' probabilities on disk while variants are measured; there are
+            as many tokens as fit.
         prompts: continued greedily.
         new_tokens: of each answer.
     """

@@ -1,6 +1,6 @@
-"""What transformers answers, for the forms to be measured against; it is a program.
+"""What transformers answers, for the variants to be measured against; it is a program.
 
-In a process of its own, once for all forms: the logarithms of its probabilities at every token
+In a process of its own, once for all variants: the logarithms of its probabilities at every token
 that counts, its greedy tokens for some prompts, and how it splits their texts. In float32. Prompts
 are of the tokens that their text is split into, so that they can be asked as text too.
 """

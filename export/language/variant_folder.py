@@ -1,4 +1,4 @@
-"""A form of a language model: one folder that its engine opens as it is."""
+"""A variant of a language model: one folder that its engine opens as it is."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,14 +18,14 @@ NEEDED = (
 )
 ONNX_CONFIG = "genai_config.json"
 ONNX_NEEDED = ("model.onnx", ONNX_CONFIG, "tokenizer.json", "tokenizer_config.json")
-"""Of a form for onnxruntime-genai."""
+"""Of a variant for onnxruntime-genai."""
 VLLM_NEEDED = (CONFIG, "tokenizer.json", "tokenizer_config.json")
-"""Of a form for vLLM, beside its weights."""
+"""Of a variant for vLLM, beside its weights."""
 
 
 @dataclass(frozen=True)
-class FormFolder:
-    """A form that is whole.
+class VariantFolder:
+    """A variant that is whole.
 
     Attributes:
         path: the folder.
@@ -36,7 +36,7 @@ class FormFolder:
     files: Mapping[str, Path]
 
     @classmethod
-    def read(cls, path: Path) -> "FormFolder":
+    def read(cls, path: Path) -> "VariantFolder":
         """Look at a folder.
 
         Raises:
@@ -52,7 +52,7 @@ class FormFolder:
             needed = VLLM_NEEDED
         if missing := [name for name in needed if name not in files]:
             raise InputError(
-                f"the form {path.name} is not whole",
+                f"the variant {path.name} is not whole",
                 seen=f"no {', '.join(missing)}",
                 valid=", ".join(needed),
             )
@@ -75,7 +75,7 @@ class FormFolder:
 
     @property
     def properties(self) -> dict[str, str]:
-        """What the engine is to be given with this form: OpenVINO's properties."""
+        """What the engine is to be given with this variant: OpenVINO's properties."""
         return own_properties(self.path)
 
     @property

@@ -1,1 +1,1 @@
-"""ONNX forms: exported from PyTorch, converted, and searched for in mixed precision."""
+"""ONNX variants: exported from PyTorch, converted, and searched for in mixed precision."""

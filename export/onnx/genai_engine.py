@@ -1,4 +1,4 @@
-"""How onnxruntime-genai continues texts with an ONNX form: in static batches of one length."""
+"""How onnxruntime-genai continues texts with an ONNX variant: in static batches of one length."""
 
 import json
 import time
@@ -17,22 +17,22 @@ class OnnxEngine:
     """onnxruntime-genai's generator, greedy.
 
     Args:
-        form: the folder.
+        variant: the folder.
         threads: of one operator.
     """
 
-    def __init__(self, form: Path, threads: int) -> None:
+    def __init__(self, variant: Path, threads: int) -> None:
         import onnxruntime_genai as genai  # type: ignore[import-not-found,unused-ignore]
 
         genai.disable_telemetry_events()
-        config = genai.Config(str(form))
+        config = genai.Config(str(variant))
         options = {"session_options": {"intra_op_num_threads": threads}}
         config.overlay(json.dumps({"model": {"decoder": options}}))
         self._genai, self._model = genai, genai.Model(config)
         self._tokenizer = genai.Tokenizer(self._model)
 
     def token_ids(self, text: str) -> list[int]:
-        """Return the tokens that the form's own tokenizer makes of a text."""
+        """Return the tokens that the variant's own tokenizer makes of a text."""
         return [int(token) for token in self._tokenizer.encode(text)]
 
     def logits_of(self, ids: Array) -> Array:

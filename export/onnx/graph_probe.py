@@ -1,6 +1,6 @@
 """Answer batches, and measure it: `python -m …onnx.graph_probe MODEL BATCHES ANSWERS`.
 
-In a process of its own, so that a form that crashes ends nothing else, and its memory is its own.
+It runs in its own process: a crash ends nothing else, and the memory measured is the variant's.
 What it measured is one line of JSON on stdout; the answers go into the npz ANSWERS.
 """
 

@@ -1,4 +1,4 @@
-"""The forms a model can take, and the program that makes each."""
+"""The variants a model can take, and the program that makes each."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,19 +7,19 @@ from millrace.export.onnx import conversions
 
 FP32 = "onnx-fp32"
 MIXED = "onnx-int8-mixed"
-STATIC_FORM = "onnx-int8-static"
+STATIC_VARIANT = "onnx-int8-static"
 """What the mixed one is, with layers in float."""
 
 
 @dataclass(frozen=True)
-class Form:
-    """How one form is made out of another.
+class Variant:
+    """How one variant is made out of another.
 
     Attributes:
         program: the module that makes it.
         options: for its command line.
         calibrated: whether it needs rows of the train split.
-        source: the form that it is made of.
+        source: the variant that it is made of.
         package: the module that must be there to make it, where Millrace does without; so is the
             extra called that installs it.
         compute_capability: the least that the GPU must have; None where no GPU is needed.
@@ -47,24 +47,24 @@ TENSORRT = f"{conversions.__name__}.tensorrt_engine"
 SYMMETRIC = ("--activations", "s8", "--symmetric")
 
 
-def _modelopt(mode: str) -> Form:
-    return Form(MODELOPT, ("--mode", mode), calibrated=True, package="modelopt")
+def _modelopt(mode: str) -> Variant:
+    return Variant(MODELOPT, ("--mode", mode), calibrated=True, package="modelopt")
 
 
-FORMS: Mapping[str, Form] = {
-    "onnx-optimized": Form(OPTIMIZED),
-    "onnx-fp16": Form(HALF),
-    "onnx-bf16": Form(BF16),
-    "onnx-fp8": Form(FP8, calibrated=True),
-    "onnx-int8-dynamic": Form(DYNAMIC),
-    "onnx-int8-static": Form(STATIC, calibrated=True),
-    "onnx-int8-static-s8": Form(STATIC, ("--activations", "s8"), calibrated=True),
-    "onnx-int8-symmetric": Form(STATIC, SYMMETRIC, calibrated=True),
-    "onnx-int8-static-entropy": Form(STATIC, ("--method", "entropy"), calibrated=True),
-    "onnx-int8-static-percentile": Form(STATIC, ("--method", "percentile"), calibrated=True),
-    "onnx-int8-smooth": Form(SMOOTH, calibrated=True),
-    "onnx-int8-weights": Form(WEIGHTS, ("--bits", "8")),
-    "onnx-int4-weights": Form(WEIGHTS, ("--bits", "4")),
+VARIANTS: Mapping[str, Variant] = {
+    "onnx-optimized": Variant(OPTIMIZED),
+    "onnx-fp16": Variant(HALF),
+    "onnx-bf16": Variant(BF16),
+    "onnx-fp8": Variant(FP8, calibrated=True),
+    "onnx-int8-dynamic": Variant(DYNAMIC),
+    "onnx-int8-static": Variant(STATIC, calibrated=True),
+    "onnx-int8-static-s8": Variant(STATIC, ("--activations", "s8"), calibrated=True),
+    "onnx-int8-symmetric": Variant(STATIC, SYMMETRIC, calibrated=True),
+    "onnx-int8-static-entropy": Variant(STATIC, ("--method", "entropy"), calibrated=True),
+    "onnx-int8-static-percentile": Variant(STATIC, ("--method", "percentile"), calibrated=True),
+    "onnx-int8-smooth": Variant(SMOOTH, calibrated=True),
+    "onnx-int8-weights": Variant(WEIGHTS, ("--bits", "8")),
+    "onnx-int4-weights": Variant(WEIGHTS, ("--bits", "4")),
     "onnx-int8-modelopt": _modelopt("int8"),
     "onnx-fp8-modelopt": _modelopt("fp8"),
     "onnx-int4-modelopt": _modelopt("int4"),
@@ -72,12 +72,14 @@ FORMS: Mapping[str, Form] = {
 """All but `FP32`, which is made by PyTorch itself, and `MIXED`, which is searched for."""
 
 
-def _engine(source: str, compute_capability: tuple[int, int] = (7, 5)) -> Form:
+def _engine(source: str, compute_capability: tuple[int, int] = (7, 5)) -> Variant:
     """By default the least that TensorRT 11 runs with."""
-    return Form(TENSORRT, source=source, package="tensorrt", compute_capability=compute_capability)
+    return Variant(
+        TENSORRT, source=source, package="tensorrt", compute_capability=compute_capability
+    )
 
 
-ENGINES: Mapping[str, Form] = {
+ENGINES: Mapping[str, Variant] = {
     "tensorrt-fp32": _engine(FP32),
     "tensorrt-fp16": _engine("onnx-fp16"),
     "tensorrt-bf16": _engine("onnx-bf16", (8, 0)),

@@ -1,4 +1,4 @@
-"""Measures a form against PyTorch: difference, metric and its error, speed and memory."""
+"""Measures a variant against PyTorch: difference, metric and its error, speed and memory."""
 
 import json
 import tempfile
@@ -76,7 +76,7 @@ def worst_class(objective: Objective, answers: Array, target: Array) -> tuple[st
 
 @dataclass(frozen=True)
 class Evidence:
-    """What every form is measured on, and what PyTorch answered.
+    """What every variant is measured on, and what PyTorch answered.
 
     Attributes:
         read: what the model reads.

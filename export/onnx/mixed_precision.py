@@ -1,4 +1,4 @@
-"""The mixed form: what int8 costs most stays in float, as few layers as the budget needs.
+"""The mixed variant: what int8 costs most stays in float, as few layers as the budget needs.
 
 Layers are ordered by what int8 does to the answers when it is applied to one alone, as in Wu et al.
 2020, "Integer Quantization for Deep Learning Inference", section 5.3 (partial quantization). The
@@ -12,11 +12,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from millrace.export.onnx.graph_certificate import GraphCandidate
-from millrace.export.onnx.graph_variants import FORMS, MIXED, SENSITIVITY, STATIC_FORM, Form
+from millrace.export.onnx.graph_variants import (
+    MIXED,
+    SENSITIVITY,
+    STATIC_VARIANT,
+    VARIANTS,
+    Variant,
+)
 from millrace.models.common.errors import WorkError
 
 Try = Callable[[Sequence[str]], GraphCandidate]
-"""Makes and measures the form with these layers in float."""
+"""Makes and measures the variant with these layers in float."""
 
 
 @dataclass(frozen=True)
@@ -25,28 +31,28 @@ class Step:
 
     Attributes:
         kept: layers in float, the most sensitive first.
-        form: as it was measured on the validation split.
+        variant: as it was measured on the validation split.
         held: whether its loss is within the budget.
     """
 
     kept: tuple[str, ...]
-    form: GraphCandidate
+    variant: GraphCandidate
     held: bool
 
     def __str__(self) -> str:
         """Return it in words."""
         verdict = "holds" if self.held else "too much"
         kept = ", ".join(self.kept) or "none"
-        size = f"{self.form.size_bytes / 1024:,.0f} KiB"
-        p50 = f"{self.form.speed.p50_ms:.3f} ms" if self.form.speed else "unmeasured"
+        size = f"{self.variant.size_bytes / 1024:,.0f} KiB"
+        p50 = f"{self.variant.speed.p50_ms:.3f} ms" if self.variant.speed else "unmeasured"
         return (
-            f"{len(self.kept)} layers in float: loss {_loss(self.form):.2%}, {verdict}; "
+            f"{len(self.kept)} layers in float: loss {_loss(self.variant):.2%}, {verdict}; "
             f"{size}, p50 {p50} ({kept})"
         )
 
 
-def _loss(form: GraphCandidate) -> float:
-    loss = form.stage.metric_loss if form.stage else None
+def _loss(variant: GraphCandidate) -> float:
+    loss = variant.stage.metric_loss if variant.stage else None
     return math.nan if loss is None else loss
 
 
@@ -57,7 +63,7 @@ def fewest_in_float(layers: Sequence[str], tried: Try, budget: float) -> tuple[S
 
     Args:
         layers: the most sensitive first.
-        tried: makes and measures a form; called once for each number of layers.
+        tried: makes and measures a variant; called once for each number of layers.
         budget: largest relative loss of the metric.
     """
     steps: dict[int, Step] = {}
@@ -65,9 +71,9 @@ def fewest_in_float(layers: Sequence[str], tried: Try, budget: float) -> tuple[S
     def holds(count: int) -> bool:
         if count not in steps:
             kept = tuple(layers[:count])
-            form = tried(kept)
+            variant = tried(kept)
             # NaN fails every comparison, and so it does not hold
-            steps[count] = Step(kept, form, _loss(form) <= budget)
+            steps[count] = Step(kept, variant, _loss(variant) <= budget)
         return steps[count].held
 
     low, high = 0, 0
@@ -88,12 +94,12 @@ def best(steps: Sequence[Step]) -> Step | None:
 COSTS = "sensitivity.json"
 
 
-def mixed_form(
+def mixed_variant(
     folder: Path,
     budget: float,
-    convert: Callable[[str, Path, Form], None],
+    convert: Callable[[str, Path, Variant], None],
     measure: Callable[[Path], GraphCandidate],
-) -> Form:
+) -> Variant:
     """Return the static variant with as few layers in float as the budget needs.
 
     Args:
@@ -117,7 +123,7 @@ def mixed_form(
     steps = fewest_in_float((), tried, budget)
     notes: list[str] = []
     if not steps[0].held:
-        convert(f"{MIXED}: what each layer costs", costs, Form(SENSITIVITY, calibrated=True))
+        convert(f"{MIXED}: what each layer costs", costs, Variant(SENSITIVITY, calibrated=True))
         by_layer: dict[str, float] = json.loads(costs.read_text())
         layers = sorted(by_layer, key=lambda layer: -by_layer[layer])
         notes = [f"{layer} alone in int8: error {by_layer[layer]:.2e}" for layer in layers]
@@ -126,12 +132,12 @@ def mixed_form(
     (folder / f"{MIXED}.txt").write_text("\n".join([*notes, *map(str, steps)]))
     found = best(steps)
     if found is None:
-        raise WorkError("no form with a layer in int8 is within the budget")
+        raise WorkError("no variant with a layer in int8 is within the budget")
     if not found.kept:
-        raise WorkError(f"{STATIC_FORM} is within the budget: no layer has to stay in float")
+        raise WorkError(f"{STATIC_VARIANT} is within the budget: no layer has to stay in float")
     return _keeping(found.kept)
 
 
-def _keeping(layers: Sequence[str]) -> Form:
+def _keeping(layers: Sequence[str]) -> Variant:
     options = ("--keep", *layers) if layers else ()
-    return replace(FORMS[STATIC_FORM], options=options)
+    return replace(VARIANTS[STATIC_VARIANT], options=options)

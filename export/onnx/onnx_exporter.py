@@ -18,9 +18,9 @@ from millrace.export.onnx import conversions
 from millrace.export.onnx.conversions import batch_file
 from millrace.export.onnx.from_torch import export_apart
 from millrace.export.onnx.graph_certificate import GraphCandidate
-from millrace.export.onnx.graph_variants import ENGINES, FORMS, FP32, MIXED, Form
+from millrace.export.onnx.graph_variants import ENGINES, FP32, MIXED, VARIANTS, Variant
 from millrace.export.onnx.measure_graph import Evidence, measure
-from millrace.export.onnx.mixed_precision import mixed_form
+from millrace.export.onnx.mixed_precision import mixed_variant
 from millrace.export.onnx.variant_requirements import installed_packages, lacking
 from millrace.export.select import Gates, apply_gates
 from millrace.export.tensorrt.engine_file import Axes, file_of, options_of, timing_cache
@@ -33,12 +33,12 @@ from millrace.models.families.objective import Objective
 from millrace.models.inference.model_input import ModelInput
 
 RESCUES = ("onnx-int8-smooth", MIXED)
-"""What is tried where a static form loses too much."""
+"""What is tried where a static variant loses too much."""
 
 
 @dataclass(frozen=True)
 class Exporter:
-    """Makes the forms of one trained model in one folder.
+    """Makes the variants of one trained model in one folder.
 
     Attributes:
         served: `[rows, width]` to float32 `[rows, outputs]`.
@@ -51,8 +51,8 @@ class Exporter:
         spec: what to make, and what it may lose and take.
         axes: the sizes of the dynamic dimensions, for engines.
         timing_caches: folder of what speeds up the next build of an engine; None keeps nothing.
-        tensorrt: options of onnxruntime's TensorRT provider, by its names, where the ONNX forms are
-            to be served, and so measured, with it; None for without.
+        tensorrt: options of onnxruntime's TensorRT provider, by its names, where the ONNX variants
+            are served, and so measured, with it; None for without.
         trained_as: what `served` is, in a word: the first stage of the certificate.
         to_onnx: writes what was trained as ONNX to a file; None for PyTorch's exporter.
     """
@@ -90,10 +90,10 @@ class Exporter:
     def candidates(
         self, evidence: Evidence, latency_slo_ms: float | None = None
     ) -> Iterator[GraphCandidate]:
-        """Make and measure every form that is asked for, one at a time.
+        """Make and measure every variant that is asked for, one at a time.
 
-        A form that cannot be made is a candidate with the reason, not a failed run. Where a static
-        form lost too much, those that may hold are tried whether they are asked for or not.
+        A variant that cannot be made is a candidate with the reason, not a failed run. Where a
+        static variant lost too much, those that may hold are tried whether asked for or not.
 
         Raises:
             TransientError: the calibration rows cannot be read.
@@ -102,7 +102,7 @@ class Exporter:
         for name in self.spec.candidates:
             candidate = self._candidate(name, evidence, latency_slo_ms)
             loss = candidate.stage.metric_loss if candidate.stage else None
-            static = name in FORMS and FORMS[name].calibrated
+            static = name in VARIANTS and VARIANTS[name].calibrated
             lost_too_much |= static and loss is not None and not loss <= self.spec.max_metric_loss
             yield candidate
         if lost_too_much:
@@ -121,7 +121,7 @@ class Exporter:
         return replace(found, notes=self._notes(name))
 
     def measured(self, name: str, path: Path, evidence: Evidence) -> GraphCandidate:
-        """Measure a file as the form of that name."""
+        """Measure a file as the variant of that name."""
         options = None if name in ENGINES else self.tensorrt
         found = measure(
             name, path, evidence, self.objective, self.threads, self.limits, tensorrt=options
@@ -129,7 +129,7 @@ class Exporter:
         return replace(found, notes=self._notes(name), is_served=name not in ENGINES)
 
     def make(self, name: str) -> Path:
-        """Make one form, and return its file; a form that is there is not made again.
+        """Make one variant, and return its file; a variant that is there is not made again.
 
         Raises:
             WorkError: it cannot be made, or not on this machine.
@@ -139,35 +139,35 @@ class Exporter:
         path = self.folder / f"{name}.onnx"
         if path.exists():
             return path
-        if name in FORMS:
-            _require(FORMS[name])
+        if name in VARIANTS:
+            _require(VARIANTS[name])
         draft = _draft(path)
         if name == FP32 and self.to_onnx is not None:
             self.to_onnx(draft)
         elif name == FP32:
             export_apart(self.served, self.read, self.objective.output, draft, self.limits)
         elif name == MIXED:
-            self.convert(name, draft, self._mixed_form())
+            self.convert(name, draft, self._mixed_variant())
         else:
-            self.convert(name, draft, FORMS[name])
+            self.convert(name, draft, VARIANTS[name])
         # Written by onnx itself, so that loading and saving it again keeps its digest.
         onnx.save_model(_read(draft), path)
         draft.unlink()
         return path
 
-    def _mixed_form(self) -> Form:
+    def _mixed_variant(self) -> Variant:
         """Search for the mixed variant on the validation split."""
         evidence, budget = self.validation(), self.spec.max_metric_loss
 
         def measure_try(path: Path) -> GraphCandidate:
             return self.measured(MIXED, path, evidence)
 
-        return mixed_form(self.folder, budget, self.convert, measure_try)
+        return mixed_variant(self.folder, budget, self.convert, measure_try)
 
     def _engine(self, name: str) -> Path:
-        """Build the engine of a form for the GPU of this machine, and return its file."""
-        form = ENGINES[name]
-        _require(form)
+        """Build the engine of a variant for the GPU of this machine, and return its file."""
+        variant = ENGINES[name]
+        _require(variant)
         ties = this_fingerprint()
         if ties is None:
             raise WorkError("the version of TensorRT is not known")
@@ -176,30 +176,30 @@ class Exporter:
             return path
         draft, cache = _draft(path), self.timing_caches
         local = ("--timing-cache", str(timing_cache(cache, ties))) if cache else ()
-        self.convert(name, draft, replace(form, options=options_of(self.axes)), local)
+        self.convert(name, draft, replace(variant, options=options_of(self.axes)), local)
         if not draft.is_file():
             raise WorkError("its conversion left no engine")
         draft.rename(path)
         return path
 
-    def convert(self, name: str, target: Path, form: Form, local: Sequence[str] = ()) -> None:
-        """Run the program that makes a form, with limits, and keep the command.
+    def convert(self, name: str, target: Path, variant: Variant, local: Sequence[str] = ()) -> None:
+        """Run the program that makes a variant, with limits, and keep the command.
 
         Args:
-            name: the form.
+            name: the variant.
             target: where to write.
-            form: how it is made.
+            variant: how it is made.
             local: options that mean nothing on another machine, and are not kept.
 
         Raises:
             WorkError: it failed, or took more than the limits.
         """
-        files, options = [self.make(form.source), target], list(form.options)
-        if form.calibrated:
+        files, options = [self.make(variant.source), target], list(variant.options)
+        if variant.calibrated:
             options += ["--calibration", str(self._calibrating())]
         kept = [str(word).removeprefix(f"{self.folder}/") for word in (*files, *options)]
-        self.programs.keep(name, form.program, kept)
-        self.programs.run(form.program, [*files, *options, *local])
+        self.programs.keep(name, variant.program, kept)
+        self.programs.run(variant.program, [*files, *options, *local])
 
     def _notes(self, name: str) -> tuple[str, ...]:
         path = self.folder / f"{name}.txt"
@@ -227,9 +227,9 @@ def _draft(path: Path) -> Path:
     return path.with_name(f"{path.name}{DRAFT}")
 
 
-def _require(form: Form) -> None:
-    """Raise unless this machine has what the form needs; nothing is run for one that it lacks."""
-    if (reason := lacking(form, this_gpu(), installed_packages())) is not None:
+def _require(variant: Variant) -> None:
+    """Raise unless this machine has what the variant needs; nothing runs for one without it."""
+    if (reason := lacking(variant, this_gpu(), installed_packages())) is not None:
         raise WorkError(reason)
 
 

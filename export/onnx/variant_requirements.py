@@ -1,9 +1,9 @@
-"""What a form needs that is not on every machine, and the reason where it is not there."""
+"""What a variant needs that is not on every machine, and the reason where it is not there."""
 
 from collections.abc import Collection, Mapping
 from importlib.metadata import PackageNotFoundError, distribution
 
-from millrace.export.onnx.graph_variants import Form
+from millrace.export.onnx.graph_variants import Variant
 from millrace.models.common.hardware import TENSORRT, Gpu
 
 DISTRIBUTIONS: Mapping[str, tuple[str, ...]] = {
@@ -13,24 +13,24 @@ DISTRIBUTIONS: Mapping[str, tuple[str, ...]] = {
 """What installs each package, any of them."""
 
 
-def lacking(form: Form, gpu: Gpu | None, installed: Collection[str]) -> str | None:
-    """Return why a form cannot be made here, or None if nothing is known to stand against it.
+def lacking(variant: Variant, gpu: Gpu | None, installed: Collection[str]) -> str | None:
+    """Return why a variant cannot be made here, or None if nothing is known to stand against it.
 
     Args:
-        form: the form.
+        variant: the variant.
         gpu: the GPU of this machine.
         installed: the packages of `DISTRIBUTIONS` that are there.
     """
-    if form.compute_capability is not None:
+    if variant.compute_capability is not None:
         if gpu is None:
             return "no NVIDIA GPU on this machine"
-        least = ".".join(map(str, form.compute_capability))
-        if tuple(map(int, gpu.compute_capability.split("."))) < form.compute_capability:
+        least = ".".join(map(str, variant.compute_capability))
+        if tuple(map(int, gpu.compute_capability.split("."))) < variant.compute_capability:
             has = f"{gpu.name} has compute capability {gpu.compute_capability}"
             return f"{has}, and {least} is needed"
-    if form.package and form.package not in installed:
-        name = DISTRIBUTIONS[form.package][-1]
-        return f"the package {name} is not installed: pip install 'millrace[{form.package}]'"
+    if variant.package and variant.package not in installed:
+        name = DISTRIBUTIONS[variant.package][-1]
+        return f"the package {name} is not installed: pip install 'millrace[{variant.package}]'"
     return None
 
 

@@ -43,7 +43,7 @@ class Attended:
 
 @dataclass
 class Attention:
-    """Attention in OpenVINO's form; it remembers what it was asked for.
+    """Attention in OpenVINO's variant; it remembers what it was asked for.
 
     Attributes:
         mask: that the model is given, to tell one of the model's own by; None where none is told.

@@ -1,4 +1,4 @@
-"""The exact form of a decoder: `python -m millrace.export.openvino.from_checkpoint FROM TO`.
+"""The exact variant of a decoder: `python -m millrace.export.openvino.from_checkpoint FROM TO`.
 
 In float32, from a folder as transformers writes it, with its tokenizer as graphs beside it.
 """
@@ -16,7 +16,7 @@ from millrace.export.language.variant_folder import (
     GENERATION,
     IR,
     TOKENIZER,
-    FormFolder,
+    VariantFolder,
 )
 from millrace.export.openvino.decoder_ir import to_ir
 from millrace.export.openvino.quiet_openvino import send_nothing
@@ -25,8 +25,8 @@ from millrace.models.common.quiet import quiet
 from millrace.models.inference.language_engine import ENGINE
 
 
-def write_exact_form(checkpoint: Path, target: Path) -> FormFolder:
-    """Write the float32 form.
+def write_exact_variant(checkpoint: Path, target: Path) -> VariantFolder:
+    """Write the float32 variant.
 
     Args:
         checkpoint: the folder of the model and its tokenizer.
@@ -57,7 +57,7 @@ def write_exact_form(checkpoint: Path, target: Path) -> FormFolder:
     model.generation_config.to_json_file(target / GENERATION)
     (target / ENGINE).write_text(json.dumps(dict(EXACT)))
     copy_tokenizer(checkpoint, target)
-    return FormFolder.read(target)
+    return VariantFolder.read(target)
 
 
 def tokenizer_graphs(tokenizer: Any) -> tuple[Any, Any]:
@@ -84,7 +84,7 @@ def tokenizer_graphs(tokenizer: Any) -> tuple[Any, Any]:
 def main() -> None:
     """Export one checkpoint."""
     checkpoint, target = map(Path, sys.argv[1:])
-    write_exact_form(checkpoint, target)
+    write_exact_variant(checkpoint, target)
 
 
 if __name__ == "__main__":

@@ -43,7 +43,7 @@ def axes_of(read: ModelInput, largest_batch: int, golden_rows: int) -> Axes:
 
 
 def file_of(folder: Path, name: str, ties: EngineFingerprint) -> Path:
-    """Return where the engine of a form goes: its name says what it runs with."""
+    """Return where the engine of a variant goes: its name says what it runs with."""
     return folder / f"{name}.{ties.slug}{SUFFIX}"
 
 

@@ -1,1 +1,1 @@
-"""vLLM, where it measures a form on a GPU."""
+"""vLLM, where it measures a variant on a GPU."""

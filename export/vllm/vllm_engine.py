@@ -1,4 +1,4 @@
-"""How vLLM continues and scores texts with a form, on a GPU.
+"""How vLLM continues and scores texts with a variant, on a GPU.
 
 In the environment that has vLLM, which need have nothing else of ours but numpy.
 """
@@ -19,15 +19,15 @@ class VllmEngine:
     """vLLM's offline engine, greedy and without prefix caching.
 
     Args:
-        form: the folder.
+        variant: the folder.
     """
 
-    def __init__(self, form: Path) -> None:
+    def __init__(self, variant: Path) -> None:
         import vllm
 
         self._vllm = vllm
         self._llm = vllm.LLM(
-            model=str(form),
+            model=str(variant),
             dtype="auto",
             max_model_len=AUTO_FIT,
             max_num_seqs=max(STREAMS),
@@ -40,7 +40,7 @@ class VllmEngine:
         self._count = 0
 
     def token_ids(self, text: str) -> list[int]:
-        """Return the tokens that the form's own tokenizer makes of a text."""
+        """Return the tokens that the variant's own tokenizer makes of a text."""
         return [int(token) for token in self._llm.get_tokenizer()(text).input_ids]
 
     def logits_of(self, ids: Array) -> Array:

@@ -1,4 +1,4 @@
-"""Where vLLM is, and whether it can measure a form here.
+"""Where vLLM is, and whether it can measure a variant here.
 
 It pins other releases of torch and transformers than Millrace does, so as a rule it has an
 environment of its own, and is run by the Python of that.
@@ -11,7 +11,7 @@ from millrace.models.common.hardware import this_gpu
 
 
 def lacking_vllm(python: Path | None) -> str | None:
-    """Return why vLLM cannot measure a form on this machine, or None if nothing is known.
+    """Return why vLLM cannot measure a variant on this machine, or None if nothing is known.
 
     Args:
         python: the Python of an environment that has vLLM; None for this one.

@@ -52,7 +52,7 @@ def add_key(settings: Settings, name: str, tokens_per_minute: int) -> NewKey:
         WorkError: the file of the keys cannot be read or written.
     """
     secret = create_secret()
-    settings.places().prepared()
+    settings.installation().prepared()
     change = partial(
         api_key.add_key,
         name=name,
@@ -73,7 +73,7 @@ def revoke_key(settings: Settings, name: str) -> tuple[KnownKey, ...]:
         InputError: there is none of this name.
         WorkError: the file of the keys cannot be read or written.
     """
-    settings.places().prepared()
+    settings.installation().prepared()
     change = partial(api_key.revoke_key, name=name)
     return _describe_keys(api_key.update_keys(settings.home / KEYS_FILE, change))
 

@@ -43,20 +43,23 @@ def run_demo(file: Path) -> DemoSummary:
 
     Triton is the one of `millrace up` if that runs, else one for the length of the demo.
     """
-    places = settings.load().places()
+    installation = settings.load().installation()
     pipeline = load_pipeline(file)
     # Ray first: it forks, and a fork while a gRPC client's threads run may never reach its exec.
-    with connect_to_ray(places.ray_address, pipeline.training.num_workers), triton_for(places):
+    with (
+        connect_to_ray(installation.ray_address, pipeline.training.num_workers),
+        triton_for(installation),
+    ):
         training: TrainOutcome = train_model(str(file))
         release_model()
         model = training.version.model
-        with TritonClient(places.triton[0]) as client:
+        with TritonClient(installation.triton[0]) as client:
             live = client.live_version(model)
         log.info("load: %s clients for %s s", CLIENTS, LOAD_SECONDS)
         seen = load.measure(
-            places.triton[0],
+            installation.triton[0],
             model,
-            _golden_row(places, training),
+            _golden_row(installation, training),
             clients=CLIENTS,
             seconds=LOAD_SECONDS,
         )
@@ -65,18 +68,18 @@ def run_demo(file: Path) -> DemoSummary:
 
 
 @contextmanager
-def triton_for(places: Installation) -> Iterator[None]:
+def triton_for(installation: Installation) -> Iterator[None]:
     """Use the Triton that runs, or run one for the length of the block."""
-    with TritonClient(places.triton[0]) as client:
+    with TritonClient(installation.triton[0]) as client:
         ready = client.is_ready()
     if ready:
         yield
         return
     log.info("starting Triton")
-    with running(places, places.triton[0]):
+    with running(installation, installation.triton[0]):
         yield
 
 
-def _golden_row(places: Installation, training: TrainOutcome) -> Mapping[str, Array]:
-    package = registry_of(places).fetch(training.version)
+def _golden_row(installation: Installation, training: TrainOutcome) -> Mapping[str, Array]:
+    package = registry_of(installation).fetch(training.version)
     return steps_of(package.version.kind).load_request(package)

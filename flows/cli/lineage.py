@@ -33,12 +33,12 @@ class Lineage:
 
 
 def trace_rows(
-    places: Installation, table: str, key: str, date: str | None = None
+    installation: Installation, table: str, key: str, date: str | None = None
 ) -> list[Lineage]:
     """Trace the rows of a key.
 
     Args:
-        places: locates the tables and the registry.
+        installation: locates the tables and the registry.
         table: a model's name, or the URI of a table of predictions.
         key: the rows' `_key`.
         date: of one partition; None for all.
@@ -47,28 +47,30 @@ def trace_rows(
         InputError: there is no such table, or no such row in it.
     """
     is_model = "/" not in table and not table.startswith(".")
-    uri = places.table("predictions", table) if is_model else table
-    return [_trace(places, origin) for origin in find_origins(uri, key, date)]
+    uri = installation.table("predictions", table) if is_model else table
+    return [_trace(installation, origin) for origin in find_origins(uri, key, date)]
 
 
-def _trace(places: Installation, origin: Origin) -> Lineage:
+def _trace(installation: Installation, origin: Origin) -> Lineage:
     model, number = origin.committed.get("model"), origin.committed.get("model_version")
     if model is None or number is None:
         return Lineage(origin, {}, {}, [])
-    events = ledger_of(places).releases(model)
+    events = ledger_of(installation).releases(model)
     released = [
         {"at": each.at, "kind": each.kind, "asked_by": each.asked_by, "reason": each.reason}
         for each in sorted(events, key=lambda each: each.at, reverse=True)
         if each.version == int(number)
     ]
-    version = _read_version(places, model, int(number))
-    return Lineage(origin, version, _read_sources(places, version.get("dataset", "")), released)
+    version = _read_version(installation, model, int(number))
+    return Lineage(
+        origin, version, _read_sources(installation, version.get("dataset", "")), released
+    )
 
 
-def _read_version(places: Installation, model: str, number: int) -> dict[str, Any]:
+def _read_version(installation: Installation, model: str, number: int) -> dict[str, Any]:
     try:
-        check_reachable(places.tracking_uri)
-        found = registry_of(places).version(model, number)
+        check_reachable(installation.tracking_uri)
+        found = registry_of(installation).version(model, number)
     except MillraceError as error:  # the rest of the lineage is still of use
         return {"model": model, "version": number, "unknown": error.what}
     tags = {name: found.tags.get(f"millrace.{name}") for name in TAGS}
@@ -76,12 +78,12 @@ def _read_version(places: Installation, model: str, number: int) -> dict[str, An
     return {"model": model, "version": number, "run_id": found.run_id, **known}
 
 
-def _read_sources(places: Installation, dataset: str) -> Mapping[str, Any]:
+def _read_sources(installation: Installation, dataset: str) -> Mapping[str, Any]:
     """Return the sources of a snapshot, by its tag in the registry, `NAME version N`."""
     name, _, number = dataset.partition(" version ")
     if not number.isdigit():
         return {}
     try:
-        return open_snapshot(places, name, int(number)).source
+        return open_snapshot(installation, name, int(number)).source
     except MillraceError as error:
         return {"unknown": error.what}

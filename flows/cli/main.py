@@ -109,7 +109,7 @@ def release(
         from millrace.flows.triggers.watch import watch_releases
         from millrace.tasks.release import ReleaseCheck
 
-        find_due = ReleaseCheck(settings.load().places).due
+        find_due = ReleaseCheck(settings.load().installation).due
         release_due = partial(release_model, asked_by="millrace release --watch")
         watch_releases(interval, print_outcomes, find_due, release_due)
         return
@@ -167,7 +167,7 @@ def lineage(
     from millrace.flows.cli import show_batch
     from millrace.flows.cli.lineage import trace_rows
 
-    rows = trace_rows(chosen.places(), table, row, date)
+    rows = trace_rows(chosen.installation(), table, row, date)
     console.print_json(rows) if as_json else show_batch.show_lineage(rows)
 
 
@@ -191,7 +191,7 @@ def predict(
     from millrace.tasks.kinds.steps import Question
 
     print_text = (lambda piece: None) if as_json else console.print_piece
-    answer = predict_live(chosen.places(), model, Question(rows, text, print_text))
+    answer = predict_live(chosen.installation(), model, Question(rows, text, print_text))
     console.print_json(answer) if as_json else show.show_prediction(answer)
 
 
@@ -241,7 +241,7 @@ def certify(
     from millrace.tasks.certify import certify_live
 
     with console.reserve_stdout():
-        found = certify_live(chosen.places(), model)
+        found = certify_live(chosen.installation(), model)
     console.print_json(found) if as_json else show.show_certified(found)
     if found.faults:
         raise typer.Exit(1)
@@ -284,7 +284,7 @@ def status(as_json: AsJson = False) -> None:
     chosen = settings.load()
     with console.reserve_stdout():
         found = control.status(chosen, live_versions=live.live_versions)
-        served = live.served_models(chosen.places(), found.live_versions)
+        served = live.served_models(chosen.installation(), found.live_versions)
     if as_json:
         console.print_json({**console.to_json_value(found), "served": served})
         return
@@ -305,7 +305,7 @@ def sign(
     from millrace.flows.cli.sign_version import sign_version
 
     with console.reserve_stdout():
-        found = sign_version(chosen.places(), model, version)
+        found = sign_version(chosen.installation(), model, version)
     if as_json:
         console.print_json(found)
         return
@@ -359,7 +359,7 @@ def history(
     from millrace.flows.cli import show
     from millrace.serving.release import live
 
-    releases = live.history(settings.load().places(), model, limit)
+    releases = live.history(settings.load().installation(), model, limit)
     console.print_json(releases) if as_json else show.show_history(model, releases)
 
 
@@ -414,7 +414,7 @@ def _prepare(
         prefect_server.guard_temporary_server()
     if is_flow:
         _end_left_runs()
-    console.redirect_native_stderr(chosen.places().logs / "native.log")
+    console.redirect_native_stderr(chosen.installation().logs / "native.log")
     console.set_up_logging()
     if is_flow:  # imports and the start of Ray take seconds, in which nothing else is printed
         console.log.info("starting the flow")
@@ -430,7 +430,7 @@ def _check_pinned_versions(pipeline: "Pipeline") -> None:
     if not steps.names_versions(pipeline):  # then a file is checked without a home
         return
     with suppress(TransientError):
-        steps.pin_versions(pipeline, environment.apply(settings.load()).places())
+        steps.pin_versions(pipeline, environment.apply(settings.load()).installation())
 
 
 def _report(line: str) -> None:
@@ -476,7 +476,7 @@ def _unexpected_error(error: Exception) -> MillraceError:
     """Return the error of a fault of ours, with the file that has its stack trace."""
     logs = None
     with suppress(MillraceError):  # a setting may be the cause
-        logs = settings.load().places().logs
+        logs = settings.load().installation().logs
     return MillraceError(
         "an unexpected fault ended the command",
         seen=f"{type(error).__name__}: {error}",

@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from millrace.models.registry.version_files import ModelVersion
 
 
-def predict_live(places: Installation, model: str, question: Question) -> Answer:
+def predict_live(installation: Installation, model: str, question: Question) -> Answer:
     """Send a question to the version of a model that is live.
 
     Args:
-        places: where Triton and the registry are.
+        installation: where Triton and the registry are.
         model: the model.
         question: rows, or a text to continue; a golden request where it is neither.
 
@@ -27,26 +27,26 @@ def predict_live(places: Installation, model: str, question: Question) -> Answer
     """
     from millrace.models.registry.mlflow_registry import CHAMPION, registry_of
 
-    with TritonClient(places.triton[0]) as client:
-        registry = registry_of(places)
+    with TritonClient(installation.triton[0]) as client:
+        registry = registry_of(installation)
         version = client.live_version(model)
         if version is None:
-            raise _not_served(places, client, model, registry.by_alias(model, CHAMPION))
+            raise _not_served(installation, client, model, registry.by_alias(model, CHAMPION))
         package = registry.fetch(registry.version(model, version))
         return steps_of(package.version.kind).predict(client, package, question)
 
 
 def _not_served(
-    places: Installation, client: TritonClient, model: str, champion: "ModelVersion | None"
+    installation: Installation, client: TritonClient, model: str, champion: "ModelVersion | None"
 ) -> InputError | TransientError:
     """Return the error of a model that is not loaded: for now, refused, or wanted by nobody."""
-    standing = derive_state(ledger_of(places).releases(model))
-    if champion is not None and standing.has_refused(
+    state = derive_state(ledger_of(installation).releases(model))
+    if champion is not None and state.has_refused(
         DesiredVersion(champion.version, champion.digest)
     ):
         return InputError(
             f"version {champion.version} of {model} is the champion, and was refused",
-            seen=standing.refused.reason if standing.refused else None,
+            seen=state.refused.reason if state.refused else None,
             hint="move the alias champion; `millrace release` has this one tried again",
         )
     if champion is not None:

@@ -30,7 +30,7 @@ class Signed:
     key: str
 
 
-def sign_version(places: Installation, model: str, number: int) -> Signed:
+def sign_version(installation: Installation, model: str, number: int) -> Signed:
     """Fetch a version, check that its files are those of its digests, and sign it.
 
     A version that an earlier Millrace registered gets the digest of its evidence too.
@@ -40,7 +40,7 @@ def sign_version(places: Installation, model: str, number: int) -> Signed:
             those that were registered.
         TransientError: MLflow or its artifact store does not answer.
     """
-    registry = registry_of(places)
+    registry = registry_of(installation)
     version = registry.version(model, number)
     package = registry.fetch_to_sign(version)
     before = registry.trust.fault(version) or "signed"

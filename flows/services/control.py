@@ -126,7 +126,7 @@ def up(settings: Settings, *, detach: bool = True, report: Report = lambda line:
             supervisor ended by itself; nothing is left running.
     """
     plan_deployments(settings.pipeline_files(), settings.deployments)
-    settings.places().prepared()
+    settings.installation().prepared()
     with _sigterm_as_interrupt():
         supervisor = _start_if_down(settings, report)
         if supervisor is not None and not detach:
@@ -181,7 +181,7 @@ def _update_schedules(settings: Settings, report: Report) -> None:
     deadline = time.monotonic() + SCHEDULED_SECONDS
     while not _is_scheduled(settings, patterns):
         if time.monotonic() > deadline:
-            log = settings.places().logs / "deployments.log"
+            log = settings.installation().logs / "deployments.log"
             raise WorkError(
                 f"Prefect did not take the schedules within {SCHEDULED_SECONDS:.0f} s",
                 seen=f"the end of {log}\n{_read_tail(log)}",
@@ -209,7 +209,7 @@ def _stay_until_end(settings: Settings, supervisor: Process, report: Report) -> 
     finally:
         down(settings, report=report)
     if exit_status not in REQUESTED_EXITS:
-        log = settings.places().logs / "supervisor.log"
+        log = settings.installation().logs / "supervisor.log"
         raise WorkError(
             f"the supervisor ended with status {exit_status}; everything is stopped",
             hint=f"read {log}; status -9 often means that the kernel ran out of memory",
@@ -252,7 +252,7 @@ def status(settings: Settings, *, live_versions: LiveVersions | None = None) -> 
     record = run_state.read_live(settings.run)
     if record is None:
         orphans = len(processes.find_marked(MARK, str(settings.home)))
-        live = live_versions(settings.places()) if live_versions and orphans else None
+        live = live_versions(settings.installation()) if live_versions and orphans else None
         return Status(False, str(settings.home), live_versions=live, orphans=orphans)
     known = {service.name: service for service in local_services(settings)}
     services = tuple(_service_status(each, known.get(each.name)) for each in record.services)
@@ -265,7 +265,9 @@ def status(settings: Settings, *, live_versions: LiveVersions | None = None) -> 
         pid=record.pid,
         uptime_seconds=time.time() - record.started_at,
         services=services,
-        live_versions=live_versions(settings.places()) if live_versions and is_serving else None,
+        live_versions=live_versions(settings.installation())
+        if live_versions and is_serving
+        else None,
         schedules=schedule_state.read(settings.run),
         prefect_login="" if settings.prefect_api_url else str(prefect_login_file(settings.run)),
     )
@@ -299,7 +301,7 @@ def _require_free_ports(services: tuple[Service, ...]) -> None:
 
 
 def _start_supervisor(settings: Settings) -> Process:
-    log = settings.places().logs / "supervisor.log"
+    log = settings.installation().logs / "supervisor.log"
     with log.open("ab") as output:
         log.chmod(0o600)
         return subprocess.Popen(
@@ -317,10 +319,10 @@ def _wait_until_healthy(
 ) -> None:
     deadline = time.monotonic() + HEALTHY_SECONDS
     waiting = {service.name: service for service in services}
-    report(f"starting {', '.join(waiting)}; logs in {settings.places().logs}")
+    report(f"starting {', '.join(waiting)}; logs in {settings.installation().logs}")
     while waiting:
         if supervisor.poll() is not None:
-            raise _start_error("the supervisor", settings.places().logs / "supervisor.log")
+            raise _start_error("the supervisor", settings.installation().logs / "supervisor.log")
         run_record = run_state.read_live(settings.run)
         for service in list(waiting.values()):
             record = run_record.service(service.name) if run_record else None

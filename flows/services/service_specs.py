@@ -125,17 +125,17 @@ def triton_service(settings: Settings) -> Service:
     from millrace.serving import guard
     from millrace.serving.triton import server as triton  # 0.3 s, which `status` need not wait
 
-    places, endpoint = settings.places(), settings.local_triton
-    argv, environment = triton.command(places, endpoint, guarded=settings.guard)
+    installation, endpoint = settings.installation(), settings.local_triton
+    argv, environment = triton.command(installation, endpoint, guarded=settings.guard)
     ready = "/v2/health/ready"
-    socket = places.home / guard.http_socket(endpoint)
+    socket = installation.home / guard.http_socket(endpoint)
     return Service(
         name="triton",
         argv=tuple(argv),
-        log=triton.log_file(places, endpoint),
+        log=triton.log_file(installation, endpoint),
         environment=environment,
         is_isolated=True,
-        clean_up=partial(triton.clean_up, places, endpoint),
+        clean_up=partial(triton.clean_up, installation, endpoint),
         address=f"http://{endpoint.http}",
         grpc=endpoint.grpc,
         health=SocketUrl(socket, ready) if settings.guard else f"http://{endpoint.http}{ready}",
@@ -151,11 +151,11 @@ def guard_service(settings: Settings) -> Service:
     """Return the proxy on Triton's public HTTP ports; only checked requests pass it."""
     from millrace.serving import guard
 
-    places, endpoint = settings.places(), settings.local_triton
+    installation, endpoint = settings.installation(), settings.local_triton
     return Service(
         name="guard",
-        argv=tuple(guard.command(places, endpoint)),
-        log=guard.log_file(places, endpoint),
+        argv=tuple(guard.command(installation, endpoint)),
+        log=guard.log_file(installation, endpoint),
         is_isolated=True,
         address=f"http://{endpoint.http}",
         health=guard.health_url(endpoint),
@@ -193,7 +193,7 @@ def webhook_url(settings: Settings) -> str:
 
 def openai_service(settings: Settings) -> Service:
     """Return the OpenAI-compatible server for the language models of the first Triton."""
-    endpoint = settings.places().triton[0]
+    endpoint = settings.installation().triton[0]
     return _python_server(
         settings,
         "openai",
@@ -267,7 +267,7 @@ def _local_address(settings: Settings, name: str) -> str:
 
 
 def _log_file(settings: Settings, name: str) -> Path:
-    return settings.places().logs / f"{name}.log"
+    return settings.installation().logs / f"{name}.log"
 
 
 def service_environment(settings: Settings, service: Service) -> dict[str, str]:
@@ -312,7 +312,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Become the service that is named, without a supervisor."""
     with exit_on_error():
         settings = load()
-        settings.places().prepared()
+        settings.installation().prepared()
         service = find_service(settings, sys.argv[1:] if arguments is None else arguments)
         service.clean_up()
         environment = unsupervised_environment(settings, service)

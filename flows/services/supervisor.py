@@ -248,7 +248,7 @@ def main() -> None:
     """
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
     settings = load()
-    settings.places().prepared()
+    settings.installation().prepared()
     lock = run_state.take_lock(settings.run)
     if lock is None:
         raise WorkError("another supervisor runs for this home", seen=settings.home)

@@ -137,7 +137,7 @@ def serve(settings: Settings) -> None:
         watch.note_release(models)
 
     worker = ReleaseWorker(release)
-    watch = Watch(ReleaseCheck(settings.places).due, worker.request)
+    watch = Watch(ReleaseCheck(settings.installation).due, worker.request)
     registrar = Registrar(
         mlflow_address(settings),
         Subscription(f"millrace-{home_id(settings)}", webhook_url(settings), secret),

@@ -71,7 +71,7 @@ class Releaser:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._settings, self._clock = settings, clock
-        self._find_due = find_due or ReleaseCheck(settings.places).actions
+        self._find_due = find_due or ReleaseCheck(settings.installation).actions
         self._has_marked_lost = False
         self._marking = threading.Lock()
         self._failed: dict[str, FailedRun] = {}
@@ -125,7 +125,7 @@ class Releaser:
         self._failed.pop(work, None)
 
     def _release_without_run(self, asked_by: str, models: list[str]) -> None:
-        outcomes = reconcile_triton.fn(self._settings.places(), asked_by, models=models)
+        outcomes = reconcile_triton.fn(self._settings.installation(), asked_by, models=models)
         raise_first_error([outcome for outcome in outcomes if not outcome.known])
 
     def _create_run(self, parameters: dict[str, object], due: Due) -> FlowRun | None:

@@ -1,7 +1,7 @@
 """What an error of the operating system, a database or a service means to the user.
 
 Libraries report a full disk or a corrupt database as errors of their own, often deep in a chain of
-causes and as text: delta-rs, Arrow, SQLite, SQLAlchemy, MLflow and Prefect each in another form.
+causes and as text: delta-rs, Arrow, SQLite, SQLAlchemy, MLflow and Prefect each in another variant.
 `explain_external_error` reads the chain. An error that it does not know is a bug in Millrace.
 """
 

@@ -1,4 +1,4 @@
-"""The part `export`: which forms of the model to make, and how much they may lose."""
+"""The part `export`: which variants of the model to make, and how much they may lose."""
 
 from typing import Literal
 
@@ -6,9 +6,9 @@ from pydantic import Field
 
 from millrace.models.common.subprocess_runner import Limits
 from millrace.models.config import Spec
-from millrace.models.config.language_spec import LanguageForm
+from millrace.models.config.language_spec import LanguageVariant
 
-GraphForm = Literal[
+GraphVariant = Literal[
     "onnx-fp32",
     "onnx-optimized",
     "onnx-fp16",
@@ -36,8 +36,8 @@ GraphForm = Literal[
     "tensorrt-fp8-modelopt",
     "tensorrt-int4-modelopt",
 ]
-"""The forms of `millrace.export.onnx.graph_variants`."""
-FormName = Literal[GraphForm, LanguageForm]
+"""The variants of `millrace.export.onnx.graph_variants`."""
+FormName = Literal[GraphVariant, LanguageVariant]
 GroupSize = Literal[-1, 16, 32, 64, 128, 256]
 """Group sizes of 4-bit weights, as nncf counts them."""
 
@@ -55,14 +55,14 @@ class ExportLimits(Spec):
 
 
 class ExportSpec(Spec):
-    """Which forms of the model to make, and how much they may lose."""
+    """Which variants of the model to make, and how much they may lose."""
 
     candidates: tuple[FormName, ...] = Field(
         ("onnx-fp32", "onnx-optimized", "onnx-int8-dynamic", "onnx-int8-static"),
         min_length=1,
-        description="Forms to export and measure, the preferred ones first: of two that are as "
-        "good, the first is chosen. A causal_lm has forms of its own, openvino-fp32, openvino-int8 "
-        "and openvino-int4 when left out.",
+        description="Variants to export and measure, the preferred ones first: of two that are as "
+        "good, the first is chosen. A causal_lm has its own; the default is openvino-fp32, "
+        "openvino-int8 and openvino-int4.",
     )
     objective: Literal["latency", "throughput", "size", "metric"] = Field(
         "latency",
@@ -87,8 +87,8 @@ class ExportSpec(Spec):
         1.0,
         gt=0,
         le=1,
-        description="Share of the layers' weights that get 4 bits in a form of 4 bits; the others, "
-        "the more sensitive, get 8; causal_lm only.",
+        description="Share of the layers' weights that get 4 bits in a 4-bit variant; the others, the "
+        "more sensitive, get 8; causal_lm only.",
     )
     max_size_mib: float | None = Field(
         None, gt=0, description="Largest file, in MiB; null for any."

@@ -7,7 +7,7 @@ from pydantic import Field
 from millrace.models.config import Spec
 from millrace.models.config.model_uri import VersionName
 
-LanguageForm = Literal[
+LanguageVariant = Literal[
     "openvino-fp32",
     "openvino-int8",
     "openvino-int4",
@@ -20,8 +20,8 @@ LanguageForm = Literal[
     "vllm-awq",
     "vllm-gptq",
 ]
-"""The forms of a `causal_lm`."""
-DEFAULT_FORMS: tuple[LanguageForm, ...] = ("openvino-fp32", "openvino-int8", "openvino-int4")
+"""The variants of a `causal_lm`."""
+DEFAULT_VARIANTS: tuple[LanguageVariant, ...] = ("openvino-fp32", "openvino-int8", "openvino-int4")
 
 
 class LoraSpec(Spec):

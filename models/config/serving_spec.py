@@ -58,8 +58,8 @@ class AcceleratorSpec(Spec):
     )
     precision_mode: Literal["FP32", "FP16", "BF16", "INT8"] = Field(
         "FP32",
-        description="What TensorRT before 11 may compute in; INT8 wants a form with QDQ, such as "
-        "onnx-int8-symmetric. TensorRT 11 gives no choice: it computes in the types of the form.",
+        description="What TensorRT before 11 may compute in; INT8 wants a variant with QDQ, "
+        "such as onnx-int8-symmetric. TensorRT 11 always computes in the types of the variant.",
     )
     max_workspace_size_bytes: int = Field(
         2**30, ge=2**20, description="Largest memory of the GPU that kernels may use for a while."

@@ -133,7 +133,7 @@ class TrainingSpec(Spec):
     )
     pruning: PruningSpec | None = Field(None, description="What to do without, if with less.")
     quantization_aware: QuantizationAwareSpec | None = Field(
-        None, description="When to begin to round as the static int8 forms will, if at all."
+        None, description="When to begin to round as the static int8 variants will, if at all."
     )
     compare: VersionName | None = Field(
         None,

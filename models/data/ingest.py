@@ -44,7 +44,7 @@ FOR_EVER = {
 
 
 def ingest(
-    pipeline: Pipeline, places: Installation, on_progress: Progress | None = None
+    pipeline: Pipeline, installation: Installation, on_progress: Progress | None = None
 ) -> Snapshot:
     """Read a pipeline's source into its table and return the snapshot.
 
@@ -53,7 +53,7 @@ def ingest(
 
     Args:
         pipeline: the pipeline, with the folder of its file.
-        places: where the tables and the staging folder are.
+        installation: where the tables and the staging folder are.
         on_progress: called after each batch with the number of rows read so far.
 
     Raises:
@@ -61,14 +61,17 @@ def ingest(
             many bad rows.
         TransientError: another ingestion of the same dataset published first.
     """
-    uri, bad_uri = places.table(DATASETS, pipeline.name), places.table(QUARANTINE, pipeline.name)
+    uri, bad_uri = (
+        installation.table(DATASETS, pipeline.name),
+        installation.table(QUARANTINE, pipeline.name),
+    )
     table = _open(uri)
     stored = newest_snapshot(pipeline.name, table, uri) if table else None
     source = open_source(pipeline.dataset, pipeline.folder)
     spec = source.spec
     family = pipeline.model.family
     kind_of_family(family).check_dataset(spec, family)
-    with staging_folder(places.staging, f"ingest-{pipeline.name}") as folder:
+    with staging_folder(installation.staging, f"ingest-{pipeline.name}") as folder:
         stored_schema = stored.schema if stored else None
         reading = read_source(source, spec, stored_schema, folder, on_progress)
         read = reading.snapshot(pipeline.name, uri, source.describe())

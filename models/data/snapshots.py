@@ -75,13 +75,13 @@ class Snapshot:
         }
 
 
-def open_snapshot(places: Installation, name: str, version: int | None = None) -> Snapshot:
+def open_snapshot(installation: Installation, name: str, version: int | None = None) -> Snapshot:
     """Open a version of a dataset, by default the newest.
 
     Raises:
         InputError: there is no such table, or no such version of it.
     """
-    uri = places.table(DATASETS, name)
+    uri = installation.table(DATASETS, name)
     try:
         table = DeltaTable(uri)
     except TableNotFoundError as error:

@@ -1,4 +1,4 @@
-"""Which engine serves a form of a language model, and the properties that `engine.json` may set.
+"""Which engine serves a variant of a language model, and the properties that `engine.json` may set.
 
 A model's files set no other properties: some of an engine's properties are paths.
 """
@@ -12,7 +12,7 @@ EngineName = Literal["openvino_genai", "vllm"]
 """Names of their backends in Triton."""
 WEIGHTS = ".safetensors"
 MODEL_JSON = "model.json"
-"""The settings of Triton's vLLM backend, beside a form."""
+"""The settings of Triton's vLLM backend, beside a variant."""
 AUTO_FIT = -1
 """vLLM's value for the longest text that its cache has room for, if the context is longer."""
 NO_SHARE = 0.01
@@ -24,7 +24,7 @@ version that is tried beside the live one.
 
 
 def engine_of(files: Iterable[str]) -> EngineName:
-    """Return the engine that opens a form, by the names of its files.
+    """Return the engine that opens a variant, by the names of its files.
 
     Args:
         files: their names; files in folders, such as a draft's, do not count.
@@ -39,7 +39,7 @@ OWN = ("INFERENCE_PRECISION_HINT", "KV_CACHE_PRECISION")
 
 
 def own_properties(folder: Path) -> dict[str, str]:
-    """Return OpenVINO's properties that a form's folder sets."""
+    """Return OpenVINO's properties that a variant's folder sets."""
     file = folder / ENGINE
     values = json.loads(file.read_text()) if file.exists() else {}
     return {name: str(values[name]) for name in OWN if name in values}

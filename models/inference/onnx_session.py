@@ -64,11 +64,11 @@ class OnnxSession:
             self._session: Any = onnxruntime.InferenceSession(model, options, providers=providers)
         except RUNTIME_ERRORS as error:
             if (operator := _find_missing_kernel(str(error))) is not None:
-                form = name if isinstance(path, bytes) else path.stem
+                variant = name if isinstance(path, bytes) else path.stem
                 raise WorkError(
-                    f"ONNX Runtime has no kernel on this machine for {operator} in {form}",
+                    f"ONNX Runtime has no kernel on this machine for {operator} in {variant}",
                     seen=str(error).splitlines()[0],
-                    hint="choose another form",
+                    hint="choose another variant",
                 ) from error
             raise InputError(
                 f"{name} is not a model that ONNX Runtime can run",

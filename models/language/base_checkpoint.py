@@ -1,6 +1,6 @@
 """The checkpoint that the run of a registered language model keeps: safetensors and tokenizer.
 
-A version's own files are one form of it, which nothing can be trained from. The digest of the
+A version's own files are one variant of it, which nothing can be trained from. The digest of the
 checkpoint is a tag of the version, written when it is registered and checked when it is fetched.
 """
 

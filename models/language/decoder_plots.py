@@ -11,11 +11,11 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class FormPoint:
-    """A form of a language model as a point.
+class VariantPoint:
+    """A variant of a language model as a point.
 
     Attributes:
-        name: of the form.
+        name: of the variant.
         perplexity: on the test split.
         size_mib: of its files.
         tokens_per_second: by the number of streams.
@@ -62,16 +62,18 @@ def loss_curve(history: Sequence[dict[str, Any]], baselines: "Baselines") -> Fig
     return figure
 
 
-def forms_picture(forms: Sequence[FormPoint]) -> Figure:
+def variants_picture(variants: Sequence[VariantPoint]) -> Figure:
     """Draw perplexity against size, and tokens/s against the number of streams."""
     figure = Figure(figsize=(10, 4.2), layout="constrained")
     left, right = figure.subplots(1, 2)
-    for number, form in enumerate(forms):
-        color, marker = f"C{number % 10}", "X" if form.refused else "o"
-        label = f"{form.name.removeprefix('openvino-')}{' ← chosen' * form.chosen}"
-        left.scatter(form.size_mib, form.perplexity, s=90, color=color, marker=marker, label=label)
-        streams = sorted(form.tokens_per_second)
-        rates = [form.tokens_per_second[count] for count in streams]
+    for number, variant in enumerate(variants):
+        color, marker = f"C{number % 10}", "X" if variant.refused else "o"
+        label = f"{variant.name.removeprefix('openvino-')}{' ← chosen' * variant.chosen}"
+        left.scatter(
+            variant.size_mib, variant.perplexity, s=90, color=color, marker=marker, label=label
+        )
+        streams = sorted(variant.tokens_per_second)
+        rates = [variant.tokens_per_second[count] for count in streams]
         right.plot(streams, rates, marker=marker, color=color, label=label)
     left.set(xlabel="size, MiB", ylabel="perplexity", title="✕: refused")
     right.set(xlabel="streams", ylabel="tokens/s, all streams together", xscale="log")

@@ -14,12 +14,12 @@ from millrace.models.common.errors import InputError
 from millrace.models.common.installation import Installation
 
 
-def require_own(location: str, places: Installation) -> None:
+def require_own(location: str, installation: Installation) -> None:
     """Refuse a local folder that another user of the machine may change.
 
     Args:
         location: an experiment's `artifact_location`; of other schemes than `file` none is local.
-        places: whose own artifacts are known to be private.
+        installation: whose own artifacts are known to be private.
 
     Raises:
         InputError: it is, or lies in, a folder of somebody else.
@@ -28,13 +28,13 @@ def require_own(location: str, places: Installation) -> None:
     if parts.scheme not in ("", "file"):
         return
     folder = Path(unquote(parts.path))
-    if folder.is_relative_to(places.artifacts):
+    if folder.is_relative_to(installation.artifacts):
         return
     if (open_to_others := _not_ours(folder) or _not_ours(folder.resolve())) is not None:
         raise InputError(
             "the experiment keeps its artifacts where another user may change them",
             seen=f"{location}: {open_to_others}",
-            valid=f"a folder of your own, such as one in {places.artifacts}",
+            valid=f"a folder of your own, such as one in {installation.artifacts}",
             hint="rename that experiment in MLflow, and run again: a new one is made",
         )
 

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from millrace.models.common.errors import WorkError
 
 MOST_FILES = 1000
-"""In one folder of a version; a form has some ten."""
+"""In one folder of a version; a variant has some ten."""
 _RESERVE = 1 << 30
 _RESERVE_SHARE = 20
 _PIECE = 1 << 20

@@ -16,7 +16,7 @@ class Comparison:
         is_live: whether it is live; else it has the alias champion.
         metric_name: what `metric` is.
         metric: None if it could not be measured there.
-        candidate: its form.
+        candidate: its variant.
         size_bytes: of its files.
     """
 

@@ -253,14 +253,16 @@ class Registry:
             )
 
 
-def registry_of(places: Installation, given: Pipeline | None = None) -> Registry:
+def registry_of(installation: Installation, given: Pipeline | None = None) -> Registry:
     """Return the registry of an installation.
 
     Args:
-        places: where everything is.
+        installation: where everything is.
         given: the pipeline that a command was given: what it requires of a signature counts.
     """
-    return Registry(places.tracking_uri, places.home / "cache", trust_of(places, given))
+    return Registry(
+        installation.tracking_uri, installation.home / "cache", trust_of(installation, given)
+    )
 
 
 def _found(ask: Callable[[], "MlflowVersion"], what: str) -> "MlflowVersion | None":

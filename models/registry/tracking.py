@@ -160,12 +160,15 @@ def database_server(uri: str) -> str | None:
 
 @contextmanager
 def tracked_run(
-    places: Installation, experiment: str, tags: Mapping[str, str], system_metrics: bool = True
+    installation: Installation,
+    experiment: str,
+    tags: Mapping[str, str],
+    system_metrics: bool = True,
 ) -> Iterator[TrackedRun]:
     """Open a run and close it as FINISHED, FAILED or KILLED, whatever happens inside.
 
     Args:
-        places: where MLflow is.
+        installation: where MLflow is.
         experiment: made if it is not there.
         tags: tags of the new run.
         system_metrics: sample CPU, memory and GPU while the run is open.
@@ -173,20 +176,20 @@ def tracked_run(
     Raises:
         WorkError: the store cannot be opened.
     """
-    check_reachable(places.tracking_uri)
+    check_reachable(installation.tracking_uri)
     import mlflow
 
     _quiet()
-    mlflow.set_tracking_uri(places.tracking_uri)
-    mlflow.set_registry_uri(places.tracking_uri)
-    experiment_id = _experiment(places, experiment)
+    mlflow.set_tracking_uri(installation.tracking_uri)
+    mlflow.set_registry_uri(installation.tracking_uri)
+    experiment_id = _experiment(installation, experiment)
     with mlflow.start_run(
         experiment_id=experiment_id, tags=dict(tags), log_system_metrics=system_metrics
     ) as run:
-        opened = OpenRun(places.run, Note(places.tracking_uri, run.info.run_id))
+        opened = OpenRun(installation.run, Note(installation.tracking_uri, run.info.run_id))
         opened.write()
         try:
-            yield TrackedRun(places.tracking_uri, experiment_id, run.info.run_id)
+            yield TrackedRun(installation.tracking_uri, experiment_id, run.info.run_id)
         except Exception as error:
             _end(opened, "FAILED", str(error)[:MAX_TAG])
             raise
@@ -238,21 +241,21 @@ def _hurried() -> Iterator[None]:
             os.environ.pop(name, None) if value is None else os.environ.update({name: value})
 
 
-def _experiment(places: Installation, name: str) -> str:
+def _experiment(installation: Installation, name: str) -> str:
     """Return the id of an experiment, made with its artifacts under the home when embedded."""
     from mlflow.exceptions import MlflowException
     from sqlalchemy.exc import SQLAlchemyError
 
-    require_database(places.tracking_uri, service="MLflow", setting="MLFLOW_TRACKING_URI")
-    embedded = not places.tracking_uri.startswith(("http://", "https://"))
-    location = f"{places.artifacts.as_uri()}/{name}" if embedded else None
+    require_database(installation.tracking_uri, service="MLflow", setting="MLFLOW_TRACKING_URI")
+    embedded = not installation.tracking_uri.startswith(("http://", "https://"))
+    location = f"{installation.artifacts.as_uri()}/{name}" if embedded else None
     try:
-        store = client(places.tracking_uri)
+        store = client(installation.tracking_uri)
         known = store.get_experiment_by_name(name)
         if known is not None and known.lifecycle_stage == "deleted":
             store.restore_experiment(known.experiment_id)
         if known is not None:
-            require_own(known.artifact_location, places)
+            require_own(known.artifact_location, installation)
         found = str(known.experiment_id if known else store.create_experiment(name, location))
         if known is None or known.tags.get(KIND) != KIND_OF_OURS:
             store.set_experiment_tag(found, KIND, KIND_OF_OURS)
@@ -261,7 +264,7 @@ def _experiment(places: Installation, name: str) -> str:
         raise WorkError(
             f"MLflow's experiment {name!r} cannot be opened",
             seen=str(error).splitlines()[0],
-            hint=f"check MLFLOW_TRACKING_URI (now {places.tracking_uri})",
+            hint=f"check MLFLOW_TRACKING_URI (now {installation.tracking_uri})",
         ) from error
 
 

@@ -78,12 +78,12 @@ class Trust:
                 yield load_pipeline(file)
 
 
-def trust_of(places: Installation, given: "Pipeline | None" = None) -> Trust:
+def trust_of(installation: Installation, given: "Pipeline | None" = None) -> Trust:
     """Return what an installation trusts.
 
     Args:
-        places: where everything is.
+        installation: where everything is.
         given: the pipeline that a command was given, which its owner wrote.
     """
-    keys = SigningKeys(places.home, places.trusted_signers)
-    return Trust(keys, lambda: places.pipeline_files, given)
+    keys = SigningKeys(installation.home, installation.trusted_signers)
+    return Trust(keys, lambda: installation.pipeline_files, given)

@@ -87,15 +87,15 @@ def predicted_against_true(predicted: Array, target: Array) -> Figure:
 
 
 @dataclass(frozen=True)
-class FormPoint:
-    """A form of a model as a point.
+class VariantPoint:
+    """A variant of a model as a point.
 
     Attributes:
-        name: of the form.
+        name: of the variant.
         cost_ms: what speed is chosen by: the median of one row, or a row's share of a full batch.
         metric: on the test split.
         size_bytes: of its file.
-        in_front: whether no other form is better in all of these.
+        in_front: whether no other variant is better in all of these.
         refused: whether it missed a gate.
         chosen: whether it is the one that was registered.
     """
@@ -109,30 +109,30 @@ class FormPoint:
     chosen: bool = False
 
 
-def pareto_picture(forms: Sequence[FormPoint], metric: str, cost: str) -> Figure:
+def pareto_picture(variants: Sequence[VariantPoint], metric: str, cost: str) -> Figure:
     """Draw metric against speed, the area of a point by its size; the front is filled.
 
     Args:
-        forms: every form that was measured.
+        variants: every variant that was measured.
         metric: its name.
         cost: what the milliseconds are of.
     """
     figure = Figure(figsize=(9, 5), layout="constrained")
     axes = figure.subplots()
-    largest = max(form.size_bytes for form in forms)
-    for number, form in enumerate(forms):
+    largest = max(variant.size_bytes for variant in variants)
+    for number, variant in enumerate(variants):
         color = f"C{number % 10}"
         style: dict[str, Any] = {
-            "marker": "X" if form.refused else "o",
-            "facecolor": color if form.in_front else "none",
+            "marker": "X" if variant.refused else "o",
+            "facecolor": color if variant.in_front else "none",
             "edgecolor": color,
             "linewidth": 1.8,
             "alpha": 0.75,
         }
-        area = 60 + 500 * form.size_bytes / largest
-        axes.scatter(form.cost_ms, form.metric, s=area, **style)
-        size = f"{form.size_bytes / 1024:,.0f} KiB"
-        label = f"{form.name.removeprefix('onnx-')}, {size}{' ← chosen' * form.chosen}"
+        area = 60 + 500 * variant.size_bytes / largest
+        axes.scatter(variant.cost_ms, variant.metric, s=area, **style)
+        size = f"{variant.size_bytes / 1024:,.0f} KiB"
+        label = f"{variant.name.removeprefix('onnx-')}, {size}{' ← chosen' * variant.chosen}"
         axes.scatter([], [], s=60, label=label, **style)  # in the legend all have one size
     axes.set(xlabel=f"{cost}, ms", ylabel=metric, title="filled: Pareto front; ✕: refused")
     axes.margins(0.15)

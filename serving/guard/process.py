@@ -21,7 +21,7 @@ STOP_SECONDS = 10.0
 POLL_SECONDS = 0.02
 
 
-def command(places: Installation, endpoint: Endpoint) -> list[str]:
+def command(installation: Installation, endpoint: Endpoint) -> list[str]:
     """Write the guard's configuration and return its command line, to be run in MILLRACE_HOME.
 
     Raises:
@@ -29,7 +29,7 @@ def command(places: Installation, endpoint: Endpoint) -> list[str]:
     """
     threads = guard_threads()
     spec = GuardSpec(endpoint, http_socket(endpoint), metrics_socket(endpoint))
-    file = places.run / f"guard-{endpoint.http_port}.json"
+    file = installation.run / f"guard-{endpoint.http_port}.json"
     _write_config(file, json.dumps(guard_config(spec)))
     options = ("--disable-hot-restart", "--concurrency", str(threads), "--log-level", "warning")
     return [str(find_envoy()), "--config-path", str(file), *options]
@@ -52,9 +52,9 @@ def find_envoy() -> Path:
     return binary
 
 
-def log_file(places: Installation, endpoint: Endpoint) -> Path:
+def log_file(installation: Installation, endpoint: Endpoint) -> Path:
     """Return the path of a guard's log."""
-    return places.logs / f"guard-{endpoint.http_port}.log"
+    return installation.logs / f"guard-{endpoint.http_port}.log"
 
 
 def health_url(endpoint: Endpoint) -> str:
@@ -64,20 +64,20 @@ def health_url(endpoint: Endpoint) -> str:
 
 @contextmanager
 def running(
-    places: Installation, endpoint: Endpoint, deadline: float = START_SECONDS
+    installation: Installation, endpoint: Endpoint, deadline: float = START_SECONDS
 ) -> Iterator[None]:
     """Run a guard for the length of the block.
 
     Raises:
         WorkError: there is no Envoy, or it does not answer in time.
     """
-    log = log_file(places, endpoint)
+    log = log_file(installation, endpoint)
     with log.open("ab") as output:
         log.chmod(0o600)
         process = subprocess.Popen(
-            command(places, endpoint),
+            command(installation, endpoint),
             env={},
-            cwd=places.home,
+            cwd=installation.home,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,

@@ -108,9 +108,9 @@ class Ledger:
         return grouped
 
 
-def ledger_of(places: Installation) -> Ledger:
+def ledger_of(installation: Installation) -> Ledger:
     """Return the release table of an installation."""
-    return Ledger(places.table("releases"))
+    return Ledger(installation.table("releases"))
 
 
 def _exists(uri: str) -> bool:

@@ -44,10 +44,10 @@ class Served:
         return self.rollout or ""
 
 
-def live_versions(places: Installation) -> Mapping[str, object]:
+def live_versions(installation: Installation) -> Mapping[str, object]:
     """Return the live version of each model, by endpoint; or why the endpoint does not answer."""
     found: dict[str, object] = {}
-    for endpoint in places.triton:
+    for endpoint in installation.triton:
         with TritonClient(endpoint) as client:
             try:
                 names = sorted({entry.name for entry in client.index()})
@@ -58,26 +58,31 @@ def live_versions(places: Installation) -> Mapping[str, object]:
     return found
 
 
-def served_models(places: Installation, live: Mapping[str, object] | None) -> tuple[Served, ...]:
+def served_models(
+    installation: Installation, live: Mapping[str, object] | None
+) -> tuple[Served, ...]:
     """Return the state of each model that was ever released, by its name.
 
     Args:
-        places: has the release table.
+        installation: has the release table.
         live: of `live_versions`; None if no Triton was asked.
     """
-    by_model = ledger_of(places).by_model()
+    by_model = ledger_of(installation).by_model()
     return tuple(
-        _describe_model(places, model, by_model[model], live or {}) for model in sorted(by_model)
+        _describe_model(installation, model, by_model[model], live or {})
+        for model in sorted(by_model)
     )
 
 
-def history(places: Installation, model: str, limit: int | None = None) -> tuple[Release, ...]:
+def history(
+    installation: Installation, model: str, limit: int | None = None
+) -> tuple[Release, ...]:
     """Return the releases of a model, the newest first.
 
     Raises:
         InputError: the model was never released.
     """
-    by_model = ledger_of(places).by_model()
+    by_model = ledger_of(installation).by_model()
     if model not in by_model:
         raise InputError(
             f"{model} was never released",
@@ -88,7 +93,10 @@ def history(places: Installation, model: str, limit: int | None = None) -> tuple
 
 
 def _describe_model(
-    places: Installation, model: str, releases: tuple[Release, ...], live: Mapping[str, object]
+    installation: Installation,
+    model: str,
+    releases: tuple[Release, ...],
+    live: Mapping[str, object],
 ) -> Served:
     state = derive_state(releases)
     version = state.live_version
@@ -102,7 +110,7 @@ def _describe_model(
         model,
         version,
         state.live.at.isoformat() if state.live else None,
-        f"{len(answering)} of {len(places.triton)}",
+        f"{len(answering)} of {len(installation.triton)}",
         refused.version if refused else None,
         refused.reason if refused else None,
         f"version {state.step.version}: {state.step.reason}" if state.step else None,

@@ -41,7 +41,7 @@ RESTRICTED = "model-repository,shared-memory,trace,logging"
 
 
 def command(
-    places: Installation, endpoint: Endpoint, *, guarded: bool = True
+    installation: Installation, endpoint: Endpoint, *, guarded: bool = True
 ) -> tuple[list[str], dict[str, str]]:
     """Return the arguments and the environment of a server, for any supervisor to start.
 
@@ -52,7 +52,7 @@ def command(
     none.
 
     Args:
-        places: a prepared home.
+        installation: a prepared home.
         endpoint: the public addresses.
         guarded: whether the guard listens on the ports of HTTP and metrics; else Triton does.
 
@@ -61,10 +61,10 @@ def command(
         WorkError: there is no Triton on this machine.
     """
     _require_loopback(endpoint)
-    prefix = _shared_memory_prefix(places, endpoint)
+    prefix = _shared_memory_prefix(installation, endpoint)
     options = {
-        "model-repository": places.model_repository,
-        "backend-directory": prepare_backends(places.home),
+        "model-repository": installation.model_repository,
+        "backend-directory": prepare_backends(installation.home),
         "model-control-mode": "explicit",
         "strict-readiness": "false",
         "exit-timeout-secs": 10,
@@ -76,13 +76,13 @@ def command(
         "metrics-port": endpoint.metrics_port,
         "metrics-config": "summary_latencies=true",
         "backend-config": f"python,shm-region-prefix-name={prefix}",
-        "log-file": log_file(places, endpoint),
+        "log-file": log_file(installation, endpoint),
         "log-format": "ISO8601",
     }
     flags = (f"--{key}={value}" for key, value in options.items())
     program = [str(find_server().binary), "--disable-auto-complete-config", *flags]
     secrets = {} if not endpoint.token else _token_flags(endpoint.token, guarded=guarded)
-    launch = [sys.executable, "-I", "-S", str(LAUNCHER), str(places.home)]
+    launch = [sys.executable, "-I", "-S", str(LAUNCHER), str(installation.home)]
     argv = [*launch, *program, *(f"@{name}" for name in secrets)]
     return argv, python_environment() | secrets
 
@@ -94,14 +94,14 @@ def _token_flags(token: str, *, guarded: bool) -> dict[str, str]:
     return rules if guarded else rules | {OPEN_TOKEN_VARIABLE: f"--http-restricted-api={rule}"}
 
 
-def log_file(places: Installation, endpoint: Endpoint) -> Path:
+def log_file(installation: Installation, endpoint: Endpoint) -> Path:
     """Return the path of a server's log."""
-    return places.logs / f"triton-{endpoint.grpc_port}.log"
+    return installation.logs / f"triton-{endpoint.grpc_port}.log"
 
 
 @contextmanager
 def running(
-    places: Installation,
+    installation: Installation,
     endpoint: Endpoint,
     *,
     extra_environment: Mapping[str, str] | None = None,
@@ -113,7 +113,7 @@ def running(
     Afterwards both, the server's stub processes and its shared memory are gone.
 
     Args:
-        places: a prepared home.
+        installation: a prepared home.
         endpoint: where to listen.
         extra_environment: variables to add, such as `CUDA_VISIBLE_DEVICES`.
         deadline: seconds in which it must be ready.
@@ -124,10 +124,10 @@ def running(
         WorkError: there is no Triton on this machine, a port is taken, or the server did not become
             ready.
     """
-    argv, environment = command(places, endpoint, guarded=guarded)
+    argv, environment = command(installation, endpoint, guarded=guarded)
     _require_free_ports(endpoint)
-    clean_up(places, endpoint)
-    log = log_file(places, endpoint)
+    clean_up(installation, endpoint)
+    log = log_file(installation, endpoint)
     with log.open("ab") as output:
         log.chmod(0o600)
         process = subprocess.Popen(
@@ -140,28 +140,28 @@ def running(
         )
     try:
         with TritonClient(endpoint) as client, ExitStack() as stack:
-            own_http = places.home / guard.http_socket(endpoint) if guarded else None
+            own_http = installation.home / guard.http_socket(endpoint) if guarded else None
             _wait_until_ready(process, client, own_http, log, deadline)
             if guarded:
-                stack.enter_context(guard.running(places, endpoint))
+                stack.enter_context(guard.running(installation, endpoint))
             yield client
     finally:
         _stop(process)
-        clean_up(places, endpoint)
+        clean_up(installation, endpoint)
 
 
-def clean_up(places: Installation, endpoint: Endpoint) -> None:
+def clean_up(installation: Installation, endpoint: Endpoint) -> None:
     """Remove the shared memory and the sockets of a killed server; none may run at `endpoint`."""
     for path in (guard.http_socket(endpoint), guard.metrics_socket(endpoint)):
-        (places.home / path).unlink(missing_ok=True)
+        (installation.home / path).unlink(missing_ok=True)
     if SHARED_MEMORY.is_dir():
-        for region in SHARED_MEMORY.glob(f"{_shared_memory_prefix(places, endpoint)}*"):
+        for region in SHARED_MEMORY.glob(f"{_shared_memory_prefix(installation, endpoint)}*"):
             region.unlink(missing_ok=True)
 
 
-def _shared_memory_prefix(places: Installation, endpoint: Endpoint) -> str:
+def _shared_memory_prefix(installation: Installation, endpoint: Endpoint) -> str:
     """Return a name that is unique on this machine, and the same for the next server here."""
-    home = hashlib.sha256(str(places.home.resolve()).encode()).hexdigest()[:8]
+    home = hashlib.sha256(str(installation.home.resolve()).encode()).hexdigest()[:8]
     return f"millrace_{home}_{endpoint.grpc_port}_"
 
 

@@ -1,6 +1,6 @@
 """A version's folder in Triton's model repository: what is in it, written once and read.
 
-model.onnx       of a model that is one graph; a language model has a form's files instead
+model.onnx       of a model that is one graph; a language model has a variant's files instead
 tokenizer.json   of a graph that reads text
 features.json    what a request to a graph may hold, of one that reads columns
 draft/           files of the smaller model that drafts tokens for a language model

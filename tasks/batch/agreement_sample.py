@@ -32,14 +32,14 @@ class LiveCheck:
     Attributes:
         job: what scored.
         package: its version's files.
-        places: where Triton and the release table are.
+        installation: where Triton and the release table are.
         most: share of the sample that may differ; None for the usual.
         tell: takes what was found, also if it keeps the job from its commit.
     """
 
     job: Job
     package: Package
-    places: Installation
+    installation: Installation
     most: float | None
     tell: Callable[[Agreement], None]
 
@@ -69,11 +69,13 @@ class LiveCheck:
 
     def _agreement(self, scored: ScoredRows) -> Agreement:
         """Return how the job compares; why it does not where anything at all is in the way."""
-        with TritonClient(self.places.triton[0]) as client:
+        with TritonClient(self.installation.triton[0]) as client:
             try:
                 if reason := self._sample.obstacle or self._obstacle(client):
                     return Agreement(reason=reason)
-                live, admitted = self._steps.live_model(self.job, self.package, self.places, client)
+                live, admitted = self._steps.live_model(
+                    self.job, self.package, self.installation, client
+                )
                 sample = self._examples(scored, live)
             except MillraceError as error:
                 return Agreement(reason=summarize_error(error))
@@ -88,9 +90,9 @@ class LiveCheck:
 
     def _obstacle(self, client: TritonClient) -> str:
         job = self.job
-        standing = derive_state(ledger_of(self.places).releases(job.model))
-        wish = DesiredVersion(job.version, job.digest)
-        return explain_not_live(client.index(INDEX_SECONDS), standing, job.model, wish)
+        state = derive_state(ledger_of(self.installation).releases(job.model))
+        desired = DesiredVersion(job.version, job.digest)
+        return explain_not_live(client.index(INDEX_SECONDS), state, job.model, desired)
 
     def _examples(self, scored: ScoredRows, live: Live) -> list[Example]:
         columns = self.job.columns

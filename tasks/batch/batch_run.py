@@ -124,15 +124,15 @@ class BatchRun:
         self.finish(pipeline, report)
 
 
-def is_told(places: Installation, experiment: str, report: BatchReport) -> bool:
+def is_told(installation: Installation, experiment: str, report: BatchReport) -> bool:
     """Return whether a run of MLflow that came to its end tells of a job.
 
     Args:
-        places: where MLflow is.
+        installation: where MLflow is.
         experiment: its name.
         report: what was kept with the job's commit.
     """
-    store = client(places.tracking_uri)
+    store = client(installation.tracking_uri)
     known = store.get_experiment_by_name(experiment)
     if known is None:
         return False

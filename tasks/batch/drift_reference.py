@@ -20,13 +20,13 @@ SAMPLE_ROWS = 1024
 """Of a snapshot whose texts are counted, or whose rows are answered."""
 
 
-def learnt_from(version: ModelVersion, places: Installation) -> Snapshot | None:
+def learnt_from(version: ModelVersion, installation: Installation) -> Snapshot | None:
     """Return the snapshot that a version was trained on; None where it is not there any more."""
     name, _, number = version.tags.get("millrace.dataset", "").partition(" version ")
     if not number.isdigit():
         return None
     try:
-        return open_snapshot(places, name, int(number))
+        return open_snapshot(installation, name, int(number))
     except InputError:
         return None
 

@@ -34,7 +34,7 @@ from millrace.tasks.score import emit, named_input
 def score_elsewhere(
     pipeline: Pipeline,
     file: Path,
-    places: Installation,
+    installation: Installation,
     variables: Mapping[str, str],
     source: str | None,
     date: str,
@@ -48,7 +48,7 @@ def score_elsewhere(
     Args:
         pipeline: names the model.
         file: its file.
-        places: where tables, registry and cluster are.
+        installation: where tables, registry and cluster are.
         variables: that tell the job the same.
         source: the rows; the pipeline's `batch.input`, or its dataset's table, when None.
         date: the partition, `YYYY-MM-DD`.
@@ -62,19 +62,25 @@ def score_elsewhere(
         WorkError: the job failed, or was stopped.
     """
     named = named_input(pipeline, source, date)
-    require_shared(places, named)
+    require_shared(installation, named)
     order = Order(
-        pipeline.name, digest_of(file), date, named, places.tables_uri, places.tracking_uri, version
+        pipeline.name,
+        digest_of(file),
+        date,
+        named,
+        installation.tables_uri,
+        installation.tracking_uri,
+        version,
     )
-    jobs = RayJobs(places.ray_address)
+    jobs = RayJobs(installation.ray_address)
     running = find_running(jobs.all(), order.digest)
     id = running.id if running is not None else order.new_id()
     with _ended_if_cancelled(jobs, id):
         if running is None:
             errand = JobRequest(id, PIPELINE, date, named, code_version(pipeline.folder), version)
-            with _proof(places.table("predictions", pipeline.name), id):
+            with _proof(installation.table("predictions", pipeline.name), id):
                 _submit(jobs, order, errand, file, variables)
-            log.info("submitted the job %s to %s", id, places.ray_address)
+            log.info("submitted the job %s to %s", id, installation.ray_address)
         else:
             log.info("the job %s does this already, and is followed", id)
         job, text = follow(jobs, id, _tell)

@@ -43,14 +43,14 @@ def pipeline_of(package: Package) -> Pipeline:
         raise unreadable(package.version, "pipeline file", error) from error
 
 
-def certified_snapshot(places: Installation, certificate: Certificate) -> Snapshot:
+def certified_snapshot(installation: Installation, certificate: Certificate) -> Snapshot:
     """Return the snapshot that a version was certified on.
 
     Raises:
         InputError: there is none, or it is another one now.
     """
     name, version = certificate.dataset, certificate.dataset_version
-    snapshot = open_snapshot(places, name, version)
+    snapshot = open_snapshot(installation, name, version)
     if snapshot.digest != certificate.dataset_digest:
         raise InputError(
             f"version {version} of the dataset {name} is not the one that was certified",

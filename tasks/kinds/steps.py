@@ -336,12 +336,12 @@ class KindSteps(Protocol):
         """Return whether a pipeline names a registered version."""
         ...
 
-    def pin_versions(self, pipeline: Pipeline, places: Installation) -> Pipeline:
+    def pin_versions(self, pipeline: Pipeline, installation: Installation) -> Pipeline:
         """Return the pipeline with the registered versions that it names pinned.
 
         Args:
             pipeline: as the user wrote it.
-            places: where the registry is; not asked where the pipeline names none.
+            installation: where the registry is; not asked where the pipeline names none.
 
         Raises:
             InputError: one is not there, or cannot be what it is named as.
@@ -350,7 +350,7 @@ class KindSteps(Protocol):
         ...
 
     def prepare(
-        self, pipeline: Pipeline, places: Installation, snapshot: Snapshot, run: TrackedRun
+        self, pipeline: Pipeline, installation: Installation, snapshot: Snapshot, run: TrackedRun
     ) -> Prepared[Any]:
         """Return what training starts from.
 
@@ -366,7 +366,7 @@ class KindSteps(Protocol):
     def export(
         self,
         pipeline: Pipeline,
-        places: Installation,
+        installation: Installation,
         snapshot: Snapshot,
         trained: Trained[Any],
         folder: Path,
@@ -395,12 +395,12 @@ class KindSteps(Protocol):
         """Return what is shown of a run."""
         ...
 
-    def evidence(self, package: Package, places: Installation) -> VersionEvidence:
+    def evidence(self, package: Package, installation: Installation) -> VersionEvidence:
         """Return a version's files as a release needs them."""
         ...
 
     def certify(
-        self, places: Installation, client: TritonClient, package: Package
+        self, installation: Installation, client: TritonClient, package: Package
     ) -> LiveCertificate:
         """Ask the live version what it was certified to answer, and measure its files again.
 
@@ -429,14 +429,18 @@ class KindSteps(Protocol):
         ...
 
     def batch_job(
-        self, pipeline: Pipeline, package: Package, places: Installation, held: tuple[Column, ...]
+        self,
+        pipeline: Pipeline,
+        package: Package,
+        installation: Installation,
+        held: tuple[Column, ...],
     ) -> ScoringJob:
         """Return what scores rows with a version.
 
         Args:
             pipeline: how.
             package: the version's files.
-            places: where everything is; Ray must be connected.
+            installation: where everything is; Ray must be connected.
             held: columns as the dataset holds them; none where there is no dataset.
 
         Raises:
@@ -457,7 +461,7 @@ class KindSteps(Protocol):
         ...
 
     def live_model(
-        self, job: Any, package: Package, places: Installation, client: TritonClient
+        self, job: Any, package: Package, installation: Installation, client: TritonClient
     ) -> tuple[Live, float]:
         """Return the live model, and the share of its answers that may differ by chance."""
         ...

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 def publish_training(
     name: str,
-    places: Installation,
+    installation: Installation,
     *,
     snapshot: "Snapshot",
     report: "KindReport",
@@ -51,10 +51,10 @@ def publish_training(
     sections = [f"## {title}\n\n{text}" for title, text in report.sections]
     text = "\n\n".join([f"# {name}", table(("", ""), facts), *sections])
     create_markdown_artifact(text, key=key_of(name, "training"), description="training run")
-    if places.tracking_uri.startswith("http"):
-        link = page(places.tracking_uri, run.path)
+    if installation.tracking_uri.startswith("http"):
+        link = page(installation.tracking_uri, run.path)
         create_link_artifact(link, "run in MLflow", key=key_of(name, "mlflow-run"))
-        link = version_page(places.tracking_uri, version.model, version.version)
+        link = version_page(installation.tracking_uri, version.model, version.version)
         create_link_artifact(link, "version in MLflow", key=key_of(name, "mlflow-version"))
     title = f"{version.model} version {version.version}"
     try:

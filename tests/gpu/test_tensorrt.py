@@ -11,7 +11,7 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from millrace.export.onnx.graph_variants import ENGINES, FORMS
+from millrace.export.onnx.graph_variants import ENGINES, VARIANTS
 from millrace.export.onnx.variant_requirements import installed_packages, lacking
 from millrace.export.tensorrt.engine_session import EngineSession
 from millrace.models.common.errors import InputError, WorkError
@@ -27,8 +27,8 @@ QUANTIZED = 0.3
 
 def skip_if_lacking(name: str) -> None:
     """Skip a form that this GPU is too old for, or whose package is not there."""
-    for form in (ENGINES[name], FORMS.get(ENGINES[name].source)):
-        if form and (reason := lacking(form, this_gpu(), installed_packages())):
+    for variant in (ENGINES[name], VARIANTS.get(ENGINES[name].source)):
+        if variant and (reason := lacking(variant, this_gpu(), installed_packages())):
             pytest.skip(reason)
 
 

@@ -42,7 +42,7 @@ def ray_is_there() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def form(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def variant(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A Llama of random weights whose answers differ, with heads of a size that GPUs take."""
     folder, tokenizer = tmp_path_factory.mktemp("vllm") / "form", byte_tokenizer(TEXT)
     torch.manual_seed(0)
@@ -57,13 +57,15 @@ def form(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def scored(form: Path, folder: Path, prompts: list[str], **sampling: Any) -> list[dict[str, Any]]:
+def scored(
+    variant: Path, folder: Path, prompts: list[str], **sampling: Any
+) -> list[dict[str, Any]]:
     """Return the rows of the output, in the order of the prompts."""
     (folder / "prompts.jsonl").write_text("\n".join(json.dumps({"prompt": p}) for p in prompts))
     job = VllmJob(
-        *("lm", 1, "d", form),
+        *("lm", 1, "d", variant),
         sampling=Sampling(max_tokens=NEW, **sampling),
-        arguments=engine_arguments_of(form, GenerationSpec()),
+        arguments=engine_arguments_of(variant, GenerationSpec()),
         vllm=vllm_version(PYTHON),
         python=PYTHON,
         engines=engines_of(None, gpus_of_ray(), 1),
@@ -76,9 +78,9 @@ def scored(form: Path, folder: Path, prompts: list[str], **sampling: Any) -> lis
     return rows  # type: ignore[no-any-return]
 
 
-def test_a_night_of_prompts_is_answered_once_each(form: Path, tmp_path: Path) -> None:
+def test_a_night_of_prompts_is_answered_once_each(variant: Path, tmp_path: Path) -> None:
     prompts = [TEXT[n % 70 : n % 70 + 10 + n % 50] for n in range(MANY)]
-    rows = scored(form, tmp_path, [*prompts, TEXT, ""])
+    rows = scored(variant, tmp_path, [*prompts, TEXT, ""])
     assert [row["_row"] for row in rows] == list(range(MANY))
     assert len({row["completion"] for row in rows}) > MANY / 20
     assert {row["finish_reason"] for row in rows} <= {"stop", "length"}
@@ -87,11 +89,11 @@ def test_a_night_of_prompts_is_answered_once_each(form: Path, tmp_path: Path) ->
     assert dead["_row"].to_pylist() == [MANY, MANY + 1]
 
 
-def test_what_is_drawn_is_drawn_again_by_the_same_seed(form: Path, tmp_path: Path) -> None:
+def test_what_is_drawn_is_drawn_again_by_the_same_seed(variant: Path, tmp_path: Path) -> None:
     found = []
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
-        found.append(scored(form, tmp_path / name, [TEXT[:20]] * 8, temperature=1.0, seed=3))
+        found.append(scored(variant, tmp_path / name, [TEXT[:20]] * 8, temperature=1.0, seed=3))
     once, again = ([row["completion"] for row in rows] for rows in found)
     assert once == again
     assert len(set(once)) > 1

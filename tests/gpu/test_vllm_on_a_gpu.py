@@ -15,9 +15,9 @@ import torch
 
 from millrace.export.language.golden_texts import golden_of
 from millrace.export.language.language_exporter import Held, LanguageExporter, language_gates
-from millrace.export.language.language_variants import LANGUAGE_FORMS, TENSORS
+from millrace.export.language.language_variants import LANGUAGE_VARIANTS, TENSORS
 from millrace.export.language.text_loss import text_loss
-from millrace.export.language.variant_folder import FormFolder
+from millrace.export.language.variant_folder import VariantFolder
 from millrace.export.vllm.vllm_python import lacking_vllm
 from millrace.models.common.subprocess_runner import Limits, run_in_subprocess
 from millrace.models.config.language_spec import GenerationSpec
@@ -74,13 +74,13 @@ def test_compressed_tensors_are_smaller_and_opened_by_transformers(
     language_models.pieces(0, 32).write(tmp_path / "text.npz")
     words = ["--method", method, "--calibration", str(tmp_path / "text.npz")]
     run_in_subprocess(TENSORS, [checkpoint, tmp_path / "form", *words], LIMITS)
-    form, weights = FormFolder.read(tmp_path / "form"), "model.safetensors"
-    assert form.files[weights].stat().st_size < 0.4 * (checkpoint / weights).stat().st_size
-    assert abs(perplexity(form.path) / perplexity(checkpoint) - 1) < more
+    variant, weights = VariantFolder.read(tmp_path / "form"), "model.safetensors"
+    assert variant.files[weights].stat().st_size < 0.4 * (checkpoint / weights).stat().st_size
+    assert abs(perplexity(variant.path) / perplexity(checkpoint) - 1) < more
 
 
 @NEEDS_VLLM
-@pytest.mark.parametrize("name", [name for name in LANGUAGE_FORMS if name.startswith("vllm-")])
+@pytest.mark.parametrize("name", [name for name in LANGUAGE_VARIANTS if name.startswith("vllm-")])
 def test_vllm_measures_a_form_near_transformers(exporter: LanguageExporter, name: str) -> None:
     row = exporter.row(name, exporter.reference)
     assert row.reason is None
@@ -94,11 +94,11 @@ def test_vllm_measures_a_form_near_transformers(exporter: LanguageExporter, name
 
 @NEEDS_VLLM
 def test_a_form_for_vllm_continues_prompts_and_likes_its_text(exporter: LanguageExporter) -> None:
-    form = exporter.make("vllm-bf16")
-    golden = golden_of(form, exporter.reference, LIMITS, 1, PYTHON)
+    variant = exporter.make("vllm-bf16")
+    golden = golden_of(variant, exporter.reference, LIMITS, 1, PYTHON)
     assert not golden.exact
     assert all(golden.answers)
-    found = text_loss(form.path, ["def f(x):\n    return x\n"], 128, LIMITS, PYTHON)
+    found = text_loss(variant.path, ["def f(x):\n    return x\n"], 128, LIMITS, PYTHON)
     assert np.isfinite(found.loss)
     assert found.tokens > 0
 

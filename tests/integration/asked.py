@@ -25,7 +25,7 @@ from tests.integration.planted import GOLDEN, Planted, softmax, weights_of
 class Line:
     """A registry, a server, and the champion that serves."""
 
-    places: Installation
+    installation: Installation
     client: TritonClient
 
     def release(self, *models: str) -> tuple[Outcome, ...]:
@@ -37,10 +37,10 @@ class Line:
         return self._released(models, Request("a test", retry_refused_before=datetime.now(UTC)))
 
     def _released(self, models: tuple[str, ...], request: Request) -> tuple[Outcome, ...]:
-        repository = Repository(self.places.model_repository, self.places.staging)
+        repository = Repository(self.installation.model_repository, self.installation.staging)
         return reconcile(
-            MlflowRegistry(self.places),
-            ledger_of(self.places),
+            MlflowRegistry(self.installation),
+            ledger_of(self.installation),
             repository,
             [self.client.endpoint],
             request,
@@ -48,14 +48,14 @@ class Line:
         )
 
     def releases(self, name: str) -> tuple[Release, ...]:
-        return ledger_of(self.places).releases(name)
+        return ledger_of(self.installation).releases(name)
 
     def promote(self, planted: Planted) -> None:
-        store = client(self.places.tracking_uri)
+        store = client(self.installation.tracking_uri)
         store.set_registered_model_alias(planted.name, CHAMPION, str(planted.number))
 
     def tags(self, planted: Planted) -> dict[str, str]:
-        store = client(self.places.tracking_uri)
+        store = client(self.installation.tracking_uri)
         return dict(store.get_model_version(planted.name, str(planted.number)).tags)
 
 
@@ -97,4 +97,4 @@ class Asking:
 
 def nothing_of_a_trial_is_left(line: Line) -> bool:
     loaded = [e.name for e in line.client.index() if "trial" in e.name and e.state == "READY"]
-    return not loaded and not list(line.places.model_repository.glob("*trial*"))
+    return not loaded and not list(line.installation.model_repository.glob("*trial*"))

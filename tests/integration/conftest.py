@@ -142,9 +142,9 @@ def line(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Line]:
     """A registry and a Triton server."""
     home, endpoint = tmp_path_factory.mktemp("home"), free_endpoint()
     uri = f"sqlite:///{home}/mlflow.db"
-    places = Installation(home, uri, str(home / "tables"), triton=(endpoint,)).prepared()
-    with server.running(places, endpoint) as client:
-        yield Line(places, client)
+    installation = Installation(home, uri, str(home / "tables"), triton=(endpoint,)).prepared()
+    with server.running(installation, endpoint) as client:
+        yield Line(installation, client)
 
 
 __all__ = ["EXAMPLES", "Done", "Home", "make_home"]

@@ -22,7 +22,7 @@ ROWS = np.random.default_rng(1).normal(size=(5, 4)).astype(np.float32)
 
 
 @dataclass
-class FileDesk:
+class FileRegistry:
     """What each version consists of, who is champion, and what was written back.
 
     Attributes:

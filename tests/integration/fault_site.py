@@ -71,7 +71,7 @@ class Site:
         return self.root / "pristine"
 
     @property
-    def places(self) -> Installation:
+    def installation(self) -> Installation:
         """The installation."""
         uri = f"sqlite:///{self.home}/mlflow.db"
         return Installation(self.home, uri, str(self.home / "tables"), triton=(self.endpoint,))
@@ -96,13 +96,13 @@ class Site:
         if self.has_scored:
             scored = deltalake.DeltaTable(str(tables / "predictions" / NAME))
             rows = scored.to_pyarrow_table(columns=["_key", "prediction", "date"]).to_pylist()
-        registry = registry_of(self.places)
+        registry = registry_of(self.installation)
         return {
             "rows": sorted(map(str, (row for row in rows if row["date"] == DATE))),
             "dataset": deltalake.DeltaTable(str(tables / "datasets" / NAME)).version() >= 0,
             "versions": [registry.version(NAME, number).digest for number in (1, 2)],
             "champion": registry.champions(NAME)[NAME].version,
-            "releases": [each.id for each in ledger_of(self.places).releases(NAME)][:2],
+            "releases": [each.id for each in ledger_of(self.installation).releases(NAME)][:2],
         }
 
     def forget_served(self) -> None:
@@ -142,7 +142,7 @@ def a_site(
     site.home.mkdir()
     mount(site.home, HOME_MIB * MIB)
     try:
-        with server.running(site.places.prepared(), endpoint):
+        with server.running(site.installation.prepared(), endpoint):
             (fill or _trained)(site)
             _copied(site.home, site.pristine)
             for command in commands:
@@ -158,11 +158,11 @@ def a_site(
 def planted(site: Site) -> None:
     """Put two versions there by hand, and release the first: without Ray, in seconds."""
     site.has_scored = False
-    places = site.places.prepared()
-    ingest_rows(places, NAME)
-    registry = registry_of(places)
+    installation = site.installation.prepared()
+    ingest_rows(installation, NAME)
+    registry = registry_of(installation)
     for seed in (0, 1):
-        version = plant(places, NAME, good(seed, pipeline=FREE))
+        version = plant(installation, NAME, good(seed, pipeline=FREE))
         registry.set_alias(registry.version(NAME, version.number), CHAMPION)
         if seed == 0:
             done, _ = site.run("release", {}, 240)
@@ -170,7 +170,7 @@ def planted(site: Site) -> None:
 
 
 def _trained(site: Site) -> None:
-    registry = registry_of(site.places)
+    registry = registry_of(site.installation)
     for number, more in ((1, ("release", "score")), (2, ())):
         done, _ = site.run("run", {}, 240)
         assert done.code == 0, done

@@ -299,10 +299,10 @@ def _server(served: Stand) -> psutil.Process:
 
 def run(home: Path, requests: int, seed: int) -> Found:
     """Start the servers in a home of their own, and send the requests."""
-    with stand(home) as served, door_running(served.places.home, served.endpoint) as door:
+    with stand(home) as served, door_running(served.installation.home, served.endpoint) as door:
         secret = create_secret()
         new = partial(add_key, name="fuzz", tokens_per_minute=10**9, secret=secret, now=time.time())
-        update_keys(served.places.home / KEYS_FILE, new)
+        update_keys(served.installation.home / KEYS_FILE, new)
         return fuzz(served, door, secret, requests, seed)
 
 

@@ -41,7 +41,7 @@ class Answer:
 class Stand:
     """The server, and how it is reached."""
 
-    places: Installation
+    installation: Installation
     endpoint: Endpoint
     client: TritonClient
 
@@ -87,18 +87,18 @@ def tensor(rows: np.ndarray, **changed: Any) -> dict[str, Any]:
 @contextmanager
 def stand(home: Path) -> Iterator[Stand]:
     """Start a Triton and its guard, with the models `sums` and `words`."""
-    places, endpoint = Installation(home, "", "").prepared(), free_endpoint()
-    with server.running(places, endpoint) as client:
-        repository = Repository(places.model_repository, places.staging)
+    installation, endpoint = Installation(home, "", "").prepared(), free_endpoint()
+    with server.running(installation, endpoint) as client:
+        repository = Repository(installation.model_repository, installation.staging)
         for name, graph in (("sums", _sums()), ("words", _words())):
-            path = places.staging / f"{name}.onnx"
+            path = installation.staging / f"{name}.onnx"
             path.write_bytes(graph)
             repository.stage(name, 1, artifact_of_graph(path, digest_of(path)))
             signature = signature_of(repository.artifact(name, 1))
             config = model_config(name, signature, ServingSpec(), version_policy=latest())
             repository.write_config(config)
             client.load(name)
-        yield Stand(places, endpoint, client)
+        yield Stand(installation, endpoint, client)
 
 
 def _sums() -> bytes:

@@ -44,7 +44,7 @@ def dying_after(actions: int) -> Any:
 def main() -> None:
     home, http, grpc, metrics, token, moment = sys.argv[1:]
     endpoint = Endpoint("127.0.0.1", int(http), int(grpc), int(metrics), token=token)
-    places = Installation(
+    installation = Installation(
         Path(home), f"sqlite:///{home}/mlflow.db", f"{home}/tables", triton=(endpoint,)
     )
     if moment in MOMENTS:
@@ -53,7 +53,7 @@ def main() -> None:
     else:
         module.ModelRelease._run = dying_after(int(moment))
     with TritonClient(endpoint) as client:
-        Line(places, client).release()
+        Line(installation, client).release()
     sys.exit("it was to die, and did not")
 
 

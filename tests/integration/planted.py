@@ -82,13 +82,13 @@ class Version:
         )
 
 
-def ingest_rows(places: Installation, name: str, rows: int = 200) -> None:
+def ingest_rows(installation: Installation, name: str, rows: int = 200) -> None:
     """Make the data set, whose true classes are what the version of seed 0 answers."""
     features = np.random.default_rng(7).normal(size=(rows, WIDTH)).astype(np.float32)
     target = [LABELS[best] for best in softmax(features @ weights_of(0)).argmax(axis=1)]
     lines = [json.dumps({"v": v.tolist(), "t": t}) for v, t in zip(features, target, strict=True)]
-    (places.home / "rows.jsonl").write_text("\n".join(lines))
-    ingest(Pipeline(name=name, dataset=DATASET).with_folder(places.home), places)
+    (installation.home / "rows.jsonl").write_text("\n".join(lines))
+    ingest(Pipeline(name=name, dataset=DATASET).with_folder(installation.home), installation)
 
 
 def good(seed: int = 0, **options: Any) -> Version:
@@ -185,14 +185,16 @@ class Planted:
     folder: Path
 
 
-def plant(places: Installation, name: str, version: Version, *, signed: bool = True) -> Planted:
+def plant(
+    installation: Installation, name: str, version: Version, *, signed: bool = True
+) -> Planted:
     """Write a version's files into a run's artifacts, register them, and sign what is there."""
-    store = client(places.tracking_uri)
+    store = client(installation.tracking_uri)
     experiment = store.get_experiment_by_name(name)
-    location = f"{places.artifacts.as_uri()}/{name}"
+    location = f"{installation.artifacts.as_uri()}/{name}"
     identity = experiment.experiment_id if experiment else store.create_experiment(name, location)
     run = store.create_run(identity, tags={"mlflow.user": "ann"}).info
-    folder = places.artifacts / name / run.run_id / "artifacts" / "model"
+    folder = installation.artifacts / name / run.run_id / "artifacts" / "model"
     extra = folder / "extra_files"
     extra.mkdir(parents=True)
     (folder / "model.onnx").write_bytes(version.model)
@@ -214,13 +216,13 @@ def plant(places: Installation, name: str, version: Version, *, signed: bool = T
     )
     planted = Planted(name, int(made.version), folder)
     if signed:
-        seal(places, planted)
+        seal(installation, planted)
     return planted
 
 
-def seal(places: Installation, planted: Planted) -> None:
+def seal(installation: Installation, planted: Planted) -> None:
     """Sign a version as it lies there, whatever is wrong with it: its evidence is as it is now."""
-    registry, extra = registry_of(places), planted.folder / "extra_files"
+    registry, extra = registry_of(installation), planted.folder / "extra_files"
     version = registry.version(planted.name, planted.number)
     files = {each: extra / each for each in version.kind.evidence_files if (extra / each).is_file()}
     registry.set_tags(version, {EVIDENCE_TAG: digest_of_all(files)})

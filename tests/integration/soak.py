@@ -72,10 +72,10 @@ def soak(home: Path, swaps: int, requests: int, rate: float) -> Report:
     """
     endpoint = free_endpoint()
     uri = f"sqlite:///{home}/mlflow.db"
-    places = Installation(home, uri, str(home / "tables"), triton=(endpoint,)).prepared()
-    with server.running(places, endpoint) as client:
-        line = Line(places, client)
-        versions = [plant(places, NAME, good(seed, pipeline=FREE)) for seed in (0, 1)]
+    installation = Installation(home, uri, str(home / "tables"), triton=(endpoint,)).prepared()
+    with server.running(installation, endpoint) as client:
+        line = Line(installation, client)
+        versions = [plant(installation, NAME, good(seed, pipeline=FREE)) for seed in (0, 1)]
         for version in versions:  # both are proved before the load
             line.promote(version)
             line.release()
@@ -109,14 +109,14 @@ def _load(line: Line, requests: int, rate: float) -> "subprocess.Popen[bytes]":
     return subprocess.Popen(
         [
             *(sys.executable, "-m", "tests.integration.open_loop"),
-            *(address, NAME, seeds, str(rate), str(requests), str(line.places.home / SEEN)),
+            *(address, NAME, seeds, str(rate), str(requests), str(line.installation.home / SEEN)),
         ],
     )
 
 
 def _finished(process: "subprocess.Popen[bytes]", line: Line) -> dict:
     assert process.wait() == 0
-    return json.loads((line.places.home / SEEN).read_text())
+    return json.loads((line.installation.home / SEEN).read_text())
 
 
 def main() -> None:

@@ -22,24 +22,24 @@ NO_WORSE = {"promotion": {"require": {"max_metric_drop": 0.0}}}
 
 @pytest.fixture(scope="module")
 def ray_of(line: Line) -> Iterator[Line]:
-    with connect_to_ray(line.places.ray_address, 1):
+    with connect_to_ray(line.installation.ray_address, 1):
         yield line
 
 
 def score(line: Line, name: str, date: str, version: int | None = None) -> BatchReport:
-    pipeline = Pipeline(name=name, dataset=DATASET).with_folder(line.places.home)
+    pipeline = Pipeline(name=name, dataset=DATASET).with_folder(line.installation.home)
     telling = RunReporter({}, lambda event: None)
-    return scored(pipeline, line.places, None, date, telling, version)
+    return scored(pipeline, line.installation, None, date, telling, version)
 
 
 def worse(line: Line, name: str) -> Planted:
-    return plant(line.places, name, good(3, metric=0.4, pipeline=NO_WORSE))
+    return plant(line.installation, name, good(3, metric=0.4, pipeline=NO_WORSE))
 
 
 def test_a_refused_champion_scores_nothing_and_what_is_live_does(ray_of: Line) -> None:
     line, name = ray_of, "nightly"
-    ingest_rows(line.places, name)
-    line.promote(plant(line.places, name, good(0)))
+    ingest_rows(line.installation, name)
+    line.promote(plant(line.installation, name, good(0)))
     line.release()
     second = worse(line, name)
     line.promote(second)
@@ -67,19 +67,19 @@ def test_a_refused_champion_scores_nothing_and_what_is_live_does(ray_of: Line) -
 
 def test_where_nothing_is_live_the_same_is_decided_and_written_down(ray_of: Line) -> None:
     line, name = ray_of, "unreleased"
-    ingest_rows(line.places, name)
-    line.promote(plant(line.places, name, good(0, passed=False)))
+    ingest_rows(line.installation, name)
+    line.promote(plant(line.installation, name, good(0, passed=False)))
     with pytest.raises(InputError, match="version 1 of unreleased has the alias") as caught:
         score(line, name, "2026-01-01")
     assert "did not hold its gates" in str(caught.value.seen)
-    assert not deltalake.DeltaTable.is_deltatable(line.places.table("predictions", name))
-    wrong = plant(line.places, name, good(3, metric=1.0))
+    assert not deltalake.DeltaTable.is_deltatable(line.installation.table("predictions", name))
+    wrong = plant(line.installation, name, good(3, metric=1.0))
     (wrong.folder / "model.onnx").write_bytes(good(0).model)
     line.promote(wrong)
     with pytest.raises(InputError, match="version 2 of unreleased") as caught:
         score(line, name, "2026-01-01")
     assert "is not the file that was registered" in str(caught.value.seen)
-    third = plant(line.places, name, good(0))
+    third = plant(line.installation, name, good(0))
     line.promote(third)
     report = score(line, name, "2026-01-01")
     assert (report.model_version, report.approved) == (3, True)
@@ -91,6 +91,6 @@ def test_where_nothing_is_live_the_same_is_decided_and_written_down(ray_of: Line
 
 
 def _runs(line: Line, name: str):  # type: ignore[no-untyped-def]
-    store = client(line.places.tracking_uri)
+    store = client(line.installation.tracking_uri)
     experiment = store.get_experiment_by_name(f"{name}.batch")
     return store.search_runs([experiment.experiment_id])

@@ -148,7 +148,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
             pipelines=(str(folder / "digits.yaml"),),
             **service_ports(),
         )
-        chosen.places().prepared()
+        chosen.installation().prepared()
         site = Site(chosen, folder)
         try:
             site.start(service_specs.prefect_service(chosen))

@@ -29,8 +29,8 @@ FREE = {"promotion": {"require": {"max_metric_drop": None}}}
 
 @pytest.fixture(scope="module")
 def live(line: Line) -> Planted:
-    ingest_rows(line.places, NAME)
-    planted = plant(line.places, NAME, good(0, pipeline=FREE))
+    ingest_rows(line.installation, NAME)
+    planted = plant(line.installation, NAME, good(0, pipeline=FREE))
     line.promote(planted)
     line.release()
     assert line.client.live_version(NAME) == planted.number
@@ -44,7 +44,7 @@ def released(line: Line, planted: Planted) -> Outcome:
 
 def copy_of(line: Line, planted: Planted, name: str = NAME) -> Planted:
     """Register a version again by plain MLflow, with the same files, run and tags."""
-    store = client(line.places.tracking_uri)
+    store = client(line.installation.tracking_uri)
     found = store.get_model_version(planted.name, str(planted.number))
     if not [each for each in store.search_registered_models() if each.name == name]:
         store.create_registered_model(name)
@@ -56,7 +56,7 @@ def copy_of(line: Line, planted: Planted, name: str = NAME) -> Planted:
 
 def made_again(line: Line, planted: Planted, folder: Path) -> None:
     """Delete a model, and make the same number with the same tags, and files elsewhere."""
-    store = client(line.places.tracking_uri)
+    store = client(line.installation.tracking_uri)
     found = store.get_model_version(planted.name, str(planted.number))
     store.delete_registered_model(planted.name)
     store.create_registered_model(planted.name)
@@ -95,8 +95,8 @@ def test_nothing_is_fetched_of_a_version_that_was_made_again_elsewhere(
 ) -> None:
     """Sparse files of any size were copied to the home before a digest was looked at."""
     name = "remade"
-    ingest_rows(line.places, name)
-    planted = plant(line.places, name, good(0))
+    ingest_rows(line.installation, name)
+    planted = plant(line.installation, name, good(0))
     (tmp_path / "extra_files").mkdir()
     for file in (
         "model.onnx",
@@ -106,27 +106,27 @@ def test_nothing_is_fetched_of_a_version_that_was_made_again_elsewhere(
         os.truncate(tmp_path / file, 1 << 30)
     made_again(line, planted, tmp_path)
     assert "its signature is of something else" in str(released(line, planted).error)
-    assert not (line.places.home / "cache" / name).exists()
+    assert not (line.installation.home / "cache" / name).exists()
 
 
 def test_a_version_cannot_lower_what_is_required_of_it(line: Line, live: Planted) -> None:
     lowered = {"promotion": {"require": {"signed": False, "certificate": False}}}
-    planted = plant(line.places, NAME, good(1, pipeline=lowered), signed=False)
-    registry = registry_of(line.places)
+    planted = plant(line.installation, NAME, good(1, pipeline=lowered), signed=False)
+    registry = registry_of(line.installation)
     registry.set_tags(registry.version(NAME, planted.number), {EVIDENCE_TAG: "0" * 64})
     is_refused(line, live, planted, "it is not signed")
 
 
 def test_files_that_were_changed_after_signing_are_refused(line: Line, live: Planted) -> None:
-    planted = plant(line.places, NAME, good(1, pipeline=FREE))
+    planted = plant(line.installation, NAME, good(1, pipeline=FREE))
     file = planted.folder / "extra_files" / "pipeline.yaml"
     file.write_text(file.read_text() + "# changed\n")
     is_refused(line, live, planted, "is not the file that was registered")
 
 
 def test_digests_that_were_changed_with_the_files_are_refused(line: Line, live: Planted) -> None:
-    planted = plant(line.places, NAME, good(1, pipeline=FREE))
-    store = client(line.places.tracking_uri)
+    planted = plant(line.installation, NAME, good(1, pipeline=FREE))
+    store = client(line.installation.tracking_uri)
     for tag in (EVIDENCE_TAG, DIGEST_TAG):
         store.set_model_version_tag(NAME, str(planted.number), tag, "0" * 64)
     is_refused(line, live, planted, "its signature is of something else")
@@ -135,22 +135,22 @@ def test_digests_that_were_changed_with_the_files_are_refused(line: Line, live: 
 def test_what_is_live_stays_live_when_its_signature_is_taken_away(
     line: Line, live: Planted
 ) -> None:
-    store = client(line.places.tracking_uri)
+    store = client(line.installation.tracking_uri)
     store.delete_model_version_tag(NAME, str(live.number), SIGNATURE_TAG)
     try:
         line.promote(live)
         line.release()
         assert line.client.live_version(NAME) == live.number
     finally:
-        seal(line.places, live)
+        seal(line.installation, live)
 
 
 def test_a_person_signs_a_version_and_it_goes_live(line: Line, live: Planted) -> None:
     name = "vouched"
-    ingest_rows(line.places, name)
-    planted = plant(line.places, name, good(0), signed=False)
+    ingest_rows(line.installation, name)
+    planted = plant(line.installation, name, good(0), signed=False)
     assert "it is not signed" in str(released(line, planted).error)
-    signed = sign_version(line.places, name, planted.number)
+    signed = sign_version(line.installation, name, planted.number)
     assert signed.before == "it is not signed"
     assert signed.statement[DIGEST_TAG] == line.tags(planted)[DIGEST_TAG]
     (outcome,) = line.release_again(name)
@@ -164,13 +164,13 @@ def test_the_owner_of_a_home_may_do_without_and_every_release_says_so(
     from dataclasses import replace
 
     name = "unsigned"
-    ingest_rows(line.places, name)
+    ingest_rows(line.installation, name)
     file = tmp_path / "unsigned.yaml"
     dataset = {"source": "rows.jsonl", "target": "t"}
     require = {"require": {"signed": False}}
     file.write_text(yaml.safe_dump({"name": name, "dataset": dataset, "promotion": require}))
-    allowing = Line(replace(line.places, pipelines=(str(file),)), line.client)
-    planted = plant(line.places, name, good(0), signed=False)
+    allowing = Line(replace(line.installation, pipelines=(str(file),)), line.client)
+    planted = plant(line.installation, name, good(0), signed=False)
     with caplog.at_level("WARNING", logger="millrace"):
         assert released(allowing, planted).error is None
     assert "it is not signed, and promotion.require.signed is false" in caplog.text
@@ -178,7 +178,7 @@ def test_the_owner_of_a_home_may_do_without_and_every_release_says_so(
 
 
 def test_the_key_is_not_for_other_users(line: Line, live: Planted) -> None:
-    file = line.places.home / "signing.key"
+    file = line.installation.home / "signing.key"
     done = subprocess.run(["/bin/cat", str(file)], user="nobody", capture_output=True, check=False)
     assert done.returncode != 0
     assert done.stdout == b""
@@ -193,14 +193,14 @@ NAMES = [
 def test_names_that_cannot_be_used_stop_no_other_model(
     line: Line, live: Planted, caplog: pytest.LogCaptureFixture
 ) -> None:
-    store = client(line.places.tracking_uri)
+    store = client(line.installation.tracking_uri)
     for name in NAMES:
         store.create_registered_model(name)
         made = store.create_model_version(name, "file:///tmp/x", tags={DIGEST_TAG: "0" * 64})
         store.set_registered_model_alias(name, "champion", made.version)
     try:
-        ReleaseCheck(lambda: line.places).due()
-        second = plant(line.places, NAME, good(1, pipeline=FREE))
+        ReleaseCheck(lambda: line.installation).due()
+        second = plant(line.installation, NAME, good(1, pipeline=FREE))
         line.promote(second)
         with caplog.at_level("INFO", logger="millrace"):
             outcomes = {each.model: each.error for each in line.release()}
@@ -225,10 +225,10 @@ def test_a_pipeline_file_of_aliases_is_refused_in_seconds_even_if_it_is_signed(
     lines = ["a0: &a0 [" + ", ".join(["x"] * 9) + "]"]
     for level in range(1, 9):
         lines.append(f"a{level}: &a{level} [" + ", ".join([f"*a{level - 1}"] * 9) + "]")
-    planted = plant(line.places, NAME, good(1, pipeline=FREE))
+    planted = plant(line.installation, NAME, good(1, pipeline=FREE))
     file = planted.folder / "extra_files" / "pipeline.yaml"
     file.write_text(file.read_text() + "\n".join(lines) + "\n")
-    seal(line.places, planted)
+    seal(line.installation, planted)
     began = time.monotonic()
     is_refused(line, live, planted, "values, its aliases written out")
     assert time.monotonic() - began < 60

@@ -111,8 +111,8 @@ class Attacked:
 
     def state(self) -> dict[str, Any]:
         """Return what must stay: processes, the registry, what is served, and who was answered."""
-        places = self.up.places
-        with connect(places.triton[0]) as triton:
+        installation = self.up.installation
+        with connect(installation.triton[0]) as triton:
             (model,) = triton.get_inference_statistics(as_json=True)["model_stats"]
             served = [
                 triton.get_model_repository_index(as_json=True),
@@ -125,10 +125,12 @@ class Attacked:
         return {
             "services": {each.name: (each.running, each.pid) for each in self.status()},
             "code ran": Path(self.owned).exists(),
-            "mlflow": rows_of(places.home),
+            "mlflow": rows_of(installation.home),
             "triton": served,
-            "releases": ledger_of(places).releases(),
-            "answers of the door": (places.logs / "openai.log").read_text().count(" key page,"),
+            "releases": ledger_of(installation).releases(),
+            "answers of the door": (installation.logs / "openai.log")
+            .read_text()
+            .count(" key page,"),
         }
 
 

@@ -43,8 +43,8 @@ NAME = "judged"
 
 @pytest.fixture(scope="module")
 def champion(line: Line) -> Planted:
-    ingest_rows(line.places, NAME)
-    planted = plant(line.places, NAME, good())
+    ingest_rows(line.installation, NAME)
+    planted = plant(line.installation, NAME, good())
     line.promote(planted)
     raise_first_error(line.release())
     assert line.client.live_version(NAME) == planted.number
@@ -121,28 +121,28 @@ def requiring(**require: Any) -> dict[str, Any]:
 Spoil = Callable[[Planted, Installation], None]
 
 
-def nothing(planted: Planted, places: Installation) -> None:
+def nothing(planted: Planted, installation: Installation) -> None:
     """Leave the files as they were planted."""
 
 
-def overwritten(planted: Planted, places: Installation) -> None:
+def overwritten(planted: Planted, installation: Installation) -> None:
     (planted.folder / "model.onnx").write_bytes(b"not a model")
 
 
-def truncated(planted: Planted, places: Installation) -> None:
+def truncated(planted: Planted, installation: Installation) -> None:
     file = planted.folder / "model.onnx"
     file.write_bytes(file.read_bytes()[:100])
 
 
-def other_digest(planted: Planted, places: Installation) -> None:
-    store = client(places.tracking_uri)
+def other_digest(planted: Planted, installation: Installation) -> None:
+    store = client(installation.tracking_uri)
     store.set_model_version_tag(planted.name, str(planted.number), DIGEST_TAG, "0" * 64)
 
 
-def registered_as_corrupt(planted: Planted, places: Installation) -> None:
-    overwritten(planted, places)
+def registered_as_corrupt(planted: Planted, installation: Installation) -> None:
+    overwritten(planted, installation)
     digest = digest_of(planted.folder / "model.onnx")
-    store = client(places.tracking_uri)
+    store = client(installation.tracking_uri)
     store.set_model_version_tag(planted.name, str(planted.number), DIGEST_TAG, digest)
 
 
@@ -150,14 +150,14 @@ def without(name: str) -> Spoil:
     return lambda planted, _: (planted.folder / name).unlink()
 
 
-def linked(planted: Planted, places: Installation) -> None:
+def linked(planted: Planted, installation: Installation) -> None:
     file = planted.folder / "extra_files" / "encoding.json"
     file.unlink()
     file.symlink_to("/etc/passwd")
 
 
 def unreadable(name: str) -> Spoil:
-    def spoil(planted: Planted, places: Installation) -> None:
+    def spoil(planted: Planted, installation: Installation) -> None:
         (planted.folder / "extra_files" / name).write_text("{")
 
     return spoil
@@ -265,9 +265,9 @@ def test_a_bad_version_is_refused_with_its_reason(
 ) -> None:
     monkeypatch.setattr(trial, "BASE_LIMITS", replace(trial.BASE_LIMITS, seconds=12.0))
     make, spoil, reason = BAD[kind]
-    planted = plant(line.places, NAME, make(), signed=False)
-    spoil(planted, line.places)
-    seal(line.places, planted)
+    planted = plant(line.installation, NAME, make(), signed=False)
+    spoil(planted, line.installation)
+    seal(line.installation, planted)
     line.promote(planted)
     with Asking(line, NAME, 0) as asking:
         line.release()
@@ -283,7 +283,7 @@ def test_a_bad_version_is_refused_with_its_reason(
 
 
 def test_a_good_version_goes_live_after_all_of_them(line: Line, champion: Planted) -> None:
-    planted = plant(line.places, NAME, good(SEED))
+    planted = plant(line.installation, NAME, good(SEED))
     line.promote(planted)
     raise_first_error(line.release())
     assert line.client.live_version(NAME) == planted.number

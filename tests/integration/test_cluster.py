@@ -95,8 +95,8 @@ class Stage:
     def require_every_row_once(self, day: str) -> None:
         table = deltalake.DeltaTable(self.tables).to_pyarrow_table(filters=[("date", "=", day)])
         table = table.sort_by("_row")
-        places = np.repeat(np.arange(FILES) * 2**40, ROWS) + np.tile(np.arange(ROWS), FILES)
-        assert table["_row"].to_pylist() == places.tolist()
+        installation = np.repeat(np.arange(FILES) * 2**40, ROWS) + np.tile(np.arange(ROWS), FILES)
+        assert table["_row"].to_pylist() == installation.tolist()
         best = softmax(self.rows @ weights_of(WEIGHTS)).argmax(axis=1)
         assert table["prediction"].to_pylist() == [LABELS[each] for each in best]
 
@@ -107,9 +107,9 @@ def stage(
 ) -> Iterator[Stage]:
     home = make(tmp_path_factory.mktemp("cluster") / "home")
     uri = f"sqlite:///{home.path}/mlflow.db"
-    places = Installation(home.path, uri, str(home.path / "tables")).prepared()
-    ingest_rows(places, NAME)
-    planted = plant(places, NAME, busy(512, 30, depends=True))
+    installation = Installation(home.path, uri, str(home.path / "tables")).prepared()
+    ingest_rows(installation, NAME)
+    planted = plant(installation, NAME, busy(512, 30, depends=True))
     client(uri).set_registered_model_alias(NAME, CHAMPION, str(planted.number))
     (home.path / f"{NAME}.yaml").write_text(
         textwrap.dedent(

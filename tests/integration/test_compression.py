@@ -63,8 +63,10 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TrainResult]:
     (folder / "dying.yaml").write_text(FILE.format(folder=folder))
     pipeline = load_pipeline(folder / "dying.yaml")
     home = folder / "home"
-    places = Installation(home, f"sqlite:///{home}/mlflow.db", str(home / "tables")).prepared()
-    snapshot = ingest.ingest(pipeline, places)
+    installation = Installation(
+        home, f"sqlite:///{home}/mlflow.db", str(home / "tables")
+    ).prepared()
+    snapshot = ingest.ingest(pipeline, installation)
     shares = pipeline.dataset.split
     encoding = fit_encoding(snapshot.schema, snapshots.scan(snapshot, "train", shares))
     rows = snapshots.count_rows(snapshot, "train", shares)

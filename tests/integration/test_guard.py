@@ -147,8 +147,8 @@ def test_answers_are_those_of_the_bare_server(served) -> None:
 
 
 def test_curl_with_its_own_content_type_is_answered(served) -> None:
-    form = {"Content-Type": "application/x-www-form-urlencoded"}
-    assert served.ask(GOOD, headers=form).status == 200
+    variant = {"Content-Type": "application/x-www-form-urlencoded"}
+    assert served.ask(GOOD, headers=variant).status == 200
 
 
 @pytest.mark.parametrize("binary", [True, False])
@@ -436,7 +436,7 @@ def test_another_user_finds_no_token_in_any_process_and_manages_nothing(served) 
 @only_as_root
 def test_another_user_reaches_no_socket_of_triton(served) -> None:
     for name in (guard.http_socket(served.endpoint), guard.metrics_socket(served.endpoint)):
-        path = served.places.home / name
+        path = served.installation.home / name
         assert path.is_socket()
         # The whole name is too long to connect to; who cannot enter the folder cannot connect.
         look = "import json, os, sys; print(json.dumps(os.access(sys.argv[1], os.X_OK)))"
@@ -455,24 +455,24 @@ def is_of(endpoint: Endpoint, region: Path) -> bool:
 
 
 def test_its_configuration_and_its_log_are_private(served) -> None:
-    file = served.places.run / f"guard-{served.endpoint.http_port}.json"
-    for path in (file, guard.log_file(served.places, served.endpoint)):
+    file = served.installation.run / f"guard-{served.endpoint.http_port}.json"
+    for path in (file, guard.log_file(served.installation, served.endpoint)):
         assert path.stat().st_mode & 0o077 == 0
     assert "admin" not in json.loads(file.read_text())
 
 
 def test_without_a_triton_it_says_so_in_json(tmp_path: Path) -> None:
-    places, endpoint = Installation(tmp_path, "", "").prepared(), free_endpoint()
-    with guard.running(places, endpoint):
-        answer = Stand(places, endpoint, None).ask(GOOD)  # type: ignore[arg-type]
+    installation, endpoint = Installation(tmp_path, "", "").prepared(), free_endpoint()
+    with guard.running(installation, endpoint):
+        answer = Stand(installation, endpoint, None).ask(GOOD)  # type: ignore[arg-type]
         assert answer.status == 503
         assert answer.json["error"]
 
 
 def test_without_a_guard_triton_takes_http_itself(tmp_path: Path) -> None:
-    places, endpoint = Installation(tmp_path, "", "").prepared(), free_endpoint()
-    with triton.running(places, endpoint, guarded=False) as client:
-        bare = Stand(places, endpoint, client)
+    installation, endpoint = Installation(tmp_path, "", "").prepared(), free_endpoint()
+    with triton.running(installation, endpoint, guarded=False) as client:
+        bare = Stand(installation, endpoint, client)
         assert bare.ask(path="/v2/health/ready", method="GET").status == 200
         closed = bare.ask(b"{}", "/v2/repository/index")
         assert closed.status == 403, closed

@@ -82,14 +82,14 @@ class Served:
 
     Attributes:
         home: of the commands.
-        places: the same for code.
+        installation: the same for code.
         folder: of the pipeline files.
         toy: outcome of the toy's run.
         trees: outcome of the trees' run, in which a worker was killed.
     """
 
     home: Home
-    places: Installation
+    installation: Installation
     folder: Path
     toy: dict[str, Any]
     trees: dict[str, Any]
@@ -105,21 +105,21 @@ def served(tmp_path_factory: pytest.TempPathFactory, make: Any) -> Iterator[Serv
     names = ("HTTP", "GRPC", "METRICS")
     ports = [int(home.environment[f"MILLRACE_TRITON_{name}_PORT"]) for name in names]
     endpoint = Endpoint("127.0.0.1", *ports)
-    places = Installation(
+    installation = Installation(
         home.path, f"sqlite:///{home.path}/mlflow.db", str(home.path / "tables"), triton=(endpoint,)
     ).prepared()
     toy = run_with_toy(home, "run", str(folder / "toy.yaml"), "--json")
     assert toy.code == 0, toy.err
     trees = run_and_kill_a_worker(home, str(folder / "trees.yaml"))
     assert trees.code == 0, trees.err
-    with running(places, endpoint):
+    with running(installation, endpoint):
         released = run_with_toy(home, "release", "--json")
         assert released.code == 0, released.err
         assert [(each["model"], each["error"]) for each in released.json] == [
             ("levels", None),
             ("slopes", None),
         ]
-        yield Served(home, places, folder, toy.json, trees.json)
+        yield Served(home, installation, folder, toy.json, trees.json)
 
 
 def run_and_kill_a_worker(home: Home, file: str) -> Done:
@@ -132,7 +132,7 @@ def run_and_kill_a_worker(home: Home, file: str) -> Done:
 
 
 def predictions(served: Served, model: str) -> dict[int, dict[str, Any]]:
-    table = deltalake.DeltaTable(served.places.table("predictions", model)).to_pyarrow_table()
+    table = deltalake.DeltaTable(served.installation.table("predictions", model)).to_pyarrow_table()
     return {row["_row"]: row for row in table.to_pylist()}
 
 
@@ -140,7 +140,7 @@ def test_a_toy_kind_is_trained_certified_and_live(served: Served) -> None:
     assert served.toy["promotion"]["champion"] is True
     stages = [stage["name"] for stage in served.toy["certificate"]["stages"]]
     assert stages == ["least_squares", "onnx-fp32"]
-    version = client(served.places.tracking_uri).get_model_version("slopes", "1")
+    version = client(served.installation.tracking_uri).get_model_version("slopes", "1")
     assert version.tags["millrace.kind"] == "toy"
 
 
@@ -172,7 +172,7 @@ def test_the_trees_are_certified_against_xgboost(served: Served) -> None:
 
 
 def test_the_run_keeps_trees_curves_and_importance(served: Served) -> None:
-    store, run = client(served.places.tracking_uri), served.trees["run"]["run_id"]
+    store, run = client(served.installation.tracking_uri), served.trees["run"]["run_id"]
     paths = {
         file.path for folder in ("plots", "weights") for file in store.list_artifacts(run, folder)
     }
@@ -200,8 +200,8 @@ def test_batch_and_the_live_trees_answer_alike(served: Served) -> None:
 
 
 def test_the_versions_evidence_is_read_again(served: Served) -> None:
-    places = replace(served.places)
-    package = registry_of(places).fetch(registry_of(places).version("levels", 1))
+    installation = replace(served.installation)
+    package = registry_of(installation).fetch(registry_of(installation).version("levels", 1))
     assert package.version.kind.name == "gradient_boosting"
     certified = served.home.run("certify", "levels", "--json")
     assert certified.code == 0, certified.err

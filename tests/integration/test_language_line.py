@@ -297,7 +297,7 @@ def test_an_instruct_decoder_goes_from_its_messages_to_the_door(tales: Tales) ->
     done = tales.home.run("run", str(file), "--json", timeout=400)
     assert done.code == 0, done.err
     forms = done.json["certificate"]["forms"]
-    assert [form["reason"] for form in forms] == [None]
+    assert [variant["reason"] for variant in forms] == [None]
     found = tales.until_live(1, model="assistant")
     assert found["version"] == 1
     (kept,) = (tales.home.path / "artifacts").glob(

@@ -28,8 +28,8 @@ from millrace.serving.triton.repository import Repository
 from millrace.serving.triton.streams.stream_request import Sampling
 from millrace.tasks.kinds.language.language_certify import asked, faults_of
 from tests.integration.backends import kill_backends
-from tests.integration.desk import FileDesk
 from tests.integration.ports import free_endpoint
+from tests.integration.registry import FileRegistry
 from tests.language_model import Made, make
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the wheel is for Linux")
@@ -55,10 +55,13 @@ class Line:
     """A server, a registry of files beside it, and two models of random weights."""
 
     def __init__(
-        self, client: TritonClient, places: Installation, models: tuple[Made, Made]
+        self, client: TritonClient, installation: Installation, models: tuple[Made, Made]
     ) -> None:
-        self.client, self.places, self.models = client, places, models
-        self.desk, self.ledger = FileDesk(places.home), Ledger(str(places.home / "releases"))
+        self.client, self.installation, self.models = client, installation, models
+        self.registry, self.ledger = (
+            FileRegistry(installation.home),
+            Ledger(str(installation.home / "releases")),
+        )
 
     def golden(self, seed: int) -> GoldenPrompts:
         """Return what transformers answers with the weights of a seed, 0 or 1."""
@@ -67,20 +70,20 @@ class Line:
 
     def register(self, name: str, version: int, seed: int, **serving: object) -> None:
         files, expected = self.models[seed].folder, self.golden(seed)
-        self.desk.register_language(name, version, files, expected, **serving)
+        self.registry.register_language(name, version, files, expected, **serving)
 
     def promote(self, name: str, version: int) -> Outcome:
-        self.desk.champions[name] = version
+        self.registry.champions[name] = version
         return self.release(name)
 
     def release(self, name: str) -> Outcome:
-        repository = Repository(self.places.model_repository, self.places.staging)
+        repository = Repository(self.installation.model_repository, self.installation.staging)
         endpoints = (self.client.endpoint,)
         request = Request("a test")
-        return reconcile(self.desk, self.ledger, repository, endpoints, request, [name])[0]
+        return reconcile(self.registry, self.ledger, repository, endpoints, request, [name])[0]
 
     def status(self, name: str, version: int) -> str:
-        return self.desk.written.get((name, version), {}).get("millrace.status", "")
+        return self.registry.written.get((name, version), {}).get("millrace.status", "")
 
     def answers(self, name: str) -> tuple[str, ...]:
         sampling = Sampling(temperature=0, max_tokens=TOKENS)
@@ -92,14 +95,14 @@ class Line:
 def line(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Line]:
     made = tmp_path_factory.mktemp("made")
     models = (make(made / "0", TEXT), make(made / "1", TEXT, seed=1))
-    places = Installation(tmp_path_factory.mktemp("home"), "", "").prepared()
-    with server.running(places, free_endpoint()) as client:
-        yield Line(client, places, models)
+    installation = Installation(tmp_path_factory.mktemp("home"), "", "").prepared()
+    with server.running(installation, free_endpoint()) as client:
+        yield Line(client, installation, models)
 
 
 def test_golden_prompts_are_answered_without_a_server(line: Line) -> None:
     line.register("apart", 1, 0)
-    artifact = line.desk.fetch("apart", 1)
+    artifact = line.registry.fetch("apart", 1)
     assert line.golden(0).validate_in_subprocess(artifact) == 0.0
     with pytest.raises(WorkError, match="differ from those of its certificate"):
         line.golden(1).validate_in_subprocess(artifact)
@@ -110,7 +113,7 @@ def test_a_champion_is_proved_and_answers_as_certified(line: Line) -> None:
     outcome = line.promote("first", 1)
     assert (outcome.version, outcome.error) == (1, None)
     assert line.answers("first") == line.golden(0).answers
-    assert line.desk.told[-1].evidence["difference"] == 0.0
+    assert line.registry.told[-1].evidence["difference"] == 0.0
     assert line.status("first", 1) == "live"
     assert line.release("first").changed is False
 
@@ -185,7 +188,7 @@ def test_back_to_the_version_before(line: Line) -> None:
 def test_other_answers_than_those_certified_are_refused(line: Line) -> None:
     line.register("lying", 1, seed=0)
     line.register("lying", 2, seed=1)
-    line.desk.golden["lying", 2] = line.golden(0)
+    line.registry.golden["lying", 2] = line.golden(0)
     line.promote("lying", 1)
     outcome = line.promote("lying", 2)
     assert line.client.live_version("lying") == 1
@@ -198,9 +201,9 @@ def test_a_form_in_short_numbers_may_differ_a_little(line: Line) -> None:
     line.register("near", 1, seed=0)
     golden = line.golden(0)
     answers = (golden.answers[0][:-1], *golden.answers[1:])
-    line.desk.golden["near", 1] = replace(golden, answers=answers, exact=False)
+    line.registry.golden["near", 1] = replace(golden, answers=answers, exact=False)
     assert line.promote("near", 1).error is None
-    assert 0 < float(str(line.desk.told[-1].evidence["difference"])) < 0.1
+    assert 0 < float(str(line.registry.told[-1].evidence["difference"])) < 0.1
 
 
 def test_a_form_that_does_not_open_is_refused(line: Line, tmp_path: Path) -> None:
@@ -209,7 +212,7 @@ def test_a_form_that_does_not_open_is_refused(line: Line, tmp_path: Path) -> Non
     weights.write_bytes(weights.read_bytes()[:1000])
     line.register("broken", 1, seed=0)
     line.promote("broken", 1)
-    line.desk.register_language("broken", 2, tmp_path / "files", line.golden(0))
+    line.registry.register_language("broken", 2, tmp_path / "files", line.golden(0))
     outcome = line.promote("broken", 2)
     assert outcome.error is not None
     assert line.client.live_version("broken") == 1
@@ -220,19 +223,19 @@ def test_a_form_that_does_not_open_is_refused(line: Line, tmp_path: Path) -> Non
 def test_a_draft_changes_no_answer(line: Line) -> None:
     golden, small = line.golden(0), line.models[1].folder
     line.register("drafted", 1, seed=0)
-    line.desk.register_language("drafted", 2, line.models[0].folder, golden, draft=small)
+    line.registry.register_language("drafted", 2, line.models[0].folder, golden, draft=small)
     for version in (1, 2, 1):
         assert line.promote("drafted", version).error is None
         assert line.client.live_version("drafted") == version
         assert line.answers("drafted") == golden.answers
     told = next(
         each
-        for each in line.desk.told
+        for each in line.registry.told
         if (each.model, each.version, each.kind) == ("drafted", 2, "live")
     )
     assert str(told.evidence["draft"]).startswith("small/1, sha256 ")
     assert told.evidence["difference"] == 0.0
-    staged = line.places.model_repository / "drafted" / "2" / "draft"
+    staged = line.installation.model_repository / "drafted" / "2" / "draft"
     assert {file.name for file in staged.iterdir()} == {file.name for file in small.iterdir()}
 
 
@@ -251,7 +254,7 @@ def test_a_draft_that_does_not_work_is_refused(
     changed = tmp_path / "small" / file
     changed.write_bytes(changed.read_bytes()[:1000] + b" ")
     folder, golden = line.models[0].folder, line.golden(0)
-    line.desk.register_language(name, 1, folder, golden, draft=tmp_path / "small")
+    line.registry.register_language(name, 1, folder, golden, draft=tmp_path / "small")
     outcome = line.promote(name, 1)
     assert told in f"{outcome.error}"
     assert line.status(name, 1) == "refused"
@@ -262,7 +265,7 @@ def test_streams_are_not_shared_out(line: Line) -> None:
     line.register("canary", 1, seed=0)
     line.register("canary", 2, seed=1)
     line.promote("canary", 1)
-    line.desk.rollouts["canary", 2] = RolloutSpec(kind="canary", hold_s=5)
+    line.registry.rollouts["canary", 2] = RolloutSpec(kind="canary", hold_s=5)
     outcome = line.promote("canary", 2)
     assert line.client.live_version("canary") == 1
     assert "they answer in streams" in str(outcome.error)
@@ -271,7 +274,7 @@ def test_streams_are_not_shared_out(line: Line) -> None:
 def test_a_killed_backend_is_loaded_by_the_next_release(line: Line) -> None:
     line.register("killed", 1, seed=0)
     line.promote("killed", 1)
-    assert kill_backends(f"{line.places.model_repository}/killed/") == 1
+    assert kill_backends(f"{line.installation.model_repository}/killed/") == 1
     assert line.release("killed").error is None
     assert line.answers("killed") == line.golden(0).answers
 
@@ -282,6 +285,6 @@ def test_what_is_served_can_be_changed_without_new_weights(line: Line) -> None:
     line.promote("sizes", 1)
     assert line.promote("sizes", 2).error is None
     assert line.client.live_version("sizes") == 2
-    config = (line.places.model_repository / "sizes" / "config.pbtxt").read_text()
+    config = (line.installation.model_repository / "sizes" / "config.pbtxt").read_text()
     assert 'key: "max_num_seqs"' in config
     assert line.answers("sizes") == line.golden(0).answers

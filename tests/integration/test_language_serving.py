@@ -56,7 +56,7 @@ GREEDY = Sampling(temperature=0, max_tokens=TOKENS)
 class Served:
     """A Triton for language models."""
 
-    places: Installation
+    installation: Installation
     endpoint: Endpoint
     triton: TritonClient
     client: StreamClient
@@ -70,7 +70,7 @@ class Served:
         generation: GenerationSpec | None = None,
         parameters: dict[str, str] | None = None,
     ) -> None:
-        folder = self.places.model_repository / name
+        folder = self.installation.model_repository / name
         if not (folder / str(version)).exists():
             shutil.copytree(files or self.made.folder, folder / str(version))
         config = openvino_config(
@@ -102,9 +102,9 @@ class Served:
 
 @contextmanager
 def serving(home: Path, made: Made) -> Iterator[Served]:
-    places, endpoint = Installation(home, "", "").prepared(), free_endpoint()
-    with triton.running(places, endpoint) as server, StreamClient(endpoint, 3) as client:
-        yield Served(places, endpoint, server, client, made)
+    installation, endpoint = Installation(home, "", "").prepared(), free_endpoint()
+    with triton.running(installation, endpoint) as server, StreamClient(endpoint, 3) as client:
+        yield Served(installation, endpoint, server, client, made)
 
 
 @pytest.fixture(scope="module")
@@ -508,7 +508,7 @@ def test_a_failing_engine_ends_its_requests_and_is_made_anew(served, tmp_path) -
             assert "/" not in str(failed.value)
     found = served.client.complete("poisoned", PROMPT, GREEDY)
     assert found.texts[0] == greedy(served, PROMPT)
-    log = triton.log_file(served.places, served.endpoint).read_text()
+    log = triton.log_file(served.installation, served.endpoint).read_text()
     assert "the engine failed, and is opened again" in log
     wait_for(lambda: served.is_idle("poisoned"))
     served.triton.unload("poisoned")
@@ -523,7 +523,7 @@ def test_a_killed_backend_ends_its_streams_and_comes_back(served, tmp_path: Path
                 _kill_and_come_back(other, greedy_answer)
             except (AssertionError, TransientError):
                 # Triton ends too where the process held its lock when it was killed; `up` starts it
-                logs = "".join(log.read_text() for log in other.places.logs.iterdir())
+                logs = "".join(log.read_text() for log in other.installation.logs.iterdir())
                 if "boost::interprocess::lock_exception" not in logs:
                     raise
             else:
@@ -533,7 +533,7 @@ def test_a_killed_backend_ends_its_streams_and_comes_back(served, tmp_path: Path
 
 def _kill_and_come_back(served: Served, greedy_answer: str) -> None:
     served.serve("doomed")
-    folder = str(served.places.model_repository / "doomed")
+    folder = str(served.installation.model_repository / "doomed")
     with closing(served.client.generate("doomed", PROMPT, LONG)) as stream:
         next(stream)
         assert kill_backends(folder) == 1

@@ -35,13 +35,13 @@ class Line:
     """A trained, promoted and served digits model."""
 
     home: Any
-    places: Installation
+    installation: Installation
     outcome: dict[str, Any]
     released: list[dict[str, Any]]
 
     @property
     def golden(self) -> np.ndarray:
-        files = sorted((self.places.home / "cache").glob("digits/*/golden.npz"))
+        files = sorted((self.installation.home / "cache").glob("digits/*/golden.npz"))
         with np.load(files[0]) as arrays:
             return arrays["features"]
 
@@ -52,15 +52,19 @@ def line(tmp_path_factory, make, examples) -> Iterator[Line]:
     ports = [
         int(home.environment[f"MILLRACE_TRITON_{n}_PORT"]) for n in ("HTTP", "GRPC", "METRICS")
     ]
-    places = Installation(home.path, f"sqlite:///{home.path}/mlflow.db", str(home.path / "tables"))
+    installation = Installation(
+        home.path, f"sqlite:///{home.path}/mlflow.db", str(home.path / "tables")
+    )
     done = home.run("run", str(examples / "digits.yaml"), "--json")
     assert done.code == 0, done.err
     endpoint = Endpoint("127.0.0.1", *ports)
-    places = Installation(places.home, places.tracking_uri, places.tables_uri, triton=(endpoint,))
-    with running(places.prepared(), endpoint):
+    installation = Installation(
+        installation.home, installation.tracking_uri, installation.tables_uri, triton=(endpoint,)
+    )
+    with running(installation.prepared(), endpoint):
         released = home.run("release", "--json")
         assert released.code == 0, released.err
-        yield Line(home, places, done.json, released.json)
+        yield Line(home, installation, done.json, released.json)
 
 
 def test_the_example_reaches_its_accuracy(line: Line) -> None:
@@ -91,7 +95,7 @@ def test_a_student_learns_from_the_champion_and_loses_channels(line: Line, examp
     done = line.home.run("run", examples / "digits.yaml", *changes, "--json")
     assert done.code == 0, done.err
     assert "learns from digits version 1 too" in done.err
-    run = client(line.places.tracking_uri).get_run(done.json["run"]["run_id"])
+    run = client(line.installation.tracking_uri).get_run(done.json["run"]["run_id"])
     assert run.data.tags["millrace.teacher"] == "digits version 1"
     (fp32,) = done.json["candidates"]
     assert fp32["size_bytes"] < line.outcome["candidates"][0]["size_bytes"] / 4
@@ -101,7 +105,7 @@ def test_a_student_learns_from_the_champion_and_loses_channels(line: Line, examp
     assert reference["metric"] == pytest.approx(chosen["metric"])
     assert reference["size_bytes"] == chosen["size_bytes"] > fp32["size_bytes"]
     assert run.data.metrics["sparsity"] == 0.5
-    registry = registry_of(line.places)
+    registry = registry_of(line.installation)
     graph = onnx.load(graph_files(registry.fetch(registry.version("student", 1))).model).graph
     shapes = {each.name: tuple(each.dims) for each in graph.initializer}
     inner = [s for n, s in sorted(shapes.items()) if n.endswith("residual.0.weight")]
@@ -117,7 +121,7 @@ def test_a_teacher_of_other_columns_is_refused(line: Line, examples: Path) -> No
 
 
 def test_tritonclient_alone_gets_the_answer_over_grpc_and_http(line: Line) -> None:
-    endpoint, rows = line.places.triton[0], line.golden
+    endpoint, rows = line.installation.triton[0], line.golden
     answers = {}
     for name, module, address in (("grpc", grpc, endpoint.grpc), ("http", http, endpoint.http)):
         request = module.InferInput("features", list(rows.shape), "FP32")
@@ -131,13 +135,13 @@ def test_tritonclient_alone_gets_the_answer_over_grpc_and_http(line: Line) -> No
 def test_mlflow_alone_loads_the_champion_and_gives_the_same_answer(line: Line) -> None:
     import mlflow
 
-    mlflow.set_tracking_uri(line.places.tracking_uri)
-    mlflow.set_registry_uri(line.places.tracking_uri)  # another test may have set another one
+    mlflow.set_tracking_uri(line.installation.tracking_uri)
+    mlflow.set_registry_uri(line.installation.tracking_uri)  # another test may have set another one
     model = mlflow.pyfunc.load_model("models:/digits@champion")
     offline = model.predict(line.golden)["probabilities"]
     request = grpc.InferInput("features", list(line.golden.shape), "FP32")
     request.set_data_from_numpy(line.golden)
-    with grpc.InferenceServerClient(line.places.triton[0].grpc) as client:
+    with grpc.InferenceServerClient(line.installation.triton[0].grpc) as client:
         live = client.infer("digits", [request]).as_numpy("probabilities")
     np.testing.assert_allclose(live, offline, atol=1e-4)
 
@@ -145,7 +149,7 @@ def test_mlflow_alone_loads_the_champion_and_gives_the_same_answer(line: Line) -
 def test_the_run_holds_what_people_look_for(line: Line) -> None:
     from mlflow import MlflowClient
 
-    store = MlflowClient(line.places.tracking_uri)
+    store = MlflowClient(line.installation.tracking_uri)
     run = store.get_run(line.outcome["run"]["run_id"])
     (used,) = run.inputs.dataset_inputs
     assert used.dataset.digest == line.outcome["snapshot"]["digest"][:36]
@@ -166,7 +170,7 @@ def test_the_certificate_ends_with_the_live_server(line: Line) -> None:
     import mlflow
     from mlflow.artifacts import load_dict
 
-    mlflow.set_tracking_uri(line.places.tracking_uri)
+    mlflow.set_tracking_uri(line.installation.tracking_uri)
     uri = f"runs:/{line.outcome['run']['run_id']}/certificate.json"
     stages = load_dict(uri)["stages"]
     forms = ("onnx-fp32", "onnx-optimized", "onnx-int8-dynamic", "onnx-int8-static")
@@ -193,7 +197,7 @@ def test_score_commits_every_row_once_and_again(line: Line, examples: Path) -> N
         )
         assert done.code == 0, done.err
     assert done.json["unchanged"] is True
-    store = client(line.places.tracking_uri)
+    store = client(line.installation.tracking_uri)
     experiment = store.get_experiment_by_name("digits.batch")
     (run,) = store.search_runs([experiment.experiment_id])
     assert run.data.metrics["scored"] == done.json["rows"]
@@ -204,7 +208,7 @@ def test_score_commits_every_row_once_and_again(line: Line, examples: Path) -> N
     assert 0 <= run.data.metrics["drift.prediction"] < 0.25
     compared = done.json["agreement"]
     assert (compared["compared"], compared["disagreed"], compared["reason"]) == (64, 0, "")
-    assert compared["endpoint"] == line.places.triton[0].grpc
+    assert compared["endpoint"] == line.installation.triton[0].grpc
     assert run.data.metrics["agreement.compared"] == 64
     # as where its process had died after the commit
     store.delete_run(run.info.run_id)
@@ -228,7 +232,7 @@ def test_score_commits_every_row_once_and_again(line: Line, examples: Path) -> N
 
 
 def test_a_scored_row_is_traced_back_to_the_data_that_its_model_learnt_from(line: Line) -> None:
-    table = line.places.table("predictions", "digits")
+    table = line.installation.table("predictions", "digits")
     key = deltalake.DeltaTable(table).to_pyarrow_table()["_key"][5].as_py()
     (found,) = line.home.run("lineage", "digits", "--row", key, "--json").json
     assert found["origin"]["row"]["_key"] == key
@@ -262,7 +266,7 @@ def test_a_second_run_makes_no_second_snapshot_and_survives_a_killed_worker(
 ) -> None:
     changes = (*QUICK, "--set", "training.epochs=120", "--set", "export.candidates=[onnx-fp32]")
     process = line.home.start("run", str(examples / "digits.yaml"), *changes, "--json")
-    kill_a_training_worker(process, line.places.home / "training")
+    kill_a_training_worker(process, line.installation.home / "training")
     out, err = process.communicate(timeout=400)
     assert process.returncode == 0, err
     outcome = json.loads(out)
@@ -276,14 +280,14 @@ def test_a_second_run_makes_no_second_snapshot_and_survives_a_killed_worker(
 def test_ctrl_c_ends_a_run_in_order_and_says_so(line: Line, examples: Path) -> None:
     changes = (*QUICK, "--set", "training.epochs=1000")
     process = line.home.start("run", str(examples / "digits.yaml"), *changes)
-    wait_for_checkpoints(process, line.places.home / "training", count=2)
+    wait_for_checkpoints(process, line.installation.home / "training", count=2)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=120)
     assert process.returncode == 130, err
     assert "stopped; nothing unfinished was published" in err
     from mlflow import MlflowClient
 
-    (run, *_) = MlflowClient(line.places.tracking_uri).search_runs(["1"], max_results=1)
+    (run, *_) = MlflowClient(line.installation.tracking_uri).search_runs(["1"], max_results=1)
     assert run.info.status == "KILLED"
     assert workers_of(os.getpid()) == []
 

@@ -55,7 +55,7 @@ TOKENS = 24
 class Door:
     """A door with its Triton."""
 
-    places: Installation
+    installation: Installation
     endpoint: Endpoint
     triton: TritonClient
     made: Made
@@ -75,7 +75,7 @@ class Door:
         return httpx.post(f"{self.url}{path}", content=content, headers=headers, timeout=60)
 
     def serve(self, name: str, version: int, **generation: Any) -> None:
-        folder = self.places.model_repository / name
+        folder = self.installation.model_repository / name
         if not (folder / str(version)).exists():
             shutil.copytree(self.made.folder, folder / str(version))
         policy = specific([version])
@@ -136,14 +136,17 @@ def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
     folder = tmp_path_factory.mktemp("made") / "model"
     made = make(folder, TEXT, max_position_embeddings=CONTEXT)
     endpoint = free_endpoint()
-    places = Installation(tmp_path_factory.mktemp("home"), "", "").prepared()
+    installation = Installation(tmp_path_factory.mktemp("home"), "", "").prepared()
     keys = {name: create_secret() for name in ("anna", "bob", "small")}
     for name, secret in keys.items():
         limit = SMALL if name == "small" else MUCH
         new = partial(add_key, name=name, tokens_per_minute=limit, secret=secret, now=time.time())
-        update_keys(places.home / KEYS_FILE, new)
-    with triton.running(places, endpoint) as server, running(places.home, endpoint) as url:
-        opened = Door(places, endpoint, server, made, url, keys)
+        update_keys(installation.home / KEYS_FILE, new)
+    with (
+        triton.running(installation, endpoint) as server,
+        running(installation.home, endpoint) as url,
+    ):
+        opened = Door(installation, endpoint, server, made, url, keys)
         opened.serve("lm", 3, stream_interval=4)
         yield opened
 
@@ -320,7 +323,7 @@ def test_a_key_over_its_limit_waits_and_others_do_not(door) -> None:
 
 
 def test_keys_come_and_go_while_it_runs(door) -> None:
-    path, secret = door.places.home / KEYS_FILE, create_secret()
+    path, secret = door.installation.home / KEYS_FILE, create_secret()
     client = door.client(secret)
 
     def is_let_in() -> bool:
@@ -340,7 +343,7 @@ def test_keys_come_and_go_while_it_runs(door) -> None:
 
 
 def test_keys_that_others_may_write_let_nobody_in(door) -> None:
-    path, models = door.places.home / KEYS_FILE, f"{door.url}/v1/models"
+    path, models = door.installation.home / KEYS_FILE, f"{door.url}/v1/models"
     headers = {"authorization": f"Bearer {door.keys['anna']}"}
     path.chmod(0o666)
     wait_for(lambda: httpx.get(models, headers=headers).status_code == 500)
@@ -488,7 +491,7 @@ def test_a_new_version_answers_and_is_named(door) -> None:
 
 def test_a_door_whose_triton_is_away_says_so(door) -> None:
     nowhere = free_endpoint()
-    with running(door.places.home, nowhere) as url:
+    with running(door.installation.home, nowhere) as url:
         client = OpenAI(base_url=f"{url}/v1", api_key=door.keys["anna"], max_retries=0)
         for ask in (
             client.models.list,
@@ -507,7 +510,7 @@ def test_the_log_has_a_line_for_each_request_and_no_secret(door) -> None:
     found = own.completions.create(
         model="lm", prompt="a secret of bob's", max_tokens=3, extra_body={"ignore_eos": True}
     )
-    log = (door.places.logs / "openai.log").read_text()
+    log = (door.installation.logs / "openai.log").read_text()
     (line,) = [line for line in log.splitlines() if "mine-2" in line]
     assert "done key bob, model 'lm': " in line
     assert f" {found.usage.prompt_tokens} tokens in, 3 out" in line

@@ -22,9 +22,9 @@ from millrace.serving.triton import server
 from millrace.serving.triton.client import TritonClient
 from millrace.serving.triton.repository import Repository
 from millrace.serving.triton.version_folder import ONNX
-from tests.integration.desk import FileDesk
 from tests.integration.planted import GOLDEN, classifier, softmax, weights_of
 from tests.integration.ports import free_endpoint
+from tests.integration.registry import FileRegistry
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the wheel is for Linux")
 
@@ -34,14 +34,14 @@ NAMES = (f"m{number}" for number in count())
 class Served:
     """A server, and one model of its own: versions 1, 2, … have the weights of that seed."""
 
-    def __init__(self, client: TritonClient, places: Installation, folder: Path) -> None:
+    def __init__(self, client: TritonClient, installation: Installation, folder: Path) -> None:
         self.client, self.name = client, next(NAMES)
-        self.desk, self.ledger = FileDesk(folder), Ledger(str(folder / "releases"))
-        self.repository = Repository(places.model_repository, places.staging)
+        self.registry, self.ledger = FileRegistry(folder), Ledger(str(folder / "releases"))
+        self.repository = Repository(installation.model_repository, installation.staging)
 
     def register(self, version: int) -> None:
         model = classifier(weights_of(version))
-        self.desk.register(self.name, version, model, {FEATURES: GOLDEN})
+        self.registry.register(self.name, version, model, {FEATURES: GOLDEN})
 
     def remove(self) -> None:
         self.client.unload(self.name)
@@ -49,9 +49,9 @@ class Served:
 
     def release(self, champion: int | None = None) -> Outcome:
         if champion is not None:
-            self.desk.champions[self.name] = champion
+            self.registry.champions[self.name] = champion
         done = reconcile(
-            self.desk, self.ledger, self.repository, (self.client.endpoint,), Request("a test")
+            self.registry, self.ledger, self.repository, (self.client.endpoint,), Request("a test")
         )
         return next(each for each in done if each.model == self.name)
 
@@ -63,7 +63,7 @@ class Served:
         return versions[0]
 
     def status(self, version: int) -> str:
-        return self.desk.written.get((self.name, version), {}).get("millrace.status", "")
+        return self.registry.written.get((self.name, version), {}).get("millrace.status", "")
 
     def events(self) -> list[tuple[str, int]]:
         """Return what happened, but for the proofs on the way."""
@@ -75,9 +75,9 @@ class Served:
 def running(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[tuple[TritonClient, Installation]]:
-    places = Installation(tmp_path_factory.mktemp("home"), "", "").prepared()
-    with server.running(places, free_endpoint()) as client:
-        yield client, places
+    installation = Installation(tmp_path_factory.mktemp("home"), "", "").prepared()
+    with server.running(installation, free_endpoint()) as client:
+        yield client, installation
 
 
 @pytest.fixture
@@ -99,13 +99,13 @@ def replace_file(served: Served, version: int, seed: int) -> None:
 
 
 def test_a_refused_version_that_is_deleted_takes_nothing_with_it(served: Served) -> None:
-    served.desk.refuses[served.name, 2] = "it is bad"
+    served.registry.refuses[served.name, 2] = "it is bad"
     served.release(2)
-    del served.desk.champions[served.name]  # MLflow drops the alias of a deleted version
+    del served.registry.champions[served.name]  # MLflow drops the alias of a deleted version
     for _ in range(2):
-        served.desk.champions.pop(served.name, None)
+        served.registry.champions.pop(served.name, None)
         reconcile(
-            served.desk,
+            served.registry,
             served.ledger,
             served.repository,
             (served.client.endpoint,),
@@ -116,7 +116,7 @@ def test_a_refused_version_that_is_deleted_takes_nothing_with_it(served: Served)
 
 
 def test_a_lost_release_table_unloads_nothing(served: Served, tmp_path: Path) -> None:
-    served.desk.refuses[served.name, 2] = "it is bad"
+    served.registry.refuses[served.name, 2] = "it is bad"
     served.release(2)
     served.ledger = Ledger(str(tmp_path / "another"))
     served.release()
@@ -132,7 +132,7 @@ def test_without_the_registry_a_server_gets_back_what_was_live(
 
     served.client.unload(served.name)
     with monkeypatch.context() as patched:
-        patched.setattr(FileDesk, "desired_versions", away)
+        patched.setattr(FileRegistry, "desired_versions", away)
         with pytest.raises(TransientError, match="MLflow cannot be reached"):
             served.release()
     assert served.answers() == 1
@@ -160,7 +160,7 @@ def test_a_damaged_folder_is_staged_again_and_stops_no_other_model(
     (served.repository.root / served.name / "1" / "version.json").write_text("{")
     (served.repository.root / served.name / "config.pbtxt").write_text('name: "')
     other = Served(*running, tmp_path)
-    other.desk, other.ledger = served.desk, served.ledger
+    other.registry, other.ledger = served.registry, served.ledger
     other.register(3)
     assert other.release(3).error is None
     assert other.answers() == 3
@@ -176,7 +176,7 @@ def test_an_alias_that_moves_back_during_the_proof_gives_the_version_no_traffic(
     prove = apply.trial.validate_on_replica
 
     def moved_meanwhile(*arguments: object, **options: object) -> object:
-        served.desk.champions[served.name] = 1
+        served.registry.champions[served.name] = 1
         return prove(*arguments, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(apply.trial, "validate_on_replica", moved_meanwhile)
@@ -192,7 +192,7 @@ def test_a_version_that_served_for_a_moment_is_in_the_table(
 
     def moved_meanwhile(*arguments: object, **options: object) -> None:
         load(*arguments, **options)  # type: ignore[arg-type]
-        served.desk.champions[served.name] = 1
+        served.registry.champions[served.name] = 1
 
     monkeypatch.setattr(apply.load_version, "load", moved_meanwhile)
     served.release(2)

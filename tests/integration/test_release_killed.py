@@ -21,8 +21,8 @@ BACK = ("switch", "live", "tag", "tag")
 def versions(line: Line) -> tuple[Planted, Planted]:
     """A model of its own: version 1 is live, version 2 is registered."""
     name = next(NAMES)
-    ingest_rows(line.places, name)
-    first, second = plant(line.places, name, good(0)), plant(line.places, name, good(0))
+    ingest_rows(line.installation, name)
+    first, second = plant(line.installation, name, good(0)), plant(line.installation, name, good(0))
     line.promote(first)
     line.release()
     assert line.client.live_version(name) == 1
@@ -35,7 +35,7 @@ def killed_at(line: Line, moment: object) -> None:
     ended = subprocess.run(
         [
             *(sys.executable, "-m", "tests.integration.killed_release"),
-            *map(str, (line.places.home, *ports, endpoint.token, moment)),
+            *map(str, (line.installation.home, *ports, endpoint.token, moment)),
         ],
         capture_output=True,
         text=True,

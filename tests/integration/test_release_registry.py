@@ -28,8 +28,8 @@ APPROVED = {"promotion": {"require": {"approval": True}}}
 def live(line: Line) -> Planted:
     """A model of its own, whose version 1 is live."""
     name = next(NAMES)
-    ingest_rows(line.places, name)
-    first = plant(line.places, name, good(0))
+    ingest_rows(line.installation, name)
+    first = plant(line.installation, name, good(0))
     line.promote(first)
     line.release()
     assert line.client.live_version(name) == 1
@@ -49,7 +49,7 @@ def reason(outcome: Outcome) -> str:
 def test_a_version_of_another_tool_is_refused_on_a_model_that_we_serve(
     line: Line, live: Planted
 ) -> None:
-    store = client(line.places.tracking_uri)
+    store = client(line.installation.tracking_uri)
     made = store.create_model_version(live.name, live.folder.as_uri())
     other = Planted(live.name, int(made.version), live.folder)
     with Asking(line, live.name, 0) as asking:
@@ -62,7 +62,7 @@ def test_a_version_of_another_tool_is_refused_on_a_model_that_we_serve(
 
 
 def test_a_model_of_another_tool_is_left_alone(line: Line, live: Planted) -> None:
-    store = client(line.places.tracking_uri)
+    store = client(line.installation.tracking_uri)
     name = next(NAMES)
     store.create_registered_model(name)
     store.create_model_version(name, live.folder.as_uri())
@@ -73,8 +73,8 @@ def test_a_model_of_another_tool_is_left_alone(line: Line, live: Planted) -> Non
 
 
 def test_a_live_version_that_was_deleted_is_no_bar_to_the_next(line: Line, live: Planted) -> None:
-    client(line.places.tracking_uri).delete_model_version(live.name, str(live.number))
-    second = plant(line.places, live.name, good(0, pipeline=NO_WORSE))
+    client(line.installation.tracking_uri).delete_model_version(live.name, str(live.number))
+    second = plant(line.installation, live.name, good(0, pipeline=NO_WORSE))
     assert released(line, second).error is None
     assert line.client.live_version(live.name) == 2
     assert line.tags(second)["millrace.status"] == "live"
@@ -85,8 +85,8 @@ def test_nobody_approves_what_nobody_is_known_to_have_trained(
     line: Line, live: Planted, author: str | None
 ) -> None:
     tags = {"millrace.approved_by": "bob"}
-    second = plant(line.places, live.name, good(0, pipeline=APPROVED, tags=tags))
-    store = client(line.places.tracking_uri)
+    second = plant(line.installation, live.name, good(0, pipeline=APPROVED, tags=tags))
+    store = client(line.installation.tracking_uri)
     run = store.get_model_version(second.name, str(second.number)).run_id
     assert run is not None
     if author is None:
@@ -101,7 +101,7 @@ def test_nobody_approves_what_nobody_is_known_to_have_trained(
 def test_a_form_that_was_chosen_on_another_kind_of_machine_is_flagged(
     line: Line, live: Planted, kind: str
 ) -> None:
-    second = plant(line.places, live.name, good(0, machine_kind=kind))
+    second = plant(line.installation, live.name, good(0, machine_kind=kind))
     assert released(line, second).error is None
     caution = line.releases(live.name)[-1].evidence.get("caution")
     if kind == this_machine().kind:
@@ -122,7 +122,7 @@ def test_a_form_that_was_chosen_on_another_kind_of_machine_is_flagged(
 def test_a_fault_of_this_machine_or_of_mlflow_refuses_nothing(
     line: Line, live: Planted, fault: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    second = plant(line.places, live.name, good(0))
+    second = plant(line.installation, live.name, good(0))
 
     def broken(*_: object, **__: object) -> None:
         raise fault
@@ -144,9 +144,9 @@ def test_a_fault_of_this_machine_or_of_mlflow_refuses_nothing(
 def test_a_trial_that_cannot_be_swept_keeps_no_version_from_going_live(
     line: Line, live: Planted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    left = line.places.model_repository / f"{live.name}.trial-1-abcd"
+    left = line.installation.model_repository / f"{live.name}.trial-1-abcd"
     left.mkdir()
-    second = plant(line.places, live.name, good(0))
+    second = plant(line.installation, live.name, good(0))
 
     remove = Repository.remove_model
 
@@ -167,8 +167,8 @@ def test_a_trial_that_cannot_be_swept_keeps_no_version_from_going_live(
 def test_a_candidate_that_hangs_keeps_no_other_model_waiting(
     line: Line, live: Planted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    other = plant(line.places, next(NAMES), good(0))
-    slow = plant(line.places, live.name, good(0))
+    other = plant(line.installation, next(NAMES), good(0))
+    slow = plant(line.installation, live.name, good(0))
     hangs, goes_on = threading.Event(), threading.Event()
     alone = GoldenBatch.smoke_test
 

@@ -17,9 +17,9 @@ from millrace.serving.release.reconcile import reconcile
 from millrace.serving.triton import server as triton
 from millrace.serving.triton.client import TritonClient
 from millrace.serving.triton.repository import Repository
-from tests.integration.desk import FileDesk
 from tests.integration.planted import GOLDEN, classifier, weights_of
 from tests.integration.ports import free_endpoint
+from tests.integration.registry import FileRegistry
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the wheel is for Linux")
 
@@ -28,35 +28,35 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the wheel is fo
 class Pair:
     """Two replicas, and what they are told from."""
 
-    places: Installation
-    desk: FileDesk
+    installation: Installation
+    registry: FileRegistry
     first: Endpoint
     second: Endpoint
 
     def release(self) -> tuple[Outcome, ...]:
         return reconcile(
-            self.desk,
-            Ledger(str(self.places.home / "releases")),
-            Repository(self.places.model_repository, self.places.staging),
+            self.registry,
+            Ledger(str(self.installation.home / "releases")),
+            Repository(self.installation.model_repository, self.installation.staging),
             (self.first, self.second),
             Request("a test"),
         )
 
     def promote(self, version: int, **serving: object) -> tuple[Outcome, ...]:
         model = classifier(weights_of(version))
-        self.desk.register("m", version, model, {"features": GOLDEN}, **serving)
-        self.desk.champions["m"] = version
+        self.registry.register("m", version, model, {"features": GOLDEN}, **serving)
+        self.registry.champions["m"] = version
         return self.release()
 
     def status(self, version: int) -> tuple[str | None, str | None]:
-        tags = self.desk.written.get(("m", version), {})
+        tags = self.registry.written.get(("m", version), {})
         return tags.get("millrace.status"), tags.get("millrace.replicas")
 
 
 @pytest.fixture
 def pair(tmp_path: Path) -> Pair:
-    places = Installation(tmp_path, "", "").prepared()
-    return Pair(places, FileDesk(tmp_path), free_endpoint(), free_endpoint())
+    installation = Installation(tmp_path, "", "").prepared()
+    return Pair(installation, FileRegistry(tmp_path), free_endpoint(), free_endpoint())
 
 
 def live(endpoint: Endpoint) -> int | None:
@@ -65,8 +65,8 @@ def live(endpoint: Endpoint) -> int | None:
 
 
 def test_a_replica_that_was_away_catches_up_before_it_counts(pair: Pair) -> None:
-    with triton.running(pair.places, pair.first):
-        with triton.running(pair.places, pair.second):
+    with triton.running(pair.installation, pair.first):
+        with triton.running(pair.installation, pair.second):
             pair.promote(1)
             assert (live(pair.first), live(pair.second)) == (1, 1)
             assert pair.status(1) == ("live", "2 of 2")
@@ -75,25 +75,25 @@ def test_a_replica_that_was_away_catches_up_before_it_counts(pair: Pair) -> None
         assert isinstance(away.error, TransientError)
         assert live(pair.first) == 2
         assert pair.status(2) == ("live", "1 of 2")
-        with triton.running(pair.places, pair.second):
+        with triton.running(pair.installation, pair.second):
             assert live(pair.second) is None
             here, back = pair.release()
             assert (here.changed, back.changed) == (False, True)
             assert live(pair.second) == 2
             assert pair.status(2) == ("live", "2 of 2")
-            told = [event.kind for event in pair.desk.told if event.kind != "proved"]
+            told = [event.kind for event in pair.registry.told if event.kind != "proved"]
             assert told == ["live", "live"]
 
 
 def test_a_model_that_wants_all_replicas_waits_for_them(pair: Pair) -> None:
     with ExitStack() as stack:
-        stack.enter_context(triton.running(pair.places, pair.first))
-        with triton.running(pair.places, pair.second):
+        stack.enter_context(triton.running(pair.installation, pair.first))
+        with triton.running(pair.installation, pair.second):
             pair.promote(1, quorum="all")
         pair.promote(2, quorum="all")
         assert live(pair.first) == 1
         assert pair.status(2)[0] == "staged"
-        stack.enter_context(triton.running(pair.places, pair.second))
+        stack.enter_context(triton.running(pair.installation, pair.second))
         pair.release()
         assert (live(pair.first), live(pair.second)) == (2, 2)
         assert pair.status(2) == ("live", "2 of 2")
@@ -101,7 +101,10 @@ def test_a_model_that_wants_all_replicas_waits_for_them(pair: Pair) -> None:
 
 
 def test_a_replica_that_is_frozen_holds_the_other_up_only_for_a_moment(pair: Pair) -> None:
-    with triton.running(pair.places, pair.first), triton.running(pair.places, pair.second):
+    with (
+        triton.running(pair.installation, pair.first),
+        triton.running(pair.installation, pair.second),
+    ):
         pair.promote(1)
         server = serving_at(pair.second)
         server.suspend()

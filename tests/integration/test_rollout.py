@@ -22,9 +22,9 @@ from millrace.serving.triton.client import TritonClient
 from millrace.serving.triton.repository import Repository
 from millrace.serving.triton.server_index import ready_versions
 from tests.integration.backends import kill_backends
-from tests.integration.desk import FileDesk
 from tests.integration.planted import GOLDEN, WIDTH, classifier, weights_of
 from tests.integration.ports import free_endpoint
+from tests.integration.registry import FileRegistry
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the wheel is for Linux")
 
@@ -42,27 +42,31 @@ SHADOW = CANARY.model_copy(update={"kind": "shadow"})
 class Served:
     """A server, and a registry of files beside it."""
 
-    def __init__(self, client: TritonClient, places: Installation) -> None:
-        self.client, self.places, self.desk = client, places, FileDesk(places.home)
-        self.ledger = Ledger(str(places.home / "releases"))
+    def __init__(self, client: TritonClient, installation: Installation) -> None:
+        self.client, self.installation, self.registry = (
+            client,
+            installation,
+            FileRegistry(installation.home),
+        )
+        self.ledger = Ledger(str(installation.home / "releases"))
 
     def promote(self, name: str, version: int, model: bytes, spec: RolloutSpec) -> None:
-        self.desk.register(name, version, model, {FEATURES: GOLDEN})
-        self.desk.rollouts[name, version] = spec
-        self.desk.champions[name] = version
+        self.registry.register(name, version, model, {FEATURES: GOLDEN})
+        self.registry.rollouts[name, version] = spec
+        self.registry.champions[name] = version
         self.release()
 
     def release(self) -> None:
         reconcile(
-            self.desk,
+            self.registry,
             self.ledger,
-            Repository(self.places.model_repository, self.places.staging),
+            Repository(self.installation.model_repository, self.installation.staging),
             (self.client.endpoint,),
             Request("a test"),
         )
 
     def status(self, name: str, version: int) -> tuple[str, str]:
-        tags = self.desk.written.get((name, version), {})
+        tags = self.registry.written.get((name, version), {})
         return tags.get("millrace.status", ""), tags.get("millrace.reason", "")
 
     def until_decided(self, name: str, version: int, seconds: float = 60) -> str:
@@ -74,7 +78,7 @@ class Served:
         return self.status(name, version)[0]
 
     def until_swept(self, name: str, seconds: float = 30) -> bool:
-        folder = self.places.model_repository / f"{name}.arms"
+        folder = self.installation.model_repository / f"{name}.arms"
         deadline = time.monotonic() + seconds
         while folder.exists() and time.monotonic() < deadline:
             time.sleep(0.5)
@@ -84,9 +88,9 @@ class Served:
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    places = Installation(tmp_path_factory.mktemp("home"), "", "").prepared()
-    with server.running(places, free_endpoint()) as client:
-        yield Served(client, places)
+    installation = Installation(tmp_path_factory.mktemp("home"), "", "").prepared()
+    with server.running(installation, free_endpoint()) as client:
+        yield Served(client, installation)
 
 
 @contextmanager
@@ -172,7 +176,7 @@ def test_a_rollout_whose_alias_goes_back_ends_at_once(served: Served) -> None:
     served.promote("changed", 1, classifier(weights_of(0)), RolloutSpec())
     with asking(served, "changed") as failed:
         served.promote("changed", 2, classifier(weights_of(1)), CANARY)
-        served.desk.champions["changed"] = 1
+        served.registry.champions["changed"] = 1
         served.release()
     assert failed == []
     assert served.client.live_version("changed") == 1
@@ -184,7 +188,7 @@ def test_a_process_of_a_rollout_that_is_killed_is_replaced(served: Served, part:
     name = "without-" + ("champion" if "arms" in part else "splitter")
     served.promote(name, 1, classifier(weights_of(0)), RolloutSpec())
     served.promote(name, 2, classifier(weights_of(0)), CANARY)
-    assert kill_backends(f"{served.places.model_repository}/{part.format(name=name)}") > 0
+    assert kill_backends(f"{served.installation.model_repository}/{part.format(name=name)}") > 0
     served.release()
     with asking(served, name) as failed:
         assert served.until_decided(name, 2) == "live", served.status(name, 2)

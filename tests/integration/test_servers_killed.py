@@ -65,7 +65,7 @@ def test_what_is_killed_in_a_release_comes_back_and_finishes_it(
             version: {
                 "millrace.status": "live",
                 "millrace.replicas": "1 of 1",
-                "millrace.endpoint": up.places.triton[0].grpc,
+                "millrace.endpoint": up.installation.triton[0].grpc,
             },
             3 - version: {
                 "millrace.status": "superseded",

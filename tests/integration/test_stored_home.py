@@ -30,7 +30,7 @@ class Stored:
     """A stored home, moved to where the test is."""
 
     home: Home
-    places: Installation
+    installation: Installation
 
     @property
     def file(self) -> str:
@@ -53,15 +53,15 @@ def stored(tmp_path_factory: pytest.TempPathFactory, prefect_api: str) -> Stored
                     f"update {table} set {column} = replace({column}, ?, ?)", (MADE_IN, str(home))
                 )
     database.close()
-    places = Installation(home, f"sqlite:///{home}/mlflow.db", str(home / "tables"))
-    return Stored(make_home(home, prefect_api), places)
+    installation = Installation(home, f"sqlite:///{home}/mlflow.db", str(home / "tables"))
+    return Stored(make_home(home, prefect_api), installation)
 
 
 def test_its_version_and_its_releases_are_read(stored: Stored) -> None:
-    version = registry_of(stored.places).by_alias("small", "champion")
+    version = registry_of(stored.installation).by_alias("small", "champion")
     assert version is not None
     assert (version.version, version.kind.name) == (1, "graph")
-    events = ledger_of(stored.places).releases("small")
+    events = ledger_of(stored.installation).releases("small")
     assert [(event.kind, event.version) for event in events] == [("proved", 1), ("live", 1)]
 
 

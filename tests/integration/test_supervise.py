@@ -97,12 +97,14 @@ def _api(chosen: Settings) -> httpx.Client:
 
 
 def test_all_services_are_up(running: Settings) -> None:
-    report = control.status(running, live_versions=lambda places: {"endpoints": len(places.triton)})
+    report = control.status(
+        running, live_versions=lambda installation: {"endpoints": len(installation.triton)}
+    )
     names = ["mlflow", "prefect", "triton", "guard", "deployments", "webhook", "openai"]
     assert [each.name for each in report.services] == names
     assert report.healthy
     assert report.live_versions == {"endpoints": 1}
-    assert running.places().tracking_uri == f"http://127.0.0.1:{running.mlflow_port}"
+    assert running.installation().tracking_uri == f"http://127.0.0.1:{running.mlflow_port}"
 
 
 def test_up_again_changes_nothing(running: Settings) -> None:
@@ -201,7 +203,7 @@ def test_a_home_puts_right_only_what_is_its_own(running: Settings, tmp_path: Pat
 
     async def pipeline_gone() -> None:
         async with PrefectClient(api, auth_string=login) as client:
-            here.places().prepared()
+            here.installation().prepared()
             loop = ScheduleLoop(here, client, never, lambda entrypoint: entrypoint)
             await loop.check()
             await catch_up(client, here, ())
@@ -226,7 +228,7 @@ def test_down_leaves_nothing_behind(running: Settings) -> None:
     assert all(map(processes.is_port_free, (running.mlflow_port, running.triton_grpc_port)))
     assert not control.down(running).was_running
     assert not control.status(running).running
-    assert running.places().tracking_uri.startswith("sqlite:///")
+    assert running.installation().tracking_uri.startswith("sqlite:///")
 
 
 def test_a_taken_port_is_named_with_its_holder(
@@ -244,7 +246,7 @@ def test_a_taken_port_is_named_with_its_holder(
 
 def test_what_a_crash_left_is_cleared_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     chosen = _settings(tmp_path, monkeypatch)
-    chosen.places().prepared()
+    chosen.installation().prepared()
     left = subprocess.Popen(
         [sys.executable, "-c", "import time; time.sleep(600)"],
         env={**os.environ, MARK: str(chosen.home)},

@@ -47,14 +47,14 @@ class Texts:
 
     home: Any
     file: Path
-    places: Installation
+    installation: Installation
     outcome: dict[str, Any]
 
     def ask(self, texts: list[str | bytes]) -> Any:
         """Ask by plain tritonclient over gRPC."""
         request = grpc.InferInput("text", [len(texts), 1], "BYTES")
         request.set_data_from_numpy(np.array(texts, dtype=object)[:, None])
-        with grpc.InferenceServerClient(self.places.triton[0].grpc) as client:
+        with grpc.InferenceServerClient(self.installation.triton[0].grpc) as client:
             return client.infer("texts", [request])
 
     def labels(self, texts: list[str | bytes]) -> list[str]:
@@ -62,13 +62,13 @@ class Texts:
         request = grpc.InferInput("text", [len(texts), 1], "BYTES")
         request.set_data_from_numpy(np.array(texts, dtype=object)[:, None])
         best = [grpc.InferRequestedOutput("probabilities", class_count=1)]
-        with grpc.InferenceServerClient(self.places.triton[0].grpc) as client:
+        with grpc.InferenceServerClient(self.installation.triton[0].grpc) as client:
             answer = client.infer("texts", [request], outputs=best)
         return [each.decode().split(":")[2] for each in answer.as_numpy("probabilities").ravel()]
 
     def post(self, body: bytes) -> tuple[int, dict[str, Any]]:
         """Ask as curl does."""
-        url = f"http://{self.places.triton[0].http}/v2/models/texts/infer"
+        url = f"http://{self.installation.triton[0].http}/v2/models/texts/infer"
         try:
             with urllib.request.urlopen(urllib.request.Request(url, body), timeout=30) as answer:
                 return answer.status, json.load(answer)
@@ -117,12 +117,12 @@ def texts(tmp_path_factory: pytest.TempPathFactory, make: Any) -> Iterator[Texts
     numbers = (home.environment[f"MILLRACE_TRITON_{n}_PORT"] for n in ("HTTP", "GRPC", "METRICS"))
     endpoint = Endpoint("127.0.0.1", *map(int, numbers))
     uri, tables = f"sqlite:///{home.path}/mlflow.db", str(home.path / "tables")
-    places = Installation(home.path, uri, tables, triton=(endpoint,))
-    with running(places.prepared(), endpoint):
+    installation = Installation(home.path, uri, tables, triton=(endpoint,))
+    with running(installation.prepared(), endpoint):
         released = home.run("release", "--json")
         assert released.code == 0, released.err
         assert [each["error"] for each in released.json] == [None]
-        yield Texts(home, file, places, done.json)
+        yield Texts(home, file, installation, done.json)
 
 
 def test_it_learns_and_every_form_is_certified(texts: Texts) -> None:
@@ -176,7 +176,7 @@ def test_odd_texts_together_are_answered_as_alone(texts: Texts) -> None:
 def test_bytes_that_are_no_text_are_refused_and_the_next_one_is_answered(
     texts: Texts, module: Any
 ) -> None:
-    endpoint = texts.places.triton[0]
+    endpoint = texts.installation.triton[0]
     address = endpoint.grpc if module is grpc else endpoint.http
     request = module.InferInput("text", [1, 1], "BYTES")
     request.set_data_from_numpy(np.array([[b"abc\xff\xfe"]], dtype=object))
@@ -242,7 +242,7 @@ def test_a_batch_gives_the_answers_of_the_live_model(texts: Texts, tmp_path: Pat
     assert (done.json["rows"], done.json["dead"]) == (len(rows), 1)
     compared = done.json["agreement"]
     assert (compared["compared"], compared["reason"]) == (len(ODD), "")
-    store = client(texts.places.tracking_uri)
+    store = client(texts.installation.tracking_uri)
     experiment = store.get_experiment_by_name("texts.batch")
     (run,) = store.search_runs(
         [experiment.experiment_id], order_by=["start_time DESC"], max_results=1
@@ -286,9 +286,9 @@ def test_a_large_body_is_answered_and_the_next_one_is(texts: Texts, megabytes: i
 
 
 def test_a_live_server_with_other_labels_fails_its_certificate(texts: Texts) -> None:
-    labels = texts.places.model_repository / "texts" / "labels.txt"
+    labels = texts.installation.model_repository / "texts" / "labels.txt"
     before = labels.read_text()
-    with TritonClient(texts.places.triton[0]) as client:
+    with TritonClient(texts.installation.triton[0]) as client:
         try:
             labels.write_text("".join(f"{each}\n" for each in before.split()[::-1]))
             client.unload("texts")
@@ -303,9 +303,9 @@ def test_a_live_server_with_other_labels_fails_its_certificate(texts: Texts) -> 
 
 
 def test_a_tampered_certificate_is_refused(texts: Texts) -> None:
-    (kept,) = texts.places.home.glob("artifacts/**/extra_files/certificate.json")
+    (kept,) = texts.installation.home.glob("artifacts/**/extra_files/certificate.json")
     before = kept.read_text()
-    shutil.rmtree(texts.places.home / "cache")
+    shutil.rmtree(texts.installation.home / "cache")
     kept.write_text(before.replace('"metric_loss": 0.0', '"metric_loss": 0.1', 1))
     done = texts.home.run("certify", "texts", "--json")
     kept.write_text(before)

@@ -45,12 +45,12 @@ class Served:
 
     client: TritonClient
     repository: Repository
-    places: Installation
+    installation: Installation
 
     def plain(self, model: str, *protos: bytes, labels: tuple[str, ...] = ()) -> None:
         """Stage a file as version 1, 2, … each, and serve version 1."""
         for version, contents in enumerate(protos, start=1):
-            path = self.places.home / f"{model}-{version}.onnx"
+            path = self.installation.home / f"{model}-{version}.onnx"
             path.write_bytes(contents)
             self.repository.stage(model, version, artifact_of_graph(path, digest_of(path), labels))
         self.serve(model, 1)
@@ -103,9 +103,11 @@ class Served:
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     home = tmp_path_factory.mktemp("home")
-    places = Installation(home, "", "").prepared()
-    with server.running(places, free_endpoint()) as client:
-        yield Served(client, Repository(places.model_repository, places.staging), places)
+    installation = Installation(home, "", "").prepared()
+    with server.running(installation, free_endpoint()) as client:
+        yield Served(
+            client, Repository(installation.model_repository, installation.staging), installation
+        )
 
 
 def classifier(above: float = np.inf) -> bytes:
@@ -332,10 +334,10 @@ def test_clients_see_the_same_model(served) -> None:
         return str(error.value)
 
     endpoint = served.client.endpoint
-    places = ((http, endpoint.http), (grpc, endpoint.grpc))
-    before, too_large = [seen(*place) for place in places], refused()
+    installation = ((http, endpoint.http), (grpc, endpoint.grpc))
+    before, too_large = [seen(*place) for place in installation], refused()
     served.start_split("same", 50)
-    assert [seen(*place) for place in places] == before
+    assert [seen(*place) for place in installation] == before
     assert refused() == too_large
     assert served.client.predict("same", {"x": ROWS}, version=1).keys() == {"scores", "label"}
     with pytest.raises(InputError, match=r"valid: x: FP32 \[-1, 4\]"):

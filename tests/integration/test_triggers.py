@@ -64,7 +64,7 @@ def test_a_receiver_that_was_killed_comes_back_and_catches_up(up: Up) -> None:
 def test_a_candidate_that_hangs_keeps_no_other_model_from_going_live(up: Up) -> None:
     up.move(1)
     up.seconds_until(1, 60)
-    plant(up.places, "hangs", busy(4000, 400, depends=True))
+    plant(up.installation, "hangs", busy(4000, 400, depends=True))
     up.move(1, "hangs")
     deadline = time.monotonic() + 30
     while not up.is_in_a_release("hangs"):

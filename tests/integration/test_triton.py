@@ -43,9 +43,9 @@ from millrace.serving.triton.repository import Repository
 from millrace.serving.triton.version_folder import Artifact
 from tests.integration.attacks import CODE, CODE_CONFIG
 from tests.integration.backends import kill_backends
-from tests.integration.desk import ROWS, FileDesk
 from tests.integration.graphs import constant, proto
 from tests.integration.ports import free_endpoint
+from tests.integration.registry import ROWS, FileRegistry
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the wheel is for Linux")
 FLOAT, INT64, STRING = TensorProto.FLOAT, TensorProto.INT64, TensorProto.STRING
@@ -60,21 +60,21 @@ class Served:
 
     client: TritonClient
     repository: Repository
-    places: Installation
-    desk: FileDesk
+    installation: Installation
+    registry: FileRegistry
     ledger: Ledger
 
     def release(self, **desired: int) -> Outcome:
         """Move one model's champion and leave the other models as they are."""
-        self.desk.champions |= desired
+        self.registry.champions |= desired
         outcomes = self.reconcile(self.client.endpoint)
         return next(outcome for outcome in outcomes if outcome.model in desired)
 
     def reconcile(self, *endpoints: Endpoint) -> tuple[Outcome, ...]:
-        return reconcile(self.desk, self.ledger, self.repository, endpoints, REQUEST)
+        return reconcile(self.registry, self.ledger, self.repository, endpoints, REQUEST)
 
     def serve(self, model: str, proto: bytes, **options: Any) -> Path:
-        path = self.desk.register(model, 1, proto, **options)
+        path = self.registry.register(model, 1, proto, **options)
         raise_first_error([self.release(**{model: 1})])
         return path
 
@@ -82,13 +82,13 @@ class Served:
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     home = tmp_path_factory.mktemp("home")
-    places = Installation(home, "", "").prepared()
-    with server.running(places, free_endpoint()) as client:
+    installation = Installation(home, "", "").prepared()
+    with server.running(installation, free_endpoint()) as client:
         yield Served(
             client,
-            Repository(places.model_repository, places.staging),
-            places,
-            FileDesk(home),
+            Repository(installation.model_repository, installation.staging),
+            installation,
+            FileRegistry(home),
             Ledger(str(home / "releases")),
         )
 
@@ -239,11 +239,11 @@ def ruled() -> bytes:
 
 def test_online_refuses_what_batch_refuses(served) -> None:
     good = np.float32([[2, 6, 3, 2024]])
-    served.desk.register(
+    served.registry.register(
         "ruled", 1, ruled(), {"features": good}, max_queue_delay_microseconds=100_000
     )
-    artifact = served.desk.artifacts["ruled", 1]
-    served.desk.artifacts["ruled", 1] = replace(artifact, rules=RULED.rules())
+    artifact = served.registry.artifacts["ruled", 1]
+    served.registry.artifacts["ruled", 1] = replace(artifact, rules=RULED.rules())
     raise_first_error([served.release(ruled=1)])  # Triton's warm-up, of zeros, is not held to them
 
     def ask(row: list[float]) -> float | str:
@@ -275,11 +275,11 @@ def test_online_refuses_what_batch_refuses(served) -> None:
 
 def test_a_shape_that_does_not_hold_its_numbers_fails_no_other_request(served) -> None:
     good = np.float32([[2, 6, 3, 2024]])
-    served.desk.register(
+    served.registry.register(
         "shapes", 1, ruled(), {"features": good}, max_queue_delay_microseconds=50_000
     )
-    artifact = served.desk.artifacts["shapes", 1]
-    served.desk.artifacts["shapes", 1] = replace(artifact, rules=RULED.rules())
+    artifact = served.registry.artifacts["shapes", 1]
+    served.registry.artifacts["shapes", 1] = replace(artifact, rules=RULED.rules())
     raise_first_error([served.release(shapes=1)])
     outcomes: dict[str, set[str]] = {"good": set(), "bad": set()}
 
@@ -353,7 +353,7 @@ def test_doing_it_again_changes_nothing(served) -> None:
 
 def test_a_new_version_takes_over_under_load_without_an_error(served) -> None:
     served.serve("swap", constant(1))
-    served.desk.register("swap", 2, constant(2))
+    served.registry.register("swap", 2, constant(2))
     with asking(served, "swap") as answers:
         outcome = raise_first_error([served.release(swap=2)])[0]
         wait_for(lambda: answers[-1] == 2)
@@ -363,14 +363,14 @@ def test_a_new_version_takes_over_under_load_without_an_error(served) -> None:
 
 def test_the_older_version_stays_warm(served) -> None:
     served.serve("warm", constant(1))
-    served.desk.register("warm", 2, constant(2))
+    served.registry.register("warm", 2, constant(2))
     raise_first_error([served.release(warm=2)])
     assert served.client.predict("warm", {"x": ROWS}, version=1)["y"][0, 0] == 1
 
 
 def test_rollback_under_load_without_an_error(served) -> None:
     served.serve("back", constant(1))
-    served.desk.register("back", 2, constant(2))
+    served.registry.register("back", 2, constant(2))
     raise_first_error([served.release(back=2)])
     with asking(served, "back") as answers:
         outcome = raise_first_error([served.release(back=1)])[0]
@@ -381,7 +381,7 @@ def test_rollback_under_load_without_an_error(served) -> None:
 
 def test_a_version_with_other_inputs_replaces_the_older_one(served) -> None:
     served.serve("wider", constant(1))
-    served.desk.register("wider", 2, constant(2, width=6), {"x": np.ones((3, 6), np.float32)})
+    served.registry.register("wider", 2, constant(2, width=6), {"x": np.ones((3, 6), np.float32)})
     raise_first_error([served.release(wider=2)])
     assert served.client.predict("wider", {"x": np.ones((1, 6), np.float32)})["y"][0, 0] == 2
     assert served.client.live_version("wider") == 2
@@ -390,7 +390,7 @@ def test_a_version_with_other_inputs_replaces_the_older_one(served) -> None:
 def test_a_broken_version_is_refused_and_the_older_one_serves_on(served) -> None:
     served.serve("broken", constant(1))
     unknown = helper.make_node("NoSuchOperator", ["x"], ["y"])
-    served.desk.register(
+    served.registry.register(
         "broken",
         2,
         proto([unknown], [("x", FLOAT, ["batch", 4])], [("y", FLOAT, ["batch", 1])]),
@@ -431,7 +431,7 @@ def test_a_release_that_comes_to_no_rest_says_so(served, monkeypatch) -> None:
 
 def test_a_model_without_champion_is_unloaded(served, monkeypatch) -> None:
     served.serve("gone", constant(1))
-    del served.desk.champions["gone"]
+    del served.registry.champions["gone"]
     served.reconcile(served.client.endpoint)
     assert answer_of(served, "gone") == 1, "the alias may be on its way to another version"
     monkeypatch.setattr(plan, "GRACE_SECONDS", 0.0)
@@ -536,7 +536,7 @@ def test_a_client_without_the_token_predicts_and_is_told_why_no_more(served, tok
 
 def test_the_token_is_in_no_log(served) -> None:
     endpoint = served.client.endpoint
-    assert endpoint.token not in server.log_file(served.places, endpoint).read_text()
+    assert endpoint.token not in server.log_file(served.installation, endpoint).read_text()
 
 
 def test_a_form_for_vllm_is_refused_before_it_is_staged_where_there_is_no_such_backend(
@@ -545,10 +545,10 @@ def test_a_form_for_vllm_is_refused_before_it_is_staged_where_there_is_no_such_b
     for name in ("config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors"):
         (tmp_path / name).write_text(name)
     golden = GoldenPrompts(("a",), ("b",), 1, exact=False)
-    served.desk.register_language("of_vllm", 1, tmp_path, golden)
+    served.registry.register_language("of_vllm", 1, tmp_path, golden)
     outcome = served.release(of_vllm=1)
     assert "no vllm backend" in str(outcome.error)
-    assert not (served.places.model_repository / "of_vllm").exists()
+    assert not (served.installation.model_repository / "of_vllm").exists()
     assert not any("vllm" in entry.name for entry in served.client.index())
 
 
@@ -557,7 +557,7 @@ def test_a_server_with_the_backend_is_not_refused(served: Served, tmp_path: Path
     artifact = Artifact({"model.safetensors": tmp_path / "model.safetensors"}, "", "language")
     with pytest.raises(WorkError, match="no vllm backend"):
         require_backend(artifact, served.client)
-    (backends,) = (served.places.home / "backends").iterdir()
+    (backends,) = (served.installation.home / "backends").iterdir()
     shutil.copytree(backends / "onnxruntime", backends / "vllm")
     try:
         require_backend(artifact, served.client)
@@ -567,7 +567,7 @@ def test_a_server_with_the_backend_is_not_refused(served: Served, tmp_path: Path
 
 def test_a_gpu_that_is_not_there_is_why_a_version_is_refused(served) -> None:
     served.serve("accelerated", constant(1))
-    served.desk.register("accelerated", 2, constant(2), device="gpu", accelerator="tensorrt")
+    served.registry.register("accelerated", 2, constant(2), device="gpu", accelerator="tensorrt")
     outcome = served.release(accelerated=2)
     assert "GPU" in str(outcome.error)
     assert answer_of(served, "accelerated") == 1
@@ -580,5 +580,5 @@ def test_on_a_cpu_the_accelerator_is_passed_over_and_the_log_says_so(served) -> 
     served.repository.write_config(config)
     served.client.load("unhurried")
     assert answer_of(served, "unhurried") == 1
-    log = server.log_file(served.places, served.client.endpoint)
+    log = server.log_file(served.installation, served.client.endpoint)
     wait_for(lambda: "the accelerator tensorrt is for KIND_GPU" in log.read_text())

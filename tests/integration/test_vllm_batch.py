@@ -30,7 +30,7 @@ from millrace.serving.batch.prompts.vllm_job import (
 )
 from millrace.serving.batch.prompts.vllm_workers import vllm_version
 from millrace.serving.batch.scoring import RunOptions, Target, score
-from tests.stand_ins.vllm_form import write_form
+from tests.stand_ins.vllm_variant import write_variant
 
 STAND_INS = Path(__file__).parents[1] / "stand_ins"
 TEXT = "the old mill by the river turned its wheel all day and all night long. " * 4
@@ -84,11 +84,11 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture
 def night(tmp_path: Path, python: Path) -> Night:
-    form = tmp_path / "form"
-    tokenizer = write_form(form, TEXT, CONTEXT)
-    arguments = engine_arguments_of(form, GenerationSpec())
+    variant = tmp_path / "form"
+    tokenizer = write_variant(variant, TEXT, CONTEXT)
+    arguments = engine_arguments_of(variant, GenerationSpec())
     sampling = Sampling(max_tokens=CONTEXT)
-    job = VllmJob("m", 3, "d", form, sampling=sampling, arguments=arguments, python=python)
+    job = VllmJob("m", 3, "d", variant, sampling=sampling, arguments=arguments, python=python)
     return Night(tmp_path, replace(job, batch_size=8), tokenizer)
 
 
@@ -135,26 +135,26 @@ def test_a_job_whose_engine_broke_goes_on_from_what_was_written(
     night: Night, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(vllm_job, "BLOCK_BYTES", 512)
-    (night.job.form / "breaks").write_text(f"{night.folder} **/checkpoints/*/*.parquet")
+    (night.job.variant / "breaks").write_text(f"{night.folder} **/checkpoints/*/*.parquet")
     prompts = [*(TEXT[n : n + 9] for n in range(40)), "BROKEN"]
     with pytest.raises(WorkError, match="vLLM failed at a prompt") as caught:
         night.answer(prompts)
     assert "CUDA error: an illegal memory access" in str(caught.value)
     wait_for_the_gpu()  # though the error is kept
-    (night.job.form / "breaks").unlink()
+    (night.job.variant / "breaks").unlink()
     report = night.answer(prompts)
     assert 0 < report.resumed < report.scored == len(prompts)
     assert [row["_row"] for row in night.rows()] == list(range(len(prompts)))
 
 
 def test_an_engine_that_died_is_replaced(night: Night) -> None:
-    (night.job.form / "fatal").touch()
+    (night.job.variant / "fatal").touch()
     report = night.answer([TEXT[n : n + 9] for n in range(20)])
     assert report.scored == len({row["_row"] for row in night.rows()}) == 20
 
 
 def test_an_engine_that_cannot_be_opened_is_told(night: Night) -> None:
-    (night.job.form / "unopenable").touch()
+    (night.job.variant / "unopenable").touch()
     with pytest.raises(WorkError, match="batch inference failed") as caught:
         night.answer(["the old mill"])
     assert "CUDA out of memory" in str(caught.value)
@@ -171,9 +171,9 @@ def test_a_python_that_is_not_there_is_told(tmp_path: Path, python: Path) -> Non
 
 
 def test_an_engine_of_several_gpus_gets_them_where_they_are_together(night: Night) -> None:
-    arguments = engine_arguments_of(night.job.form, GenerationSpec(tensor_parallel_size=2))
+    arguments = engine_arguments_of(night.job.variant, GenerationSpec(tensor_parallel_size=2))
     job = replace(night.job, arguments=arguments)
-    stage = processor_of(job, job.form, {}).get_stage_by_name(STAGE)
+    stage = processor_of(job, job.variant, {}).get_stage_by_name(STAGE)
     assert stage.fn_constructor_kwargs["engine_kwargs"]["distributed_executor_backend"] == "ray"
     assert stage.map_batches_kwargs["num_gpus"] == 0
     assert stage.map_batches_kwargs["ray_remote_args_fn"].args[0] == 2

@@ -69,7 +69,7 @@ class Parts:
         return service_specs.webhook_service(self.settings).address
 
     def start(self, *parts: service_specs.Service) -> None:
-        self.settings.places().prepared()
+        self.settings.installation().prepared()
         for part in parts:
             with part.log.open("ab") as log:
                 self.started[part.name] = subprocess.Popen(
@@ -128,7 +128,9 @@ class Parts:
 
     def leave_a_trial(self) -> None:
         """Leave what a killed release leaves, so that the next one has something to do."""
-        (self.settings.places().model_repository / f"{MODEL}{TRIAL}1" / "1").mkdir(parents=True)
+        (self.settings.installation().model_repository / f"{MODEL}{TRIAL}1" / "1").mkdir(
+            parents=True
+        )
 
     def deliver(self, body: bytes, delivery: str, at: float, secret: str) -> int:
         stamp = str(int(at))

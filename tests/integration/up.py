@@ -38,16 +38,18 @@ class Up:
     settings: Settings
 
     @property
-    def places(self) -> Installation:
-        return self.settings.places()
+    def installation(self) -> Installation:
+        return self.settings.installation()
 
     def move(self, version: int, model: str = NAME) -> None:
         """Do what a click on the alias in the MLflow UI does."""
-        client(self.places.tracking_uri).set_registered_model_alias(model, CHAMPION, str(version))
+        client(self.installation.tracking_uri).set_registered_model_alias(
+            model, CHAMPION, str(version)
+        )
 
     @property
     def repository(self) -> Repository:
-        return Repository(self.places.model_repository, self.places.staging)
+        return Repository(self.installation.model_repository, self.installation.staging)
 
     def is_in_a_release(self, model: str = NAME) -> bool:
         with self.repository.exclusive(model, wait=False) as nobody_else:
@@ -55,7 +57,7 @@ class Up:
 
     def answers(self) -> int | None:
         """Return the version whose weights a client's request is answered with."""
-        with TritonClient(self.places.triton[0]) as triton:
+        with TritonClient(self.installation.triton[0]) as triton:
             try:
                 got = triton.predict(NAME, {FEATURES: GOLDEN})["probabilities"]
             except MillraceError:
@@ -75,9 +77,9 @@ class Up:
     def end_state(self) -> dict[str, object]:
         """Return what is live, what the versions' tags say of it, and the last event."""
         told = ("millrace.status", "millrace.reason", "millrace.replicas", "millrace.endpoint")
-        store = client(self.places.tracking_uri)
+        store = client(self.installation.tracking_uri)
         tags = {v: store.get_model_version(NAME, str(v)).tags for v in SEEDS}
-        last = ledger_of(self.places).releases(NAME)[-1]
+        last = ledger_of(self.installation).releases(NAME)[-1]
         return {
             "live": self.answers(),
             "tags": {v: {k: each[k] for k in told if k in each} for v, each in tags.items()},
@@ -86,7 +88,7 @@ class Up:
 
     def until_settled(self, version: int, at_most: float) -> dict[str, object]:
         """Wait until nothing is due and a version is said to be live; return the end state."""
-        deadline, lookout = time.monotonic() + at_most, ReleaseCheck(lambda: self.places)
+        deadline, lookout = time.monotonic() + at_most, ReleaseCheck(lambda: self.installation)
         while True:
             with suppress(Exception):  # MLflow may be away
                 free = not self.is_in_a_release()
@@ -99,7 +101,7 @@ class Up:
     def asked_by(self) -> list[str]:
         """Return who asked for each version that went live, when no release is under way."""
         with self.repository.exclusive(NAME):
-            events = ledger_of(self.places).releases(NAME)
+            events = ledger_of(self.installation).releases(NAME)
         return [each.asked_by for each in events if each.kind == "live"]
 
     def kill_triton(self) -> None:
@@ -111,7 +113,7 @@ class Up:
 
     def kill_backend(self) -> None:
         """Kill the process in which Triton runs the model."""
-        assert kill_backends(f"{self.places.model_repository}/{NAME}/") > 0
+        assert kill_backends(f"{self.installation.model_repository}/{NAME}/") > 0
 
     def pid(self, name: str) -> int:
         found = next(each for each in control.status(self.settings).services if each.name == name)
@@ -127,7 +129,7 @@ def all_up(home: Path) -> Iterator[Up]:
         control.up(chosen)
         found = Up(chosen)
         for seed in SEEDS.values():
-            plant(found.places, NAME, good(seed, pipeline=FREE))
+            plant(found.installation, NAME, good(seed, pipeline=FREE))
         found.move(1)
         found.seconds_until(1, 90)
         yield found

@@ -80,7 +80,7 @@ class ToyJob(TrainJob):
 
 
 def prepare(
-    pipeline: Pipeline, places: Installation, snapshot: Snapshot, run: TrackedRun
+    pipeline: Pipeline, installation: Installation, snapshot: Snapshot, run: TrackedRun
 ) -> Prepared[GraphTraining]:
     """Read the train split."""
     encoding = fit_rows(pipeline, snapshot)
@@ -99,7 +99,7 @@ def describe(metrics: Mapping[str, Any]) -> str:
 
 def export(
     pipeline: Pipeline,
-    places: Installation,
+    installation: Installation,
     snapshot: Snapshot,
     trained: Trained[GraphTraining],
     folder: Path,

@@ -11,7 +11,7 @@ import pytest
 from millrace.export.language.engine_speed import EXACT
 from millrace.export.language.golden_texts import answered
 from millrace.export.language.transformers_reference import split_texts
-from millrace.export.openvino.from_checkpoint import write_exact_form
+from millrace.export.openvino.from_checkpoint import write_exact_variant
 from millrace.models.common.language_generation import chat_template_of
 from millrace.models.data.sources.source import Chunk
 from millrace.models.language.corpus.tokenizer_folder import LanguageTokenizer
@@ -40,7 +40,7 @@ def made(request: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Instru
     kind, template, begins, special = request.param
     folder = tmp_path_factory.mktemp("instruct")
     write_instruct(folder / "made", kind, template, begins=begins, special=special)
-    write_exact_form(folder / "made", folder / "form")
+    write_exact_variant(folder / "made", folder / "form")
     return opened(folder / "made"), folder / "form"
 
 
@@ -60,9 +60,9 @@ def scored(generator: Generator, prompts: pa.Array) -> list[dict[str, Any]]:
 
 
 def test_golden_answers_are_those_of_a_text_and_not_of_a_chat(made: tuple[Instruct, Path]) -> None:
-    mine, form = made
+    mine, variant = made
     wanted = [mine.text(prompt) for prompt in TEXTS]
-    assert answered(form, TEXTS, 24, dict(EXACT)) == wanted
+    assert answered(variant, TEXTS, 24, dict(EXACT)) == wanted
 
 
 def test_a_batch_of_texts_and_of_chats_is_answered_as_transformers_does(
@@ -80,8 +80,8 @@ def test_a_batch_of_texts_and_of_chats_is_answered_as_transformers_does(
 def test_the_backend_reads_a_chat_as_transformers_does(
     made: tuple[Instruct, Path], generator: Generator
 ) -> None:
-    mine, form = made
-    tokenizer, template = generator.engine._tokenizer, chat_template_of(form)
+    mine, variant = made
+    tokenizer, template = generator.engine._tokenizer, chat_template_of(variant)
     for chat in ASKED:
         messages = np.array([json.dumps(chat).encode()], object)
         bounds = backend.Bounds(128, 4)
@@ -113,9 +113,9 @@ def test_a_form_alone_answers_a_text_and_not_a_chat(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    mine, form = made
+    mine, variant = made
     (tmp_path / "texts").write_text(json.dumps(TEXTS))
-    monkeypatch.setattr("sys.argv", ["alone", str(form), "24"])
+    monkeypatch.setattr("sys.argv", ["alone", str(variant), "24"])
     with (tmp_path / "texts").open() as texts:
         monkeypatch.setattr("sys.stdin", texts)
         generation_check.main()

@@ -1,4 +1,4 @@
-"""What a form takes from the checkpoint as it is."""
+"""What a variant takes from the checkpoint as it is."""
 
 import shutil
 from pathlib import Path

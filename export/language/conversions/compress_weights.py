@@ -69,7 +69,7 @@ def in_four_bits(model: Any) -> bool:
 def main() -> None:
     """Convert one folder."""
     made = ArgumentParser(description=__doc__)
-    made.add_argument("source", type=Path, help="the form to convert, a folder")
+    made.add_argument("source", type=Path, help="the variant to convert, a folder")
     made.add_argument("target", type=Path, help="where to write, a new folder")
     made.add_argument("--mode", choices=MODES, default="int8_asym")
     made.add_argument(

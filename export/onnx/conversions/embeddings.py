@@ -1,7 +1,7 @@
 """Tables of embeddings as int8, one scale for each token.
 
-ONNX Runtime's own way has one scale for the whole table, and a static form would dequantize all of
-it in every run. Here the rows that a text needs are looked up first.
+ONNX Runtime's own way has one scale for the whole table, and a static variant would dequantize all
+of it in every run. Here the rows that a text needs are looked up first.
 """
 
 from collections.abc import Iterator

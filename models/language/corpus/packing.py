@@ -121,8 +121,8 @@ def best_fit(lengths: Sequence[int], context: int) -> list[list[int]]:
 
 
 def _packed(waiting: Sequence[Document], context: int) -> Iterator[Packed]:
-    for places in best_fit([len(piece.ids) for piece in waiting], context):
-        yield _joined([waiting[place] for place in places])
+    for installation in best_fit([len(piece.ids) for piece in waiting], context):
+        yield _joined([waiting[place] for place in installation])
 
 
 def _joined(parts: Sequence[Document]) -> Packed:

@@ -104,7 +104,7 @@ def make_token_table(
     shares: SplitSpec,
     model: ModelSpec,
     folder: Path,
-    places: Installation,
+    installation: Installation,
     on_progress: Progress | None = None,
 ) -> TokenTable:
     """Make a snapshot's token table, or find it.
@@ -117,23 +117,23 @@ def make_token_table(
         shares: shares of the splits.
         model: whose tokenizer, and whose `tokenizer.max_tokens` for the context.
         folder: of the pipeline file.
-        places: where the tables and the staging folder are.
+        installation: where the tables and the staging folder are.
         on_progress: called with the number of documents read so far.
 
     Raises:
         InputError: the tokenizer cannot be read, or a split holds no document.
         TransientError: another run published a token table first.
     """
-    uri = places.table(TOKENS, snapshot.name)
+    uri = installation.table(TOKENS, snapshot.name)
     tokenizer = _given(model, folder, chat=kind_of(snapshot.schema) == "messages")
     fingerprint = fingerprint_of(snapshot, shares, model, tokenizer)
     delta = _open(uri)
-    known = _known(snapshot.name, uri, delta, places, fingerprint) if delta else None
+    known = _known(snapshot.name, uri, delta, installation, fingerprint) if delta else None
     if known is not None:
         return known
     if tokenizer is None:
         tokenizer = _learnt(snapshot, shares, model)
-    with staging_folder(places.staging, f"tokens-{snapshot.name}") as staging:
+    with staging_folder(installation.staging, f"tokens-{snapshot.name}") as staging:
         spool = Spool(staging / "tokens.arrow", SCHEMA)
         try:
             splits = _spool(
@@ -150,7 +150,7 @@ def make_token_table(
             snapshot_version=snapshot.version,
             snapshot_digest=snapshot.digest,
             context=model.tokenizer.max_tokens,
-            tokenizer_uri=places.table(TOKENIZERS, snapshot.name),
+            tokenizer_uri=installation.table(TOKENIZERS, snapshot.name),
             tokenizer_digest=tokenizer.digest,
             splits=splits,
             created=True,
@@ -159,15 +159,17 @@ def make_token_table(
         return _publish(delta, made, spool)
 
 
-def open_token_table(places: Installation, name: str, fingerprint: str | None = None) -> TokenTable:
+def open_token_table(
+    installation: Installation, name: str, fingerprint: str | None = None
+) -> TokenTable:
     """Return the newest token table of a dataset, or the one of a fingerprint.
 
     Raises:
         InputError: there is none.
     """
-    uri = places.table(TOKENS, name)
+    uri = installation.table(TOKENS, name)
     delta = _open(uri)
-    found = _known(name, uri, delta, places, fingerprint) if delta else None
+    found = _known(name, uri, delta, installation, fingerprint) if delta else None
     if found is None:
         raise InputError(
             f"there is no token table of {name!r}", seen=uri, hint="make it: millrace run FILE"
@@ -354,7 +356,7 @@ def _metadata(table: TokenTable) -> dict[str, str]:
 
 
 def _known(
-    name: str, uri: str, delta: DeltaTable, places: Installation, fingerprint: str | None
+    name: str, uri: str, delta: DeltaTable, installation: Installation, fingerprint: str | None
 ) -> TokenTable | None:
     """Return the newest version, or the newest of a fingerprint; None where there is none."""
     for entry in sorted(delta.history(), key=lambda entry: -entry["version"]):
@@ -366,7 +368,7 @@ def _known(
                 name=name,
                 uri=uri,
                 version=entry["version"],
-                tokenizer_uri=places.table(TOKENIZERS, name),
+                tokenizer_uri=installation.table(TOKENIZERS, name),
                 **known,
             )
     return None

@@ -17,17 +17,17 @@ LOCAL = ("", "file")
 """Schemes of folders; a URI with another scheme is the same storage everywhere."""
 
 
-def require_shared(places: Installation, source: str | None) -> None:
+def require_shared(installation: Installation, source: str | None) -> None:
     """Return if a cluster on another machine can reach what a job needs.
 
     Args:
-        places: the installation, with the cluster's address.
+        installation: the installation, with the cluster's address.
         source: the rows; None for a table.
 
     Raises:
         InputError: it cannot, or the address of MLflow contains a password.
     """
-    registry = urlsplit(places.tracking_uri)
+    registry = urlsplit(installation.tracking_uri)
     if registry.password:
         raise InputError(
             "MLFLOW_TRACKING_URI holds a password, and everyone who may see the cluster's jobs "
@@ -35,13 +35,15 @@ def require_shared(places: Installation, source: str | None) -> None:
             valid="an address without one",
             hint="set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, on the nodes as well",
         )
-    if is_this_machine(places.ray_address):
+    if is_this_machine(installation.ray_address):
         return
-    if not registry.scheme.startswith("http") or is_this_machine(places.tracking_uri):
-        raise _unreachable("MLflow", places.tracking_uri, "an MLflow server", "MLFLOW_TRACKING_URI")
-    if "://" not in places.tables_uri:
+    if not registry.scheme.startswith("http") or is_this_machine(installation.tracking_uri):
         raise _unreachable(
-            "the tables", places.tables_uri, "s3://… or file:///…", "MILLRACE_TABLES"
+            "MLflow", installation.tracking_uri, "an MLflow server", "MLFLOW_TRACKING_URI"
+        )
+    if "://" not in installation.tables_uri:
+        raise _unreachable(
+            "the tables", installation.tables_uri, "s3://… or file:///…", "MILLRACE_TABLES"
         )
     if source is not None and "://" not in source:
         raise _unreachable("the input", source, "s3://… or file:///…", "--input or batch.input")

@@ -195,7 +195,7 @@ def drift_of(bins: Bins, counts: Counts) -> Drift:
 def psi(expected: Shares, seen: Shares, floor: float = EPSILON) -> float:
     """Return the population stability index, Σ (seen − expected) · ln(seen ÷ expected).
 
-    It is Jeffreys' divergence (Jeffreys 1946, "An Invariant Form for the Prior Probability in
+    It is Jeffreys' divergence (Jeffreys 1946, "An Invariant Variant for the Prior Probability in
     Estimation Problems"); as an index see Siddiqi 2006.
 
     Args:

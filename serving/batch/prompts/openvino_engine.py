@@ -53,8 +53,8 @@ class Engine:
     """An opened model.
 
     Args:
-        form: the folder of its files.
-        properties: OpenVINO's, that the form sets.
+        variant: the folder of its files.
+        properties: OpenVINO's, that the variant sets.
         threads: of the engine; 0 for all cores.
         sequences: answers at a time.
         batched_tokens: that it reads in a step; None for as many as OpenVINO GenAI chooses.
@@ -63,7 +63,7 @@ class Engine:
 
     def __init__(
         self,
-        form: Path,
+        variant: Path,
         properties: Mapping[str, str],
         *,
         threads: int,
@@ -89,11 +89,13 @@ class Engine:
         if threads:
             options["INFERENCE_NUM_THREADS"] = threads
         try:
-            self._pipeline = genai.ContinuousBatchingPipeline(str(form), scheduler, "CPU", options)
+            self._pipeline = genai.ContinuousBatchingPipeline(
+                str(variant), scheduler, "CPU", options
+            )
         except RuntimeError:  # its text names the folders that it was built in
             raise WorkError(
                 "OpenVINO GenAI cannot open the files of the model",
-                valid="a form for openvino_genai, and memory for it and its cache",
+                valid="a variant for openvino_genai, and memory for it and its cache",
                 hint="see export.candidates, or lower serving.generation.cache_size_gib",
             ) from None
         self._tokenizer = self._pipeline.get_tokenizer()

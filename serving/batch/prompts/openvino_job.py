@@ -61,10 +61,10 @@ class Generator:
 
     def __init__(self, job: PromptJob) -> None:
         self.job = job
-        self.context = context_of(job.form)
+        self.context = context_of(job.variant)
         self.engine = Engine(
-            job.form,
-            own_properties(job.form),
+            job.variant,
+            own_properties(job.variant),
             threads=job.threads,
             sequences=job.max_num_seqs,
             batched_tokens=job.max_num_batched_tokens,
@@ -77,7 +77,7 @@ class Generator:
         Args:
             rows: `_row`, `_key` and the prompt.
         """
-        texts, places = rows[PROMPT].to_pylist(), rows[ROW].to_pylist()
+        texts, installation = rows[PROMPT].to_pylist(), rows[ROW].to_pylist()
         asked_in = zip(texts, chats_among(rows), strict=True)
         ids = [self._tokens(text, is_chat=is_chat) for text, is_chat in asked_in]
         pairs = zip(texts, ids, strict=True)
@@ -85,7 +85,7 @@ class Generator:
         good = [n for n, fault in enumerate(faults) if fault is None]
         # The longest first: what is left at the end is short, and the engine full till then.
         good.sort(key=lambda n: -len(ids[n]))
-        asked = [self._asked(ids[n], places[n]) for n in good]
+        asked = [self._asked(ids[n], installation[n]) for n in good]
         found = dict(zip(good, self.engine.finish(asked), strict=True))
         for n, answer in found.items():
             faults[n] = answer.fault

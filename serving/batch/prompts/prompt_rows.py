@@ -81,7 +81,7 @@ class Prompts:
         model: registered model.
         version: its version.
         digest: of its files.
-        form: the folder of its files, on the node of the driver.
+        variant: the folder of its files, on the node of the driver.
         prompt: the column with the prompts.
         sampling: how they are continued.
         key: columns that identify a row; a hash of the prompt when empty.
@@ -93,7 +93,7 @@ class Prompts:
     model: str
     version: int
     digest: str
-    form: Path
+    variant: Path
     prompt: str = PROMPT
     sampling: Sampling = Sampling()
     key: tuple[str, ...] = ()
@@ -132,16 +132,16 @@ class Prompts:
     @property
     def folder(self) -> Path:
         """Where the files of the model are."""
-        return self.form
+        return self.variant
 
     @property
     def files(self) -> tuple[Path, ...]:
         """Those files."""
-        return tuple(file for file in sorted(self.form.iterdir()) if file.is_file())
+        return tuple(file for file in sorted(self.variant.iterdir()) if file.is_file())
 
     def moved(self, folder: Path) -> Self:
         """Return the same job with its files in another folder."""
-        return replace(self, form=folder)
+        return replace(self, variant=folder)
 
     def parameters(self) -> Mapping[str, Any]:
         """Return what else changes the answers."""
@@ -234,13 +234,13 @@ def chats_among(rows: pa.Table) -> list[bool]:
     return rows[IS_CHAT].to_pylist() if marked else [False] * len(rows)
 
 
-def context_of(form: Path) -> int:
+def context_of(variant: Path) -> int:
     """Return how many tokens prompt and answer may have together.
 
     Raises:
         WorkError: the model's config does not say.
     """
-    config = json.loads((form / "config.json").read_text())
+    config = json.loads((variant / "config.json").read_text())
     found = next((int(config[name]) for name in CONTEXT if config.get(name)), None)
     if found is None:
         raise WorkError(

@@ -76,24 +76,24 @@ class VllmJob(Prompts):
     def answered(self, rows: Dataset, means: ActorContext) -> Dataset:
         """Answer rows by engines of vLLM, tokens first."""
         here, task = _spread() if means.model is not None else ({}, {})
-        form = self.form
+        variant = self.variant
         if means.model is not None:
-            form = with_files_on_nodes(self, means.model, "GPU").form
+            variant = with_files_on_nodes(self, means.model, "GPU").variant
         tokens = rows.map_batches(
             Tokens,
-            fn_constructor_args=(self.form, means.state),
+            fn_constructor_args=(self.variant, means.state),
             batch_size=means.blocks.rows_per_call,
             batch_format="pyarrow",
             compute=ActorPoolStrategy(min_size=1, max_size=self.engines),
             **here,
         )
-        answers: Dataset = processor_of(self, form, task)(tokens)
+        answers: Dataset = processor_of(self, variant, task)(tokens)
         put_aside = partial(_put_aside, workplace=means.state, meter=means.meter)
         return answers.map_batches(put_aside, batch_size=None, batch_format="pyarrow", **task)
 
 
 def engine_arguments_of(
-    form: Path, generation: GenerationSpec, batched_tokens: int | None = None
+    variant: Path, generation: GenerationSpec, batched_tokens: int | None = None
 ) -> dict[str, Any]:
     """Return how vLLM is to answer a night of prompts: keyword arguments of its engine.
 
@@ -101,37 +101,37 @@ def engine_arguments_of(
     answer: there are more at a time, and no draft, which helps single ones and costs many.
 
     Args:
-        form: the folder of the model's files, absolute.
+        variant: the folder of the model's files, absolute.
         generation: how the model is served.
         batched_tokens: that an engine reads in a step; None for as many as vLLM chooses.
     """
     alone = {"draft": None, "stream_interval": None}
     most = max(generation.max_num_seqs, MAX_NUM_SEQS)
     night = generation.model_copy(update={"max_num_seqs": most, **alone})
-    arguments = engine_arguments(form, night)
+    arguments = engine_arguments(variant, night)
     if batched_tokens is not None:
         # Every answer that is under way takes one in each step.
         arguments["max_num_batched_tokens"] = max(batched_tokens, most)
     return arguments
 
 
-def processor_of(job: VllmJob, form: Path, task: Mapping[str, Any]) -> Any:
+def processor_of(job: VllmJob, variant: Path, task: Mapping[str, Any]) -> Any:
     """Return what takes a dataset of `Tokens` to one of what `vllm_rows.parted` reads.
 
     It needs a Ray that is connected, and no vLLM here.
 
     Args:
         job: whose prompts they are.
-        form: the folder of the model's files, where the engines are.
+        variant: the folder of the model's files, where the engines are.
         task: Ray's options of the tasks before and after the engines.
     """
     from ray.data.llm import build_processor
 
     with _silence():
         processor = build_processor(
-            processor_config(job, form),
+            processor_config(job, variant),
             preprocess=partial(vllm_rows.asked, job=job),
-            postprocess=partial(vllm_rows.answered, job=job, ends=ends_of(job.form)),
+            postprocess=partial(vllm_rows.answered, job=job, ends=ends_of(job.variant)),
             preprocess_map_kwargs=dict(task),
             postprocess_map_kwargs=dict(task),
         )
@@ -141,7 +141,7 @@ def processor_of(job: VllmJob, form: Path, task: Mapping[str, Any]) -> Any:
     return processor
 
 
-def processor_config(job: VllmJob, form: Path) -> Any:
+def processor_config(job: VllmJob, variant: Path) -> Any:
     """Return how ray.data.llm runs the engines: its `vLLMEngineProcessorConfig`.
 
     Prompts are texts to go on from, already in tokens, so none of its other stages runs. A row
@@ -149,14 +149,14 @@ def processor_config(job: VllmJob, form: Path) -> Any:
 
     Args:
         job: whose prompts they are.
-        form: the folder of the model's files, where the engines are.
+        variant: the folder of the model's files, where the engines are.
     """
     from ray.data.llm import vLLMEngineProcessorConfig
 
     arguments = {name: value for name, value in job.arguments.items() if name != "model"}
     many = math.ceil(BATCHES * arguments["max_num_seqs"] / job.batch_size)
     return vLLMEngineProcessorConfig(
-        model_source=str(form),
+        model_source=str(variant),
         engine_kwargs={**arguments, **NO_STATISTICS},
         batch_size=job.batch_size,
         max_concurrent_batches=max(many, BATCHES),

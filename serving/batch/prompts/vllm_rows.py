@@ -129,12 +129,12 @@ class Tokens:
     """Turns prompts into tokens, in an actor of Ray Data.
 
     Args:
-        form: the folder of the model's files.
+        variant: the folder of the model's files.
         workplace: where prompts are put aside that leave no room for an answer.
     """
 
-    def __init__(self, form: Path, workplace: JobState) -> None:
-        self.tokenizer, self.context = tokenizer_of(form), context_of(form)
+    def __init__(self, variant: Path, workplace: JobState) -> None:
+        self.tokenizer, self.context = tokenizer_of(variant), context_of(variant)
         self.workplace, self.name = workplace, uuid4().hex[:8]
 
     def __call__(self, rows: pa.Table) -> pa.Table:
@@ -166,23 +166,23 @@ class Tokens:
         )
 
 
-def tokenizer_of(form: Path) -> Any:
-    """Return the tokenizer that vLLM too reads from a form."""
+def tokenizer_of(variant: Path) -> Any:
+    """Return the tokenizer that vLLM too reads from a variant."""
     from transformers import AutoTokenizer
 
-    return AutoTokenizer.from_pretrained(form, local_files_only=True, trust_remote_code=False)
+    return AutoTokenizer.from_pretrained(variant, local_files_only=True, trust_remote_code=False)
 
 
-def ends_of(form: Path) -> frozenset[int]:
+def ends_of(variant: Path) -> frozenset[int]:
     """Return the tokens at which vLLM ends an answer: the tokenizer's end, and the config's.
 
     As in `SamplingParams.update_from_generation_config` of vLLM 0.32.
 
     Args:
-        form: the folder of the model's files.
+        variant: the folder of the model's files.
     """
-    files = (form / name for name in ("generation_config.json", "config.json"))
+    files = (variant / name for name in ("generation_config.json", "config.json"))
     config = json.loads(next(file for file in files if file.is_file()).read_text())
     told = config.get("eos_token_id")
     ends = set(told) if isinstance(told, list) else {told}
-    return frozenset((ends | {tokenizer_of(form).eos_token_id}) - {None})
+    return frozenset((ends | {tokenizer_of(variant).eos_token_id}) - {None})

@@ -26,7 +26,7 @@ QUESTION = (
 )
 FEWER = "lower batch.num_actors or serving.generation.tensor_parallel_size"
 ELSEWHERE = (
-    "set RAY_ADDRESS to a cluster with GPUs, or point the alias at a version whose form's name "
+    "set RAY_ADDRESS to a cluster with GPUs, or point the alias at a version whose variant's name "
     "begins with openvino"
 )
 

@@ -63,7 +63,7 @@ class TreesExport(GraphExport):
 
 def export_trees(
     pipeline: Pipeline,
-    places: Installation,
+    installation: Installation,
     snapshot: Snapshot,
     trained: Trained[GraphTraining],
     folder: Path,

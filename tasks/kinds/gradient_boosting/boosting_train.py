@@ -45,7 +45,7 @@ PARAMS: Mapping[str, type] = {
 
 
 def prepare_trees(
-    pipeline: Pipeline, places: Installation, snapshot: snapshots.Snapshot, run: TrackedRun
+    pipeline: Pipeline, installation: Installation, snapshot: snapshots.Snapshot, run: TrackedRun
 ) -> Prepared[GraphTraining]:
     """Fit the encoding, and check the parameters.
 
@@ -78,7 +78,7 @@ def prepare_trees(
         failures=spec.max_failures,
         seed=spec.seed,
     )
-    reference = reference_of(spec, registry_of(places), encoding)
+    reference = reference_of(spec, registry_of(installation), encoding)
     return Prepared(
         job,
         GraphTraining(encoding, reference),

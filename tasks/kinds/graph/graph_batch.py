@@ -41,14 +41,14 @@ CALL_ROWS = 1024
 
 
 def row_job(
-    pipeline: Pipeline, package: Package, places: Installation, held: tuple[Column, ...]
+    pipeline: Pipeline, package: Package, installation: Installation, held: tuple[Column, ...]
 ) -> RowJob:
     """Return what scores rows with a version.
 
     Args:
         pipeline: how.
         package: the version's files.
-        places: not needed.
+        installation: not needed.
         held: columns as the dataset holds them; none where there is no dataset.
     """
     files = graph_files(package)
@@ -87,8 +87,8 @@ def answer_bins(job: RowJob, snapshot: Snapshot) -> tuple[Bins, ...]:
     good = encoded.filter(pc.is_null(encoded[ERROR])).drop_columns([ERROR])
     if not good.num_rows:
         return ()
-    places = pa.array(range(good.num_rows), pa.int64())
-    answers = job.worker()(good.append_column(ROW, places)).rows[PREDICTION]
+    installation = pa.array(range(good.num_rows), pa.int64())
+    answers = job.worker()(good.append_column(ROW, installation)).rows[PREDICTION]
     codes = bool(job.encoding.labels)
     return (bins_of_values(PREDICTION, answers.combine_chunks(), codes=codes),)
 
@@ -143,13 +143,13 @@ class LiveRows:
 
 
 def live_rows(
-    job: RowJob, package: Package, places: Installation, client: TritonClient
+    job: RowJob, package: Package, installation: Installation, client: TritonClient
 ) -> tuple[LiveRows, float]:
     """Return the live model; of its answers none may differ by chance."""
 
     def predict(request: Mapping[str, Array], seconds: float) -> Mapping[str, Array]:
         return client.predict(job.model, request, version=job.version, timeout=seconds)
 
-    difference = graph_evidence(package, places).expected().difference
+    difference = graph_evidence(package, installation).expected().difference
     # The job's answers and the live ones may both be so far from PyTorch's.
     return LiveRows(job, predict, 2 * difference), 0.0

@@ -72,7 +72,7 @@ class LiveGraph:
         return Table(head, rows, (note,), numbers=1)
 
 
-def certify_graph(places: Installation, client: TritonClient, package: Package) -> LiveGraph:
+def certify_graph(installation: Installation, client: TritonClient, package: Package) -> LiveGraph:
     """Let the live version, and its file alone, answer the golden batch and the test split.
 
     Raises:
@@ -81,7 +81,7 @@ def certify_graph(places: Installation, client: TritonClient, package: Package) 
     """
     files = graph_files(package)
     model, number = files.version.model, files.version.version
-    work = _Work(places, files)
+    work = _Work(installation, files)
     log.info("certify: version %s of %s, %s test rows", number, model, len(work.target))
     output = work.meaning.output
 
@@ -107,12 +107,12 @@ def certify_graph(places: Installation, client: TritonClient, package: Package) 
 class _Work:
     """What a version is measured on, and how."""
 
-    def __init__(self, places: Installation, files: GraphFiles) -> None:
+    def __init__(self, installation: Installation, files: GraphFiles) -> None:
         self.encoding = files.encoding
         self.certificate = certificate_of(files.package, GraphCertificate)
         pipeline = pipeline_of(files.package)
         self.meaning = answers_of(self.encoding)
-        snapshot = certified_snapshot(places, self.certificate)
+        snapshot = certified_snapshot(installation, self.certificate)
         self.features, self.target = split_rows(pipeline, snapshot, self.encoding)
         rows = first_rows(pipeline, snapshot, len(self.target))
         self.request = self.encoding.request(rows)

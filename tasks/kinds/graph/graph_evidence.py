@@ -24,11 +24,11 @@ class GraphEvidence:
 
     Attributes:
         files: its files.
-        places: where snapshots are.
+        installation: where snapshots are.
     """
 
     files: GraphFiles
-    places: Installation
+    installation: Installation
 
     def artifact(self) -> Artifact:
         """Return what is staged."""
@@ -68,7 +68,9 @@ class GraphEvidence:
     def metric_of(self, other: Package) -> float | None:
         """Return another version's metric on the test split that this one was certified on."""
         certificate = certificate_of(self.files.package, GraphCertificate)
-        snapshot = open_snapshot(self.places, certificate.dataset, certificate.dataset_version)
+        snapshot = open_snapshot(
+            self.installation, certificate.dataset, certificate.dataset_version
+        )
         pipeline = pipeline_of(self.files.package)
         return metric_of(graph_files(other), pipeline, snapshot, certificate.metric_name)
 
@@ -80,16 +82,16 @@ class GraphEvidence:
         return certificate_table(certificate), certificate.to_json()
 
 
-def graph_evidence(package: Package, places: Installation) -> GraphEvidence:
+def graph_evidence(package: Package, installation: Installation) -> GraphEvidence:
     """Return a version's files as a release needs them."""
-    return GraphEvidence(graph_files(package), places)
+    return GraphEvidence(graph_files(package), installation)
 
 
 def _caution(certificate: GraphCertificate) -> str:
-    """Say so where the form was chosen on another kind of machine than serves it."""
+    """Say so where the variant was chosen on another kind of machine than serves it."""
     chosen, here = certificate.stage(certificate.candidate), this_machine().kind
     if chosen and chosen.ties and chosen.ties != (ties := str(this_fingerprint() or here)):
         return f"it was certified with {chosen.ties}; this machine has {ties}"
     if certificate.machine_kind in ("", here):
         return ""
-    return f"its form was chosen on {certificate.machine}; this machine has {here}"
+    return f"its variant was chosen on {certificate.machine}; this machine has {here}"

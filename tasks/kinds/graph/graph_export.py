@@ -134,7 +134,7 @@ class GraphExport:
 
 def export_graph(
     pipeline: Pipeline,
-    places: Installation,
+    installation: Installation,
     snapshot: snapshots.Snapshot,
     trained: Trained[GraphTraining],
     folder: Path,
@@ -147,7 +147,7 @@ def export_graph(
     encoding = trained.details.encoding
     test, target = split_rows(pipeline, snapshot, encoding)
     exporter = exporter_of(
-        pipeline, snapshot, encoding, trained.checkpoint, folder, places.timing_caches
+        pipeline, snapshot, encoding, trained.checkpoint, folder, installation.timing_caches
     )
     return GraphExport(
         pipeline,
@@ -278,8 +278,8 @@ def _tensorrt(pipeline: Pipeline) -> dict[str, str] | None:
         return None
     if this_gpu() is None:
         log.warning(
-            "there is no NVIDIA GPU here: the forms are measured without serving.accelerator, and "
-            "a release may refuse answers that differ from those"
+            "there is no NVIDIA GPU here: the variants are measured without serving.accelerator, "
+            "and a release may refuse answers that differ from those"
         )
         return None
     return provider_options(accelerator)

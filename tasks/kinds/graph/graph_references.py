@@ -41,7 +41,7 @@ def names_references(pipeline: Pipeline) -> bool:
     return pipeline.training.distillation is not None or pipeline.training.compare is not None
 
 
-def pin_references(pipeline: Pipeline, places: Installation) -> Pipeline:
+def pin_references(pipeline: Pipeline, installation: Installation) -> Pipeline:
     """Look for the versions that a training names, before time is spent on anything else.
 
     Raises:
@@ -52,7 +52,7 @@ def pin_references(pipeline: Pipeline, places: Installation) -> Pipeline:
     teacher = spec.distillation.teacher if spec.distillation is not None else None
     for name in (teacher, spec.compare):
         if name is not None:
-            version_named(name, registry_of(places))
+            version_named(name, registry_of(installation))
     return pipeline
 
 

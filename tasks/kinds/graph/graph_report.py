@@ -63,7 +63,7 @@ def _figures(
     pipeline: Pipeline, trained: Trained[GraphTraining], exported: Exported
 ) -> "dict[str, Figure]":
     from millrace.models.training.plots import (
-        FormPoint,
+        VariantPoint,
         confusion_matrix,
         learning_curves,
         pareto_picture,
@@ -83,7 +83,7 @@ def _figures(
     is_throughput = pipeline.export.objective == "throughput"
     front = pareto_front(exported.candidates, GATES)
     points = [
-        FormPoint(
+        VariantPoint(
             each.name,
             1e3 / each.speed.rows_per_second if is_throughput else each.speed.p50_ms,
             each.stage.metric,
@@ -154,7 +154,7 @@ def _stage_cells(stage: GraphStage) -> tuple[str, str, str]:
 
 
 def candidates_table(candidates: Sequence[GraphCandidate], certificate: GraphCertificate) -> str:
-    """Return every form of the model as a Markdown table; those on the Pareto front have a star."""
+    """Return every variant as a Markdown table; those on the Pareto front have a star."""
     head = (
         *("candidate", "size", "p50", "p99", "rows/s", "memory"),
         *(certificate.metric_name, "95% interval", "worst class", "loss", "verdict"),
@@ -162,7 +162,7 @@ def candidates_table(candidates: Sequence[GraphCandidate], certificate: GraphCer
     front = pareto_front(candidates, GATES)
     rows = [candidate_row(each, certificate, each.name in front) for each in candidates]
     measured = f"Measured on {certificate.machine}." if certificate.machine else ""
-    star = "★ no other form is better in metric, p50, rows/s and size at once."
+    star = "★ no other variant is better in metric, p50, rows/s and size at once."
     searches = [
         f"{each.name}:\n" + "\n".join(f"- {note}" for note in each.notes)
         for each in candidates

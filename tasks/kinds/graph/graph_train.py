@@ -33,7 +33,7 @@ class GraphTraining:
 
 
 def prepare_network(
-    pipeline: Pipeline, places: Installation, snapshot: snapshots.Snapshot, run: TrackedRun
+    pipeline: Pipeline, installation: Installation, snapshot: snapshots.Snapshot, run: TrackedRun
 ) -> Prepared[GraphTraining]:
     """Fit the encoding and build the network once, before any worker is started."""
     from millrace.models.families.family import build_network
@@ -52,7 +52,7 @@ def prepare_network(
     unused = spec.find_unused_parameters
     if unused is None:
         unused = leaves_parameters_unused(network, encoding.input.example(2))
-    registry = registry_of(places)
+    registry = registry_of(installation)
     reference = reference_of(spec, registry, encoding)
     teacher = teacher_of(spec.distillation, registry, encoding) if spec.distillation else None
     if teacher is not None:

@@ -1,1 +1,1 @@
-"""Steps of the line of a language model: tokens, training, forms, registry."""
+"""Steps of the line of a language model: tokens, training, variants, registry."""

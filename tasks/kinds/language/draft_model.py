@@ -21,7 +21,7 @@ def names_base_or_draft(pipeline: Pipeline) -> bool:
     return draft is not None or is_model_uri(pipeline.model.pretrained)
 
 
-def pin_base_and_draft(pipeline: Pipeline, places: Installation) -> Pipeline:
+def pin_base_and_draft(pipeline: Pipeline, installation: Installation) -> Pipeline:
     """Pin the version that training starts from, and the one that drafts.
 
     Raises:
@@ -29,9 +29,9 @@ def pin_base_and_draft(pipeline: Pipeline, places: Installation) -> Pipeline:
         TransientError: MLflow cannot be reached.
     """
     if is_model_uri(pipeline.model.pretrained):
-        pipeline = pipeline.with_model(pinned_base(pipeline.model, registry_of(places)))
+        pipeline = pipeline.with_model(pinned_base(pipeline.model, registry_of(installation)))
     if pipeline.serving.generation.draft is not None:
-        pipeline = with_pinned_draft(pipeline, registry_of(places))
+        pipeline = with_pinned_draft(pipeline, registry_of(installation))
     return pipeline
 
 

@@ -1,4 +1,4 @@
-"""Held-out text as pieces, which the forms of a language model are measured on."""
+"""Held-out text as pieces, which the variants of a language model are measured on."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -26,7 +26,7 @@ def pieces_of(sequences: "StoredSequences", tokens: int) -> TokenPieces:
 
 
 def measured_alone(test: "StoredSequences", context: int, vocab_size: int) -> Iterator[Packed]:
-    """Yield the pieces that the forms of a model are measured on, each as a sequence of its own.
+    """Yield the pieces that the variants of a model are measured on, each as a sequence of its own.
 
     Args:
         test: the test split.

@@ -48,14 +48,14 @@ SAMPLE = LiveSample(rows=8, seconds=30.0, share=0.25)
 
 
 def prompt_job(
-    pipeline: Pipeline, package: Package, places: Installation, held: tuple[Column, ...]
+    pipeline: Pipeline, package: Package, installation: Installation, held: tuple[Column, ...]
 ) -> PromptJob | VllmJob:
     """Return what continues prompts with a version.
 
     Args:
         pipeline: how.
         package: the version's files.
-        places: where vLLM is, for a variant that it opens; Ray must be connected then.
+        installation: where vLLM is, for a variant that it opens; Ray must be connected then.
         held: columns as the dataset holds them; none where there is no dataset.
 
     Raises:
@@ -83,8 +83,8 @@ def prompt_job(
     return VllmJob(
         *prompts,
         arguments=engine_arguments_of(folder, generation, batch.max_num_batched_tokens),
-        vllm=vllm_version(places.vllm_python),
-        python=places.vllm_python,
+        vllm=vllm_version(installation.vllm_python),
+        python=installation.vllm_python,
         engines=engines,
         batch_size=batch_size,
     )
@@ -121,10 +121,10 @@ def _lengths(job: Prompts, texts: pa.ChunkedArray, *, special: bool) -> pa.Array
     """Return how many tokens texts have, int64; those that the job would not read are left out."""
     from tokenizers import Tokenizer
 
-    tokenizer = Tokenizer.from_file(str(job.form / "tokenizer.json"))
+    tokenizer = Tokenizer.from_file(str(job.variant / "tokenizer.json"))
     tokenizer.no_truncation()
     tokenizer.no_padding()
-    context = context_of(job.form)
+    context = context_of(job.variant)
     read = [text for text in texts.to_pylist() if text and is_readable(text, context)]
     found = tokenizer.encode_batch_fast(read, add_special_tokens=special)
     return pa.array([len(encoding.ids) for encoding in found], pa.int64())
@@ -176,7 +176,7 @@ class LivePrompts:
 
 
 def live_prompts(
-    job: Prompts, package: Package, places: Installation, client: TritonClient
+    job: Prompts, package: Package, installation: Installation, client: TritonClient
 ) -> tuple[LivePrompts, float]:
     """Return the live model, and the share of its answers that may differ by chance."""
 
@@ -187,5 +187,5 @@ def live_prompts(
             job.model, prompt, sampling, version=job.version, deadline=seconds
         )
 
-    exact = language_evidence(package, places).golden().exact
+    exact = language_evidence(package, installation).golden().exact
     return LivePrompts(job, complete, exact), 0.0 if exact else INEXACT

@@ -7,7 +7,7 @@ from pathlib import Path
 from millrace.export.language.language_certificate import LanguageCertificate, LiveStage
 from millrace.export.language.text_loss import pieces_loss
 from millrace.export.language.token_pieces import TokenPieces
-from millrace.export.language.variant_folder import FormFolder
+from millrace.export.language.variant_folder import VariantFolder
 from millrace.export.openvino.decoder_attention import number_of
 from millrace.export.vllm.vllm_python import lacking_vllm
 from millrace.models.common.errors import InputError
@@ -66,7 +66,9 @@ class LiveLanguage:
         return Table(("stage", "perplexity", "greedy answers"), rows)
 
 
-def certify_language(places: Installation, client: TritonClient, package: Package) -> LiveLanguage:
+def certify_language(
+    installation: Installation, client: TritonClient, package: Package
+) -> LiveLanguage:
     """Let the live version continue its golden prompts, and measure its files on held-out text.
 
     Raises:
@@ -76,12 +78,12 @@ def certify_language(places: Installation, client: TritonClient, package: Packag
     """
     files = language_files(package)
     certificate = certificate_of(package, LanguageCertificate)
-    golden = LanguageEvidence(files, places).golden()
+    golden = LanguageEvidence(files, installation).golden()
     version, limits = files.version, pipeline_of(files.package).export.limits.of_process
-    text = _held_out(places, files, certificate)
+    text = _held_out(installation, files, certificate)
     said = f"{len(golden.prompts)} prompts, {text.counted:,} tokens of held-out text"
     log.info("certify: version %s of %s, %s", version.version, version.model, said)
-    perplexity = _perplexity(files.folder, text, limits, places)
+    perplexity = _perplexity(files.folder, text, limits, installation)
     live = asked(golden, client, version, at_once(files), perplexity)
     return LiveLanguage(
         certificate=certificate.with_live(live),
@@ -160,7 +162,7 @@ def faults_of(certificate: LanguageCertificate, live: LiveStage, *, exact: bool)
 
 
 def _inexact(name: str, live: LiveStage) -> Iterator[str]:
-    """Say which answers of an exact form are not what they must be."""
+    """Say which answers of an exact variant are not what they must be."""
     whole, rule = live.prompts, f"and {name} was certified for all of them"
     if min(live.certified_alone, live.certified_in_flight) < whole:
         yield f"triton: {live.as_certified} are answered as certified, {rule}"
@@ -180,30 +182,30 @@ def _as_transformers(golden: GoldenPrompts, found: list[str]) -> int | None:
 
 
 def _held_out(
-    places: Installation, files: LanguageFiles, certificate: LanguageCertificate
+    installation: Installation, files: LanguageFiles, certificate: LanguageCertificate
 ) -> TokenPieces:
     """Return the text that the version's perplexity was certified on.
 
     Raises:
         InputError: the snapshot is another one now, or its tokens are not there any more.
     """
-    certified_snapshot(places, certificate)
+    certified_snapshot(installation, certificate)
     if not certificate.tokens_fingerprint or not certificate.stages:
         raise InputError(
             "the certificate does not say which tokens it is of", hint="run the pipeline again"
         )
-    table = open_token_table(places, certificate.dataset, certificate.tokens_fingerprint)
-    pieces = pieces_of(sequences_of(table, "test", places), HELD_OUT_TOKENS)
+    table = open_token_table(installation, certificate.dataset, certificate.tokens_fingerprint)
+    pieces = pieces_of(sequences_of(table, "test", installation), HELD_OUT_TOKENS)
     context = number_of(files.folder, "max_position_embeddings")
     return pieces.first(certificate.stages[0].tokens, context)
 
 
 def _perplexity(
-    form: Path, text: TokenPieces, limits: Limits, places: Installation
+    variant: Path, text: TokenPieces, limits: Limits, installation: Installation
 ) -> float | None:
     """Return what the registered files come to; None where this machine has not their engine."""
-    of_vllm = FormFolder.read(form).engine == "vllm"
-    if of_vllm and (reason := lacking_vllm(places.vllm_python)):
+    of_vllm = VariantFolder.read(variant).engine == "vllm"
+    if of_vllm and (reason := lacking_vllm(installation.vllm_python)):
         log.warning("the perplexity of the files is not measured: %s", reason)
         return None
-    return pieces_loss(form, text, limits, places.vllm_python).perplexity
+    return pieces_loss(variant, text, limits, installation.vllm_python).perplexity

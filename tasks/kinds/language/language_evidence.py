@@ -29,14 +29,14 @@ CHARACTERS = 200_000
 
 
 def certified_perplexity(files: LanguageFiles) -> float | None:
-    """Return the perplexity of the form that was registered; None if it was not measured."""
+    """Return the perplexity of the variant that was registered; None if it was not measured."""
     certificate = certificate_of(files.package, LanguageCertificate)
     chosen = certificate.stage(certificate.candidate)
     return chosen.perplexity if chosen else None
 
 
 def perplexity_beside(
-    one: LanguageFiles, other: LanguageFiles, places: Installation
+    one: LanguageFiles, other: LanguageFiles, installation: Installation
 ) -> float | None:
     """Return the other's perplexity on the test split of the one, by token of the one.
 
@@ -54,9 +54,9 @@ def perplexity_beside(
         certificate_of(one.package, LanguageCertificate),
         pipeline_of(one.package),
     )
-    snapshot = open_snapshot(places, certificate.dataset, certificate.dataset_version)
+    snapshot = open_snapshot(installation, certificate.dataset, certificate.dataset_version)
     texts = list(_texts(snapshot, pipeline))
-    losses = [_asked(each, texts, places) for each in (one, other)]
+    losses = [_asked(each, texts, installation) for each in (one, other)]
     return None if mine is None or not losses[0].tokens else beside(mine, *losses)
 
 
@@ -65,11 +65,11 @@ def beside(perplexity: float, mine: TextLoss, other: TextLoss) -> float:
     return perplexity * math.exp((other.loss - mine.loss) / mine.tokens)
 
 
-def _asked(files: LanguageFiles, texts: list[str], places: Installation) -> TextLoss:
+def _asked(files: LanguageFiles, texts: list[str], installation: Installation) -> TextLoss:
     folder = files.folder
     context = number_of(folder, "max_position_embeddings")
     limits = pipeline_of(files.package).export.limits.of_process
-    return text_loss(folder, texts, context, limits, places.vllm_python)
+    return text_loss(folder, texts, context, limits, installation.vllm_python)
 
 
 def _texts(snapshot: Snapshot, pipeline: Pipeline) -> Iterator[str]:
@@ -97,17 +97,17 @@ class LanguageEvidence:
 
     Attributes:
         files: its files.
-        places: where snapshots are.
+        installation: where snapshots are.
     """
 
     files: LanguageFiles
-    places: Installation
+    installation: Installation
 
     def artifact(self) -> Artifact:
-        """Return what is staged: the form, and the version that drafts for it."""
+        """Return what is staged: the variant, and the version that drafts for it."""
         package = self.files.package
         serving = pipeline_of(package).serving
-        draft = draft_of(serving.generation, registry_of(self.places))
+        draft = draft_of(serving.generation, registry_of(self.installation))
         digest = package.version.digest
         return Artifact(
             package.files, digest, package.version.kind.name, serving=serving, draft=draft
@@ -150,7 +150,7 @@ class LanguageEvidence:
 
     def metric_of(self, other: Package) -> float | None:
         """Return another version's perplexity beside this one's."""
-        return perplexity_beside(self.files, language_files(other), self.places)
+        return perplexity_beside(self.files, language_files(other), self.installation)
 
     def describe(self, difference: float | None) -> tuple[str, str]:
         """Return the variants as a table, and the certificate."""
@@ -164,13 +164,13 @@ class LanguageEvidence:
         return text, certificate.to_json()
 
 
-def language_evidence(package: Package, places: Installation) -> LanguageEvidence:
+def language_evidence(package: Package, installation: Installation) -> LanguageEvidence:
     """Return a version's files as a release needs them."""
-    return LanguageEvidence(language_files(package), places)
+    return LanguageEvidence(language_files(package), installation)
 
 
 def _caution(certificate: LanguageCertificate) -> str:
-    """Say so where the form was chosen on another kind of machine than serves it."""
+    """Say so where the variant was chosen on another kind of machine than serves it."""
     if certificate.machine_kind in ("", here := this_machine().kind):
         return ""
-    return f"its form was chosen on {certificate.machine}; this machine has {here}"
+    return f"its variant was chosen on {certificate.machine}; this machine has {here}"

@@ -10,7 +10,7 @@ from millrace.export.language.language_certificate import LanguageCandidate, Lan
 from millrace.export.language.language_exporter import LanguageExporter, language_gates
 from millrace.export.language.language_variants import Groups
 from millrace.export.language.transformers_reference import Reference
-from millrace.export.language.variant_folder import FormFolder
+from millrace.export.language.variant_folder import VariantFolder
 from millrace.export.select import Gates
 from millrace.models.common.errors import InputError, WorkError
 from millrace.models.common.hardware import this_machine
@@ -33,7 +33,7 @@ class LanguageExport:
 
     Attributes:
         pipeline: what to export.
-        places: where vLLM is.
+        installation: where vLLM is.
         exporter: makes and measures variants.
         trained: what is exported.
         texts: how each variant that a backend here serves continues the golden prompts, by name;
@@ -41,7 +41,7 @@ class LanguageExport:
     """
 
     pipeline: Pipeline
-    places: Installation
+    installation: Installation
     exporter: LanguageExporter
     trained: Trained[DecoderTraining]
     texts: dict[str, Golden] = field(default_factory=dict)
@@ -92,7 +92,7 @@ class LanguageExport:
         """Return the files of the chosen variant."""
         if chosen.path is None:
             raise WorkError(f"{chosen.name} was chosen, but was not made", seen=chosen.reason)
-        return FormFolder.read(chosen.path).files
+        return VariantFolder.read(chosen.path).files
 
     def evidence(
         self, chosen: LanguageCandidate, certificate: LanguageCertificate
@@ -118,12 +118,12 @@ class LanguageExport:
         self, candidates: Sequence[LanguageCandidate], reference: Reference
     ) -> Iterator[tuple[str, Golden]]:
         """Yield how each variant continues the prompts; not one that fails at it."""
-        cores, python = this_machine().cores, self.places.vllm_python
+        cores, python = this_machine().cores, self.installation.vllm_python
         for each in candidates:
             if each.path is None or not each.is_served:
                 continue
             try:
-                folder = FormFolder.read(each.path)
+                folder = VariantFolder.read(each.path)
                 yield each.name, golden_of(folder, reference, self.exporter.limits, cores, python)
             except WorkError as error:
                 log.warning("%s does not continue the golden prompts: %s", each.name, error)
@@ -131,17 +131,17 @@ class LanguageExport:
 
 def export_language(
     pipeline: Pipeline,
-    places: Installation,
+    installation: Installation,
     snapshot: Snapshot,
     trained: Trained[DecoderTraining],
     folder: Path,
 ) -> LanguageExport:
     """Return the export of a trained decoder."""
     tokens, spec = trained.details.tokens, pipeline.export
-    train = sequences_of(tokens, "train", places)
+    train = sequences_of(tokens, "train", installation)
     exporter = LanguageExporter(
         checkpoint=trained.weights,
-        held_out=pieces_of(sequences_of(tokens, "test", places), HELD_OUT_TOKENS),
+        held_out=pieces_of(sequences_of(tokens, "test", installation), HELD_OUT_TOKENS),
         calibration=lambda: pieces_of(train, CALIBRATION_TOKENS),
         folder=folder / "forms",
         threads=this_machine().cores,
@@ -149,9 +149,9 @@ def export_language(
         limits=spec.limits.of_process,
         gates=language_gates(spec.max_perplexity_increase, spec.max_size_mib),
         groups=Groups(spec.group_size, spec.ratio),
-        vllm_python=places.vllm_python,
+        vllm_python=installation.vllm_python,
     )
-    return LanguageExport(pipeline, places, exporter, trained)
+    return LanguageExport(pipeline, installation, exporter, trained)
 
 
 def beside_unigram(candidate: LanguageCandidate, unigram: float) -> LanguageCandidate:

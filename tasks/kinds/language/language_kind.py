@@ -7,7 +7,7 @@ from typing import get_args
 from millrace.models.common.errors import InputError
 from millrace.models.config import Spec
 from millrace.models.config.dataset_spec import TEXTS, ColumnSpec, DatasetSpec
-from millrace.models.config.language_spec import DEFAULT_FORMS, LanguageForm
+from millrace.models.config.language_spec import DEFAULT_VARIANTS, LanguageVariant
 from millrace.models.config.model_kind import ModelKind, require_extras
 from millrace.models.config.training_spec import ModelSpec
 
@@ -36,8 +36,8 @@ class LanguageKind(ModelKind):
         "serving": ("generation",),
         "batch": ("prompt", "sampling"),
     }
-    variants = get_args(LanguageForm)
-    default_variants = DEFAULT_FORMS
+    variants = get_args(LanguageVariant)
+    default_variants = DEFAULT_VARIANTS
     rollouts = ("direct",)
     gates = ("export.max_perplexity_increase", "export.max_size_mib")
     evidence_files = ("certificate.json", "golden.json", "pipeline.yaml")

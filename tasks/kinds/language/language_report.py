@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from millrace.models.language.corpus.ngram import Baselines
 
 HEAD = (
-    *("form", "size", "perplexity", "increase", "mean KL", "top-1 agreement"),
+    *("variant", "size", "perplexity", "increase", "mean KL", "top-1 agreement"),
     *("first token", "a token", "tokens/s at 1", "at 8", "at 32", "verdict"),
 )
 
@@ -111,11 +111,11 @@ def _metrics(
 
 
 def _figures(trained: Trained[DecoderTraining], exported: Exported) -> "dict[str, Figure]":
-    from millrace.models.language.decoder_plots import FormPoint, forms_picture, loss_curve
+    from millrace.models.language.decoder_plots import VariantPoint, loss_curve, variants_picture
 
     curve = loss_curve(trained.history, trained.details.baselines)
     points = [
-        FormPoint(
+        VariantPoint(
             name=each.name,
             perplexity=each.stage.perplexity,
             size_mib=each.size_bytes / MIB,
@@ -126,8 +126,8 @@ def _figures(trained: Trained[DecoderTraining], exported: Exported) -> "dict[str
         for each in exported.candidates
         if each.stage is not None and each.speed is not None
     ]
-    forms = {"plots/forms.png": forms_picture(points)} if points else {}
-    return {"plots/learning_curve.png": curve, **forms}
+    figures = {"plots/forms.png": variants_picture(points)} if points else {}
+    return {"plots/learning_curve.png": curve, **figures}
 
 
 def _rows(
@@ -192,7 +192,7 @@ def variants_table(
 def variant_row(
     candidate: LanguageCandidate, certificate: LanguageCertificate, in_front: bool = False
 ) -> tuple[str, ...]:
-    """Return what was measured of a form, and its verdict, for people."""
+    """Return what was measured of a variant, and its verdict, for people."""
     stage, speed = candidate.stage, candidate.speed
     if stage is None or speed is None:
         return (candidate.name, *[""] * (len(HEAD) - 2), candidate.reason or "")
@@ -218,7 +218,7 @@ def samples(export: LanguageExport, chosen: LanguageCandidate, most: int = 3) ->
         (f"`{name}`", *(code(golden.answers[number]) for number in range(len(prompts))))
         for name, golden in export.texts.items()
     ]
-    return table(("form", *(code(prompt) for prompt in prompts)), rows)
+    return table(("variant", *(code(prompt) for prompt in prompts)), rows)
 
 
 def code(text: str) -> str:

@@ -45,7 +45,7 @@ class DecoderTraining:
 
 
 def prepare_decoder(
-    pipeline: Pipeline, places: Installation, snapshot: Snapshot, run: TrackedRun
+    pipeline: Pipeline, installation: Installation, snapshot: Snapshot, run: TrackedRun
 ) -> Prepared[DecoderTraining]:
     """Fetch the base, make the tokens, and measure what the decoder has to beat.
 
@@ -55,20 +55,20 @@ def prepare_decoder(
     """
     from millrace.models.language.decoder_loop import EXPORTED, LanguageJob
 
-    based = fetch_base(pipeline, places)
-    tokens = make_tokens(based, places, snapshot)
+    based = fetch_base(pipeline, installation)
+    tokens = make_tokens(based, installation, snapshot)
     tokenizer = tokens.tokenizer()
-    require_draft(pipeline, registry_of(places), tokenizer.files["tokenizer.json"])
-    files = places.home / "training" / f"{run.run_id}-tokenizer"
+    require_draft(pipeline, registry_of(installation), tokenizer.files["tokenizer.json"])
+    files = installation.home / "training" / f"{run.run_id}-tokenizer"
     tokenizer.write(files)
     job = LanguageJob(
         decoder=decoder_of(based, tokenizer),
         recipe=recipe_of(pipeline.training),
-        train=sequences_of(tokens, "train", places),
-        validation=sequences_of(tokens, "validation", places),
+        train=sequences_of(tokens, "train", installation),
+        validation=sequences_of(tokens, "validation", installation),
         tokenizer=files,
     )
-    baselines = _to_beat(job, sequences_of(tokens, "test", places))
+    baselines = _to_beat(job, sequences_of(tokens, "test", installation))
     return Prepared(
         job,
         DecoderTraining(tokens, baselines),
@@ -79,18 +79,18 @@ def prepare_decoder(
     )
 
 
-def fetch_base(pipeline: Pipeline, places: Installation) -> Pipeline:
+def fetch_base(pipeline: Pipeline, installation: Installation) -> Pipeline:
     """Return the pipeline with its base as a folder, where that is a registered version.
 
     Args:
         pipeline: its model pinned.
-        places: where the registry is.
+        installation: where the registry is.
 
     Raises:
         InputError: the version's run keeps no checkpoint any more, or another one.
         TransientError: MLflow or its artifact store does not answer.
     """
-    found = fetched_base(pipeline.model, registry_of(places))
+    found = fetched_base(pipeline.model, registry_of(installation))
     if found == pipeline.model:
         return pipeline
     revision = str(pipeline.model.revision)
@@ -109,13 +109,13 @@ def base_tags(model: ModelSpec) -> dict[str, str]:
     return {name: value for name, value in tags.items() if value is not None}
 
 
-def make_tokens(pipeline: Pipeline, places: Installation, snapshot: Snapshot) -> "TokenTable":
+def make_tokens(pipeline: Pipeline, installation: Installation, snapshot: Snapshot) -> "TokenTable":
     """Make the token table of a snapshot, or find the one there is."""
     from millrace.models.language.corpus.token_table import make_token_table
 
     shares, folder = pipeline.dataset.split, pipeline.folder
     with progress.bar("tokens", snapshot.rows, "documents") as bar:
-        made = make_token_table(snapshot, shares, pipeline.model, folder, places, bar.update)
+        made = make_token_table(snapshot, shares, pipeline.model, folder, installation, bar.update)
     state = "new" if made.created else "unchanged"
     counts = ", ".join(f"{split} {each.tokens:,}" for split, each in made.splits.items())
     log.info("tokens version %s (%s): %s", made.version, state, counts)
@@ -138,11 +138,13 @@ def _to_beat(job: "LanguageJob", test: "StoredSequences") -> "Baselines":
     return found
 
 
-def sequences_of(tokens: "TokenTable", split: "Split", places: Installation) -> "StoredSequences":
+def sequences_of(
+    tokens: "TokenTable", split: "Split", installation: Installation
+) -> "StoredSequences":
     """Return the sequences of a split, from a copy on this machine."""
     from millrace.models.language.corpus.stored_sequences import StoredSequences
 
-    return StoredSequences.of(tokens, split, places.home / "cache" / "sequences")
+    return StoredSequences.of(tokens, split, installation.home / "cache" / "sequences")
 
 
 def describe_steps(metrics: Mapping[str, Any]) -> str:

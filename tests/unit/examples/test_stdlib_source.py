@@ -45,8 +45,8 @@ def test_the_example_ingests_them_without_a_bad_row(tmp_path: Path) -> None:
         "dataset": example["dataset"],
         "model": {"family": example["model"]["family"]},
     }
-    places = Installation(tmp_path, "", str(tmp_path / "tables"))
-    made = ingest.ingest(Pipeline.model_validate(values).with_folder(EXAMPLES), places)
+    installation = Installation(tmp_path, "", str(tmp_path / "tables"))
+    made = ingest.ingest(Pipeline.model_validate(values).with_folder(EXAMPLES), installation)
     assert made.quarantined == 0
     assert made.rows > 300
     assert made.schema.key == ("path",)

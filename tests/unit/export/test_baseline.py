@@ -102,24 +102,24 @@ def test_what_is_no_number_is_no_better() -> None:
 def test_a_form_that_beats_no_constant_does_not_pass(metric: float, passes: bool) -> None:
     exporter: Any = SimpleNamespace(objective=Classification(CLASSES.labels))
     stage = GraphStage("onnx-fp32", 0.0, 0.0, metric, 0.0)
-    form = GraphCandidate("onnx-fp32", Path("model.onnx"), stage=stage)
+    variant = GraphCandidate("onnx-fp32", Path("model.onnx"), stage=stage)
     evidence: Any = SimpleNamespace(target=np.array([0, 1]))
     baseline = Baseline("'no'", "accuracy", 0.1001, 0.5, True)
-    found = beside_constant(form, evidence, exporter, baseline)
+    found = beside_constant(variant, evidence, exporter, baseline)
     assert found.passed is passes
     assert passes or "no better than 0.1001, that of always answering" in str(found.reason)
 
 
 def test_a_form_that_was_refused_keeps_its_reason() -> None:
-    form = GraphCandidate("onnx-fp32", Path("model.onnx"), reason="it is too large")
+    variant = GraphCandidate("onnx-fp32", Path("model.onnx"), reason="it is too large")
     nothing: Any = None
-    found = beside_constant(form, nothing, nothing, Baseline("0", "r2", 0.0, 1.0, True))
+    found = beside_constant(variant, nothing, nothing, Baseline("0", "r2", 0.0, 1.0, True))
     assert found.reason == "it is too large"
 
 
 @pytest.mark.parametrize(("perplexity", "passes"), [(99.9, True), (100.0, False), (300, False)])
 def test_a_language_model_has_to_beat_the_unigram(perplexity: float, passes: bool) -> None:
-    form = LanguageCandidate("openvino-fp32", stage=LanguageStage("openvino-fp32", perplexity))
-    found = beside_unigram(form, 100.0)
+    variant = LanguageCandidate("openvino-fp32", stage=LanguageStage("openvino-fp32", perplexity))
+    found = beside_unigram(variant, 100.0)
     assert found.passed is passes
     assert passes or "looks at no other token" in str(found.reason)

@@ -156,7 +156,7 @@ def test_a_certificate_of_a_language_model_is_read_as_it_was_written() -> None:
     found = LanguageCertificate.from_json(wanted.to_json())
     assert found == wanted
     assert [stage.name for stage in found.stages] == ["transformers"]
-    assert [form.reason for form in found.forms if form.speed is None] == ["no"]
+    assert [variant.reason for variant in found.forms if variant.speed is None] == ["no"]
     assert found.forms[0].speed == QUICK.speed
 
 

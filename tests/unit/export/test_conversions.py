@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from millrace.export.conversion_programs import COMMANDS
 from millrace.export.onnx.conversions import batch_file
-from millrace.export.onnx.graph_variants import FORMS, FP32, STATIC
+from millrace.export.onnx.graph_variants import FP32, STATIC, VARIANTS
 from millrace.export.onnx.onnx_exporter import Exporter
 from millrace.models.common.arrays import Array
 from millrace.models.common.digest import digest_of
@@ -27,11 +27,14 @@ INT8 = "onnx-int8-static"
 NEAR = {"onnx-fp16": 0.01, "onnx-optimized": 1e-5, "onnx-int8-weights": 0.02}
 UNFIT = {"onnx-int8-weights", "onnx-int4-weights"}
 """The classifier has Gemm layers, which have no weight-only form."""
-FOR_GPUS = {name for name, form in FORMS.items() if form.package} | {"onnx-bf16", "onnx-fp8"}
+FOR_GPUS = {name for name, variant in VARIANTS.items() if variant.package} | {
+    "onnx-bf16",
+    "onnx-fp8",
+}
 """What onnxruntime cannot answer on a CPU, or needs another package."""
 
 
-@pytest.mark.parametrize("name", sorted(FORMS.keys() - UNFIT - FOR_GPUS))
+@pytest.mark.parametrize("name", sorted(VARIANTS.keys() - UNFIT - FOR_GPUS))
 @pytest.mark.parametrize("rows", [1, 3, 64])
 def test_a_form_answers_nearly_as_pytorch_does(
     exporter: Exporter, exported: Any, name: str, rows: int
@@ -41,7 +44,7 @@ def test_a_form_answers_nearly_as_pytorch_does(
     np.testing.assert_allclose(answers, exported.answer(batch), atol=NEAR.get(name, 0.05))
 
 
-@pytest.mark.parametrize("name", sorted(FORMS.keys() - UNFIT - FOR_GPUS - {"onnx-optimized"}))
+@pytest.mark.parametrize("name", sorted(VARIANTS.keys() - UNFIT - FOR_GPUS - {"onnx-optimized"}))
 def test_a_form_is_another_and_smaller(exporter: Exporter, exported: Any, name: str) -> None:
     batch, path = exported.rows(64), exporter.make(name)
     assert np.abs(OnnxSession(path).answer(batch) - exported.answer(batch)).max() > 1e-6
@@ -60,8 +63,8 @@ def test_a_model_without_layers_for_a_form_is_told_which_it_needs(
 def test_matrix_products_have_a_weight_only_form(name: str, tmp_path: Path) -> None:
     weights = np.random.default_rng(0).normal(size=(64, 32)).astype(np.float32)
     source, target = matmul(tmp_path, weights), tmp_path / "converted.onnx"
-    form = FORMS[name]
-    run_in_subprocess(form.program, [source, target, *form.options], LIMITS)
+    variant = VARIANTS[name]
+    run_in_subprocess(variant.program, [source, target, *variant.options], LIMITS)
     assert [node.op_type for node in onnx.load(target).graph.node] == ["MatMulNBits"]
     rows = np.random.default_rng(1).normal(size=(5, 64)).astype(np.float32)
     exact = rows @ weights

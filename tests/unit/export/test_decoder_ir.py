@@ -85,11 +85,11 @@ def test_the_engine_gives_transformers_greedy_tokens(
     import openvino
 
     model = language_models.decoder(kind, **SERVED[kind])
-    form = tmp_path / kind
-    shutil.copytree(tokenizer_files, form)
-    openvino.save_model(to_ir(model), form / "openvino_model.xml", compress_to_fp16=False)
-    model.config.to_json_file(form / "config.json")
-    told = Engine(form, EXACT).run(prompts(), NEW)
+    variant = tmp_path / kind
+    shutil.copytree(tokenizer_files, variant)
+    openvino.save_model(to_ir(model), variant / "openvino_model.xml", compress_to_fp16=False)
+    model.config.to_json_file(variant / "config.json")
+    told = Engine(variant, EXACT).run(prompts(), NEW)
     with torch.inference_mode():
         answers = continued(model, prompts(), NEW)
     assert compared(answers, told.tokens).equal == len(prompts())

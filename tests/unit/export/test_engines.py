@@ -22,7 +22,7 @@ from millrace.export.onnx.graph_certificate import (
     GraphSpeed,
     GraphStage,
 )
-from millrace.export.onnx.graph_variants import ENGINES, FORMS, FP32, TENSORRT, Form
+from millrace.export.onnx.graph_variants import ENGINES, FP32, TENSORRT, VARIANTS, Variant
 from millrace.export.onnx.measure_graph import gather_evidence
 from millrace.export.onnx.onnx_exporter import Exporter
 from millrace.export.onnx.variant_requirements import installed_packages, lacking
@@ -117,23 +117,23 @@ def test_the_names_of_an_engine_and_of_its_timing_cache_say_what_it_is_tied_to()
 def test_what_a_form_lacks_is_told(
     name: str, gpu: Gpu | None, installed: set[str], reason: str
 ) -> None:
-    form = {**FORMS, **ENGINES}[name]
+    variant = {**VARIANTS, **ENGINES}[name]
     with pytest.raises(WorkError, match=reason):
-        raise WorkError(lacking(form, gpu, installed) or "nothing")
+        raise WorkError(lacking(variant, gpu, installed) or "nothing")
 
 
 @pytest.mark.parametrize("gpu", [H200, Gpu("B200", "10.0", "1"), Gpu("RTX", "12.0", "1")])
 def test_a_gpu_with_all_that_is_needed_lacks_nothing(gpu: Gpu) -> None:
-    assert [lacking(form, gpu, BOTH) for form in ENGINES.values()] == [None] * len(ENGINES)
+    assert [lacking(variant, gpu, BOTH) for variant in ENGINES.values()] == [None] * len(ENGINES)
 
 
 def test_forms_that_need_nothing_can_be_made_anywhere() -> None:
-    free = [form for form in FORMS.values() if not form.package]
-    assert [lacking(form, None, ()) for form in free] == [None] * len(free)
+    free = [variant for variant in VARIANTS.values() if not variant.package]
+    assert [lacking(variant, None, ()) for variant in free] == [None] * len(free)
 
 
 def test_every_engine_is_made_of_a_form_that_can_be_asked_for() -> None:
-    assert {form.source for form in ENGINES.values()} <= {*FORMS, FP32}
+    assert {variant.source for variant in ENGINES.values()} <= {*VARIANTS, FP32}
 
 
 def exporter_of(exported: Any, folder: Path, *candidates: Any) -> Exporter:
@@ -186,7 +186,7 @@ def test_an_engine_gets_its_name_its_profile_and_its_cache(
 ) -> None:
     program = tmp_path / "build.py"
     program.write_text(BUILD)
-    on_a_gpu(monkeypatch, Form(str(program)))
+    on_a_gpu(monkeypatch, Variant(str(program)))
     exporter = exporter_of(exported, tmp_path, FP32)
     path = exporter.make("tensorrt-fp32")
     assert path == file_of(tmp_path, "tensorrt-fp32", TIES)
@@ -201,14 +201,14 @@ def test_an_engine_gets_its_name_its_profile_and_its_cache(
 def test_a_build_that_leaves_nothing_is_told(
     exported: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    on_a_gpu(monkeypatch, Form("tests.unit.export.bad.writes_nothing"))
+    on_a_gpu(monkeypatch, Variant("tests.unit.export.bad.writes_nothing"))
     with pytest.raises(WorkError, match="left no engine"):
         exporter_of(exported, tmp_path, FP32).make("tensorrt-fp32")
 
 
-def on_a_gpu(monkeypatch: pytest.MonkeyPatch, form: Form) -> None:
+def on_a_gpu(monkeypatch: pytest.MonkeyPatch, variant: Variant) -> None:
     monkeypatch.setattr(module, "this_fingerprint", lambda: TIES)
-    monkeypatch.setitem(module.ENGINES, "tensorrt-fp32", form)  # type: ignore[arg-type]
+    monkeypatch.setitem(module.ENGINES, "tensorrt-fp32", variant)  # type: ignore[arg-type]
 
 
 @pytest.mark.skipif("tensorrt" in installed_packages(), reason="it is installed")

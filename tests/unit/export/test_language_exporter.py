@@ -16,11 +16,11 @@ from millrace.export.language.golden_texts import golden_of
 from millrace.export.language.language_certificate import LanguageCandidate, LanguageStage
 from millrace.export.language.language_exporter import REFERENCE as REFERENCE_FOLDER
 from millrace.export.language.language_exporter import Held, LanguageExporter, language_gates
-from millrace.export.language.language_variants import EXACT_FORM, Groups, LanguageForm
+from millrace.export.language.language_variants import EXACT_VARIANT, Groups, LanguageVariant
 from millrace.export.language.text_loss import pieces_loss
 from millrace.export.language.token_pieces import TokenPieces
 from millrace.export.language.transformers_reference import Reference
-from millrace.export.language.variant_folder import FormFolder
+from millrace.export.language.variant_folder import VariantFolder
 from millrace.models.common.errors import TransientError
 from millrace.models.common.subprocess_runner import Limits
 from millrace.serving.release.golden_prompts import same_words
@@ -56,7 +56,7 @@ def reference(exporter: LanguageExporter) -> Reference:
 
 @pytest.fixture(scope="module")
 def exact(exporter: LanguageExporter, reference: Reference) -> LanguageCandidate:
-    return exporter.row(EXACT_FORM, reference)
+    return exporter.row(EXACT_VARIANT, reference)
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +100,7 @@ def test_the_exact_form_answers_as_transformers(exact: LanguageCandidate) -> Non
         ),
     ],
 )
-@pytest.mark.parametrize("name", [EXACT_FORM, INT8, "vllm-bf16"])
+@pytest.mark.parametrize("name", [EXACT_VARIANT, INT8, "vllm-bf16"])
 def test_the_exact_form_must_be_exact_and_others_need_not(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -109,22 +109,22 @@ def test_the_exact_form_must_be_exact_and_others_need_not(
     name: str,
 ) -> None:
     def measured(name: str, *_: object, **__: object) -> LanguageCandidate:
-        counts = stage if name in (EXACT_FORM, "vllm-bf16") else {}
+        counts = stage if name in (EXACT_VARIANT, "vllm-bf16") else {}
         return LanguageCandidate(name, tmp_path, stage=LanguageStage(name, 10.0, **counts))  # type: ignore[arg-type]
 
     monkeypatch.setattr(module, "measure", measured)
     monkeypatch.setattr(LanguageExporter, "make", lambda self, name: tmp_path)
     exporter = LanguageExporter(
-        *(tmp_path, pieces(0, 1), lambda: pieces(0, 1), tmp_path, 1, (EXACT_FORM, INT8), LIMITS)
+        *(tmp_path, pieces(0, 1), lambda: pieces(0, 1), tmp_path, 1, (EXACT_VARIANT, INT8), LIMITS)
     )
     monkeypatch.setattr(LanguageExporter, "context", 64)
-    exact = exporter.row(EXACT_FORM, REFERENCE)
+    exact = exporter.row(EXACT_VARIANT, REFERENCE)
     found = exporter.row(name, REFERENCE)
     if reason is None or name == "vllm-bf16":
         assert found.reason is None
     else:
         assert reason in (exact.reason or "")
-        made_of_it = f"{EXACT_FORM}, its source: " if name == INT8 else ""
+        made_of_it = f"{EXACT_VARIANT}, its source: " if name == INT8 else ""
         assert found.reason == f"{made_of_it}{exact.reason}"
 
 
@@ -142,22 +142,22 @@ def test_of_the_exact_form_answers_that_are_not_finite_come_first_and_then_that_
     increase: float,
     reason: str,
 ) -> None:
-    stage = LanguageStage(EXACT_FORM, perplexity, increase, prompts=1)
-    found = LanguageCandidate(EXACT_FORM, tmp_path, size_bytes=2**40, stage=stage)
+    stage = LanguageStage(EXACT_VARIANT, perplexity, increase, prompts=1)
+    found = LanguageCandidate(EXACT_VARIANT, tmp_path, size_bytes=2**40, stage=stage)
     monkeypatch.setattr(module, "measure", lambda *_, **__: found)
     monkeypatch.setattr(LanguageExporter, "make", lambda self, name: tmp_path)
     monkeypatch.setattr(LanguageExporter, "context", 64)
     exporter = LanguageExporter(
-        *(tmp_path, pieces(0, 1), lambda: pieces(0, 1), tmp_path, 1, (EXACT_FORM,), LIMITS),
+        *(tmp_path, pieces(0, 1), lambda: pieces(0, 1), tmp_path, 1, (EXACT_VARIANT,), LIMITS),
         gates=language_gates(max_size_mib=1),
     )
-    assert exporter.row(EXACT_FORM, REFERENCE).reason == reason
+    assert exporter.row(EXACT_VARIANT, REFERENCE).reason == reason
 
 
 def test_as_text_the_exact_form_answers_as_transformers_too(
     exporter: LanguageExporter, reference: Reference, exact: LanguageCandidate
 ) -> None:
-    golden = golden_of(exporter.make(EXACT_FORM), reference, LIMITS, 1)
+    golden = golden_of(exporter.make(EXACT_VARIANT), reference, LIMITS, 1)
     assert len(golden.prompts) == len(set(golden.prompts)) >= 5
     assert (golden.max_tokens, golden.exact) == (16, True)
     assert all(map(same_words, golden.transformers, golden.answers))
@@ -206,7 +206,7 @@ def test_no_path_of_this_machine_is_in_a_form(
     exporter: LanguageExporter, int8: LanguageCandidate, int4: LanguageCandidate
 ) -> None:
     here = [str(exporter.folder.parent).encode(), sys.prefix.encode(), str(Path.cwd()).encode()]
-    for name in (EXACT_FORM, INT8, INT4):
+    for name in (EXACT_VARIANT, INT8, INT4):
         for file in exporter.make(name).files.values():
             assert not any(path in file.read_bytes() for path in here), file
 
@@ -221,7 +221,7 @@ def test_the_kept_commands_make_the_same_weights(
     python, *words = shlex.split(lines[lines.index(f"# {INT8}") + 1])
     assert python == "python"
     subprocess.run([sys.executable, *words], cwd=tmp_path, check=True, env={"PATH": "/usr/bin"})
-    again = FormFolder.read(tmp_path / INT8).files["openvino_model.bin"].read_bytes()
+    again = VariantFolder.read(tmp_path / INT8).files["openvino_model.bin"].read_bytes()
     assert again == exporter.make(INT8).files["openvino_model.bin"].read_bytes()
 
 
@@ -238,7 +238,7 @@ def test_text_of_the_train_split_calibrates_four_bits(
 def test_groups_are_those_that_are_asked_for(
     exporter: LanguageExporter, int4: LanguageCandidate, tmp_path: Path
 ) -> None:
-    (tmp_path / EXACT_FORM).symlink_to(exporter.make(EXACT_FORM).path)
+    (tmp_path / EXACT_VARIANT).symlink_to(exporter.make(EXACT_VARIANT).path)
     rows = replace(exporter, groups=Groups(size=-1), folder=tmp_path).make(INT4)
     assert rows.files["openvino_model.bin"].stat().st_size < weights(int4)
 
@@ -246,7 +246,7 @@ def test_groups_are_those_that_are_asked_for(
 def test_four_bits_that_no_layer_gets_are_a_row_with_the_reason(
     exporter: LanguageExporter, exact: LanguageCandidate, tmp_path: Path
 ) -> None:
-    (tmp_path / EXACT_FORM).symlink_to(exporter.make(EXACT_FORM).path)
+    (tmp_path / EXACT_VARIANT).symlink_to(exporter.make(EXACT_VARIANT).path)
     few = replace(exporter, groups=Groups(size=32, ratio=0.01), folder=tmp_path)
     reason = few.row(INT4, REFERENCE).reason or ""
     assert "no layer gets 4 bits with a group size of 32 and a ratio of 0.01" in reason
@@ -268,8 +268,8 @@ def test_a_conversion_that_goes_wrong_is_a_row_with_its_reason(
     kind: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    bad = LanguageForm(f"tests.unit.export.bad.{kind}")
-    monkeypatch.setitem(language_variants.LANGUAGE_FORMS, kind, bad)  # type: ignore[arg-type]
+    bad = LanguageVariant(f"tests.unit.export.bad.{kind}")
+    monkeypatch.setitem(language_variants.LANGUAGE_VARIANTS, kind, bad)  # type: ignore[arg-type]
     limits = Limits(5, 2**30) if kind in ("hangs", "eats") else LIMITS
     exporter = replace(exporter, candidates=(kind,), limits=limits)
     row = exporter.row(kind, REFERENCE)
@@ -296,7 +296,7 @@ def test_a_decoder_that_is_refused_is_a_row_and_so_is_what_is_made_of_it(
     model.save_pretrained(folder)
     language_models.tokenizer().save_pretrained(folder)
     refused = replace(exporter, checkpoint=folder, folder=tmp_path / "forms")
-    for name in (EXACT_FORM, INT8):
+    for name in (EXACT_VARIANT, INT8):
         assert "soft-capped" in (refused.row(name, REFERENCE).reason or "")
 
 
@@ -306,7 +306,7 @@ def test_text_that_is_away_fails_the_run(
     def away() -> TokenPieces:
         raise TransientError("the table cannot be read")
 
-    (tmp_path / EXACT_FORM).symlink_to(exporter.make(EXACT_FORM).path)
+    (tmp_path / EXACT_VARIANT).symlink_to(exporter.make(EXACT_VARIANT).path)
     exporter = replace(exporter, calibration=away, folder=tmp_path)
     with pytest.raises(TransientError, match="the table cannot be read"):
         exporter.row(AWQ, REFERENCE)

@@ -12,7 +12,7 @@ from millrace.export.language import fidelity
 from millrace.export.language.engine_speed import Continuation, speed_of
 from millrace.export.language.fidelity import Greedy, compared, log_softmax
 from millrace.export.language.language_probe import speed_lengths
-from millrace.export.language.language_variants import LANGUAGE_FORMS
+from millrace.export.language.language_variants import LANGUAGE_VARIANTS
 from millrace.export.language.token_pieces import TokenPieces, prompt_lengths
 from millrace.export.language.transformers_reference import (
     LOG_PROBABILITIES,
@@ -21,7 +21,7 @@ from millrace.export.language.transformers_reference import (
     write_answers,
     written,
 )
-from millrace.export.language.variant_folder import NEEDED, FormFolder
+from millrace.export.language.variant_folder import NEEDED, VariantFolder
 from millrace.export.openvino.decoder_attention import (
     Attended,
     Attention,
@@ -211,10 +211,10 @@ def test_speed_is_of_all_streams_together() -> None:
 def test_a_form_must_be_whole(tmp_path: Path) -> None:
     for name in NEEDED:
         (tmp_path / name).write_text(name)
-    assert FormFolder.read(tmp_path).size_bytes == sum(len(name) for name in NEEDED)
+    assert VariantFolder.read(tmp_path).size_bytes == sum(len(name) for name in NEEDED)
     (tmp_path / NEEDED[0]).unlink()
     with pytest.raises(InputError, match="is not whole") as error:
-        FormFolder.read(tmp_path)
+        VariantFolder.read(tmp_path)
     assert error.value.seen == f"no {NEEDED[0]}"
 
 
@@ -222,16 +222,16 @@ def test_a_form_must_be_whole(tmp_path: Path) -> None:
 def test_a_tampered_file_changes_the_digest(tmp_path: Path, name: str) -> None:
     for each in NEEDED:
         (tmp_path / each).write_text(each)
-    before = FormFolder.read(tmp_path).digest
-    assert FormFolder.read(tmp_path).digest == before
+    before = VariantFolder.read(tmp_path).digest
+    assert VariantFolder.read(tmp_path).digest == before
     (tmp_path / name).write_text(f"{name} ")
-    assert FormFolder.read(tmp_path).digest != before
+    assert VariantFolder.read(tmp_path).digest != before
 
 
 def test_a_form_that_needs_a_package_says_what_installs_it() -> None:
-    form = LANGUAGE_FORMS["openvino-int8"]
-    assert form.lacking() is None
-    lacking = replace(form, package="no_such_module", distribution="no-such").lacking()
+    variant = LANGUAGE_VARIANTS["openvino-int8"]
+    assert variant.lacking() is None
+    lacking = replace(variant, package="no_such_module", distribution="no-such").lacking()
     assert lacking == "the package no-such is not installed: pip install no-such"
 
 

@@ -16,12 +16,12 @@ def searched(needed: int, layers: Sequence[str] = LAYERS) -> tuple[Step, ...]:
     def tried(kept: Sequence[str]) -> GraphCandidate:
         assert len(kept) not in asked, "made twice"
         asked.append(len(kept))
-        return form(0.001 if len(kept) >= needed else 0.2)
+        return variant(0.001 if len(kept) >= needed else 0.2)
 
     return fewest_in_float(layers, tried, 0.01)
 
 
-def form(loss: float) -> GraphCandidate:
+def variant(loss: float) -> GraphCandidate:
     stage, speed = GraphStage("mixed", 0.0, 0.0, 0.9, loss), GraphSpeed(0.25, 1.0, 1.0, 1)
     return GraphCandidate("mixed", size_bytes=2048, speed=speed, stage=stage)
 
@@ -46,13 +46,13 @@ def test_where_all_layers_would_stay_in_float_there_is_no_such_form() -> None:
 
 def test_one_layer_leaves_no_choice() -> None:
     assert best(searched(1, LAYERS[:1])) is None
-    assert best(searched(0, LAYERS[:1])) == Step((), form(0.001), True)
+    assert best(searched(0, LAYERS[:1])) == Step((), variant(0.001), True)
 
 
 def test_a_loss_that_is_not_known_does_not_hold() -> None:
-    assert best(fewest_in_float(LAYERS, lambda kept: form(NAN), 0.01)) is None
+    assert best(fewest_in_float(LAYERS, lambda kept: variant(NAN), 0.01)) is None
 
 
 def test_a_step_is_told_in_words() -> None:
-    told = str(Step(("a", "b"), form(0.0123), False))
+    told = str(Step(("a", "b"), variant(0.0123), False))
     assert told == "2 layers in float: loss 1.23%, too much; 2 KiB, p50 0.250 ms (a, b)"

@@ -13,13 +13,13 @@ from torch import Tensor, nn
 
 from millrace.export.onnx import onnx_exporter as module
 from millrace.export.onnx.graph_certificate import GraphCandidate, GraphSpeed, GraphStage
-from millrace.export.onnx.graph_variants import ENGINES, FORMS, FP32, MIXED, Form
+from millrace.export.onnx.graph_variants import ENGINES, FP32, MIXED, VARIANTS, Variant
 from millrace.export.onnx.measure_graph import Evidence, gather_evidence
 from millrace.export.onnx.onnx_exporter import Exporter
 from millrace.models.common.arrays import Array
 from millrace.models.common.digest import digest_of
 from millrace.models.common.errors import TransientError, WorkError
-from millrace.models.config.export_spec import ExportLimits, ExportSpec, GraphForm
+from millrace.models.config.export_spec import ExportLimits, ExportSpec, GraphVariant
 from millrace.models.families.network import Network, Served
 from millrace.models.families.objective import Classification, Regression
 from millrace.models.inference.features import Encoding, Feature
@@ -223,8 +223,8 @@ BAD = {
 def test_a_conversion_that_goes_wrong_is_a_row_and_the_others_go_on(
     exported: Any, made: dict[str, Path], tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bad = Form(f"tests.unit.export.bad.{kind}")
-    monkeypatch.setitem(module.FORMS, "onnx-fp16", bad)  # type: ignore[arg-type]
+    bad = Variant(f"tests.unit.export.bad.{kind}")
+    monkeypatch.setitem(module.VARIANTS, "onnx-fp16", bad)  # type: ignore[arg-type]
     shutil.copyfile(made[FP32], tmp_path / f"{FP32}.onnx")
     limits = ExportLimits(seconds=2.0 if kind == "hangs" else 60.0, memory_gib=3)
     spec = ExportSpec(candidates=("onnx-fp16", FP32), limits=limits)
@@ -245,7 +245,7 @@ def test_a_form_that_does_not_answer_in_time_is_a_row(exported: Any, made: dict[
 
 
 def test_every_form_that_a_pipeline_may_name_can_be_made() -> None:
-    assert {*FORMS, *ENGINES, FP32, MIXED} == set(get_args(GraphForm))
+    assert {*VARIANTS, *ENGINES, FP32, MIXED} == set(get_args(GraphVariant))
 
 
 @pytest.mark.parametrize("name", [FP32, INT8])

@@ -12,10 +12,10 @@ from onnx import helper, numpy_helper
 
 from millrace.export.onnx.conversions import attention
 from millrace.export.onnx.conversions.embeddings import LEAST, quantize_tables
-from millrace.export.onnx.graph_variants import FORMS, FP32
+from millrace.export.onnx.graph_variants import FP32, VARIANTS
 from millrace.export.onnx.measure_graph import Evidence, gather_evidence
 from millrace.export.onnx.onnx_exporter import Exporter
-from millrace.models.config.export_spec import ExportSpec, GraphForm
+from millrace.models.config.export_spec import ExportSpec, GraphVariant
 from millrace.models.config.training_spec import ModelSpec
 from millrace.models.families.family import build_network
 from millrace.models.families.network import Served
@@ -29,7 +29,10 @@ LABELS = ("a", "b", "c")
 OBJECTIVE = Classification(LABELS)
 TOKENIZER = train_tokenizer(["one two three", "four five six"] * 9, vocab_size=290, max_tokens=24)
 ENCODING = Encoding((Feature("body", "text", 24),), "t", LABELS, tokenizer=TOKENIZER)
-FOR_GPUS = {name for name, form in FORMS.items() if form.package} | {"onnx-bf16", "onnx-fp8"}
+FOR_GPUS = {name for name, variant in VARIANTS.items() if variant.package} | {
+    "onnx-bf16",
+    "onnx-fp8",
+}
 NEAR = {FP32: 1e-5, "onnx-optimized": 1e-5, "onnx-fp16": 0.01}
 
 
@@ -74,11 +77,11 @@ def exporter(
         validation=lambda: evidence,
         folder=tmp_path_factory.mktemp("forms"),
         threads=1,
-        spec=ExportSpec(candidates=get_args(GraphForm)),
+        spec=ExportSpec(candidates=get_args(GraphVariant)),
     )
 
 
-@pytest.mark.parametrize("name", sorted({FP32, *FORMS} - FOR_GPUS))
+@pytest.mark.parametrize("name", sorted({FP32, *VARIANTS} - FOR_GPUS))
 def test_a_form_answers_texts_of_any_length_in_batches_of_any_size(
     exporter: Exporter, served: Served, name: str
 ) -> None:

@@ -10,9 +10,9 @@ import pytest
 
 from millrace.export.language.conversions.compress_tensors import group_size, texts
 from millrace.export.language.language_exporter import LanguageExporter
-from millrace.export.language.language_variants import CAST, LANGUAGE_FORMS
+from millrace.export.language.language_variants import CAST, LANGUAGE_VARIANTS
 from millrace.export.language.transformers_reference import Reference
-from millrace.export.language.variant_folder import FormFolder
+from millrace.export.language.variant_folder import VariantFolder
 from millrace.export.vllm import vllm_python
 from millrace.export.vllm.vllm_engine import by_token
 from millrace.models.common.errors import InputError, WorkError
@@ -23,7 +23,7 @@ from tests.unit.export import language_models
 
 LIMITS = Limits(300, 16 * 2**30)
 GPU = Gpu("NVIDIA H100", "9.0", "580")
-FORMS = ("vllm-bf16", "vllm-w8a8", "vllm-awq", "vllm-gptq")
+VARIANTS = ("vllm-bf16", "vllm-w8a8", "vllm-awq", "vllm-gptq")
 
 
 @pytest.fixture(scope="module")
@@ -33,20 +33,20 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_bfloat16_is_the_checkpoint_in_half_its_bytes(checkpoint: Path, tmp_path: Path) -> None:
     run_in_subprocess(CAST, [checkpoint, tmp_path / "form"], LIMITS)
-    form = FormFolder.read(tmp_path / "form")
+    variant = VariantFolder.read(tmp_path / "form")
     weights = "model.safetensors"
-    assert form.engine == "vllm"
-    assert form.files[weights].stat().st_size < 0.6 * (checkpoint / weights).stat().st_size
-    assert json.loads(form.files["config.json"].read_text())["dtype"] == "bfloat16"
+    assert variant.engine == "vllm"
+    assert variant.files[weights].stat().st_size < 0.6 * (checkpoint / weights).stat().st_size
+    assert json.loads(variant.files["config.json"].read_text())["dtype"] == "bfloat16"
     same = "tokenizer.json"
-    assert form.files[same].read_bytes() == (checkpoint / same).read_bytes()
+    assert variant.files[same].read_bytes() == (checkpoint / same).read_bytes()
 
 
 def test_a_form_for_vllm_without_its_tokenizer_is_not_whole(tmp_path: Path) -> None:
     for name in ("model.safetensors", "config.json", "tokenizer_config.json"):
         (tmp_path / name).write_text(name)
     with pytest.raises(InputError, match="is not whole") as error:
-        FormFolder.read(tmp_path)
+        VariantFolder.read(tmp_path)
     assert error.value.seen == "no tokenizer.json"
 
 
@@ -55,7 +55,7 @@ def test_the_files_tell_the_engine() -> None:
     assert engine_of(["openvino_model.xml", "draft/model.safetensors"]) == "openvino_genai"
 
 
-@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize("name", VARIANTS)
 def test_without_a_gpu_every_form_of_vllm_is_a_row_with_the_reason(
     name: str, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -73,15 +73,15 @@ def test_beside_a_gpu_it_is_said_what_else_is_lacking(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(vllm_python, "this_gpu", lambda: GPU)
-    form, gptq = LANGUAGE_FORMS["vllm-bf16"], LANGUAGE_FORMS["vllm-gptq"]
+    variant, gptq = LANGUAGE_VARIANTS["vllm-bf16"], LANGUAGE_VARIANTS["vllm-gptq"]
     python = Path(sys.executable)
-    assert form.lacking(python) is None
-    assert "there is no" in (form.lacking(tmp_path / "python") or "")
+    assert variant.lacking(python) is None
+    assert "there is no" in (variant.lacking(tmp_path / "python") or "")
     absent = replace(gptq, package="no_such_module").lacking(python)
     assert absent is not None
     assert "--no-deps llmcompressor==" in absent
     monkeypatch.setattr(vllm_python, "find_spec", lambda name: None)
-    assert "MILLRACE_VLLM_PYTHON" in (form.lacking() or "")
+    assert "MILLRACE_VLLM_PYTHON" in (variant.lacking() or "")
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("MILLRACE_HOME", str(tmp_path / "home"))
     settings = load()
-    settings.places().prepared()
+    settings.installation().prepared()
     return settings
 
 

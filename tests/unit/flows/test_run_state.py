@@ -95,7 +95,7 @@ def test_a_service_that_up_is_starting_is_waited_for(
 
 def test_up_tells_an_address_before_anything_answers_there(up: Callable[[float], Path]) -> None:
     run = up(0)
-    assert Settings(home=run.parent).places().tracking_uri == MLFLOW
+    assert Settings(home=run.parent).installation().tracking_uri == MLFLOW
 
 
 def test_what_up_did_not_just_start_is_missed_at_once(up: Callable[[float], Path]) -> None:

@@ -33,12 +33,12 @@ def _served(home: Path, **addresses: str) -> object:
 
 def test_everything_is_embedded_by_default(tmp_path: Path) -> None:
     loaded = settings.load()
-    places = loaded.places()
-    assert places.home == tmp_path / "home"
-    assert places.tracking_uri == f"sqlite:///{tmp_path}/home/mlflow.db"
-    assert places.tables_uri == f"{tmp_path}/home/tables"
-    assert places.ray_address == "local"
-    assert places.triton == (Endpoint("127.0.0.1", 8000, 8001, 8002),)
+    installation = loaded.installation()
+    assert installation.home == tmp_path / "home"
+    assert installation.tracking_uri == f"sqlite:///{tmp_path}/home/mlflow.db"
+    assert installation.tables_uri == f"{tmp_path}/home/tables"
+    assert installation.ray_address == "local"
+    assert installation.triton == (Endpoint("127.0.0.1", 8000, 8001, 8002),)
     assert loaded.prefect_api() is None
 
 
@@ -46,10 +46,10 @@ def test_a_part_moves_by_one_setting() -> None:
     os.environ["MLFLOW_TRACKING_URI"] = "http://mlflow:5000"
     os.environ["MILLRACE_TRITON"] = "a:1:2, b:3:4:5"
     os.environ["MILLRACE_TABLES"] = "s3://bucket/tables"
-    places = settings.load().places()
-    assert places.tracking_uri == "http://mlflow:5000"
-    assert places.triton == (Endpoint("a", 1, 2, 8002), Endpoint("b", 3, 4, 5))
-    assert places.table("digits", "rows") == "s3://bucket/tables/digits/rows"
+    installation = settings.load().installation()
+    assert installation.tracking_uri == "http://mlflow:5000"
+    assert installation.triton == (Endpoint("a", 1, 2, 8002), Endpoint("b", 3, 4, 5))
+    assert installation.table("digits", "rows") == "s3://bucket/tables/digits/rows"
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_a_misspelt_setting_is_refused_with_the_right_name() -> None:
 def test_a_running_supervisor_gives_the_addresses(tmp_path: Path) -> None:
     lock = _served(tmp_path / "home", mlflow="http://127.0.0.1:1", prefect="http://127.0.0.1:2")
     loaded = settings.load()
-    assert loaded.places().tracking_uri == "http://127.0.0.1:1"
+    assert loaded.installation().tracking_uri == "http://127.0.0.1:1"
     assert loaded.prefect_api() == "http://127.0.0.1:2/api"
     assert lock is not None
 
@@ -93,7 +93,7 @@ def test_a_running_supervisor_gives_the_addresses(tmp_path: Path) -> None:
 def test_the_record_of_a_dead_supervisor_is_ignored(tmp_path: Path) -> None:
     lock = _served(tmp_path / "home", mlflow="http://127.0.0.1:1")
     lock.close()  # type: ignore[attr-defined]
-    assert settings.load().places().tracking_uri.startswith("sqlite:///")
+    assert settings.load().installation().tracking_uri.startswith("sqlite:///")
 
 
 def test_what_apply_derived_is_no_choice(tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_what_apply_derived_is_no_choice(tmp_path: Path) -> None:
 def test_a_choice_after_apply_is_a_choice() -> None:
     environment.apply(settings.load())
     os.environ["MLFLOW_TRACKING_URI"] = "http://elsewhere"
-    assert settings.load().places().tracking_uri == "http://elsewhere"
+    assert settings.load().installation().tracking_uri == "http://elsewhere"
 
 
 def test_apply_keeps_telemetry_off_and_what_the_user_prefers() -> None:
@@ -136,9 +136,9 @@ def test_apply_makes_one_private_ray_token(tmp_path: Path) -> None:
 
 def test_a_prepared_home_has_one_private_triton_token(tmp_path: Path) -> None:
     loaded = settings.load()
-    assert loaded.places().triton[0].token == ""
+    assert loaded.installation().triton[0].token == ""
     assert not (tmp_path / "home").exists()
-    token = environment.apply(loaded).places().triton[0].token
+    token = environment.apply(loaded).installation().triton[0].token
     file = tmp_path / "home/run/triton.token"
     assert len(token) == 64
     assert file.read_text() == token == settings.load().local_triton.token
@@ -147,14 +147,14 @@ def test_a_prepared_home_has_one_private_triton_token(tmp_path: Path) -> None:
 
 def test_a_triton_that_was_chosen_has_no_token() -> None:
     os.environ["MILLRACE_TRITON"] = "127.0.0.1:8000:8001"
-    assert environment.apply(settings.load()).places().triton[0].token == ""
+    assert environment.apply(settings.load()).installation().triton[0].token == ""
 
 
 def test_the_triton_token_is_not_shown() -> None:
-    places = environment.apply(settings.load()).places()
-    token = places.triton[0].token
-    shown = to_json_value(places)
-    assert token not in repr(places) + json.dumps(shown) + json.dumps(dict(os.environ))
+    installation = environment.apply(settings.load()).installation()
+    token = installation.triton[0].token
+    shown = to_json_value(installation)
+    assert token not in repr(installation) + json.dumps(shown) + json.dumps(dict(os.environ))
     assert shown["triton"][0]["grpc_port"] == 8001
 
 

@@ -35,7 +35,7 @@ def clock() -> Clock:
 def two(tmp_path: Path, clock: Clock) -> Iterator[Supervisor]:
     """A supervisor of a server, which is well once its file holds its pid, and what comes after."""
     settings = Settings(home=tmp_path)
-    settings.places().prepared()
+    settings.installation().prepared()
     server = Service("server", ("sleep", "60"), tmp_path / "1.log", health=tmp_path / "ready")
     client = Service("client", ("sleep", "60"), tmp_path / "2.log", after=("server", "elsewhere"))
     supervisor = Supervisor(settings, (server, client), clock)

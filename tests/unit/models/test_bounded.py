@@ -89,8 +89,8 @@ def npz(path: Path, name: str, content: bytes) -> Path:
 
 def array_of(shape: tuple[int, ...], data: bytes = b"") -> bytes:
     header = io.BytesIO()
-    form = {"descr": "<f4", "fortran_order": False, "shape": shape}
-    np.lib.format.write_array_header_1_0(header, form)
+    variant = {"descr": "<f4", "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(header, variant)
     return header.getvalue() + data
 
 

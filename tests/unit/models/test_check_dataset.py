@@ -81,8 +81,8 @@ def pipeline(folder: Path, family: str, **dataset: Any) -> Pipeline:
 def test_check_and_ingestion_tell_it_alike(tmp_path: Path) -> None:
     (tmp_path / "r.jsonl").write_text('{"t": "text"}\n')
     wrong = pipeline(tmp_path, "mlp", features=[])
-    places = Installation(tmp_path / "home", "", str(tmp_path / "home" / "tables"))
-    for attempt in (lambda: preflight(wrong), lambda: ingest.ingest(wrong, places)):
+    installation = Installation(tmp_path / "home", "", str(tmp_path / "home" / "tables"))
+    for attempt in (lambda: preflight(wrong), lambda: ingest.ingest(wrong, installation)):
         with pytest.raises(InputError, match="the family 'mlp' does not continue a text"):
             attempt()
 
@@ -90,26 +90,26 @@ def test_check_and_ingestion_tell_it_alike(tmp_path: Path) -> None:
 def test_instructions_are_a_prompt_and_its_answer_both_text(tmp_path: Path) -> None:
     lines = [f'{{"prompt": "2024-01-{n:02}", "t": "{n}"}}' for n in range(1, 29)]
     (tmp_path / "r.jsonl").write_text("\n".join(lines))
-    places = Installation(tmp_path / "home", "", str(tmp_path / "home" / "tables"))
+    installation = Installation(tmp_path / "home", "", str(tmp_path / "home" / "tables"))
     columns = {"t": TEXT, "prompt": TEXT}
     made = ingest.ingest(
-        pipeline(tmp_path, "causal_lm", features=["prompt"], columns=columns), places
+        pipeline(tmp_path, "causal_lm", features=["prompt"], columns=columns), installation
     )
     assert [made.schema.column(name).type for name in ("prompt", "t")] == ["text", "text"]
 
 
 def test_a_prompt_need_not_be_declared(tmp_path: Path) -> None:
     (tmp_path / "r.jsonl").write_text('{"prompt": "what?", "t": "that"}\n' * 3)
-    places = Installation(tmp_path / "home", "", str(tmp_path / "home" / "tables"))
+    installation = Installation(tmp_path / "home", "", str(tmp_path / "home" / "tables"))
     asked = pipeline(tmp_path, "causal_lm", features=["prompt"], columns={"t": TEXT})
-    assert ingest.ingest(asked, places).schema.column("prompt").type == "text"
+    assert ingest.ingest(asked, installation).schema.column("prompt").type == "text"
 
 
 def test_a_target_of_numbers_is_not_continued(tmp_path: Path) -> None:
     (tmp_path / "r.jsonl").write_text('{"t": 1.5}\n{"t": 2.5}\n')
-    places = Installation(tmp_path / "home", "", str(tmp_path / "home" / "tables"))
+    installation = Installation(tmp_path / "home", "", str(tmp_path / "home" / "tables"))
     with pytest.raises(InputError, match="'t' cannot be continued: it holds a float"):
-        ingest.ingest(pipeline(tmp_path, "causal_lm", features=[]), places)
+        ingest.ingest(pipeline(tmp_path, "causal_lm", features=[]), installation)
 
 
 def test_text_that_is_not_utf8_goes_to_quarantine() -> None:

@@ -32,8 +32,8 @@ def ingest(folder: Path, source: str, **dataset: Any) -> Snapshot:
         "dataset": {"source": source, "target": "m", "features": [], **dataset},
         "model": {"family": "causal_lm"},
     }
-    places = Installation(folder / "home", "", str(folder / "home" / "tables"))
-    return tables.ingest(Pipeline.model_validate(values).with_folder(folder), places)
+    installation = Installation(folder / "home", "", str(folder / "home" / "tables"))
+    return tables.ingest(Pipeline.model_validate(values).with_folder(folder), installation)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import yaml
 from pydantic import ValidationError
 
 from millrace.models.common.errors import InputError
-from millrace.models.config.language_spec import DEFAULT_FORMS
+from millrace.models.config.language_spec import DEFAULT_VARIANTS
 from millrace.models.config.model_kind import (
     FIRST_KIND,
     KINDS,
@@ -30,7 +30,7 @@ def pipeline(family: str, **parts: Any) -> Pipeline:
 
 
 def test_a_language_model_has_forms_of_its_own() -> None:
-    assert pipeline("causal_lm").export.candidates == DEFAULT_FORMS
+    assert pipeline("causal_lm").export.candidates == DEFAULT_VARIANTS
     assert pipeline("mlp").export.candidates[0] == "onnx-fp32"
 
 
@@ -148,5 +148,5 @@ def test_variants_are_put_into_no_file_that_names_them_or_is_wrong(values: dict[
 @pytest.mark.parametrize("export", [{}, {"export": None}, {"export": {"ratio": 0.5}}])
 def test_variants_are_those_of_the_kind_where_a_file_names_none(export: dict[str, Any]) -> None:
     found = with_default_variants({"model": {"family": "causal_lm"}, **export})
-    assert found["export"]["candidates"] == DEFAULT_FORMS
+    assert found["export"]["candidates"] == DEFAULT_VARIANTS
     assert found["export"].get("ratio") == (export.get("export") or {}).get("ratio")

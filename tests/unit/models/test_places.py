@@ -7,7 +7,7 @@ from millrace.models.common.installation import Installation
 
 
 def test_many_may_prepare_a_home_at_once(tmp_path: Path) -> None:
-    places = Installation(tmp_path / "home", "", "")
+    installation = Installation(tmp_path / "home", "", "")
     with ThreadPoolExecutor(8) as pool:
-        assert list(pool.map(lambda _: places.prepared(), range(400))) == [places] * 400
-    assert list(places.run.iterdir()) == []
+        assert list(pool.map(lambda _: installation.prepared(), range(400))) == [installation] * 400
+    assert list(installation.run.iterdir()) == []

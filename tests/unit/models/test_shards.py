@@ -22,8 +22,8 @@ def snapshot(tmp_path_factory: pytest.TempPathFactory) -> snapshots.Snapshot:
     lines = (f"{number},{number / 2},{'ab'[number % 2]}\n" for number in range(ROWS))
     (folder / "r.csv").write_text("id,x,y\n" + "".join(lines))
     values = {"name": "t", "dataset": {"source": "r.csv", "target": "y", "key": ["id"]}}
-    places = Installation(folder / "home", "", str(folder / "home" / "tables"))
-    return ingest.ingest(Pipeline.model_validate(values).with_folder(folder), places)
+    installation = Installation(folder / "home", "", str(folder / "home" / "tables"))
+    return ingest.ingest(Pipeline.model_validate(values).with_folder(folder), installation)
 
 
 def taken_rows(

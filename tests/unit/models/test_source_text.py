@@ -36,8 +36,8 @@ def ingest(folder: Path, source: str, **dataset: Any) -> Snapshot:
         "dataset": {"source": source, "target": "text", **dataset},
         "model": {"family": "causal_lm"},
     }
-    places = Installation(folder / "home", "", str(folder / "home" / "tables"))
-    return tables.ingest(Pipeline.model_validate(values).with_folder(folder), places)
+    installation = Installation(folder / "home", "", str(folder / "home" / "tables"))
+    return tables.ingest(Pipeline.model_validate(values).with_folder(folder), installation)
 
 
 def test_every_file_is_a_row_with_its_path_from_where_the_glob_starts(tmp_path: Path) -> None:

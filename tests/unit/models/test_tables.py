@@ -20,17 +20,17 @@ Ingest = Callable[..., snapshots.Snapshot]
 
 
 @pytest.fixture
-def places(tmp_path: Path) -> Installation:
+def installation(tmp_path: Path) -> Installation:
     return Installation(tmp_path / "home", "", str(tmp_path / "home" / "tables"))
 
 
 @pytest.fixture
-def run(tmp_path: Path, places: Installation) -> Ingest:
+def run(tmp_path: Path, installation: Installation) -> Ingest:
     """Ingest with the given `dataset` keys; the source's paths start from `tmp_path`."""
 
     def ingest(source: str = "r.csv", **dataset: Any) -> snapshots.Snapshot:
         values = {"name": "t", "dataset": {"source": source, "target": "y", **dataset}}
-        return tables.ingest(Pipeline.model_validate(values).with_folder(tmp_path), places)
+        return tables.ingest(Pipeline.model_validate(values).with_folder(tmp_path), installation)
 
     return ingest
 
@@ -40,22 +40,22 @@ def write_csv(path: Path, rows: int, extra: str = "") -> None:
     path.write_text("id,x,y\n" + "\n".join(lines) + "\n" + extra)
 
 
-def quarantined(places: Installation) -> list[dict[str, Any]]:
-    uri = places.table("quarantine", "t")
+def quarantined(installation: Installation) -> list[dict[str, Any]]:
+    uri = installation.table("quarantine", "t")
     return DeltaTable(uri).to_pyarrow_table().to_pylist() if Path(uri).exists() else []
 
 
-def versions(places: Installation) -> int:
-    uri = places.table("datasets", "t")
+def versions(installation: Installation) -> int:
+    uri = installation.table("datasets", "t")
     return DeltaTable(uri).version() + 1 if Path(uri, "_delta_log").exists() else 0
 
 
 def test_a_snapshot_holds_the_rows_and_what_is_known_of_them(
-    tmp_path: Path, run: Ingest, places: Installation
+    tmp_path: Path, run: Ingest, installation: Installation
 ) -> None:
     write_csv(tmp_path / "r.csv", 100)
     made = run(key=["id"])
-    found = snapshots.open_snapshot(places, "t")
+    found = snapshots.open_snapshot(installation, "t")
     assert made.created
     assert (found.version, found.rows, found.digest) == (0, 100, made.digest)
     assert found.schema == made.schema
@@ -79,14 +79,14 @@ def test_rows_come_back_in_the_order_of_the_source(tmp_path: Path, run: Ingest) 
 
 
 def test_the_same_input_twice_makes_no_version(
-    tmp_path: Path, run: Ingest, places: Installation
+    tmp_path: Path, run: Ingest, installation: Installation
 ) -> None:
     write_csv(tmp_path / "r.csv", 100, "bad,1,a\n")
     assert run().created
     again = run()
     assert (again.created, again.version, again.quarantined) == (False, 0, 1)
-    assert versions(places) == 1
-    assert len(quarantined(places)) == 1
+    assert versions(installation) == 1
+    assert len(quarantined(installation)) == 1
 
 
 def test_the_same_rows_from_another_format_and_order_are_the_same(
@@ -99,12 +99,14 @@ def test_the_same_rows_from_another_format_and_order_are_the_same(
     assert not run("r.parquet").created
 
 
-def test_old_versions_stay_readable(tmp_path: Path, run: Ingest, places: Installation) -> None:
+def test_old_versions_stay_readable(
+    tmp_path: Path, run: Ingest, installation: Installation
+) -> None:
     for version, rows in enumerate((100, 200)):
         write_csv(tmp_path / "r.csv", rows)
         assert run().version == version
-    DeltaTable(places.table("datasets", "t")).create_checkpoint()
-    old, new = (snapshots.open_snapshot(places, "t", version) for version in (0, 1))
+    DeltaTable(installation.table("datasets", "t")).create_checkpoint()
+    old, new = (snapshots.open_snapshot(installation, "t", version) for version in (0, 1))
     assert [sum(batch.num_rows for batch in snapshots.scan(s)) for s in (old, new)] == [100, 200]
     assert (old.rows, new.rows) == (100, 200)
 
@@ -135,7 +137,7 @@ def test_growth_moves_no_row_between_splits(tmp_path: Path, run: Ingest) -> None
 
 
 def test_bad_rows_go_to_quarantine_with_the_reason(
-    tmp_path: Path, run: Ingest, places: Installation
+    tmp_path: Path, run: Ingest, installation: Installation
 ) -> None:
     bad = "300,abc,a\n301,1.5,\n302,-9,b\n303,1\n304,1.5,c\n"
     write_csv(tmp_path / "r.csv", 200, bad)
@@ -143,7 +145,7 @@ def test_bad_rows_go_to_quarantine_with_the_reason(
     made = run(columns=columns, features=["x"])
     assert (made.rows, made.quarantined) == (200, 5)
     assert (
-        {row["reason"] for row in quarantined(places)}
+        {row["reason"] for row in quarantined(installation)}
         == set(made.reasons)
         == {
             "x: not a number",
@@ -153,7 +155,7 @@ def test_bad_rows_go_to_quarantine_with_the_reason(
             "line has 2 cells, not 3",
         }
     )
-    assert {row["source"] for row in quarantined(places)} == {"r.csv"}
+    assert {row["source"] for row in quarantined(installation)} == {"r.csv"}
 
 
 def test_a_file_that_cannot_be_read_is_told(
@@ -169,32 +171,34 @@ def test_a_file_that_cannot_be_read_is_told(
 
 
 def test_quarantine_keeps_so_many_rows_and_counts_all(
-    tmp_path: Path, run: Ingest, places: Installation, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, run: Ingest, installation: Installation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(quarantine, "MAX_ROWS", 3)
     write_csv(tmp_path / "r.csv", 100, "1,x,a\n" * 5)
     assert run().quarantined == 5
-    assert len(quarantined(places)) == 3
+    assert len(quarantined(installation)) == 3
 
 
 def test_too_many_bad_rows_fail_and_can_be_read_in_quarantine(
-    tmp_path: Path, run: Ingest, places: Installation
+    tmp_path: Path, run: Ingest, installation: Installation
 ) -> None:
     write_csv(tmp_path / "r.csv", 10, "x,x,a\n" * 3)
     for _ in range(2):
         with pytest.raises(InputError, match="3 of the 13 rows"):
             run(columns={"x": {"type": "float"}, "id": {"type": "int"}})
-    assert versions(places) == 0
-    assert len(quarantined(places)) == 3
+    assert versions(installation) == 0
+    assert len(quarantined(installation)) == 3
 
 
-def test_types_are_held_across_versions(tmp_path: Path, run: Ingest, places: Installation) -> None:
+def test_types_are_held_across_versions(
+    tmp_path: Path, run: Ingest, installation: Installation
+) -> None:
     write_csv(tmp_path / "r.csv", 50)
     run()
     (tmp_path / "r.csv").write_text("id,x,y\n" + "1,high,a\n2,low,b\n" * 20)
     with pytest.raises(InputError, match="x: not a number"):
         run()
-    assert versions(places) == 1
+    assert versions(installation) == 1
 
 
 def test_a_declaration_changes_a_held_type(tmp_path: Path, run: Ingest) -> None:
@@ -217,7 +221,7 @@ def test_categories_are_collected_from_all_rows(
 
 
 def test_a_source_that_fails_midway_leaves_nothing(
-    tmp_path: Path, run: Ingest, places: Installation
+    tmp_path: Path, run: Ingest, installation: Installation
 ) -> None:
     write_csv(tmp_path / "r.csv", 100)
     run()
@@ -230,13 +234,13 @@ def test_a_source_that_fails_midway_leaves_nothing(
     )
     with pytest.raises(InputError, match="gone"):
         run("rows:read")
-    assert versions(places) == 1
-    assert quarantined(places) == []
-    assert list(places.staging.iterdir()) == []
+    assert versions(installation) == 1
+    assert quarantined(installation) == []
+    assert list(installation.staging.iterdir()) == []
 
 
 def test_a_publication_that_fails_leaves_the_table_as_it_was(
-    tmp_path: Path, run: Ingest, places: Installation, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, run: Ingest, installation: Installation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_csv(tmp_path / "r.csv", 100)
     run()
@@ -252,12 +256,12 @@ def test_a_publication_that_fails_leaves_the_table_as_it_was(
     monkeypatch.setattr(tables.Spool, "reader", half)
     with pytest.raises(WorkError, match="disk gone"):
         run()
-    assert snapshots.open_snapshot(places, "t").rows == 100
-    assert list(places.staging.iterdir()) == []
+    assert snapshots.open_snapshot(installation, "t").rows == 100
+    assert list(installation.staging.iterdir()) == []
 
 
 def test_no_more_than_a_few_batches_are_alive(
-    tmp_path: Path, places: Installation, run: Ingest, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, installation: Installation, run: Ingest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alive: list[int] = []
     seen: list[weakref.ref[pa.RecordBatch]] = []
@@ -282,7 +286,7 @@ def test_no_more_than_a_few_batches_are_alive(
 
 
 def test_two_ingestions_at_once_do_not_overwrite_each_other(
-    tmp_path: Path, run: Ingest, places: Installation, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, run: Ingest, installation: Installation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_csv(tmp_path / "r.csv", 100)
     run()
@@ -299,11 +303,11 @@ def test_two_ingestions_at_once_do_not_overwrite_each_other(
     write_csv(tmp_path / "r.csv", 200)
     with pytest.raises(TransientError, match="published a snapshot first"):
         run()
-    assert snapshots.open_snapshot(places, "t").rows == 300
+    assert snapshots.open_snapshot(installation, "t").rows == 300
 
 
 def test_two_first_ingestions_at_once_do_not_overwrite_each_other(
-    tmp_path: Path, run: Ingest, places: Installation, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, run: Ingest, installation: Installation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read = tables.read_source
 
@@ -318,19 +322,19 @@ def test_two_first_ingestions_at_once_do_not_overwrite_each_other(
     write_csv(tmp_path / "r.csv", 200)
     with pytest.raises(TransientError, match="published a snapshot first"):
         run()
-    assert snapshots.open_snapshot(places, "t").rows == 300
+    assert snapshots.open_snapshot(installation, "t").rows == 300
 
 
 def test_commits_of_others_are_no_snapshots(
-    tmp_path: Path, run: Ingest, places: Installation
+    tmp_path: Path, run: Ingest, installation: Installation
 ) -> None:
     write_csv(tmp_path / "r.csv", 100)
     made = run()
     table = DeltaTable(made.uri)
     write_deltalake(table, table.to_pyarrow_table(), mode="append")
-    assert snapshots.open_snapshot(places, "t").version == 0
+    assert snapshots.open_snapshot(installation, "t").version == 0
     with pytest.raises(InputError, match="no snapshot 1"):
-        snapshots.open_snapshot(places, "t", 1)
+        snapshots.open_snapshot(installation, "t", 1)
 
 
 def test_files_and_filter_suit_a_parquet_reader(tmp_path: Path, run: Ingest) -> None:
@@ -349,11 +353,11 @@ def test_bundled_digits_become_plain_lists(run: Ingest) -> None:
     assert parquet.field("image").type.value_type == pa.float32()
 
 
-def test_progress_is_told_in_rows(tmp_path: Path, places: Installation) -> None:
+def test_progress_is_told_in_rows(tmp_path: Path, installation: Installation) -> None:
     write_csv(tmp_path / "r.csv", 100)
     values = {"name": "t", "dataset": {"source": "r.csv", "target": "y"}}
     told: list[int] = []
-    tables.ingest(Pipeline.model_validate(values).with_folder(tmp_path), places, told.append)
+    tables.ingest(Pipeline.model_validate(values).with_folder(tmp_path), installation, told.append)
     assert told[-1] == 100
 
 
@@ -375,6 +379,6 @@ def test_rows_that_cannot_be_learnt_from_are_refused(
         run(**more)
 
 
-def test_a_dataset_that_is_not_there_is_told(places: Installation) -> None:
+def test_a_dataset_that_is_not_there_is_told(installation: Installation) -> None:
     with pytest.raises(InputError, match="no dataset 'nothing'"):
-        snapshots.open_snapshot(places, "nothing")
+        snapshots.open_snapshot(installation, "nothing")

@@ -26,13 +26,13 @@ HUNDRED = [n % 100 for n in range(60_000)]
 
 @pytest.fixture
 def made(tmp_path: Path):  # type: ignore[no-untyped-def]
-    places = Installation(tmp_path, "", str(tmp_path / "tables")).prepared()
+    installation = Installation(tmp_path, "", str(tmp_path / "tables")).prepared()
 
     def make(values: Sequence[object], **dataset: object) -> Snapshot:
         rows = "\n".join(f"{CHANCE.gauss(0, 1):.3f},{value}" for value in values)
         (tmp_path / "r.csv").write_text(f"x,t\n{rows}\n")
         spec = DatasetSpec.model_validate({"source": "r.csv", "target": "t", **dataset})
-        return ingest(Pipeline(name="p", dataset=spec).with_folder(tmp_path), places)
+        return ingest(Pipeline(name="p", dataset=spec).with_folder(tmp_path), installation)
 
     return make
 

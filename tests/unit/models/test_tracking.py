@@ -15,15 +15,15 @@ from millrace.models.common.installation import Installation
 from millrace.models.registry.tracking import TrackedRun, check_reachable, client, tracked_run
 
 
-def open_run(places: Installation, error: BaseException | None = None) -> Any:
+def open_run(installation: Installation, error: BaseException | None = None) -> Any:
     """Open a run, end it by `error`, and return what MLflow keeps of it."""
     with (
         suppress(ValueError, KeyboardInterrupt, SystemExit),
-        tracked_run(places, "tracking", {"who": "me"}, system_metrics=False) as run,
+        tracked_run(installation, "tracking", {"who": "me"}, system_metrics=False) as run,
     ):
         if error is not None:
             raise error
-    return client(places.tracking_uri).get_run(run.run_id)
+    return client(installation.tracking_uri).get_run(run.run_id)
 
 
 @pytest.fixture
@@ -146,10 +146,10 @@ def test_a_run_names_its_page(run: TrackedRun) -> None:
 
 
 def test_an_mlflow_that_is_not_there_is_told_before_it_is_imported(tmp_path: Path) -> None:
-    places = Installation(tmp_path, "http://127.0.0.1:9", "")
+    installation = Installation(tmp_path, "http://127.0.0.1:9", "")
     with (
         pytest.raises(TransientError, match=r"MLflow cannot be reached at http://127\.0\.0\.1:9"),
-        tracked_run(places, "tracking", {}),
+        tracked_run(installation, "tracking", {}),
     ):
         pass
 

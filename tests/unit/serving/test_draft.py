@@ -31,7 +31,7 @@ def check(artifact: Artifact) -> None:
     triton_kind(artifact).check(artifact)
 
 
-def form(folder: Path, tokenizer: str = "{}", **config: Any) -> dict[str, Path]:
+def variant(folder: Path, tokenizer: str = "{}", **config: Any) -> dict[str, Path]:
     """Write the files of a form that matter here."""
     contents = {
         "openvino_model.xml": folder.name,
@@ -50,8 +50,8 @@ def draft_of(files: dict[str, Path]) -> Draft:
 
 @pytest.fixture
 def artifact(tmp_path: Path) -> Artifact:
-    files = form(tmp_path / "large")
-    draft = draft_of(form(tmp_path / "small"))
+    files = variant(tmp_path / "large")
+    draft = draft_of(variant(tmp_path / "small"))
     return Artifact(files, digest_of_all(files), "language", serving=DRAFTED, draft=draft)
 
 
@@ -113,27 +113,27 @@ def test_a_draft_is_staged_where_one_is_asked_for(artifact: Artifact) -> None:
 def test_a_draft_that_does_not_fit_is_told(
     tmp_path: Path, artifact: Artifact, tokenizer: str, config: dict[str, int], told: str
 ) -> None:
-    other = draft_of(form(tmp_path / "other", tokenizer, **config))
+    other = draft_of(variant(tmp_path / "other", tokenizer, **config))
     with pytest.raises(InputError, match=f"small/3 cannot draft for this model: {told}"):
         check(replace(artifact, draft=other))
 
 
 def test_what_is_not_known_of_the_model_is_not_compared(tmp_path: Path) -> None:
-    files = form(tmp_path / "other", max_position_embeddings=63)
+    files = variant(tmp_path / "other", max_position_embeddings=63)
     known = tokens_of(files, "the model")
     require_fit(Tokens(known.tokenizer), draft_of(files))
     require_fit(Tokens(known.tokenizer, 300, 63), draft_of(files))
 
 
 def test_a_draft_has_to_be_in_a_form_that_is_served(tmp_path: Path, artifact: Artifact) -> None:
-    files = form(tmp_path / "other")
+    files = variant(tmp_path / "other")
     del files["openvino_model.xml"]
     with pytest.raises(InputError, match="small/3 has no variant that can be served"):
         check(replace(artifact, draft=draft_of(files)))
 
 
 def test_both_are_opened_by_one_engine(tmp_path: Path, artifact: Artifact) -> None:
-    files = form(tmp_path / "other")
+    files = variant(tmp_path / "other")
     files["model.safetensors"] = files.pop("openvino_model.xml")
     of_vllm = draft_of(files)
     with pytest.raises(InputError, match="its variant is for another engine"):
@@ -145,7 +145,7 @@ def test_both_are_opened_by_one_engine(tmp_path: Path, artifact: Artifact) -> No
 
 @pytest.mark.parametrize("text", ["", "[]"])
 def test_a_config_that_cannot_be_read(tmp_path: Path, artifact: Artifact, text: str) -> None:
-    files = form(tmp_path / "other")
+    files = variant(tmp_path / "other")
     files["config.json"].write_text(text)
     with pytest.raises(InputError, match="config.json of small/3 cannot be read"):
         check(replace(artifact, draft=draft_of(files)))

@@ -37,7 +37,7 @@ RECEIVER = replace(DOOR, only_json=True)
 EVERY = {"prefect": PREFECT, "mlflow": MLFLOW, "door": DOOR, "receiver": RECEIVER}
 JSON = {"content-type": "application/json", "content-length": "2"}
 LINK = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
-FORM = "application/x-www-form-urlencoded"
+VARIANT = "application/x-www-form-urlencoded"
 
 Headers = Mapping[str, str | list[str] | None]
 
@@ -139,7 +139,7 @@ def test_a_foreign_page_neither_changes_nor_reads(
         assert status(policy, method, path, {**JSON, **headers}) == 403
 
 
-@pytest.mark.parametrize("kind", [FORM, "multipart/form-data", "text/plain"])
+@pytest.mark.parametrize("kind", [VARIANT, "multipart/form-data", "text/plain"])
 def test_what_a_page_may_send_without_asking_is_no_body(policy: OriginPolicy, kind: str) -> None:
     for content_type in (
         kind,
@@ -167,9 +167,9 @@ def test_a_body_is_json_where_nothing_else_is_needed(headers: Headers) -> None:
 
 
 def test_mlflows_own_form_is_taken_from_its_own_page_only() -> None:
-    form = {"content-type": FORM, "content-length": "2"}
-    assert status(MLFLOW, "POST", mlflow_server.SIGN_UP_FORM, form) == 200
-    foreign = {**form, "origin": "http://evil.example"}
+    variant = {"content-type": VARIANT, "content-length": "2"}
+    assert status(MLFLOW, "POST", mlflow_server.SIGN_UP_FORM, variant) == 200
+    foreign = {**variant, "origin": "http://evil.example"}
     assert status(MLFLOW, "POST", mlflow_server.SIGN_UP_FORM, foreign) == 403
 
 

@@ -24,10 +24,10 @@ def tokens(tmp_path: Path) -> TextBatcher:
 def test_the_tokens_are_those_of_training(tokens: TextBatcher) -> None:
     texts = ["one two", "", "three " * 50, "\x00", "\U0001f600"]
     wanted = TOKENIZER.ids(texts)
-    ((places, ids),) = tokens.batches(texts)
+    ((installation, ids),) = tokens.batches(texts)
     assert ids.shape == (5, 12)
-    np.testing.assert_array_equal(ids, wanted[places])
-    assert sorted(places) == [0, 1, 2, 3, 4]
+    np.testing.assert_array_equal(ids, wanted[installation])
+    assert sorted(installation) == [0, 1, 2, 3, 4]
 
 
 def test_a_text_of_a_megabyte_is_cut_before_it_is_read_and_alike_in_training(
@@ -49,7 +49,7 @@ def test_texts_of_about_a_length_run_together(
     monkeypatch.setattr(text_tokens, "MAX_TOKENS", 12)
     runs = list(tokens.batches(["three " * 50, "", "", ""]))
     assert [ids.shape for _, ids in runs] == [(3, 2), (1, 12)]
-    assert [places.tolist() for places, _ in runs] == [[1, 2, 3], [0]]
+    assert [installation.tolist() for installation, _ in runs] == [[1, 2, 3], [0]]
 
 
 def test_a_piece_holds_so_many_places_and_a_longer_text_goes_alone(
@@ -67,8 +67,10 @@ def test_texts_are_put_together_as_the_certificate_does(tokens: TextBatcher) -> 
     texts = ["three " * random.integers(0, 9) for _ in range(3000)]
     read = ModelInput("input_ids", 12, TOKENIZER.padding)
     wanted = [
-        places.tolist()
-        for places in millrace.models.inference.row_batches.split_rows(TOKENIZER.ids(texts), read)
+        installation.tolist()
+        for installation in millrace.models.inference.row_batches.split_rows(
+            TOKENIZER.ids(texts), read
+        )
     ]
-    assert [places.tolist() for places, _ in tokens.batches(texts)] == wanted
+    assert [installation.tolist() for installation, _ in tokens.batches(texts)] == wanted
     assert len(wanted) > 1

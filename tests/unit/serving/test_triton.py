@@ -11,31 +11,31 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the wheel is fo
 
 
 @pytest.fixture
-def places(tmp_path: Path) -> Installation:
+def installation(tmp_path: Path) -> Installation:
     return Installation(tmp_path, "", "").prepared()
 
 
-def test_http_and_metrics_are_private_and_grpc_is_on_loopback(places) -> None:
-    argv, _ = server.command(places, Endpoint())
+def test_http_and_metrics_are_private_and_grpc_is_on_loopback(installation) -> None:
+    argv, _ = server.command(installation, Endpoint())
     assert "--grpc-address=127.0.0.1" in argv
     assert "--http-address=unix:run/triton-8001.http" in argv
     assert "--metrics-address=unix:run/triton-8001.metrics" in argv
 
 
-def test_without_a_guard_every_listener_is_on_loopback(places) -> None:
-    argv, _ = server.command(places, Endpoint(), guarded=False)
+def test_without_a_guard_every_listener_is_on_loopback(installation) -> None:
+    argv, _ = server.command(installation, Endpoint(), guarded=False)
     for kind in ("http", "grpc", "metrics"):
         assert f"--{kind}-address=127.0.0.1" in argv
 
 
-def test_a_public_address_is_refused(places) -> None:
+def test_a_public_address_is_refused(installation) -> None:
     with pytest.raises(InputError, match="this machine only"):
-        server.command(places, Endpoint(host="0.0.0.0"))
+        server.command(installation, Endpoint(host="0.0.0.0"))
 
 
 @pytest.mark.parametrize("guarded", [True, False])
-def test_a_token_closes_what_changes_the_server_and_is_no_argument(places, guarded) -> None:
-    argv, environment = server.command(places, Endpoint(token="s3cret"), guarded=guarded)
+def test_a_token_closes_what_changes_the_server_and_is_no_argument(installation, guarded) -> None:
+    argv, environment = server.command(installation, Endpoint(token="s3cret"), guarded=guarded)
     rule = "model-repository,shared-memory,trace,logging:millrace-token=s3cret"
     flags = [f"--grpc-restricted-protocol={rule}", f"--http-restricted-api={rule}"]
     named = [environment[each[1:]] for each in argv if each.startswith("@")]
@@ -43,30 +43,30 @@ def test_a_token_closes_what_changes_the_server_and_is_no_argument(places, guard
     assert "s3cret" not in "".join(argv)
 
 
-def test_an_endpoint_without_a_token_is_open(places) -> None:
-    argv, environment = server.command(places, Endpoint())
+def test_an_endpoint_without_a_token_is_open(installation) -> None:
+    argv, environment = server.command(installation, Endpoint())
     assert not [flag for flag in [*argv, *environment.values()] if "restricted" in flag]
     assert not [flag for flag in argv if flag.startswith("@")]
 
 
-def test_the_server_inherits_no_variables(places, monkeypatch) -> None:
+def test_the_server_inherits_no_variables(installation, monkeypatch) -> None:
     monkeypatch.setenv("SOME_TOKEN", "secret")
-    _, environment = server.command(places, Endpoint())
+    _, environment = server.command(installation, Endpoint())
     assert sorted(environment) == ["LD_LIBRARY_PATH", "PATH", "PYTHONDONTWRITEBYTECODE"]
 
 
-def test_backends_are_prepared_once(places) -> None:
-    folder = backend_directory.prepare_backends(places.home)
+def test_backends_are_prepared_once(installation) -> None:
+    folder = backend_directory.prepare_backends(installation.home)
     before = (folder / "python/triton_python_backend_stub").stat().st_ino
-    assert backend_directory.prepare_backends(places.home) == folder
+    assert backend_directory.prepare_backends(installation.home) == folder
     assert (folder / "python/triton_python_backend_stub").stat().st_ino == before
     assert (folder / "onnxruntime/model.py").is_file()
     assert (folder / "python/libtriton_python.so").is_file()
 
 
-def test_two_servers_have_different_shared_memory(places) -> None:
+def test_two_servers_have_different_shared_memory(installation) -> None:
     def region(port: int) -> str:
-        argv, _ = server.command(places, Endpoint(grpc_port=port))
+        argv, _ = server.command(installation, Endpoint(grpc_port=port))
         return next(flag for flag in argv if "shm-region-prefix-name" in flag)
 
     assert region(1) != region(2)

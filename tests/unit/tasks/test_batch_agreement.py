@@ -39,11 +39,13 @@ def closed() -> int:
 
 def reason_of(job: RowJob | PromptJob, folder: Path, port: int) -> str:
     """Return why a job is not compared where its live model would be at a port."""
-    places = Installation(folder, "", str(folder / "tables"), triton=(Endpoint(grpc_port=port),))
+    installation = Installation(
+        folder, "", str(folder / "tables"), triton=(Endpoint(grpc_port=port),)
+    )
     told: list[Agreement] = []
     kind = "graph" if isinstance(job, RowJob) else "language"
     package = Package(ModelVersion("m", 3, "d", "run", tags={KIND_TAG: kind}), {}, folder)
-    check = LiveCheck(job, package, places, 0.0, told.append)
+    check = LiveCheck(job, package, installation, 0.0, told.append)
     partition = Partition(str(folder / "table"), "date", "2026-01-05", "j")
     table = pa.table({"_row": pa.array([], pa.int64())})
     found = check(ScoredRows((), partition, {"f": table}))

@@ -27,7 +27,7 @@ from millrace.serving.batch.row_job import RowJob
 from millrace.tasks.batch.drift_reference import PREDICTION, bins_of
 from millrace.tasks.kinds.steps import steps_of
 from millrace.tasks.score import _with_bins
-from tests.stand_ins.vllm_form import write_form
+from tests.stand_ins.vllm_variant import write_variant
 
 TEXT = "the old mill by the river turned its wheel all day and all night long. " * 4
 WORDS = TEXT.split()
@@ -51,12 +51,16 @@ INSTRUCTIONS: dict[str, Any] = {
 
 
 @pytest.fixture
-def places(tmp_path: Path) -> Installation:
+def installation(tmp_path: Path) -> Installation:
     return Installation(tmp_path / "home", "", str(tmp_path / "home" / "tables")).prepared()
 
 
 def ingested(
-    folder: Path, places: Installation, rows: Sequence[dict[str, Any]], family: str, **dataset: Any
+    folder: Path,
+    installation: Installation,
+    rows: Sequence[dict[str, Any]],
+    family: str,
+    **dataset: Any,
 ) -> Snapshot:
     (folder / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
     values = {
@@ -64,7 +68,7 @@ def ingested(
         "dataset": {"source": "rows.jsonl", **dataset},
         "model": {"family": family},
     }
-    return ingest.ingest(Pipeline.model_validate(values).with_folder(folder), places)
+    return ingest.ingest(Pipeline.model_validate(values).with_folder(folder), installation)
 
 
 def watched(job: RowJob | PromptJob, snapshot: Snapshot | None) -> Any:
@@ -94,14 +98,16 @@ def half_of(column: int, path: Path) -> Path:
 
 
 def test_predictions_are_compared_with_the_models_own_and_not_with_the_target(
-    tmp_path: Path, places: Installation
+    tmp_path: Path, installation: Installation
 ) -> None:
     chance = np.random.default_rng(0)
     rows = [
         {"id": n, "a": float(a), "b": 1.0, "t": float(a)}
         for n, a in enumerate(chance.normal(size=400))
     ]
-    snapshot = ingested(tmp_path, places, rows, "mlp", target="t", key=["id"], features=["a", "b"])
+    snapshot = ingested(
+        tmp_path, installation, rows, "mlp", target="t", key=["id"], features=["a", "b"]
+    )
     encoding = Encoding((Feature("a", "number", 1), Feature("b", "number", 1)), "t", ())
     job = RowJob("m", 1, "d", half_of(0, tmp_path / "model.onnx"), encoding)
     (own,) = watched(job, snapshot).output_bins
@@ -116,12 +122,12 @@ def test_predictions_are_compared_with_the_models_own_and_not_with_the_target(
 
 
 def test_of_texts_the_tokens_that_the_model_reads_are_compared(
-    tmp_path: Path, places: Installation
+    tmp_path: Path, installation: Installation
 ) -> None:
     texts = [" ".join(WORDS[: 1 + n % 12]) for n in range(300)]
     rows = [{"id": n, "body": text, "t": "ab"[n % 2]} for n, text in enumerate(texts)]
     spec = {"target": "t", "key": ["id"], "columns": {"body": {"type": "text"}}}
-    snapshot = ingested(tmp_path, places, rows, "text_classifier", **spec)
+    snapshot = ingested(tmp_path, installation, rows, "text_classifier", **spec)
     tokenizer = train_tokenizer([TEXT], vocab_size=400, max_tokens=10)
     encoding = Encoding((Feature("body", "text", 10),), "t", ("a", "b"), tokenizer=tokenizer)
     job = watched(RowJob("m", 1, "d", Path(), encoding), snapshot)
@@ -149,14 +155,14 @@ def tokenizer_length(contents: str, text: str) -> int:
 
 
 @pytest.fixture(scope="module")
-def form(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def variant(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("lm") / "form"
-    write_form(folder, TEXT, 64)
+    write_variant(folder, TEXT, 64)
     return folder
 
 
 def test_of_instructions_prompts_and_answers_are_compared_in_tokens(
-    tmp_path: Path, places: Installation, form: Path
+    tmp_path: Path, installation: Installation, variant: Path
 ) -> None:
     from tokenizers import Tokenizer
 
@@ -164,33 +170,35 @@ def test_of_instructions_prompts_and_answers_are_compared_in_tokens(
         {"ask": " ".join(WORDS[: 1 + n % 7]), "answer": " ".join(WORDS[: 1 + n % 20]), "id": n}
         for n in range(200)
     ]
-    snapshot = ingested(tmp_path, places, rows, "causal_lm", **INSTRUCTIONS)
-    job = watched(PromptJob("m", 1, "d", form, sampling=Sampling(max_tokens=8)), snapshot)
+    snapshot = ingested(tmp_path, installation, rows, "causal_lm", **INSTRUCTIONS)
+    job = watched(PromptJob("m", 1, "d", variant, sampling=Sampling(max_tokens=8)), snapshot)
     prompts, answers = job.output_bins
     assert [prompts.column, answers.column] == ["prompt_tokens", "completion_tokens"]
     assert prompts.rows == answers.rows == 200
-    opened = Tokenizer.from_file(str(form / "tokenizer.json"))
+    opened = Tokenizer.from_file(str(variant / "tokenizer.json"))
     asked = [len(opened.encode(row["ask"]).ids) for row in rows]
     assert prompts.count(pa.array(asked)).tolist() == list(prompts.counts)
     told = [min(8, 1 + len(opened.encode(row["answer"]).ids)) for row in rows]
     assert answers.count(pa.array(told)).tolist() == list(answers.counts)
 
 
-def test_of_a_corpus_nothing_is_compared(tmp_path: Path, places: Installation, form: Path) -> None:
+def test_of_a_corpus_nothing_is_compared(
+    tmp_path: Path, installation: Installation, variant: Path
+) -> None:
     rows = [{"text": TEXT[n:], "id": n} for n in range(20)]
     spec = {"target": "text", "features": [], "key": ["id"]}
-    snapshot = ingested(tmp_path, places, rows, "causal_lm", **spec)
-    job = watched(PromptJob("m", 1, "d", form), snapshot)
+    snapshot = ingested(tmp_path, installation, rows, "causal_lm", **spec)
+    job = watched(PromptJob("m", 1, "d", variant), snapshot)
     assert (job.bins, job.output_bins) == ((), ())
 
 
 def test_without_its_snapshot_a_job_runs_and_nothing_is_compared(
-    tmp_path: Path, places: Installation, form: Path
+    tmp_path: Path, installation: Installation, variant: Path
 ) -> None:
-    job = PromptJob("m", 1, "d", form)
+    job = PromptJob("m", 1, "d", variant)
     assert watched(job, None) == job
     rows = [{"ask": TEXT[n:], "answer": "yes", "id": n} for n in range(20)]
-    snapshot = ingested(tmp_path, places, rows, "causal_lm", **INSTRUCTIONS)
+    snapshot = ingested(tmp_path, installation, rows, "causal_lm", **INSTRUCTIONS)
     for file in Path(snapshot.uri).rglob("*.parquet"):
         file.unlink()
     assert watched(job, snapshot) == job

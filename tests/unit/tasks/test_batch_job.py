@@ -94,13 +94,13 @@ def test_prompts_are_known_by_the_keys_of_the_dataset_as_rows_are(folder: Path) 
     values = pipeline(key=()).model_dump()
     values["dataset"]["key"] = ["id"]
     keyed = Pipeline.model_validate(values)
-    form = package(folder, "a.xml")
-    job = job_of(keyed, form, held)
+    variant = package(folder, "a.xml")
+    job = job_of(keyed, variant, held)
     assert (job.key, job.held) == (("id",), held)
-    without = job_of(pipeline(key=()), form, held)
+    without = job_of(pipeline(key=()), variant, held)
     assert without.key == ()
     assert fingerprint_of(job, {}) != fingerprint_of(without, {})
-    own = job_of(Pipeline.model_validate({**values, "batch": {"key": ["n"]}}), form, held)
+    own = job_of(Pipeline.model_validate({**values, "batch": {"key": ["n"]}}), variant, held)
     assert own.key == ("n",)
 
 

@@ -81,15 +81,15 @@ class FakeExport:
 
 def exported(folder: Path, monkeypatch: pytest.MonkeyPatch, *made: LanguageCandidate) -> Exported:
     """Export candidates that are known."""
-    places, trained = Installation(folder, "", ""), object()
+    installation, trained = Installation(folder, "", ""), object()
 
     class Steps:
         def export(self, *given: object) -> FakeExport:
-            assert given == (PIPELINE, places, SNAPSHOT, trained, folder)
+            assert given == (PIPELINE, installation, SNAPSHOT, trained, folder)
             return FakeExport(made, folder)
 
     monkeypatch.setattr(module, "steps_of", lambda kind: Steps())
-    given: Any = (kind_named("language"), PIPELINE, places, SNAPSHOT, trained, folder)
+    given: Any = (kind_named("language"), PIPELINE, installation, SNAPSHOT, trained, folder)
     return export_candidates.fn(*given)
 
 

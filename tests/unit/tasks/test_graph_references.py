@@ -79,7 +79,7 @@ def pinned(pipeline: Pipeline) -> Pipeline:
 def test_what_a_pipeline_names_is_looked_for_before_it_is_needed(
     registry: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(graph_references, "registry_of", lambda places: registry)
+    monkeypatch.setattr(graph_references, "registry_of", lambda installation: registry)
     there = DistillationSpec(teacher="digits")
     for training in (TrainingSpec(), TrainingSpec(distillation=there, compare="digits/1")):
         assert pinned(pipeline(training)) == pipeline(training)
@@ -116,8 +116,8 @@ def test_a_registry_is_asked_only_where_a_version_is_named(
     def ask(*_: object) -> None:
         raise Asked
 
-    monkeypatch.setattr(draft_model, "registry_of", lambda places: AskedRegistry(ask))
-    monkeypatch.setattr(graph_references, "registry_of", lambda places: AskedRegistry(ask))
+    monkeypatch.setattr(draft_model, "registry_of", lambda installation: AskedRegistry(ask))
+    monkeypatch.setattr(graph_references, "registry_of", lambda installation: AskedRegistry(ask))
     given = pipeline(training, **model).with_generation(GenerationSpec(draft=draft))
     assert steps_of(kind_of_family(given.model.family)).names_versions(given) is names
     if not names:

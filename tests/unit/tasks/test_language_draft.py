@@ -88,7 +88,7 @@ def test_a_draft_stays_the_version_that_it_was_when_the_run_began(registry: Any)
 def test_a_run_pins_it_before_time_is_spent(
     registry: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(draft_model, "registry_of", lambda places: registry)
+    monkeypatch.setattr(draft_model, "registry_of", lambda installation: registry)
     steps = steps_of(kind_named("language"))
     pinned = steps.pin_versions(pipeline("small"), Installation(tmp_path, "", ""))
     assert pinned.serving.generation.draft == "small/1"

@@ -22,7 +22,7 @@ from millrace.tasks.kinds.language.language_evidence import LanguageEvidence
 from millrace.tasks.kinds.language.language_files import language_files
 from millrace.tasks.kinds.steps import steps_of
 
-FORM = "openvino-int8"
+VARIANT = "openvino-int8"
 GOLDEN = {"prompts": ["a"], "answers": ["b"], "max_tokens": 3, "exact": False}
 
 
@@ -38,7 +38,7 @@ def package(tmp_path: Path) -> Package:
     )
     certificate = LanguageCertificate(
         model="lm",
-        candidate=FORM,
+        candidate=VARIANT,
         digest="f" * 64,
         dataset="texts",
         dataset_version=3,
@@ -47,7 +47,9 @@ def package(tmp_path: Path) -> Package:
         passed=True,
         machine="a machine",
         machine_kind=this_machine().kind,
-        forms=(CertifiedVariant(FORM, "f" * 64, LanguageStage(FORM, 12.5, size_bytes=2**20)),),
+        forms=(
+            CertifiedVariant(VARIANT, "f" * 64, LanguageStage(VARIANT, 12.5, size_bytes=2**20)),
+        ),
     )
     (tmp_path / "form").mkdir()
     (tmp_path / "form" / "openvino_model.bin").write_bytes(b"weights")
@@ -71,8 +73,8 @@ def changed(package: Package, **values: object) -> Package:
 
 
 def test_a_package_is_read_as_what_it_is(package: Package) -> None:
-    places = Installation(package.folder, "", "")
-    assert steps_of(package.version.kind).evidence(package, places) == evidence(package)
+    installation = Installation(package.folder, "", "")
+    assert steps_of(package.version.kind).evidence(package, installation) == evidence(package)
 
 
 def test_its_files_are_staged_as_the_pipeline_file_says(package: Package) -> None:
@@ -112,10 +114,10 @@ def test_it_was_certified_with_its_perplexity(package: Package) -> None:
 
 def test_what_it_tells_is_the_table_of_its_forms(package: Package) -> None:
     text, certificate = evidence(package).describe(None)
-    assert FORM in text
+    assert VARIANT in text
     assert "Triton" not in text
     found = LanguageCertificate.from_json(certificate)
-    assert (found.candidate, found.live) == (FORM, None)
+    assert (found.candidate, found.live) == (VARIANT, None)
 
 
 def test_what_the_live_server_answers_otherwise_is_in_the_certificate(

@@ -59,16 +59,16 @@ def continued(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Continue golden prompts by the name of the variant; `mute` fails at it."""
     asked: list[str] = []
 
-    def golden_of(form: Path, reference: Reference, *given: object) -> Golden:
-        asked.append(form.name)
+    def golden_of(variant: Path, reference: Reference, *given: object) -> Golden:
+        asked.append(variant.name)
         assert reference is REFERENCE
         assert given[-1] == PYTHON
-        if form.name == "mute":
+        if variant.name == "mute":
             raise WorkError("its golden answers crashed")
-        return Golden(("a",), (f"of {form.name}",), 4, exact=True)
+        return Golden(("a",), (f"of {variant.name}",), 4, exact=True)
 
     monkeypatch.setattr(module, "golden_of", golden_of)
-    monkeypatch.setattr(module, "FormFolder", SimpleNamespace(read=lambda path: path))
+    monkeypatch.setattr(module, "VariantFolder", SimpleNamespace(read=lambda path: path))
     return asked
 
 
@@ -85,8 +85,8 @@ def export(*made: LanguageCandidate, reference: Reference = REFERENCE) -> Langua
     details = DecoderTraining(tokens, Baselines(40.0, 20.0, 100, 1000))
     prepared = Prepared(nothing, details, None, "", "model", "checkpoint")
     trained = Trained(prepared, Path(), (), ())
-    places = Installation(Path("home"), "", "", vllm_python=PYTHON)
-    return LanguageExport(PIPELINE, places, exporter, trained)
+    installation = Installation(Path("home"), "", "", vllm_python=PYTHON)
+    return LanguageExport(PIPELINE, installation, exporter, trained)
 
 
 def test_a_candidate_that_has_learnt_nothing_is_refused(continued: list[str]) -> None:

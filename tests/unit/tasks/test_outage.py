@@ -26,12 +26,12 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
 
 @pytest.fixture
-def places(tmp_path: Path) -> Installation:
+def installation(tmp_path: Path) -> Installation:
     return Installation(tmp_path, "http://mlflow", "")
 
 
-def trained(places: Installation) -> Path:
-    folder = places.home / "training" / "r1"
+def trained(installation: Installation) -> Path:
+    folder = installation.home / "training" / "r1"
     (folder / "checkpoint_1").mkdir(parents=True)
     return folder
 
@@ -54,24 +54,24 @@ def test_it_does_not_wait_for_ever(answers: list[bool]) -> None:
         await_mlflow("http://mlflow", wait_s=0)
 
 
-def test_an_error_after_training_names_the_weights(places: Installation) -> None:
-    folder = trained(places)
-    with pytest.raises(SilentError, match="it is away") as told, weights_named(places, RUN):
+def test_an_error_after_training_names_the_weights(installation: Installation) -> None:
+    folder = trained(installation)
+    with pytest.raises(SilentError, match="it is away") as told, weights_named(installation, RUN):
         raise SilentError("it is away", seen="nothing", hint="start it")
     wanted = f"start it; a run trains anew, and the weights that this one trained are in {folder}"
     assert (told.value.seen, told.value.hint) == ("nothing", wanted)
 
 
-def test_an_error_before_it_is_told_as_it_is(places: Installation) -> None:
+def test_an_error_before_it_is_told_as_it_is(installation: Installation) -> None:
     error = TransientError("it is away")
-    with pytest.raises(TransientError) as told, weights_named(places, RUN):
+    with pytest.raises(TransientError) as told, weights_named(installation, RUN):
         raise error
     assert told.value is error
 
 
 @pytest.mark.parametrize("error", [InputError("the user's"), KeyError("ours")])
-def test_what_is_no_outage_is_told_as_it_is(places: Installation, error: Exception) -> None:
-    trained(places)
-    with pytest.raises((MillraceError, KeyError)) as told, weights_named(places, RUN):
+def test_what_is_no_outage_is_told_as_it_is(installation: Installation, error: Exception) -> None:
+    trained(installation)
+    with pytest.raises((MillraceError, KeyError)) as told, weights_named(installation, RUN):
         raise error
     assert told.value is error

@@ -18,94 +18,94 @@ from tests.integration.planted import Planted, good, ingest_rows, plant
 
 
 @pytest.fixture(scope="module")
-def places(tmp_path_factory: pytest.TempPathFactory) -> Installation:
+def installation(tmp_path_factory: pytest.TempPathFactory) -> Installation:
     home = tmp_path_factory.mktemp("home")
     return Installation(home, f"sqlite:///{home}/mlflow.db", str(home / "tables")).prepared()
 
 
-def planted(places: Installation, name: str, *versions: dict[str, Any]) -> list[Planted]:
+def planted(installation: Installation, name: str, *versions: dict[str, Any]) -> list[Planted]:
     """Plant versions, whose true metric seed 0 makes 1.0 and seed 3 less."""
-    ingest_rows(places, name)
-    return [plant(places, name, good(each.pop("seed", 0), **each)) for each in versions]
+    ingest_rows(installation, name)
+    return [plant(installation, name, good(each.pop("seed", 0), **each)) for each in versions]
 
 
-def make_live(places: Installation, version: Planted) -> None:
-    registry = registry_of(places)
+def make_live(installation: Installation, version: Planted) -> None:
+    registry = registry_of(installation)
     found = registry.version(version.name, version.number)
     registry.set_alias(found, CHAMPION)
-    ledger_of(places).append(Release(version.name, "live", version.number, found.digest))
+    ledger_of(installation).append(Release(version.name, "live", version.number, found.digest))
 
 
-def promoted(places: Installation, version: Planted, metric: float) -> Promotion:
-    registry = registry_of(places)
+def promoted(installation: Installation, version: Planted, metric: float) -> Promotion:
+    registry = registry_of(installation)
     found = registry.version(version.name, version.number)
     pipeline = pipeline_of(registry.fetch(found))
-    return promote(pipeline, places, found, None, metric)
+    return promote(pipeline, installation, found, None, metric)
 
 
 def refusal_of_a_release(
-    places: Installation, version: Planted, previous: int | None
+    installation: Installation, version: Planted, previous: int | None
 ) -> str | None:
-    return MlflowRegistry(places).refusal(version.name, version.number, previous)
+    return MlflowRegistry(installation).refusal(version.name, version.number, previous)
 
 
-def alias(places: Installation, name: str) -> int | None:
-    found = registry_of(places).by_alias(name, CHALLENGER)
+def alias(installation: Installation, name: str) -> int | None:
+    found = registry_of(installation).by_alias(name, CHALLENGER)
     return found and found.version
 
 
-def test_a_worse_version_is_no_challenger_of_what_is_live(places: Installation) -> None:
-    first, second = planted(places, "worse", {}, {"seed": 3, "metric": 0.4})
-    make_live(places, first)
-    found = promoted(places, second, 0.4)
-    reason = refusal_of_a_release(places, second, 1)
+def test_a_worse_version_is_no_challenger_of_what_is_live(installation: Installation) -> None:
+    first, second = planted(installation, "worse", {}, {"seed": 3, "metric": 0.4})
+    make_live(installation, first)
+    found = promoted(installation, second, 0.4)
+    reason = refusal_of_a_release(installation, second, 1)
     assert reason is not None
     assert found.release == f"a release would refuse it: {reason}"
-    assert (found.challenger, alias(places, "worse")) == (False, None)
+    assert (found.challenger, alias(installation, "worse")) == (False, None)
     assert found.beside is not None
     assert (found.beside.version, found.beside.is_live, found.beside.metric) == (1, True, 1.0)
     assert found.beside.size_bytes == (first.folder / "model.onnx").stat().st_size
 
 
-def test_one_as_good_is(places: Installation) -> None:
-    first, second = planted(places, "alike", {}, {})
-    make_live(places, first)
-    found = promoted(places, second, 1.0)
-    assert refusal_of_a_release(places, second, 1) is None
-    assert (found.challenger, alias(places, "alike")) == (True, 2)
+def test_one_as_good_is(installation: Installation) -> None:
+    first, second = planted(installation, "alike", {}, {})
+    make_live(installation, first)
+    found = promoted(installation, second, 1.0)
+    assert refusal_of_a_release(installation, second, 1) is None
+    assert (found.challenger, alias(installation, "alike")) == (True, 2)
     assert found.release.startswith("a release would take it")
 
 
-def test_a_missing_approval_is_no_refusal_but_is_said(places: Installation) -> None:
+def test_a_missing_approval_is_no_refusal_but_is_said(installation: Installation) -> None:
     require = {"promotion": {"require": {"approval": True}}}
-    (first,) = planted(places, "approval", {"pipeline": require})
-    found = promoted(places, first, 1.0)
-    assert refusal_of_a_release(places, first, None) is not None
+    (first,) = planted(installation, "approval", {"pipeline": require})
+    found = promoted(installation, first, 1.0)
+    assert refusal_of_a_release(installation, first, None) is not None
     assert found.challenger
     assert "set the tag millrace.approved_by" in found.release
 
 
-def test_what_was_refused_is_nothing_to_beat(places: Installation) -> None:
+def test_what_was_refused_is_nothing_to_beat(installation: Installation) -> None:
     """The alias is on a bad version that no release took: what is live counts."""
     first, second, third = planted(
-        places, "beside", {"seed": 3, "metric": 0.4}, {}, {"seed": 3, "metric": 0.4}
+        installation, "beside", {"seed": 3, "metric": 0.4}, {}, {"seed": 3, "metric": 0.4}
     )
-    make_live(places, first)
-    digest = registry_of(places).version("beside", 2).digest
-    ledger_of(places).append(Release("beside", "refused", 2, digest, reason="too slow"))
-    client(places.tracking_uri).set_registered_model_alias("beside", CHAMPION, "2")
-    found = promoted(places, third, 0.4)
+    make_live(installation, first)
+    digest = registry_of(installation).version("beside", 2).digest
+    ledger_of(installation).append(Release("beside", "refused", 2, digest, reason="too slow"))
+    client(installation.tracking_uri).set_registered_model_alias("beside", CHAMPION, "2")
+    found = promoted(installation, third, 0.4)
     assert found.challenger
     assert found.beside is not None
     assert found.beside.version == 1
 
 
 def test_where_nothing_is_live_the_champion_is_held_beside(
-    places: Installation, tmp_path: Path
+    installation: Installation, tmp_path: Path
 ) -> None:
-    first, second = planted(places, "unreleased", {}, {"seed": 3, "metric": 0.4})
-    client(places.tracking_uri).set_registered_model_alias("unreleased", CHAMPION, "1")
-    found = promoted(places, second, 0.4)
+    first, second = planted(installation, "unreleased", {}, {"seed": 3, "metric": 0.4})
+    client(installation.tracking_uri).set_registered_model_alias("unreleased", CHAMPION, "1")
+    found = promoted(installation, second, 0.4)
     assert not found.challenger
     assert found.beside is not None
     assert not found.beside.is_live

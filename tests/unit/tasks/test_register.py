@@ -64,19 +64,19 @@ class FakeExport:
 @pytest.fixture
 def exported(tmp_path: Path) -> Exported:
     """An export whose candidate passed; another one cannot be served."""
-    form, programs = tmp_path / "openvino-int8", tmp_path / "conversions"
-    form.mkdir()
+    variant, programs = tmp_path / "openvino-int8", tmp_path / "conversions"
+    variant.mkdir()
     programs.mkdir()
     for name in ("openvino_model.xml", "openvino_model.bin"):
-        (form / name).write_text(name)
+        (variant / name).write_text(name)
     (programs / "int8.py").write_text("")
     (tmp_path / "compared").mkdir()
     for name in ("commands.sh", "golden.json", "pipeline.yaml", "compared/model.onnx"):
         (tmp_path / name).write_text("{}")
-    files = {file.name: file for file in form.iterdir()}
+    files = {file.name: file for file in variant.iterdir()}
     digest = digest_of_model({name: digest_of(file) for name, file in files.items()})
     stage = LanguageStage("openvino-int8", 12.5, 0.01)
-    chosen = LanguageCandidate("openvino-int8", form, digest, stage=stage)
+    chosen = LanguageCandidate("openvino-int8", variant, digest, stage=stage)
     compared = LanguageCandidate("onnx-genai-int4", tmp_path / "compared", is_served=False)
     candidates = (compared, chosen)
     certificate = LanguageCertificate(
@@ -167,10 +167,10 @@ def run(mlflow_places: Installation) -> Iterator[TrackedRun]:
 
 
 def registered(
-    places: Installation, exported: Exported, run: TrackedRun, kind: ModelKind = KIND
+    installation: Installation, exported: Exported, run: TrackedRun, kind: ModelKind = KIND
 ) -> ModelVersion:
-    found = register_version.fn(kind, PIPELINE, places, SNAPSHOT, exported, REPORT, run)
-    return registry_of(places).version(found.model, found.version)
+    found = register_version.fn(kind, PIPELINE, installation, SNAPSHOT, exported, REPORT, run)
+    return registry_of(installation).version(found.model, found.version)
 
 
 def test_the_chosen_candidate_is_a_version_with_its_tags_and_its_page(

@@ -101,15 +101,15 @@ def score(
     return run
 
 
-def make_live(places: Installation, version: Planted, digest: str | None = None) -> None:
-    found = registry_of(places).version(version.name, version.number)
-    registry_of(places).set_alias(found, CHAMPION)
+def make_live(installation: Installation, version: Planted, digest: str | None = None) -> None:
+    found = registry_of(installation).version(version.name, version.number)
+    registry_of(installation).set_alias(found, CHAMPION)
     live = Release(version.name, "live", version.number, digest or found.digest)
-    ledger_of(places).append(live)
+    ledger_of(installation).append(live)
 
 
-def runs_of(places: Installation, version: Planted) -> list[Any]:
-    store = client(places.tracking_uri)
+def runs_of(installation: Installation, version: Planted) -> list[Any]:
+    store = client(installation.tracking_uri)
     experiment = store.get_experiment_by_name(f"{version.name}.batch")
     return [] if experiment is None else list(store.search_runs([experiment.experiment_id]))
 

@@ -75,11 +75,13 @@ def score(tmp_path: Path) -> Any:
     file.write_text(
         "{name: m, dataset: {source: rows.csv, target: t}, batch: {input: '{date}.csv'}}"
     )
-    places = Installation(tmp_path, "sqlite:///m.db", str(tmp_path / "tables"), ray_address=ADDRESS)
+    installation = Installation(
+        tmp_path, "sqlite:///m.db", str(tmp_path / "tables"), ray_address=ADDRESS
+    )
 
     def run() -> Any:
         step = module.score_elsewhere.fn
-        return step(load_pipeline(file), file, places, {"A": "b"}, None, "2026-01-05")
+        return step(load_pipeline(file), file, installation, {"A": "b"}, None, "2026-01-05")
 
     return run
 

@@ -145,7 +145,7 @@ def fitted(
 ) -> Callable[..., tuple[Trained[Any], Run]]:
     """Train without Ray: one report, and the recoveries that are given."""
     monkeypatch.setattr(module, "await_mlflow", lambda uri: None)
-    places = Installation(tmp_path, "sqlite://", "")
+    installation = Installation(tmp_path, "sqlite://", "")
 
     def train(*recoveries: int) -> tuple[Trained[Any], Run]:
         def fit(job: Any, storage: Path, name: str, on_event: Any) -> TrainResult:
@@ -155,7 +155,7 @@ def fitted(
 
         monkeypatch.setattr(trainer, "fit", fit)
         run: Any = Run()
-        return train_on_ray.fn(GRAPH, places, PREPARED, run), run
+        return train_on_ray.fn(GRAPH, installation, PREPARED, run), run
 
     return train
 

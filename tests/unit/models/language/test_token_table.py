@@ -40,8 +40,8 @@ def corpus(rows: int = 200) -> list[dict[str, str]]:
     ]
 
 
-def versions(places: Installation, kind: str) -> int:
-    uri = places.table(kind, "t")
+def versions(installation: Installation, kind: str) -> int:
+    uri = installation.table(kind, "t")
     return DeltaTable(uri).version() + 1 if Path(uri, "_delta_log").exists() else 0
 
 
@@ -251,7 +251,7 @@ from millrace.models.config.training_spec import ModelSpec
 
 home, after = Path(sys.argv[1]), int(sys.argv[2])
 token_table.READ_ROWS = 10
-places = Installation(home, "", str(home / "tables"))
+installation = Installation(home, "", str(home / "tables"))
 
 def told(rows):
     if rows >= after:
@@ -259,7 +259,8 @@ def told(rows):
 
 spec = {"family": "causal_lm", "tokenizer": {"vocab_size": 300, "max_tokens": 32}}
 token_table.make_token_table(
-    open_snapshot(places, "t"), SplitSpec(), ModelSpec.model_validate(spec), home, places, told
+    open_snapshot(installation, "t"), SplitSpec(), ModelSpec.model_validate(spec), home,
+    installation, told
 )
 """
 

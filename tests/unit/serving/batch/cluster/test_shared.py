@@ -9,7 +9,7 @@ from millrace.serving.batch.cluster.shared_storage import leave_proof, require_s
 HERE, ELSEWHERE = "http://127.0.0.1:8265", "https://head.example:8265"
 
 
-def places(
+def installation(
     address: str, registry: str = "http://mlflow:5000", tables: str = "s3://b/t"
 ) -> Installation:
     return Installation(Path("/home/me/.millrace"), registry, tables, ray_address=address)
@@ -17,13 +17,15 @@ def places(
 
 @pytest.mark.parametrize("address", [HERE, "http://localhost:8265", "http://[::1]:8265"])
 def test_a_cluster_on_this_machine_sees_its_folders(address: str) -> None:
-    require_shared(places(address, "sqlite:////home/mlflow.db", "/home/tables"), "/home/rows.csv")
+    require_shared(
+        installation(address, "sqlite:////home/mlflow.db", "/home/tables"), "/home/rows.csv"
+    )
 
 
 def test_a_cluster_elsewhere_sees_servers_stores_and_what_all_nodes_mount() -> None:
-    require_shared(places(ELSEWHERE), "s3://b/rows.parquet")
-    require_shared(places(ELSEWHERE, tables="file:///mnt/tables"), "file:///mnt/rows.parquet")
-    require_shared(places(ELSEWHERE), None)
+    require_shared(installation(ELSEWHERE), "s3://b/rows.parquet")
+    require_shared(installation(ELSEWHERE, tables="file:///mnt/tables"), "file:///mnt/rows.parquet")
+    require_shared(installation(ELSEWHERE), None)
 
 
 @pytest.mark.parametrize(
@@ -39,14 +41,14 @@ def test_what_a_cluster_elsewhere_cannot_see_is_told_before_a_job_is_submitted(
     registry: str, tables: str, source: str | None, setting: str
 ) -> None:
     with pytest.raises(InputError, match="cannot see") as told:
-        require_shared(places(ELSEWHERE, registry, tables), source)
+        require_shared(installation(ELSEWHERE, registry, tables), source)
     assert setting in str(told.value.hint)
 
 
 @pytest.mark.parametrize("address", [HERE, ELSEWHERE])
 def test_a_password_is_not_shown_to_the_cluster(address: str) -> None:
     with pytest.raises(InputError, match="password") as told:
-        require_shared(places(address, "http://me:secret@mlflow:5000"), None)
+        require_shared(installation(address, "http://me:secret@mlflow:5000"), None)
     assert "secret" not in str(told.value)
 
 

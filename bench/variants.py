@@ -36,7 +36,7 @@ from millrace.export.onnx.graph_variants import FP32
 from millrace.export.onnx.measure_graph import Evidence, gather_evidence
 from millrace.export.onnx.onnx_exporter import Exporter
 from millrace.models.common.arrays import Array
-from millrace.models.config.export_spec import ExportLimits, ExportSpec, GraphForm
+from millrace.models.config.export_spec import ExportLimits, ExportSpec, GraphVariant
 from millrace.models.config.training_spec import TrainingSpec
 from millrace.models.data.schema import Category
 from millrace.models.families.cnn import ResNet
@@ -164,7 +164,7 @@ def compare_variants(
         folder=folder,
         threads=1,
         spec=ExportSpec(
-            candidates=get_args(GraphForm),
+            candidates=get_args(GraphVariant),
             objective="throughput",
             limits=limits or ExportLimits(),
         ),

@@ -8,7 +8,7 @@ from transformers import LlamaConfig
 from tests.language_model import END, byte_tokenizer
 
 
-def write_form(folder: Path, text: str, context: int) -> Any:
+def write_variant(folder: Path, text: str, context: int) -> Any:
     """Write a new folder, and return the tokenizer, which has learnt from the text."""
     tokenizer = byte_tokenizer(text)
     end = tokenizer.convert_tokens_to_ids(END)
