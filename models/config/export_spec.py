@@ -87,8 +87,8 @@ class ExportSpec(Spec):
         1.0,
         gt=0,
         le=1,
-        description="Share of the layers' weights that get 4 bits in a 4-bit variant; the others, the "
-        "more sensitive, get 8; causal_lm only.",
+        description="Share of the layers' weights that get 4 bits in a 4-bit variant; the others, "
+        "the more sensitive, get 8; causal_lm only.",
     )
     max_size_mib: float | None = Field(
         None, gt=0, description="Largest file, in MiB; null for any."

@@ -28,8 +28,8 @@ from millrace.serving.triton.repository import Repository
 from millrace.serving.triton.streams.stream_request import Sampling
 from millrace.tasks.kinds.language.language_certify import asked, faults_of
 from tests.integration.backends import kill_backends
+from tests.integration.file_registry import FileRegistry
 from tests.integration.ports import free_endpoint
-from tests.integration.registry import FileRegistry
 from tests.language_model import Made, make
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the wheel is for Linux")

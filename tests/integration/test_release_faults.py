@@ -22,9 +22,9 @@ from millrace.serving.triton import server
 from millrace.serving.triton.client import TritonClient
 from millrace.serving.triton.repository import Repository
 from millrace.serving.triton.version_folder import ONNX
+from tests.integration.file_registry import FileRegistry
 from tests.integration.planted import GOLDEN, classifier, softmax, weights_of
 from tests.integration.ports import free_endpoint
-from tests.integration.registry import FileRegistry
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the wheel is for Linux")
 

@@ -17,9 +17,9 @@ from millrace.serving.release.reconcile import reconcile
 from millrace.serving.triton import server as triton
 from millrace.serving.triton.client import TritonClient
 from millrace.serving.triton.repository import Repository
+from tests.integration.file_registry import FileRegistry
 from tests.integration.planted import GOLDEN, classifier, weights_of
 from tests.integration.ports import free_endpoint
-from tests.integration.registry import FileRegistry
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the wheel is for Linux")
 

@@ -22,9 +22,9 @@ from millrace.serving.triton.client import TritonClient
 from millrace.serving.triton.repository import Repository
 from millrace.serving.triton.server_index import ready_versions
 from tests.integration.backends import kill_backends
+from tests.integration.file_registry import FileRegistry
 from tests.integration.planted import GOLDEN, WIDTH, classifier, weights_of
 from tests.integration.ports import free_endpoint
-from tests.integration.registry import FileRegistry
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the wheel is for Linux")
 

@@ -43,9 +43,9 @@ from millrace.serving.triton.repository import Repository
 from millrace.serving.triton.version_folder import Artifact
 from tests.integration.attacks import CODE, CODE_CONFIG
 from tests.integration.backends import kill_backends
+from tests.integration.file_registry import ROWS, FileRegistry
 from tests.integration.graphs import constant, proto
 from tests.integration.ports import free_endpoint
-from tests.integration.registry import ROWS, FileRegistry
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the wheel is for Linux")
 FLOAT, INT64, STRING = TensorProto.FLOAT, TensorProto.INT64, TensorProto.STRING
