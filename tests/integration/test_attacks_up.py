@@ -6,6 +6,7 @@ another user do, have tests of their own: test_attacks_prefect.py, test_attacks_
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -99,12 +100,15 @@ class Attacked:
         services = [each for each in self.status() if not names or each.name in names]
         processes = [psutil.Process(each.pid) for each in services if each.pid is not None]
         children = [child for each in processes for child in each.children(recursive=True)]
-        return {
-            (connected.laddr.ip.removeprefix("::ffff:"), connected.laddr.port)
-            for each in (*processes, *children)
-            for connected in each.net_connections("inet")
-            if connected.status == psutil.CONN_LISTEN
-        }
+        found = set()
+        for each in (*processes, *children):
+            with suppress(psutil.NoSuchProcess):  # a child may end at any time
+                found |= {
+                    (connected.laddr.ip.removeprefix("::ffff:"), connected.laddr.port)
+                    for connected in each.net_connections("inet")
+                    if connected.status == psutil.CONN_LISTEN
+                }
+        return found
 
     def status(self) -> tuple[control.ServiceStatus, ...]:
         return tuple(control.status(self.up.settings).services)

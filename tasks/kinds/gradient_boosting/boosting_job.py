@@ -36,6 +36,8 @@ class BoostingParams:
             and the trees of the best round are kept; 0 for never.
         learning_rate: by which every tree's answer is multiplied.
         max_depth: of a tree; 0 for any.
+        subsample: share of the rows that each tree is trained on.
+        colsample_bynode: share of the columns that each split chooses from.
         max_cat_to_onehot: a category with fewer values is split one value against the others, one
             with more into two sets of values.
         others: as XGBoost documents them.
@@ -45,6 +47,8 @@ class BoostingParams:
     early_stopping_rounds: int = 50
     learning_rate: float = 0.1
     max_depth: int = 6
+    subsample: float = 0.8
+    colsample_bynode: float = 0.5
     max_cat_to_onehot: int = 4
     others: Mapping[str, float | int | str] = field(default_factory=dict)
 

