@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from millrace.export.language.engine_speed import CACHE_GIB, EXACT
 from millrace.export.language.variant_folder import VariantFolder
-from millrace.export.openvino.quiet_openvino import send_nothing
 from millrace.export.vllm.vllm_engine import VllmEngine
 from millrace.models.common.errors import TransientError, WorkError
 from millrace.models.common.language_generation import ends_of, greedy_config, prompt_ids, shown_ids
+from millrace.models.common.quiet import disable_openvino_telemetry
 from millrace.models.common.subprocess_runner import Limits, run_in_subprocess
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def answered(
     variant: Path, prompts: Sequence[str], new: int, properties: dict[str, Any]
 ) -> list[str]:
     """Continue all texts at once, by `new` tokens each at most."""
-    send_nothing()
+    disable_openvino_telemetry()
     import openvino
     import openvino_genai as genai
 

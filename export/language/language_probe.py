@@ -11,15 +11,14 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from millrace.export.language.engine_speed import STREAMS, Engine, Properties, speed_of
+from millrace.export.language.engine_speed import STREAMS, Engine, OnnxEngine, Properties, speed_of
 from millrace.export.language.fidelity import Fidelity, compared, fidelity, plain_inference
 from millrace.export.language.token_pieces import TokenPieces
 from millrace.export.language.transformers_reference import PIECES, TEXTS, read_answers
 from millrace.export.language.variant_folder import VariantFolder
-from millrace.export.onnx.genai_engine import OnnxEngine
-from millrace.export.openvino.quiet_openvino import send_nothing
 from millrace.export.vllm.vllm_engine import VllmEngine
 from millrace.models.common.errors import WorkError
+from millrace.models.common.quiet import disable_openvino_telemetry
 from millrace.models.common.subprocess_runner import peak_memory
 
 THREADS = "INFERENCE_NUM_THREADS"
@@ -94,7 +93,7 @@ def main() -> None:
     made.add_argument("--threads", type=int, default=1)
     made.add_argument("--tokens-only", action="store_true", help="nothing but the greedy tokens")
     given = made.parse_args()
-    send_nothing()
+    disable_openvino_telemetry()
     variant = VariantFolder.read(given.variant)
     properties = {THREADS: given.threads, **variant.properties}
     if given.tokens_only:

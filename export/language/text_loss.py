@@ -19,9 +19,9 @@ import numpy as np
 from millrace.export.language.fidelity import LogitsOf, log_softmax, parts, plain_inference
 from millrace.export.language.token_pieces import TokenPieces
 from millrace.export.language.variant_folder import VariantFolder
-from millrace.export.openvino.quiet_openvino import send_nothing
 from millrace.export.vllm.vllm_engine import VllmEngine
 from millrace.models.common.arrays import Array
+from millrace.models.common.quiet import disable_openvino_telemetry
 from millrace.models.common.subprocess_runner import Limits, run_in_subprocess
 from millrace.models.inference.language_engine import engine_of
 
@@ -134,7 +134,7 @@ def logits_of(variant: VariantFolder) -> LogitsOf:
     """Return what answers pieces with a variant."""
     if variant.engine == "vllm":
         return VllmEngine(variant.path).logits_of
-    send_nothing()
+    disable_openvino_telemetry()
     import openvino
 
     return plain_inference(openvino.Core().compile_model(variant.ir, "CPU", variant.properties))

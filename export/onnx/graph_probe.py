@@ -16,8 +16,7 @@ import numpy as np
 
 from millrace.export.onnx.conversions import batch_file
 from millrace.export.onnx.graph_certificate import GraphSpeed
-from millrace.export.tensorrt.engine_file import SUFFIX
-from millrace.export.tensorrt.engine_session import EngineSession
+from millrace.export.tensorrt.engine import SUFFIX, EngineSession
 from millrace.models.common.hardware import this_machine
 from millrace.models.common.subprocess_runner import peak_memory
 from millrace.models.inference.onnx_session import OnnxSession

@@ -19,7 +19,7 @@ from millrace.export.onnx.graph_certificate import (
     largest_difference,
     relative_loss,
 )
-from millrace.export.tensorrt.engine_file import SUFFIX
+from millrace.export.tensorrt.engine import SUFFIX
 from millrace.models.common.arrays import Array
 from millrace.models.common.digest import digest_of
 from millrace.models.common.errors import TransientError, WorkError

@@ -16,14 +16,21 @@ from millrace.export.conversion_programs import (
 )
 from millrace.export.onnx import conversions
 from millrace.export.onnx.conversions import batch_file
-from millrace.export.onnx.from_torch import export_apart
 from millrace.export.onnx.graph_certificate import GraphCandidate
-from millrace.export.onnx.graph_variants import ENGINES, FP32, MIXED, VARIANTS, Variant
+from millrace.export.onnx.graph_variants import (
+    ENGINES,
+    FP32,
+    MIXED,
+    VARIANTS,
+    Variant,
+    installed_packages,
+    lacking,
+)
 from millrace.export.onnx.measure_graph import Evidence, measure
 from millrace.export.onnx.mixed_precision import mixed_variant
-from millrace.export.onnx.variant_requirements import installed_packages, lacking
+from millrace.export.onnx.torch_export import export_in_subprocess
 from millrace.export.select import Gates, apply_gates
-from millrace.export.tensorrt.engine_file import Axes, file_of, options_of, timing_cache
+from millrace.export.tensorrt.engine import Axes, file_of, options_of, timing_cache
 from millrace.models.common.arrays import Array
 from millrace.models.common.errors import WorkError
 from millrace.models.common.hardware import this_fingerprint, this_gpu
@@ -145,7 +152,7 @@ class Exporter:
         if name == FP32 and self.to_onnx is not None:
             self.to_onnx(draft)
         elif name == FP32:
-            export_apart(self.served, self.read, self.objective.output, draft, self.limits)
+            export_in_subprocess(self.served, self.read, self.objective.output, draft, self.limits)
         elif name == MIXED:
             self.convert(name, draft, self._mixed_variant())
         else:

@@ -1,6 +1,7 @@
-"""How vLLM continues and scores texts with a variant, on a GPU.
+"""vLLM as the engine that continues and scores texts with a variant, on a GPU.
 
-In the environment that has vLLM, which need have nothing else of ours but numpy.
+vLLM pins other releases of torch and transformers than Millrace does, so it usually has its own
+environment. `VllmEngine` runs there; that environment needs numpy and no other package of Millrace.
 """
 
 import time

@@ -20,9 +20,8 @@ from millrace.models.common.printable import one_line
 from millrace.models.config.model_kind import ModelKind
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.registry.model_names import require_model_name
-from millrace.models.registry.signing import SIGNATURE_TAG
+from millrace.models.registry.signing import SIGNATURE_TAG, Trust, trust_of
 from millrace.models.registry.tracking import TrackedRun, check_reachable, client
-from millrace.models.registry.trust import Trust, trust_of
 from millrace.models.registry.version_files import (
     DIGEST_TAG,
     EVIDENCE_TAG,

@@ -15,7 +15,7 @@ from millrace.models.common.errors import WorkError
 from millrace.models.common.installation import Installation
 from millrace.models.common.printable import one_line, redact
 from millrace.models.common.reachable import require_database, require_http, require_tcp
-from millrace.models.registry.artifact_location import require_own
+from millrace.models.registry.artifact_store import require_own
 from millrace.models.registry.mlflow_pages import KIND, KIND_OF_OURS
 from millrace.models.registry.open_runs import Note, OpenRun
 

@@ -11,9 +11,8 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from millrace.export.onnx.graph_variants import ENGINES, VARIANTS
-from millrace.export.onnx.variant_requirements import installed_packages, lacking
-from millrace.export.tensorrt.engine_session import EngineSession
+from millrace.export.onnx.graph_variants import ENGINES, VARIANTS, installed_packages, lacking
+from millrace.export.tensorrt.engine import EngineSession
 from millrace.models.common.errors import InputError, WorkError
 from millrace.models.common.hardware import this_fingerprint, this_gpu, this_machine
 from millrace.models.config.serving_spec import AcceleratorSpec

@@ -15,10 +15,9 @@ import torch
 
 from millrace.export.language.golden_texts import golden_of
 from millrace.export.language.language_exporter import Held, LanguageExporter, language_gates
-from millrace.export.language.language_variants import LANGUAGE_VARIANTS, TENSORS
+from millrace.export.language.language_variants import LANGUAGE_VARIANTS, TENSORS, lacking_vllm
 from millrace.export.language.text_loss import text_loss
 from millrace.export.language.variant_folder import VariantFolder
-from millrace.export.vllm.vllm_python import lacking_vllm
 from millrace.models.common.subprocess_runner import Limits, run_in_subprocess
 from millrace.models.config.language_spec import GenerationSpec
 from millrace.serving.triton.language.language_config import engine_arguments

@@ -193,8 +193,8 @@ def _found(known: Counts, keys: Counts) -> tuple[Counts, npt.NDArray[np.bool_]]:
     """Return where keys are among rising numbers, and whether they are there."""
     if not len(known):
         return np.zeros(len(keys), np.int64), np.zeros(len(keys), np.bool_)
-    installation = np.minimum(np.searchsorted(known, keys), len(known) - 1)
-    return installation, known[installation] == keys
+    places = np.minimum(np.searchsorted(known, keys), len(known) - 1)
+    return places, known[places] == keys
 
 
 def _discounts(counts: Counts) -> Floats:

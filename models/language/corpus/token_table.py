@@ -27,8 +27,7 @@ from millrace.models.data.read_source import Progress
 from millrace.models.data.snapshots import Snapshot, scan
 from millrace.models.data.spool import Spool, staging_folder
 from millrace.models.language.corpus.documents import Document, documents_of, kind_of
-from millrace.models.language.corpus.packing import pack
-from millrace.models.language.corpus.token_rows import SCHEMA, batches_of
+from millrace.models.language.corpus.packing import SCHEMA, batches_of, pack
 from millrace.models.language.corpus.tokenizer_folder import (
     LanguageTokenizer,
     learn_tokenizer,

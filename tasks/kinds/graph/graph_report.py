@@ -62,7 +62,7 @@ def _metrics(
 def _figures(
     pipeline: Pipeline, trained: Trained[GraphTraining], exported: Exported
 ) -> "dict[str, Figure]":
-    from millrace.models.training.plots import (
+    from millrace.tasks.reports.plots import (
         VariantPoint,
         confusion_matrix,
         learning_curves,

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from millrace.export.language.language_certificate import LanguageCertificate, LiveStage
+from millrace.export.language.language_variants import lacking_vllm
 from millrace.export.language.text_loss import pieces_loss
 from millrace.export.language.token_pieces import TokenPieces
 from millrace.export.language.variant_folder import VariantFolder
 from millrace.export.openvino.decoder_attention import number_of
-from millrace.export.vllm.vllm_python import lacking_vllm
 from millrace.models.common.errors import InputError
 from millrace.models.common.installation import Installation
 from millrace.models.common.subprocess_runner import Limits
@@ -19,10 +19,9 @@ from millrace.models.registry.version_files import ModelVersion, Package
 from millrace.serving.release.golden_prompts import INEXACT, GoldenPrompts, difference, same_words
 from millrace.serving.triton.client import TritonClient
 from millrace.tasks.kinds.certified import certificate_of, certified_snapshot, pipeline_of
-from millrace.tasks.kinds.language.held_out import pieces_of
 from millrace.tasks.kinds.language.language_evidence import LanguageEvidence
 from millrace.tasks.kinds.language.language_files import LanguageFiles, language_files
-from millrace.tasks.kinds.language.language_train import sequences_of
+from millrace.tasks.kinds.language.language_train import pieces_of, sequences_of
 from millrace.tasks.kinds.steps import Table
 from millrace.tasks.progress import bar, log
 

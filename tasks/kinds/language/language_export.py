@@ -18,9 +18,8 @@ from millrace.models.common.installation import Installation
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.data.snapshots import Snapshot
 from millrace.models.language.held_out import HELD_OUT_TOKENS
-from millrace.tasks.kinds.language.held_out import pieces_of
 from millrace.tasks.kinds.language.language_files import GOLDEN
-from millrace.tasks.kinds.language.language_train import DecoderTraining, sequences_of
+from millrace.tasks.kinds.language.language_train import DecoderTraining, pieces_of, sequences_of
 from millrace.tasks.kinds.steps import Trained
 from millrace.tasks.progress import log
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from onnx import helper, numpy_helper
 
-from millrace.export.onnx.conversions import attention
+from millrace.export.onnx.conversions import optimized
 from millrace.export.onnx.conversions.embeddings import LEAST, quantize_tables
 from millrace.export.onnx.graph_variants import FP32, VARIANTS
 from millrace.export.onnx.measure_graph import Evidence, gather_evidence
@@ -165,7 +165,7 @@ def test_attention_layer_norm_and_gelu_are_one_node_each(exporter: Exporter) -> 
 
 def test_a_mask_that_is_another_one_is_left_alone(exporter: Exporter) -> None:
     model = onnx.load(exporter.make(FP32))
-    assert attention.plain(model) is not None
+    assert optimized.turn_attention(model) is not None
     softmax = next(node for node in model.graph.node if node.op_type == "Softmax")
     add = next(node for node in model.graph.node if softmax.input[0] in node.output)
     mask = add.input[1]
@@ -175,4 +175,4 @@ def test_a_mask_that_is_another_one_is_left_alone(exporter: Exporter) -> None:
     place = 1 + next(n for n, node in enumerate(model.graph.node) if mask in node.output)
     half = helper.make_node("Mul", [mask, "tiny"], [f"{mask}.half"])
     model.graph.node.insert(place, half)
-    assert attention.plain(model) is None
+    assert optimized.turn_attention(model) is None

@@ -12,8 +12,7 @@ import pyarrow as pa
 import pytest
 
 from millrace.export.certificate import Header
-from millrace.export.onnx.constant_baseline import Baseline
-from millrace.export.onnx.graph_certificate import GraphCandidate, GraphStage
+from millrace.export.onnx.graph_certificate import Baseline, GraphCandidate, GraphStage
 from millrace.export.onnx.measure_graph import Evidence
 from millrace.export.select import Gates
 from millrace.models.common.errors import WorkError

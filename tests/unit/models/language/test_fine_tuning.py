@@ -26,7 +26,7 @@ from millrace.models.language.held_out import base_perplexity
 from millrace.models.language.parallel import strategy_of
 from millrace.models.language.recipe import DecoderSpec, Lora, Recipe
 from millrace.models.training.train_job import Write
-from millrace.tasks.kinds.language.held_out import measured_alone, pieces_of
+from millrace.tasks.kinds.language.language_train import measured_alone, pieces_of
 
 CONTEXT = 32
 SHARES = SplitSpec(train=0.6, validation=0.2, test=0.2)
