@@ -26,8 +26,7 @@ from millrace.models.registry.version_files import ModelVersion
 from millrace.tasks.export import export_candidates
 from millrace.tasks.kinds.steps import KindReport, steps_of
 from millrace.tasks.progress import recovery
-from millrace.tasks.promote import promote_version
-from millrace.tasks.register import log_evidence, register_version
+from millrace.tasks.register import log_evidence, promote_version, register_version
 from millrace.tasks.reports.run_report import publish_training
 from millrace.tasks.run_names import code_version, name_run
 from millrace.tasks.tracking_outage import await_mlflow, weights_named
