@@ -70,7 +70,9 @@ def export_candidates(
         "pipeline.yaml": resolved_yaml(pipeline),
     }
     files = export.model_files(chosen)
-    return Exported(export, candidates, chosen, certificate, files, _written(folder, evidence))
+    return Exported(
+        export, candidates, chosen, certificate, files, _write_evidence(folder, evidence)
+    )
 
 
 def _measure(pipeline: Pipeline, export: Export) -> tuple[AnyCandidate, ...]:
@@ -110,7 +112,7 @@ def _header(pipeline: Pipeline, snapshot: Snapshot, chosen: AnyCandidate) -> Hea
     )
 
 
-def _written(folder: Path, evidence: Mapping[str, str | Path]) -> dict[str, Path]:
+def _write_evidence(folder: Path, evidence: Mapping[str, str | Path]) -> dict[str, Path]:
     """Write the texts, and return all files by name."""
     files = {}
     for name, content in evidence.items():

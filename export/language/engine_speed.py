@@ -106,10 +106,10 @@ class Engine:
         first = 0.0
         while self._pipeline.has_non_finished_requests():
             self._pipeline.step()
-            for handle, told in zip(handles, tokens, strict=True):
+            for handle, generated in zip(handles, tokens, strict=True):
                 while handle.can_read():
                     for output in handle.read().values():
-                        told += output.generated_ids
+                        generated += output.generated_ids
             if not first and any(tokens):
                 first = time.perf_counter() - began
         return Continuation(tokens, first, time.perf_counter() - began)

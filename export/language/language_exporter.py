@@ -21,9 +21,9 @@ from millrace.export.language.language_variants import (
     Groups,
     LanguageVariant,
 )
-from millrace.export.language.measure_language import exactness_of, measure, probed
+from millrace.export.language.measure_language import exactness_of, measure, run_probe
 from millrace.export.language.token_pieces import Held, TokenPieces
-from millrace.export.language.transformers_reference import Reference, answered_apart
+from millrace.export.language.transformers_reference import Reference, write_reference_in_subprocess
 from millrace.export.language.variant_folder import VariantFolder
 from millrace.export.openvino.decoder_attention import number_of
 from millrace.export.select import Gates, apply_gates
@@ -105,7 +105,7 @@ class LanguageExporter:
                 seen=f"{len(self.held_out.lengths)} pieces, {self.held_out.counted} tokens count",
                 valid="a piece of two tokens or more",
             )
-        return answered_apart(
+        return write_reference_in_subprocess(
             *(self.checkpoint, pieces, self._reference, self.held.prompts, self.held.new_tokens),
             self.limits,
         )
@@ -129,14 +129,14 @@ class LanguageExporter:
         if EXACT_VARIANT in self._stages:
             return find_inexactness(self._stages[EXACT_VARIANT])
         known = self.reference
-        told = probed(
+        probe = run_probe(
             *(self.make(EXACT_VARIANT).path, self._reference),
             tokens_only=True,
             context=self.context,
             threads=self.threads,
             limits=self.limits,
         )
-        stage = LanguageStage(EXACT_VARIANT, known.perplexity, **exactness_of(told))
+        stage = LanguageStage(EXACT_VARIANT, known.perplexity, **exactness_of(probe))
         return find_inexactness(stage)
 
     def measured_candidates(self) -> Iterator[LanguageCandidate]:

@@ -69,7 +69,7 @@ def text_loss(
         TransientError: it was killed.
     """
     given = json.dumps(list(texts)).encode()
-    return _apart([variant, "--context", str(context)], limits, vllm_python, given)
+    return _run_program([variant, "--context", str(context)], limits, vllm_python, given)
 
 
 def pieces_loss(
@@ -89,14 +89,14 @@ def pieces_loss(
     """
     with tempfile.NamedTemporaryFile(suffix=".npz") as file:
         pieces.write(Path(file.name))
-        return _apart([variant, "--pieces", file.name], limits, vllm_python)
+        return _run_program([variant, "--pieces", file.name], limits, vllm_python)
 
 
-def _apart(
+def _run_program(
     words: list[str | Path], limits: Limits, vllm_python: Path | None, stdin: bytes = b""
 ) -> TextLoss:
     is_vllm = engine_of(file.name for file in Path(words[0]).iterdir()) == "vllm"
-    told = run_in_subprocess(
+    output = run_in_subprocess(
         "millrace.export.language.text_loss",
         words,
         limits,
@@ -104,7 +104,7 @@ def _apart(
         stdin=stdin,
         python=vllm_python if is_vllm else None,
     )
-    return TextLoss(**json.loads(told.splitlines()[-1]))
+    return TextLoss(**json.loads(output.splitlines()[-1]))
 
 
 def summed(pieces: Iterable[Piece], logits_of: LogitsOf) -> TextLoss:

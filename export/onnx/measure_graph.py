@@ -181,7 +181,7 @@ def measure(
     """
     words = ["--threads", str(threads)]
     words += [] if tensorrt is None else ["--tensorrt", json.dumps(dict(tensorrt))]
-    speed, golden, answers = _probed(path, evidence, words, limits)
+    speed, golden, answers = _run_probe(path, evidence, words, limits)
     tied = tensorrt is not None or path.suffix == SUFFIX
     metric = objective.metric_of_answers(answers, evidence.target)
     differences = [
@@ -212,21 +212,23 @@ def measure(
     )
 
 
-def _probed(
+def _run_probe(
     path: Path, evidence: Evidence, options: Sequence[str], limits: Limits
 ) -> tuple[GraphSpeed, list[Array], Array]:
     """Return the speed, the answers to the golden batches, and those to the test split."""
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-        asked, answered = Path(folder) / "asked.npz", Path(folder) / "answered.npz"
+        requests, responses = Path(folder) / "asked.npz", Path(folder) / "answered.npz"
         parts = [rows for rows, _ in evidence.asked()]
-        batch_file.write(asked, ({evidence.read.name: rows} for rows in (*parts, *evidence.full())))
-        words: list[str | Path] = [path, asked, answered, *options]
+        batch_file.write(
+            requests, ({evidence.read.name: rows} for rows in (*parts, *evidence.full()))
+        )
+        words: list[str | Path] = [path, requests, responses, *options]
         try:
-            told = run_in_subprocess(
+            output = run_in_subprocess(
                 "millrace.export.onnx.graph_probe", words, limits, what="its measurement"
             )
         except TransientError as error:  # killed, for its memory as like as not
             raise WorkError(error.what) from error
-        answers = [batch["answers"] for batch in batch_file.read(answered)]
+        answers = [batch["answers"] for batch in batch_file.read(responses)]
     count = len(parts)
-    return GraphSpeed(**json.loads(told)), answers[:count], np.concatenate(answers[count:])
+    return GraphSpeed(**json.loads(output)), answers[:count], np.concatenate(answers[count:])

@@ -158,7 +158,7 @@ class Exporter:
         else:
             self.convert(name, draft, VARIANTS[name])
         # Written by onnx itself, so that loading and saving it again keeps its digest.
-        onnx.save_model(_read(draft), path)
+        onnx.save_model(_read_model(draft), path)
         draft.unlink()
         return path
 
@@ -240,7 +240,7 @@ def _require(variant: Variant) -> None:
         raise WorkError(reason)
 
 
-def _read(draft: Path) -> onnx.ModelProto:
+def _read_model(draft: Path) -> onnx.ModelProto:
     if not draft.is_file():
         raise WorkError("its conversion left no model")
     try:

@@ -136,7 +136,7 @@ def to_ir(model: PreTrainedModel) -> Any:
     layers = int(model.config.get_text_config().num_hidden_layers)
     with quiet("transformers", "nncf", "openvino"), torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        widths = _asked(model, layers)
+        widths = _find_widths(model, layers)
         with attending(model, Attention()):
             past = [
                 torch.zeros(BATCH, heads, PAST, width)
@@ -160,7 +160,7 @@ def to_ir(model: PreTrainedModel) -> Any:
     return made
 
 
-def _asked(model: PreTrainedModel, layers: int) -> list[Widths]:
+def _find_widths(model: PreTrainedModel, layers: int) -> list[Widths]:
     """Ask the decoder once, and return what its layers keep, if the engine can serve them."""
     config = model.config.get_text_config()
     kinds = getattr(config, "layer_types", None) or ()

@@ -32,7 +32,7 @@ from torch.utils._pytree import tree_map
 from millrace.models.common.errors import WorkError
 from millrace.models.common.language_generation import ids_of
 from millrace.models.common.quiet import quiet_transformers
-from millrace.models.language.lora import merged
+from millrace.models.language.lora import merge_adapter
 from millrace.models.language.recipe import DecoderSpec
 from millrace.models.language.sequence_order import Place
 
@@ -166,7 +166,7 @@ def save_decoder(
         WorkError: the tokenizer's folder has no tokenizer.json.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    whole = decoder if spec.lora is None else merged(decoder, folder)
+    whole = decoder if spec.lora is None else merge_adapter(decoder, folder)
     _set_special_tokens(whole, spec, tokenizer)
     with quiet_transformers():
         # One file: what is read downstream knows no index of several.

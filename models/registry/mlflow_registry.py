@@ -120,7 +120,7 @@ class Registry:
             WorkError: it failed.
         """
         check_reachable(self.tracking_uri)
-        found = _found(
+        found = _find(
             lambda: client(self.tracking_uri).get_model_version_by_alias(model, alias),
             f"the {alias} of {one_line(model)} cannot be read: ",
         )
@@ -135,7 +135,7 @@ class Registry:
             WorkError: it failed.
         """
         check_reachable(self.tracking_uri)
-        found = _found(
+        found = _find(
             lambda: client(self.tracking_uri).get_model_version(model, str(number)),
             f"{one_line(model)} version {number} cannot be read: ",
         )
@@ -264,7 +264,7 @@ def registry_of(installation: Installation, given: Pipeline | None = None) -> Re
     )
 
 
-def _found(ask: Callable[[], "MlflowVersion"], what: str) -> "MlflowVersion | None":
+def _find(ask: Callable[[], "MlflowVersion"], what: str) -> "MlflowVersion | None":
     """Return what MLflow answers, None where it has no such model, version or alias."""
     from mlflow.exceptions import MlflowException
 
@@ -289,14 +289,14 @@ def _registry_errors(what: str = "") -> Iterator[None]:
     try:
         yield
     except MlflowException as error:
-        told = f"{what}MLflow's registry failed"
+        message = f"{what}MLflow's registry failed"
         seen = next(iter(str(error).splitlines()), type(error).__name__)
         code = error.error_code
         if code in _PASSING:  # what a server that goes away gives too; nothing that a version did
             hint = "see MLflow's log; the next release tries again"
-            raise TransientError(told, seen=f"{code}: {seen}", hint=hint) from error
+            raise TransientError(message, seen=f"{code}: {seen}", hint=hint) from error
         hint = "see MLflow's log, what its login may read, and MLFLOW_TRACKING_URI"
-        raise WorkError(told, seen=f"{code}: {seen}", hint=hint) from error
+        raise WorkError(message, seen=f"{code}: {seen}", hint=hint) from error
 
 
 def _all_models(store: Any) -> list[Any]:

@@ -112,7 +112,7 @@ class OpenRun:
 
 
 @contextmanager
-def taken(file: Path) -> Iterator[dict[str, Any] | None]:
+def lock_left_note(file: Path) -> Iterator[dict[str, Any] | None]:
     """Hold a note whose process is gone; None of one that is not."""
     with file.open() as held:
         found = None

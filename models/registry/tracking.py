@@ -17,7 +17,7 @@ from millrace.models.common.printable import one_line, redact
 from millrace.models.common.reachable import require_database, require_http, require_tcp
 from millrace.models.registry.artifact_store import require_own
 from millrace.models.registry.mlflow_pages import KIND, KIND_OF_OURS
-from millrace.models.registry.open_runs import FOLDER, Note, OpenRun, taken
+from millrace.models.registry.open_runs import FOLDER, Note, OpenRun, lock_left_note
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -289,7 +289,7 @@ def end_left_runs(folder: Path) -> None:
         folder: of what is true only while something runs.
     """
     for file in (folder / FOLDER).glob("*.json"):
-        with suppress(OSError), taken(file) as found:
+        with suppress(OSError), lock_left_note(file) as found:
             if found is None:
                 continue
             note = Note(**found)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from millrace.export.language.golden_texts import golden_of
+from millrace.export.language.golden_texts import make_golden
 from millrace.export.language.language_exporter import Held, LanguageExporter, language_gates
 from millrace.export.language.language_variants import LANGUAGE_VARIANTS, TENSORS, lacking_vllm
 from millrace.export.language.text_loss import text_loss
@@ -94,7 +94,7 @@ def test_vllm_measures_a_form_near_transformers(exporter: LanguageExporter, name
 @NEEDS_VLLM
 def test_a_form_for_vllm_continues_prompts_and_likes_its_text(exporter: LanguageExporter) -> None:
     variant = exporter.make("vllm-bf16")
-    golden = golden_of(variant, exporter.reference, LIMITS, 1, PYTHON)
+    golden = make_golden(variant, exporter.reference, LIMITS, 1, PYTHON)
     assert not golden.exact
     assert all(golden.answers)
     found = text_loss(variant.path, ["def f(x):\n    return x\n"], 128, LIMITS, PYTHON)

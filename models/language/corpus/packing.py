@@ -71,14 +71,14 @@ def pack(
     for document in documents:
         for piece in pieces(document, context):
             if len(piece.ids) == context:
-                yield _joined([piece])
+                yield _join([piece])
                 continue
             waiting.append(piece)
             tokens += len(piece.ids)
         if tokens >= window_tokens or len(waiting) >= window_pieces:
-            yield from _packed(waiting, context)
+            yield from _pack_window(waiting, context)
             waiting, tokens = [], 0
-    yield from _packed(waiting, context)
+    yield from _pack_window(waiting, context)
 
 
 def pieces(document: Document, context: int) -> list[Document]:
@@ -122,12 +122,12 @@ def best_fit(lengths: Sequence[int], context: int) -> list[list[int]]:
     return sorted(sorted(each) for each in bins)
 
 
-def _packed(waiting: Sequence[Document], context: int) -> Iterator[Packed]:
+def _pack_window(waiting: Sequence[Document], context: int) -> Iterator[Packed]:
     for group in best_fit([len(piece.ids) for piece in waiting], context):
-        yield _joined([waiting[place] for place in group])
+        yield _join([waiting[place] for place in group])
 
 
-def _joined(parts: Sequence[Document]) -> Packed:
+def _join(parts: Sequence[Document]) -> Packed:
     answers = [part.answer for part in parts if part.answer is not None]
     return Packed(
         np.concatenate([part.ids for part in parts]),
@@ -154,13 +154,13 @@ def require_pieces_apart(decoder: "PreTrainedModel") -> None:
     was_training = decoder.training
     decoder.train(False)
     try:
-        apart = _apart(decoder)
+        apart = _keeps_documents_apart(decoder)
     except Exception as error:  # whatever an unusual forward raises
         raise InputError(
             f"a decoder {decoder.config.model_type!r} fails on a short sequence",
             seen=f"{type(error).__name__}: {error}".splitlines()[0],
             valid="a decoder that takes input_ids and position_ids, and whose params fit together",
-            hint="mend model.params: num_key_value_heads divides num_attention_heads",
+            hint="fix model.params: num_key_value_heads divides num_attention_heads",
         ) from error
     finally:
         decoder.train(was_training)
@@ -174,7 +174,7 @@ def require_pieces_apart(decoder: "PreTrainedModel") -> None:
 
 
 @torch.no_grad()
-def _apart(decoder: "PreTrainedModel") -> bool:
+def _keeps_documents_apart(decoder: "PreTrainedModel") -> bool:
     vocabulary = int(decoder.config.get_text_config(decoder=True).vocab_size)
     tokens = torch.arange(_FIRST + _SECOND)[None] % vocabulary
     positions = torch.cat([torch.arange(_FIRST), torch.arange(_SECOND)])[None]

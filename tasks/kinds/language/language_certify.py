@@ -79,11 +79,11 @@ def certify_language(
     certificate = certificate_of(package, LanguageCertificate)
     golden = LanguageEvidence(files, installation).golden()
     version, limits = files.version, pipeline_of(files.package).export.limits.of_process
-    text = _held_out(installation, files, certificate)
+    text = _open_held_out(installation, files, certificate)
     said = f"{len(golden.prompts)} prompts, {text.counted:,} tokens of held-out text"
     log.info("certify: version %s of %s, %s", version.version, version.model, said)
     perplexity = _perplexity(files.folder, text, limits, installation)
-    live = asked(golden, client, version, at_once(files), perplexity)
+    live = certify_live_answers(golden, client, version, at_once(files), perplexity)
     return LiveLanguage(
         certificate=certificate.with_live(live),
         version=version,
@@ -100,7 +100,7 @@ def at_once(files: LanguageFiles) -> int:
     return min(IN_FLIGHT, generation.max_num_seqs + generation.max_queue_size)
 
 
-def asked(
+def certify_live_answers(
     golden: GoldenPrompts,
     client: TritonClient,
     version: ModelVersion,
@@ -180,7 +180,7 @@ def _as_transformers(golden: GoldenPrompts, found: list[str]) -> int | None:
     return sum(map(same_words, golden.transformers, found))
 
 
-def _held_out(
+def _open_held_out(
     installation: Installation, files: LanguageFiles, certificate: LanguageCertificate
 ) -> TokenPieces:
     """Return the text that the version's perplexity was certified on.

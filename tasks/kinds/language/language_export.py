@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from millrace.export.certificate import Header
-from millrace.export.language.golden_texts import Golden, golden_of
+from millrace.export.language.golden_texts import Golden, make_golden
 from millrace.export.language.language_certificate import LanguageCandidate, LanguageCertificate
 from millrace.export.language.language_exporter import LanguageExporter, language_gates
 from millrace.export.language.language_variants import Groups
@@ -123,7 +123,7 @@ class LanguageExport:
                 continue
             try:
                 folder = VariantFolder.read(each.path)
-                yield each.name, golden_of(folder, reference, self.exporter.limits, cores, python)
+                yield each.name, make_golden(folder, reference, self.exporter.limits, cores, python)
             except WorkError as error:
                 log.warning("%s does not continue the golden prompts: %s", each.name, error)
 

@@ -136,15 +136,17 @@ def _to_beat(job: "LanguageJob", test: "StoredSequences") -> "Baselines":
     """Return what simpler models reach on the test split, and the base before it is trained."""
     from millrace.models.language.corpus.ngram import baselines
     from millrace.models.language.held_out import base_perplexity
-    from millrace.tasks.kinds.language.language_train import measured_alone
+    from millrace.tasks.kinds.language.language_train import yield_measured_pieces
 
     found = baselines(job.train, test, job.decoder.vocab_size)
-    told = f"{found.unigram:,.1f} of a unigram model, {found.trigram:,.1f} of a trigram model"
+    perplexities = (
+        f"{found.unigram:,.1f} of a unigram model, {found.trigram:,.1f} of a trigram model"
+    )
     if job.decoder.pretrained is not None:
-        measured = partial(measured_alone, test, job.decoder.context)
+        measured = partial(yield_measured_pieces, test, job.decoder.context)
         found = replace(found, base=base_perplexity(job.decoder, measured))
-        told += f", {found.base:,.2f} of the base before training"
-    log.info("to beat on the test split: perplexity %s", told)
+        perplexities += f", {found.base:,.2f} of the base before training"
+    log.info("to beat on the test split: perplexity %s", perplexities)
     return found
 
 
@@ -176,7 +178,7 @@ def decoder_of(pipeline: Pipeline, tokenizer: LanguageTokenizer) -> DecoderSpec:
         vocab_size=tokenizer.vocab_size,
         context=model.tokenizer.max_tokens,
         params=model.params,
-        pretrained=_located(model.pretrained, pipeline.folder),
+        pretrained=_resolve(model.pretrained, pipeline.folder),
         revision=model.revision,
         lora=_lora(model.lora),
         eos_token_id=tokenizer.end,
@@ -226,7 +228,7 @@ def _lora(spec: LoraSpec | None) -> Lora | None:
     return Lora(spec.r, spec.lora_alpha, spec.lora_dropout, targets)
 
 
-def _located(pretrained: str | None, folder: Path) -> str | None:
+def _resolve(pretrained: str | None, folder: Path) -> str | None:
     return None if pretrained is None else resolve_pretrained(pretrained, folder)
 
 
@@ -242,7 +244,9 @@ def pieces_of(sequences: "StoredSequences", tokens: int) -> TokenPieces:
     return TokenPieces(np.concatenate(ids), np.concatenate(lengths), np.concatenate(answers))
 
 
-def measured_alone(test: "StoredSequences", context: int, vocab_size: int) -> Iterator[Packed]:
+def yield_measured_pieces(
+    test: "StoredSequences", context: int, vocab_size: int
+) -> Iterator[Packed]:
     """Yield the pieces that the variants of a model are measured on, each as a sequence of its own.
 
     Args:

@@ -12,7 +12,7 @@ import pytest
 from millrace.export.conversion_programs import COMMANDS
 from millrace.export.language import language_exporter as module
 from millrace.export.language import language_variants
-from millrace.export.language.golden_texts import golden_of
+from millrace.export.language.golden_texts import make_golden
 from millrace.export.language.language_certificate import LanguageCandidate, LanguageStage
 from millrace.export.language.language_exporter import REFERENCE as REFERENCE_FOLDER
 from millrace.export.language.language_exporter import Held, LanguageExporter, language_gates
@@ -157,7 +157,7 @@ def test_of_the_exact_form_answers_that_are_not_finite_come_first_and_then_that_
 def test_as_text_the_exact_form_answers_as_transformers_too(
     exporter: LanguageExporter, reference: Reference, exact: LanguageCandidate
 ) -> None:
-    golden = golden_of(exporter.make(EXACT_VARIANT), reference, LIMITS, 1)
+    golden = make_golden(exporter.make(EXACT_VARIANT), reference, LIMITS, 1)
     assert len(golden.prompts) == len(set(golden.prompts)) >= 5
     assert (golden.max_tokens, golden.exact) == (16, True)
     assert all(map(same_words, golden.transformers, golden.answers))
