@@ -194,7 +194,7 @@ def _tracked(
             tracked.take(sample, told, resumed)
 
         check = LiveCheck(
-            job, package, installation, pipeline.batch.max_disagreement, tracked.compared
+            job, package, installation, pipeline.batch.max_disagreement, tracked.log_agreement
         )
         how = replace(
             _run_options(pipeline, installation),

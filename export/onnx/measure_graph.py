@@ -105,7 +105,7 @@ class Evidence:
         """The model that was trained as the first stage of the certificate."""
         return GraphStage(self.trained_as, 0.0, 0.0, self.metric, 0.0)
 
-    def asked(self) -> Iterator[tuple[Array, Array]]:
+    def golden_batches(self) -> Iterator[tuple[Array, Array]]:
         """Yield the golden batch in several ways, each with PyTorch's answers to its rows.
 
         It comes in full batches, in small ones and alone, as a release will ask for it. Texts are
@@ -121,7 +121,7 @@ class Evidence:
     @property
     def batch_sizes(self) -> tuple[int, ...]:
         """Rows of the requests that the golden batch is asked in, ascending."""
-        return tuple(sorted({len(rows) for rows, _ in self.asked()}))
+        return tuple(sorted({len(rows) for rows, _ in self.golden_batches()}))
 
     def full(self) -> Iterator[Array]:
         """Yield the test split in full batches, texts filled up to the longest of theirs."""
@@ -186,7 +186,7 @@ def measure(
     metric = objective.metric_of_answers(answers, evidence.target)
     differences = [
         largest_difference(part, wanted)
-        for part, (_, wanted) in zip(golden, evidence.asked(), strict=True)
+        for part, (_, wanted) in zip(golden, evidence.golden_batches(), strict=True)
     ]
     low, high = interval(objective, answers, evidence.target)
     worst, worst_metric = worst_class(objective, answers, evidence.target)
@@ -218,7 +218,7 @@ def _run_probe(
     """Return the speed, the answers to the golden batches, and those to the test split."""
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         requests, responses = Path(folder) / "asked.npz", Path(folder) / "answered.npz"
-        parts = [rows for rows, _ in evidence.asked()]
+        parts = [rows for rows, _ in evidence.golden_batches()]
         batch_file.write(
             requests, ({evidence.read.name: rows} for rows in (*parts, *evidence.full()))
         )

@@ -120,14 +120,14 @@ class Exporter:
     def _candidate(
         self, name: str, evidence: Evidence, latency_slo_ms: float | None
     ) -> GraphCandidate:
-        def measured() -> GraphCandidate:
-            found = apply_gates(self.measured(name, self.make(name), evidence), self.gates)
+        def measure_variant() -> GraphCandidate:
+            found = apply_gates(self.measure(name, self.make(name), evidence), self.gates)
             return replace(found, reason=found.reason or _latency_refusal(found, latency_slo_ms))
 
-        found = measure_candidate(name, measured, is_served=name not in ENGINES)
+        found = measure_candidate(name, measure_variant, is_served=name not in ENGINES)
         return replace(found, notes=self._notes(name))
 
-    def measured(self, name: str, path: Path, evidence: Evidence) -> GraphCandidate:
+    def measure(self, name: str, path: Path, evidence: Evidence) -> GraphCandidate:
         """Measure a file as the variant of that name."""
         options = None if name in ENGINES else self.tensorrt
         found = measure(
@@ -167,7 +167,7 @@ class Exporter:
         evidence, budget = self.validation(), self.spec.max_metric_loss
 
         def measure_try(path: Path) -> GraphCandidate:
-            return self.measured(MIXED, path, evidence)
+            return self.measure(MIXED, path, evidence)
 
         return mixed_variant(self.folder, budget, self.convert, measure_try)
 

@@ -1,4 +1,4 @@
-"""What the GPU tests share: a small classifier, its forms, and what it is measured on."""
+"""What the GPU tests share: a small classifier, its variants, and what it is measured on."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -81,7 +81,7 @@ def test_compressed_tensors_are_smaller_and_opened_by_transformers(
 @NEEDS_VLLM
 @pytest.mark.parametrize("name", [name for name in LANGUAGE_VARIANTS if name.startswith("vllm-")])
 def test_vllm_measures_a_form_near_transformers(exporter: LanguageExporter, name: str) -> None:
-    row = exporter.row(name, exporter.reference)
+    row = exporter.measure_one(name, exporter.reference)
     assert row.reason is None
     assert row.stage is not None
     assert row.stage.top1_agreement > LEAST_AGREEMENT.get(name, 0.9)

@@ -243,14 +243,14 @@ def _spool(
     splits: dict[Split, SplitCounts] = {}
     read = 0
 
-    def told(rows: int) -> None:
+    def on_rows(rows: int) -> None:
         nonlocal read
         read += rows
         if on_progress:
             on_progress(read)
 
     for split in SPLITS:
-        stream = _Documents(snapshot, shares, split, tokenizer, told)
+        stream = _Documents(snapshot, shares, split, tokenizer, on_rows)
         counts = SplitCounts()
         for batch, packed in batches_of(split, pack(stream, context)):
             spool.write(batch)
@@ -272,7 +272,7 @@ class _Documents:
     shares: SplitSpec
     split: Split
     tokenizer: LanguageTokenizer
-    told: Callable[[int], None]
+    on_rows: Callable[[int], None]
     documents: int = 0
     skipped: int = 0
 
@@ -287,7 +287,7 @@ class _Documents:
             self.documents += len(present)
             self.skipped += len(found) - len(present)
             yield from present
-            self.told(rows.num_rows)
+            self.on_rows(rows.num_rows)
 
 
 def _require_documents(splits: Mapping[Split, SplitCounts], snapshot: Snapshot) -> None:

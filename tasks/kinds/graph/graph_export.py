@@ -129,7 +129,7 @@ class GraphExport:
         shutil.copyfile(files.model, file)
         try:
             name = f"{in_words(files.version)}, {variant}"
-            return _with_size(self.exporter.measured(name, file, self.measured_on))
+            return _with_size(self.exporter.measure(name, file, self.measured_on))
         except WorkError as error:  # no fault of the model that was trained
             log.warning("%s could not be measured: %s", in_words(files.version), error.what)
             return None

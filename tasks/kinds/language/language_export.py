@@ -67,7 +67,7 @@ class LanguageExport:
                 hint="train it longer, or bring more text",
             )
         found = []
-        for each in self.exporter.measured_candidates():
+        for each in self.exporter.measure_candidates():
             found.append(beside_unigram(each, self.trained.details.baselines.unigram))
             yield found[-1]
         self.texts.update(self._continued(found, reference))

@@ -1,4 +1,4 @@
-"""What is decided about the forms of a language model, of plain values."""
+"""What is decided about the variants of a language model, of plain values."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Language models in the registry: the files of a form, with their evidence."""
+"""Language models in the registry: the files of a variant, with their evidence."""
 
 import json
 import shutil

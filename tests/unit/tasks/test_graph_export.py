@@ -78,7 +78,7 @@ class FakeExporter:
         assert (evidence, latency_slo_ms) == (EVIDENCE, 5.0)
         yield from self.made
 
-    def measured(self, name: str, file: Path, evidence: Evidence) -> GraphCandidate:
+    def measure(self, name: str, file: Path, evidence: Evidence) -> GraphCandidate:
         assert file.read_bytes() == b"registered"
         found: GraphCandidate = self.measures(name)
         return found

@@ -76,7 +76,7 @@ def export(*made: LanguageCandidate, reference: Reference = REFERENCE) -> Langua
     exporter: Any = SimpleNamespace(
         stage=LanguageStage("transformers", 10.0, tokens=100),
         reference=reference,
-        measured_candidates=lambda: iter(made),
+        measure_candidates=lambda: iter(made),
         limits=None,
         gates=language_gates(),
     )

@@ -117,7 +117,7 @@ def test_adapters_lower_the_loss_of_held_out_answers_and_are_what_is_exported(
     before = base_perplexity(tuned.spec, measured)
     after = base_perplexity(replace(tuned.spec, pretrained=str(tuned.checkpoint)), measured)
     assert after < before / 4
-    # what is told of a base is what its forms would be measured by
+    # what is told of a base is what its variants would be measured by
     base = AutoModelForCausalLM.from_pretrained(tuned.base).eval()
     with torch.inference_mode():
         pieces = Held().of(pieces_of(tuned.test, 16_384), base.config.vocab_size, CONTEXT)

@@ -1,4 +1,4 @@
-"""Forms for vLLM: how they are made, why they are not, and what is read of vLLM's answers."""
+"""Variants for vLLM: how they are made, why they are not, and what is read of vLLM's answers."""
 
 import json
 import sys
@@ -64,7 +64,7 @@ def test_without_a_gpu_every_form_of_vllm_is_a_row_with_the_reason(
     exporter = LanguageExporter(
         *(checkpoint, pieces, lambda: pieces, tmp_path / "forms", 1, (name,), LIMITS)
     )
-    row = exporter.row(name, Reference(10.0, 100, 1, 1))
+    row = exporter.measure_one(name, Reference(10.0, 100, 1, 1))
     assert row.reason == "vLLM measures it on an NVIDIA GPU, and there is none here"
     assert not (tmp_path / "forms").exists()
 

@@ -1,4 +1,4 @@
-"""The forms of a small model that reads text, and what they are measured on."""
+"""The variants of a small model that reads text, and what they are measured on."""
 
 from collections import Counter
 from pathlib import Path
@@ -94,7 +94,7 @@ def test_a_form_answers_texts_of_any_length_in_batches_of_any_size(
 
 
 def test_what_is_asked_is_padded_and_unpadded_together_and_alone(evidence: Evidence) -> None:
-    asked = list(evidence.asked())
+    asked = list(evidence.golden_batches())
     shapes = [rows.shape for rows, _ in asked]
     assert shapes[0] == (10, 24)
     assert shapes[1][0] == 16  # a full batch, some rows twice
@@ -121,8 +121,8 @@ def test_a_form_that_reads_the_padding_is_found_out(
     else:
         pytest.fail("the graph compares its tokens with nothing")
     onnx.save(model, tmp_path / "blind.onnx")
-    blind = exporter.measured("blind", tmp_path / "blind.onnx", evidence)
-    right = exporter.measured(FP32, exporter.make(FP32), evidence)
+    blind = exporter.measure("blind", tmp_path / "blind.onnx", evidence)
+    right = exporter.measure(FP32, exporter.make(FP32), evidence)
     assert right.stage is not None
     assert blind.stage is not None
     assert right.stage.golden_difference < 1e-5
