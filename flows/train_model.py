@@ -24,15 +24,13 @@ from millrace.models.registry.gates import Promotion
 from millrace.models.registry.tracking import TrackedRun, check_reachable, tracked_run
 from millrace.models.registry.version_files import ModelVersion
 from millrace.tasks.export import export_candidates
-from millrace.tasks.ingest import ingest_dataset
 from millrace.tasks.kinds.steps import KindReport, steps_of
 from millrace.tasks.progress import recovery
-from millrace.tasks.promote import promote_version
-from millrace.tasks.register import log_evidence, register_version
+from millrace.tasks.register import log_evidence, promote_version, register_version
 from millrace.tasks.reports.run_report import publish_training
 from millrace.tasks.run_names import code_version, name_run
 from millrace.tasks.tracking_outage import await_mlflow, weights_named
-from millrace.tasks.train import prepare_training, train_on_ray
+from millrace.tasks.train import ingest_dataset, prepare_training, train_on_ray
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Step: from a trained model to measured candidates and a certificate."""
+"""Step: from a trained model to measured candidates and a certificate; its live stage."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -8,14 +8,18 @@ from typing import Any
 from millrace.export.candidate import AnyCandidate
 from millrace.export.certificate import Header, certify_candidates
 from millrace.export.select import choose
-from millrace.models.common.errors import WorkError
+from millrace.models.common.errors import InputError, WorkError
 from millrace.models.common.hardware import measure_other_load, this_machine
 from millrace.models.common.installation import Installation
 from millrace.models.config.model_kind import ModelKind
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.config.pipeline_file import resolved_yaml
 from millrace.models.data.snapshots import Snapshot
-from millrace.tasks.kinds.steps import Export, Exported, Trained, steps_of
+from millrace.models.registry.mlflow_registry import registry_of
+from millrace.models.registry.tracking import TrackedRun
+from millrace.models.registry.version_files import Package
+from millrace.serving.triton.client import TritonClient
+from millrace.tasks.kinds.steps import Export, Exported, LiveCertificate, Trained, steps_of
 from millrace.tasks.progress import bar, log
 from millrace.tasks.retry import step
 
@@ -66,7 +70,9 @@ def export_candidates(
         "pipeline.yaml": resolved_yaml(pipeline),
     }
     files = export.model_files(chosen)
-    return Exported(export, candidates, chosen, certificate, files, _written(folder, evidence))
+    return Exported(
+        export, candidates, chosen, certificate, files, _write_evidence(folder, evidence)
+    )
 
 
 def _measure(pipeline: Pipeline, export: Export) -> tuple[AnyCandidate, ...]:
@@ -106,7 +112,7 @@ def _header(pipeline: Pipeline, snapshot: Snapshot, chosen: AnyCandidate) -> Hea
     )
 
 
-def _written(folder: Path, evidence: Mapping[str, str | Path]) -> dict[str, Path]:
+def _write_evidence(folder: Path, evidence: Mapping[str, str | Path]) -> dict[str, Path]:
     """Write the texts, and return all files by name."""
     files = {}
     for name, content in evidence.items():
@@ -114,3 +120,38 @@ def _written(folder: Path, evidence: Mapping[str, str | Path]) -> dict[str, Path
         if isinstance(content, str):
             files[name].write_text(content)
     return files
+
+
+LIVE_FILE = "certificate-live.json"
+"""Beside the certificate, which the next release writes again."""
+
+
+def certify_live(installation: Installation, model: str) -> LiveCertificate:
+    """Ask the live version what it was certified to answer, and measure its files again.
+
+    The certificate with the live stage is logged to the run that made the version.
+
+    Raises:
+        InputError: the model is not served; its files are not those that were registered; or the
+            snapshot is another one now.
+        TransientError: Triton or MLflow does not answer.
+        WorkError: the model does not answer.
+    """
+    with TritonClient(installation.triton[0]) as client:
+        package = _live_package(installation, client, model)
+        found = steps_of(package.version.kind).certify(installation, client, package)
+    run = TrackedRun(installation.tracking_uri, "", package.version.run_id)
+    run.log_text(found.certificate.to_json(), LIVE_FILE)
+    return found
+
+
+def _live_package(installation: Installation, client: TritonClient, model: str) -> Package:
+    """Return the registered files of the version that is live."""
+    number = client.live_version(model)
+    if number is None:
+        raise InputError(
+            f"Triton does not serve {model!r}",
+            hint="set the alias champion in the MLflow UI, then run: millrace release",
+        )
+    registry = registry_of(installation)
+    return registry.fetch(registry.version(model, number))

@@ -253,10 +253,10 @@ class MlflowRegistry:
     def _metric(self, model: str, version: int, live: int) -> float | None:
         """Return the live version's metric on the test split that the new one was certified on."""
         if (model, version, live) not in self._metrics:
-            self._metrics[model, version, live] = self._measured(model, version, live)
+            self._metrics[model, version, live] = self._measure_on_split(model, version, live)
         return self._metrics[model, version, live]
 
-    def _measured(self, model: str, version: int, live: int) -> float | None:
+    def _measure_on_split(self, model: str, version: int, live: int) -> float | None:
         try:
             return self._evidence(model, version).metric_of(self._package(model, live))
         except (MillraceError, KeyError) as error:

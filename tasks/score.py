@@ -36,7 +36,7 @@ from millrace.serving.triton.repository import Repository
 from millrace.tasks import progress
 from millrace.tasks.batch.agreement_sample import LiveCheck
 from millrace.tasks.batch.batch_run import DATE, EXPERIMENT, FINGERPRINT, BatchRun, is_told
-from millrace.tasks.batch.drift_reference import learnt_from
+from millrace.tasks.batch.drift_reference import open_training_snapshot
 from millrace.tasks.batch.drift_report import Emit, Event, tell_drift
 from millrace.tasks.kinds.steps import KindSteps, steps_of
 from millrace.tasks.progress import log
@@ -105,7 +105,7 @@ def scored(
     )
     package = registry_of(installation, pipeline).fetch(chosen)
     steps = steps_of(chosen.kind)
-    job = steps.batch_job(pipeline, package, installation, _held(pipeline, installation))
+    job = steps.batch_job(pipeline, package, installation, _dataset_columns(pipeline, installation))
     named = named_input(pipeline, source, date) or _dataset_table(pipeline, installation)
     found = open_input(strip_file_scheme(named), job)
     target = Target(
@@ -115,10 +115,10 @@ def scored(
     )
     report = find_earlier_report(found, job, target)
     if report is None:
-        job = _with_bins(steps, job, learnt_from(chosen, installation))
+        job = _with_bins(steps, job, open_training_snapshot(chosen, installation))
         report = _tracked(pipeline, installation, package, found, job, target, reporter, choice)
     elif not is_told(installation, f"{pipeline.name}{EXPERIMENT}", report):
-        job = _with_bins(steps, job, learnt_from(chosen, installation))
+        job = _with_bins(steps, job, open_training_snapshot(chosen, installation))
         _tell_late(pipeline, installation, job, report, reporter)
     if report.replaced and not report.unchanged:
         log.warning("%s held %s: these are replaced", report.date, report.replaced)
@@ -194,10 +194,12 @@ def _tracked(
             tracked.take(sample, told, resumed)
 
         check = LiveCheck(
-            job, package, installation, pipeline.batch.max_disagreement, tracked.compared
+            job, package, installation, pipeline.batch.max_disagreement, tracked.log_agreement
         )
         how = replace(
-            _how(pipeline, installation), approved=choice.is_approved, approval=choice.reason
+            _run_options(pipeline, installation),
+            approved=choice.is_approved,
+            approval=choice.reason,
         )
         report = score(found, job, target, how, take, check)
         if not report.unchanged:
@@ -243,7 +245,7 @@ def _tell_drift(
     tell_drift(run, report, every, pipeline.batch.max_drift, reporter.emit)
 
 
-def _how(pipeline: Pipeline, installation: Installation) -> RunOptions:
+def _run_options(pipeline: Pipeline, installation: Installation) -> RunOptions:
     """Return how a job runs on the Ray that this process is connected to."""
     wanted, most = pipeline.batch.num_actors, pipeline.batch.max_dead_letters
     if installation.ray_address == EMBEDDED:
@@ -262,7 +264,7 @@ def _deadline(pipeline: Pipeline) -> datetime | None:
     return at if at > now else at + timedelta(days=1)
 
 
-def _held(pipeline: Pipeline, installation: Installation) -> tuple[Column, ...]:
+def _dataset_columns(pipeline: Pipeline, installation: Installation) -> tuple[Column, ...]:
     """Return the columns as the dataset holds them; none where there is no dataset."""
     try:
         return open_snapshot(installation, pipeline.name).schema.columns

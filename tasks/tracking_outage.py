@@ -44,14 +44,18 @@ def weights_named(installation: Installation, run: TrackedRun) -> Iterator[None]
     try:
         yield
     except Exception as error:
-        told = explain_external_error(error)
+        explained = explain_external_error(error)
         folder = installation.home / "training" / run.run_id
-        if told is None or isinstance(told, InputError) or not any(folder.glob("checkpoint_*")):
+        if (
+            explained is None
+            or isinstance(explained, InputError)
+            or not any(folder.glob("checkpoint_*"))
+        ):
             raise
-        hint = "" if told.hint is None else f"{told.hint}; "
-        raise type(told)(
-            told.what,
-            seen=told.seen,
-            valid=told.valid,
+        hint = "" if explained.hint is None else f"{explained.hint}; "
+        raise type(explained)(
+            explained.what,
+            seen=explained.seen,
+            valid=explained.valid,
             hint=f"{hint}a run trains anew, and the weights that this one trained are in {folder}",
         ) from error

@@ -1,19 +1,37 @@
-"""Steps: from a snapshot to a trained model."""
+"""Steps: the source becomes a snapshot, and a snapshot a trained model."""
 
+from dataclasses import dataclass, field
 from typing import Any
 
 from millrace.models.common.installation import Installation
 from millrace.models.config.model_kind import ModelKind
 from millrace.models.config.pipeline import Pipeline
+from millrace.models.data import ingest
+from millrace.models.data.publish_decision import nulls_hint
+from millrace.models.data.schema import describe_schema
 from millrace.models.data.snapshots import Snapshot
 from millrace.models.registry.tracking import TrackedRun
 from millrace.models.training.train_events import Resumed, TrainEvent, WorkersFailed
 from millrace.tasks import progress
 from millrace.tasks.kinds.steps import KindSteps, Prepared, Trained, steps_of
 from millrace.tasks.progress import log, recovery
-from millrace.tasks.reports.metrics_log import MetricsLog
 from millrace.tasks.retry import step
 from millrace.tasks.tracking_outage import await_mlflow
+
+
+@step(timeout_seconds=6 * 3600)
+def ingest_dataset(pipeline: Pipeline, installation: Installation) -> Snapshot:
+    """Bring the source into the dataset's table and return the snapshot."""
+    with progress.bar("ingest", None, "rows") as bar:
+        snapshot = ingest.ingest(pipeline, installation, on_progress=bar.update)
+    state = "new" if snapshot.created else "unchanged"
+    log.info("snapshot %s (%s): %s rows", snapshot.version, state, f"{snapshot.rows:,}")
+    log.info("%s", describe_schema(snapshot.schema))
+    if snapshot.quarantined:
+        log.warning("%s rows in quarantine: %s", snapshot.quarantined, dict(snapshot.reasons))
+    if hint := nulls_hint(snapshot):
+        log.warning("%s", hint)
+    return snapshot
 
 
 @step(timeout_seconds=24 * 3600)
@@ -72,3 +90,30 @@ class TrainingLog:
             done = int(metrics.pop(self._unit))
             self._bar.update(done, self._steps.describe_progress(metrics))
             self._metrics.send(done, {name: float(value) for name, value in metrics.items()})
+
+
+@dataclass
+class MetricsLog:
+    """Sends the metrics of a run; hours of training outlive an outage of MLflow.
+
+    Attributes:
+        run: which run.
+        unit: what its steps are: epoch or step.
+    """
+
+    run: TrackedRun
+    unit: str
+    _unsent: dict[int, dict[str, float]] = field(default_factory=dict)
+
+    def send(self, step: int, metrics: dict[str, float]) -> None:
+        """Send metrics, and before them all that MLflow has not got yet."""
+        from mlflow.exceptions import MlflowException
+
+        self._unsent[step] = metrics
+        try:
+            for known in sorted(self._unsent):
+                self.run.log_metrics(self._unsent[known], step=known)
+                del self._unsent[known]
+        except (MlflowException, OSError) as error:
+            why = next(iter(str(error).splitlines()), type(error).__name__)
+            log.warning("MLflow did not take %s %s yet: %s", self.unit, step, why)

@@ -117,7 +117,7 @@ class Greedy:
         return self.prompts > 0 and self.equal + self.ties == self.prompts
 
 
-def compared(answers: Sequence[Answer], tokens: Sequence[Sequence[int]]) -> Greedy:
+def compare_tokens(answers: Sequence[Answer], tokens: Sequence[Sequence[int]]) -> Greedy:
     """Compare what the engine continued with transformers' answers.
 
     Args:
@@ -125,12 +125,14 @@ def compared(answers: Sequence[Answer], tokens: Sequence[Sequence[int]]) -> Gree
         tokens: of the engine, for the same prompts in their order.
     """
     equal, ties = 0, 0
-    for answer, told in zip(answers, tokens, strict=True):
+    for answer, generated in zip(answers, tokens, strict=True):
         wanted = answer.tokens.tolist()
-        if list(told) == wanted:
+        if list(generated) == wanted:
             equal += 1
             continue
-        parted = (n for n, pair in enumerate(zip(wanted, told, strict=False)) if len({*pair}) == 2)
+        parted = (
+            n for n, pair in enumerate(zip(wanted, generated, strict=False)) if len({*pair}) == 2
+        )
         step = next(parted, None)  # None where the engine stopped early
         ties += step is not None and bool(answer.margins[step] <= TIE)
     return Greedy(len(answers), equal, ties)

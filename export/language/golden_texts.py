@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from millrace.export.language.engine_speed import CACHE_GIB, EXACT
 from millrace.export.language.variant_folder import VariantFolder
-from millrace.export.openvino.quiet_openvino import send_nothing
 from millrace.export.vllm.vllm_engine import VllmEngine
 from millrace.models.common.errors import TransientError, WorkError
 from millrace.models.common.language_generation import ends_of, greedy_config, prompt_ids, shown_ids
+from millrace.models.common.quiet import disable_openvino_telemetry
 from millrace.models.common.subprocess_runner import Limits, run_in_subprocess
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class Golden:
         return json.dumps(asdict(self), indent=1)
 
 
-def golden_of(
+def make_golden(
     variant: VariantFolder,
     reference: "Reference",
     limits: Limits,
@@ -72,7 +72,7 @@ def golden_of(
     prompts = tuple(prompt for prompt, _ in reference.texts)
     given = json.dumps(prompts).encode()
     try:
-        told = run_in_subprocess(
+        output = run_in_subprocess(
             "millrace.export.language.golden_texts",
             words,
             limits,
@@ -82,7 +82,7 @@ def golden_of(
         )
     except TransientError as error:  # killed, for its memory as like as not
         raise WorkError(error.what) from error
-    answers = json.loads(told.splitlines()[-1])
+    answers = json.loads(output.splitlines()[-1])
     return Golden(
         prompts,
         tuple(answers),
@@ -92,11 +92,11 @@ def golden_of(
     )
 
 
-def answered(
+def answer_prompts(
     variant: Path, prompts: Sequence[str], new: int, properties: dict[str, Any]
 ) -> list[str]:
     """Continue all texts at once, by `new` tokens each at most."""
-    send_nothing()
+    disable_openvino_telemetry()
     import openvino
     import openvino_genai as genai
 
@@ -106,9 +106,9 @@ def answered(
     tokenizer, defaults = pipeline.get_tokenizer(), pipeline.get_config()
     config = greedy_config(defaults, new)
     ids = [openvino.Tensor(prompt_ids(tokenizer, each, is_chat=False)) for each in prompts]
-    found = pipeline.generate(ids, [config] * len(ids))
-    told = [list(shown_ids(each.m_generation_ids[0], ends_of(defaults))) for each in found]
-    return [str(text) for text in tokenizer.decode(told)]
+    results = pipeline.generate(ids, [config] * len(ids))
+    shown = [list(shown_ids(each.m_generation_ids[0], ends_of(defaults))) for each in results]
+    return [str(text) for text in tokenizer.decode(shown)]
 
 
 def main() -> None:
@@ -123,7 +123,7 @@ def main() -> None:
         answers = VllmEngine(variant.path).texts(prompts, given.new)
     else:
         properties = {"INFERENCE_NUM_THREADS": given.threads, **variant.properties}
-        answers = answered(variant.path, prompts, given.new, properties)
+        answers = answer_prompts(variant.path, prompts, given.new, properties)
     sys.stdout.write(json.dumps(answers) + "\n")
 
 

@@ -86,16 +86,16 @@ class LiveStage:
     @property
     def as_certified(self) -> str:
         """How many are answered as certified, in words."""
-        return self._told(self.certified_alone, self.certified_in_flight)
+        return self._describe_counts(self.certified_alone, self.certified_in_flight)
 
     @property
     def as_transformers(self) -> str | None:
         """How many are answered as by transformers, in words; None if that was not kept."""
         if self.transformers_alone is None or self.transformers_in_flight is None:
             return None
-        return self._told(self.transformers_alone, self.transformers_in_flight)
+        return self._describe_counts(self.transformers_alone, self.transformers_in_flight)
 
-    def _told(self, alone: int, together: int) -> str:
+    def _describe_counts(self, alone: int, together: int) -> str:
         of = f"of {self.prompts}"
         return f"{alone} {of} prompts alone, {together} {of} with {self.in_flight} in flight"
 

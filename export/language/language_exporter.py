@@ -21,9 +21,9 @@ from millrace.export.language.language_variants import (
     Groups,
     LanguageVariant,
 )
-from millrace.export.language.measure_language import exactness_of, measure, probed
+from millrace.export.language.measure_language import exactness_of, measure, run_probe
 from millrace.export.language.token_pieces import Held, TokenPieces
-from millrace.export.language.transformers_reference import Reference, answered_apart
+from millrace.export.language.transformers_reference import Reference, write_reference_in_subprocess
 from millrace.export.language.variant_folder import VariantFolder
 from millrace.export.openvino.decoder_attention import number_of
 from millrace.export.select import Gates, apply_gates
@@ -105,7 +105,7 @@ class LanguageExporter:
                 seen=f"{len(self.held_out.lengths)} pieces, {self.held_out.counted} tokens count",
                 valid="a piece of two tokens or more",
             )
-        return answered_apart(
+        return write_reference_in_subprocess(
             *(self.checkpoint, pieces, self._reference, self.held.prompts, self.held.new_tokens),
             self.limits,
         )
@@ -129,17 +129,17 @@ class LanguageExporter:
         if EXACT_VARIANT in self._stages:
             return find_inexactness(self._stages[EXACT_VARIANT])
         known = self.reference
-        told = probed(
+        probe = run_probe(
             *(self.make(EXACT_VARIANT).path, self._reference),
             tokens_only=True,
             context=self.context,
             threads=self.threads,
             limits=self.limits,
         )
-        stage = LanguageStage(EXACT_VARIANT, known.perplexity, **exactness_of(told))
+        stage = LanguageStage(EXACT_VARIANT, known.perplexity, **exactness_of(probe))
         return find_inexactness(stage)
 
-    def measured_candidates(self) -> Iterator[LanguageCandidate]:
+    def measure_candidates(self) -> Iterator[LanguageCandidate]:
         """Yield the row of every variant that is asked for, one at a time.
 
         Raises:
@@ -149,12 +149,12 @@ class LanguageExporter:
         """
         try:
             for name in self.candidates:
-                yield self.row(name, self.reference)
+                yield self.measure_one(name, self.reference)
         finally:
             self.__dict__.pop("reference", None)
             shutil.rmtree(self._reference, ignore_errors=True)
 
-    def row(self, name: str, reference: Reference) -> LanguageCandidate:
+    def measure_one(self, name: str, reference: Reference) -> LanguageCandidate:
         """Make, measure and judge one variant.
 
         One that cannot be made is a candidate with the reason, not a failed run.
@@ -164,8 +164,8 @@ class LanguageExporter:
         """
         served = name in LANGUAGE_VARIANTS and LANGUAGE_VARIANTS[name].is_served
 
-        def measured() -> LanguageCandidate:
-            found = self.measured(name, self.make(name), reference)
+        def measure_variant() -> LanguageCandidate:
+            found = self.measure(name, self.make(name), reference)
             if name == EXACT_VARIANT and found.stage is not None and found.stage.is_finite:
                 found = replace(found, reason=find_inexactness(found.stage))
             found = apply_gates(replace(found, is_served=served), self.gates)
@@ -173,11 +173,9 @@ class LanguageExporter:
                 return replace(found, reason=f"{EXACT_VARIANT}, its source: {self.inexact}")
             return found
 
-        return measure_candidate(name, measured, is_served=served)
+        return measure_candidate(name, measure_variant, is_served=served)
 
-    def measured(
-        self, name: str, variant: VariantFolder, reference: Reference
-    ) -> LanguageCandidate:
+    def measure(self, name: str, variant: VariantFolder, reference: Reference) -> LanguageCandidate:
         """Measure a folder as the variant of that name."""
         found = measure(
             *(name, variant, self._reference, reference),
@@ -207,13 +205,13 @@ class LanguageExporter:
         if name in self._failed:
             raise self._failed[name]
         try:
-            return self._made(name, variant, path)
+            return self._make_variant(name, variant, path)
         except WorkError as error:
             if not error.transient:
                 self._failed[name] = error
             raise
 
-    def _made(self, name: str, variant: LanguageVariant, path: Path) -> VariantFolder:
+    def _make_variant(self, name: str, variant: LanguageVariant, path: Path) -> VariantFolder:
         if reason := variant.lacking(self.vllm_python):
             raise WorkError(reason)
         self.folder.mkdir(parents=True, exist_ok=True)

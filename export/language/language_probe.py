@@ -11,15 +11,14 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from millrace.export.language.engine_speed import STREAMS, Engine, Properties, speed_of
-from millrace.export.language.fidelity import Fidelity, compared, fidelity, plain_inference
+from millrace.export.language.engine_speed import STREAMS, Engine, OnnxEngine, Properties, speed_of
+from millrace.export.language.fidelity import Fidelity, compare_tokens, fidelity, plain_inference
 from millrace.export.language.token_pieces import TokenPieces
 from millrace.export.language.transformers_reference import PIECES, TEXTS, read_answers
 from millrace.export.language.variant_folder import VariantFolder
-from millrace.export.onnx.genai_engine import OnnxEngine
-from millrace.export.openvino.quiet_openvino import send_nothing
 from millrace.export.vllm.vllm_engine import VllmEngine
 from millrace.models.common.errors import WorkError
+from millrace.models.common.quiet import disable_openvino_telemetry
 from millrace.models.common.subprocess_runner import peak_memory
 
 THREADS = "INFERENCE_NUM_THREADS"
@@ -29,14 +28,16 @@ AnyEngine = Engine | OnnxEngine | VllmEngine
 def exactness(engine: AnyEngine, reference: Path) -> dict[str, Any]:
     """Return how the engine's tokens compare with transformers', and the variant's tokenizer."""
     answers = read_answers(reference)
-    told = engine.run([each.prompt for each in answers], len(answers[0].tokens))
+    continuation = engine.run([each.prompt for each in answers], len(answers[0].tokens))
     texts = json.loads((reference / TEXTS).read_text())
     alike = sum(engine.token_ids(text) == wanted for text, wanted in texts)
-    greedy = asdict(compared(answers, told.tokens))
+    greedy = asdict(compare_tokens(answers, continuation.tokens))
     return {"greedy": greedy, "texts": len(texts), "texts_equal": alike}
 
 
-def measured(variant: VariantFolder, reference: Path, properties: Properties, room: int) -> Any:
+def measure_variant(
+    variant: VariantFolder, reference: Path, properties: Properties, room: int
+) -> Any:
     """Return all that is measured of a variant.
 
     Args:
@@ -46,7 +47,7 @@ def measured(variant: VariantFolder, reference: Path, properties: Properties, ro
         room: tokens of the context.
     """
     pieces = TokenPieces.read(reference / PIECES)
-    near, engine = opened(variant, pieces, reference, properties)
+    near, engine = open_variant(variant, pieces, reference, properties)
     found = exactness(engine, reference)
     prompt, new = speed_lengths(room)
     speed = speed_of(engine.run, pieces.prompts(max(STREAMS), (prompt,)), new)
@@ -55,7 +56,7 @@ def measured(variant: VariantFolder, reference: Path, properties: Properties, ro
     return {**found, "fidelity": asdict(near), "speed": asdict(speed)}
 
 
-def opened(
+def open_variant(
     variant: VariantFolder, pieces: TokenPieces, reference: Path, properties: Properties
 ) -> tuple[Fidelity, AnyEngine]:
     """Return how near a variant is to the reference, and the engine that it is for."""
@@ -94,13 +95,13 @@ def main() -> None:
     made.add_argument("--threads", type=int, default=1)
     made.add_argument("--tokens-only", action="store_true", help="nothing but the greedy tokens")
     given = made.parse_args()
-    send_nothing()
+    disable_openvino_telemetry()
     variant = VariantFolder.read(given.variant)
     properties = {THREADS: given.threads, **variant.properties}
     if given.tokens_only:
         found = exactness(Engine(variant.path, properties), given.reference)
     else:
-        found = measured(variant, given.reference, properties, given.context)
+        found = measure_variant(variant, given.reference, properties, given.context)
     sys.stdout.write(json.dumps(found) + "\n")
 
 

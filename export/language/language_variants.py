@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from millrace.export.language import conversions
-from millrace.export.vllm.vllm_python import lacking_vllm
+from millrace.models.common.hardware import this_gpu
 from millrace.models.inference.language_engine import EngineName
 
 EXACT_VARIANT = "openvino-fp32"
@@ -55,6 +55,21 @@ class LanguageVariant:
             how = self.install or f"pip install {name}"
             return f"the package {name} is not installed: {how}"
         return None
+
+
+def lacking_vllm(python: Path | None) -> str | None:
+    """Return why vLLM cannot measure a variant on this machine, or None if nothing is known.
+
+    Args:
+        python: the Python of an environment that has vLLM; None for this one.
+    """
+    if this_gpu() is None:
+        return "vLLM measures it on an NVIDIA GPU, and there is none here"
+    if python is None and find_spec("vllm") is None:
+        return "vLLM is not installed here: MILLRACE_VLLM_PYTHON names a Python that has it"
+    if python is not None and not python.is_file():
+        return f"MILLRACE_VLLM_PYTHON names no Python: there is no {python}"
+    return None
 
 
 @dataclass(frozen=True)

@@ -41,10 +41,10 @@ def measure(
         WorkError: it cannot be opened, does not answer, or takes more than the limits.
     """
     python = vllm_python if variant.engine == "vllm" else None
-    told = probed(
+    probe = run_probe(
         variant.path, folder, context=context, threads=threads, limits=limits, python=python
     )
-    near = told["fidelity"]
+    near = probe["fidelity"]
     size = variant.size_bytes
     stage = LanguageStage(
         name,
@@ -54,25 +54,25 @@ def measure(
         top1_agreement=near["top1_agreement"],
         tokens=near["tokens"],
         size_bytes=size,
-        **exactness_of(told),
+        **exactness_of(probe),
     )
-    speed = TypeAdapter(LanguageSpeed).validate_python(told["speed"])
+    speed = TypeAdapter(LanguageSpeed).validate_python(probe["speed"])
     return LanguageCandidate(name, variant.path, variant.digest, size, speed, stage)
 
 
-def exactness_of(told: dict[str, Any]) -> dict[str, int]:
+def exactness_of(probe: dict[str, Any]) -> dict[str, int]:
     """Return what a probe told of tokens, by the names of a `LanguageStage`."""
-    greedy = told["greedy"]
+    greedy = probe["greedy"]
     return {
         "prompts": greedy["prompts"],
         "greedy_equal": greedy["equal"],
         "greedy_ties": greedy["ties"],
-        "texts": told["texts"],
-        "texts_equal": told["texts_equal"],
+        "texts": probe["texts"],
+        "texts_equal": probe["texts_equal"],
     }
 
 
-def probed(
+def run_probe(
     variant: Path,
     reference: Path,
     *,
@@ -91,7 +91,7 @@ def probed(
     options += ["--threads", str(threads)]
     options += ["--tokens-only"] if tokens_only else []
     try:
-        told = run_in_subprocess(
+        output = run_in_subprocess(
             "millrace.export.language.language_probe",
             options,
             limits,
@@ -100,5 +100,5 @@ def probed(
         )
     except TransientError as error:  # killed, for its memory as like as not
         raise WorkError(error.what) from error
-    found: dict[str, Any] = json.loads(told.splitlines()[-1])
-    return found
+    probe: dict[str, Any] = json.loads(output.splitlines()[-1])
+    return probe

@@ -19,9 +19,9 @@ import numpy as np
 from millrace.export.language.fidelity import LogitsOf, log_softmax, parts, plain_inference
 from millrace.export.language.token_pieces import TokenPieces
 from millrace.export.language.variant_folder import VariantFolder
-from millrace.export.openvino.quiet_openvino import send_nothing
 from millrace.export.vllm.vllm_engine import VllmEngine
 from millrace.models.common.arrays import Array
+from millrace.models.common.quiet import disable_openvino_telemetry
 from millrace.models.common.subprocess_runner import Limits, run_in_subprocess
 from millrace.models.inference.language_engine import engine_of
 
@@ -69,7 +69,7 @@ def text_loss(
         TransientError: it was killed.
     """
     given = json.dumps(list(texts)).encode()
-    return _apart([variant, "--context", str(context)], limits, vllm_python, given)
+    return _run_program([variant, "--context", str(context)], limits, vllm_python, given)
 
 
 def pieces_loss(
@@ -89,14 +89,14 @@ def pieces_loss(
     """
     with tempfile.NamedTemporaryFile(suffix=".npz") as file:
         pieces.write(Path(file.name))
-        return _apart([variant, "--pieces", file.name], limits, vllm_python)
+        return _run_program([variant, "--pieces", file.name], limits, vllm_python)
 
 
-def _apart(
+def _run_program(
     words: list[str | Path], limits: Limits, vllm_python: Path | None, stdin: bytes = b""
 ) -> TextLoss:
     is_vllm = engine_of(file.name for file in Path(words[0]).iterdir()) == "vllm"
-    told = run_in_subprocess(
+    output = run_in_subprocess(
         "millrace.export.language.text_loss",
         words,
         limits,
@@ -104,7 +104,7 @@ def _apart(
         stdin=stdin,
         python=vllm_python if is_vllm else None,
     )
-    return TextLoss(**json.loads(told.splitlines()[-1]))
+    return TextLoss(**json.loads(output.splitlines()[-1]))
 
 
 def summed(pieces: Iterable[Piece], logits_of: LogitsOf) -> TextLoss:
@@ -134,7 +134,7 @@ def logits_of(variant: VariantFolder) -> LogitsOf:
     """Return what answers pieces with a variant."""
     if variant.engine == "vllm":
         return VllmEngine(variant.path).logits_of
-    send_nothing()
+    disable_openvino_telemetry()
     import openvino
 
     return plain_inference(openvino.Core().compile_model(variant.ir, "CPU", variant.properties))

@@ -76,7 +76,7 @@ class Answer:
         return bool((self.margins > TIE).all())
 
 
-def answered_apart(
+def write_reference_in_subprocess(
     checkpoint: Path, pieces: TokenPieces, folder: Path, prompts: int, new: int, limits: Limits
 ) -> Reference:
     """Write a reference into a new folder.
@@ -191,7 +191,7 @@ def split_texts(tokenizer: Any, prompts: Sequence[Array]) -> list[tuple[str, lis
     return [(text, list(tokenizer(text).input_ids)) for text in texts if text]
 
 
-def written(
+def continuation_texts(
     tokenizer: Any, texts: Sequence[str], answers: Sequence[Answer], ends: Collection[int]
 ) -> tuple[tuple[str, str], ...]:
     """Return different prompts and their answers as text, up to what ends an answer.
@@ -243,7 +243,7 @@ def main() -> None:
         kept = answers[: given.prompts]
         write_answers(given.folder, kept)
     (given.folder / TEXTS).write_text(json.dumps(split[: given.prompts]))
-    texts = written(tokenizer, [text for text, _ in whole], answers[: len(whole)], ends)
+    texts = continuation_texts(tokenizer, [text for text, _ in whole], answers[: len(whole)], ends)
     texts = texts[: given.prompts]
     found = Reference(perplexity, pieces.counted, len(kept), given.new, texts)
     sys.stdout.write(json.dumps(asdict(found)) + "\n")

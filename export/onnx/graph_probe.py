@@ -16,8 +16,7 @@ import numpy as np
 
 from millrace.export.onnx.conversions import batch_file
 from millrace.export.onnx.graph_certificate import GraphSpeed
-from millrace.export.tensorrt.engine_file import SUFFIX
-from millrace.export.tensorrt.engine_session import EngineSession
+from millrace.export.tensorrt.engine import SUFFIX, EngineSession
 from millrace.models.common.hardware import this_machine
 from millrace.models.common.subprocess_runner import peak_memory
 from millrace.models.inference.onnx_session import OnnxSession
@@ -72,16 +71,16 @@ def main() -> None:
             row = batch
         if largest is None or _rows(batch) >= _rows(largest):
             largest = batch
-    session = _opened(given.model, given.threads, given.tensorrt)
+    session = _open_session(given.model, given.threads, given.tensorrt)
     speed = speed_of(session, row or {}, largest or {})
     if this_machine().cores > given.threads:  # the answers are not timed: all cores may give them
-        session = _opened(given.model, this_machine().cores, given.tensorrt)
+        session = _open_session(given.model, this_machine().cores, given.tensorrt)
     answers = [{"answers": session.run(batch)} for batch in batch_file.read(given.batches)]
     batch_file.write(given.answers, answers)
     sys.stdout.write(json.dumps(asdict(speed)) + "\n")
 
 
-def _opened(model: Path, threads: int, tensorrt: Mapping[str, str] | None) -> Session:
+def _open_session(model: Path, threads: int, tensorrt: Mapping[str, str] | None) -> Session:
     if model.suffix == SUFFIX:
         return EngineSession(model)
     if tensorrt is not None:

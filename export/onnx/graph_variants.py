@@ -1,9 +1,12 @@
-"""The variants a model can take, and the program that makes each."""
+"""The variants of a graph, the program that makes each, and what it needs of the machine."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, distribution
 
 from millrace.export.onnx import conversions
+from millrace.models.common.hardware import TENSORRT as TENSORRT_PACKAGES
+from millrace.models.common.hardware import Gpu
 
 FP32 = "onnx-fp32"
 MIXED = "onnx-int8-mixed"
@@ -90,3 +93,44 @@ ENGINES: Mapping[str, Variant] = {
     "tensorrt-int4-modelopt": _engine("onnx-int4-modelopt"),
 }
 """Engines for the GPU of this machine: measured, never registered. Their source says the types."""
+
+
+DISTRIBUTIONS: Mapping[str, tuple[str, ...]] = {
+    "tensorrt": tuple(TENSORRT_PACKAGES),
+    "modelopt": ("nvidia-modelopt",),
+}
+"""What installs each package, any of them."""
+
+
+def lacking(variant: Variant, gpu: Gpu | None, installed: Collection[str]) -> str | None:
+    """Return why a variant cannot be made here, or None if nothing is known to stand against it.
+
+    Args:
+        variant: the variant.
+        gpu: the GPU of this machine.
+        installed: the packages of `DISTRIBUTIONS` that are there.
+    """
+    if variant.compute_capability is not None:
+        if gpu is None:
+            return "no NVIDIA GPU on this machine"
+        least = ".".join(map(str, variant.compute_capability))
+        if tuple(map(int, gpu.compute_capability.split("."))) < variant.compute_capability:
+            has = f"{gpu.name} has compute capability {gpu.compute_capability}"
+            return f"{has}, and {least} is needed"
+    if variant.package and variant.package not in installed:
+        name = DISTRIBUTIONS[variant.package][-1]
+        return f"the package {name} is not installed: pip install 'millrace[{variant.package}]'"
+    return None
+
+
+def installed_packages() -> frozenset[str]:
+    """Return the packages of `DISTRIBUTIONS` that are installed, without importing one."""
+    return frozenset(name for name, kinds in DISTRIBUTIONS.items() if any(map(_is_there, kinds)))
+
+
+def _is_there(name: str) -> bool:
+    try:
+        distribution(name)
+    except PackageNotFoundError:
+        return False
+    return True

@@ -19,7 +19,7 @@ from millrace.export.onnx.graph_certificate import (
     largest_difference,
     relative_loss,
 )
-from millrace.export.tensorrt.engine_file import SUFFIX
+from millrace.export.tensorrt.engine import SUFFIX
 from millrace.models.common.arrays import Array
 from millrace.models.common.digest import digest_of
 from millrace.models.common.errors import TransientError, WorkError
@@ -105,7 +105,7 @@ class Evidence:
         """The model that was trained as the first stage of the certificate."""
         return GraphStage(self.trained_as, 0.0, 0.0, self.metric, 0.0)
 
-    def asked(self) -> Iterator[tuple[Array, Array]]:
+    def golden_batches(self) -> Iterator[tuple[Array, Array]]:
         """Yield the golden batch in several ways, each with PyTorch's answers to its rows.
 
         It comes in full batches, in small ones and alone, as a release will ask for it. Texts are
@@ -121,7 +121,7 @@ class Evidence:
     @property
     def batch_sizes(self) -> tuple[int, ...]:
         """Rows of the requests that the golden batch is asked in, ascending."""
-        return tuple(sorted({len(rows) for rows, _ in self.asked()}))
+        return tuple(sorted({len(rows) for rows, _ in self.golden_batches()}))
 
     def full(self) -> Iterator[Array]:
         """Yield the test split in full batches, texts filled up to the longest of theirs."""
@@ -181,12 +181,12 @@ def measure(
     """
     words = ["--threads", str(threads)]
     words += [] if tensorrt is None else ["--tensorrt", json.dumps(dict(tensorrt))]
-    speed, golden, answers = _probed(path, evidence, words, limits)
+    speed, golden, answers = _run_probe(path, evidence, words, limits)
     tied = tensorrt is not None or path.suffix == SUFFIX
     metric = objective.metric_of_answers(answers, evidence.target)
     differences = [
         largest_difference(part, wanted)
-        for part, (_, wanted) in zip(golden, evidence.asked(), strict=True)
+        for part, (_, wanted) in zip(golden, evidence.golden_batches(), strict=True)
     ]
     low, high = interval(objective, answers, evidence.target)
     worst, worst_metric = worst_class(objective, answers, evidence.target)
@@ -212,21 +212,23 @@ def measure(
     )
 
 
-def _probed(
+def _run_probe(
     path: Path, evidence: Evidence, options: Sequence[str], limits: Limits
 ) -> tuple[GraphSpeed, list[Array], Array]:
     """Return the speed, the answers to the golden batches, and those to the test split."""
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-        asked, answered = Path(folder) / "asked.npz", Path(folder) / "answered.npz"
-        parts = [rows for rows, _ in evidence.asked()]
-        batch_file.write(asked, ({evidence.read.name: rows} for rows in (*parts, *evidence.full())))
-        words: list[str | Path] = [path, asked, answered, *options]
+        requests, responses = Path(folder) / "asked.npz", Path(folder) / "answered.npz"
+        parts = [rows for rows, _ in evidence.golden_batches()]
+        batch_file.write(
+            requests, ({evidence.read.name: rows} for rows in (*parts, *evidence.full()))
+        )
+        words: list[str | Path] = [path, requests, responses, *options]
         try:
-            told = run_in_subprocess(
+            output = run_in_subprocess(
                 "millrace.export.onnx.graph_probe", words, limits, what="its measurement"
             )
         except TransientError as error:  # killed, for its memory as like as not
             raise WorkError(error.what) from error
-        answers = [batch["answers"] for batch in batch_file.read(answered)]
+        answers = [batch["answers"] for batch in batch_file.read(responses)]
     count = len(parts)
-    return GraphSpeed(**json.loads(told)), answers[:count], np.concatenate(answers[count:])
+    return GraphSpeed(**json.loads(output)), answers[:count], np.concatenate(answers[count:])

@@ -16,14 +16,21 @@ from millrace.export.conversion_programs import (
 )
 from millrace.export.onnx import conversions
 from millrace.export.onnx.conversions import batch_file
-from millrace.export.onnx.from_torch import export_apart
 from millrace.export.onnx.graph_certificate import GraphCandidate
-from millrace.export.onnx.graph_variants import ENGINES, FP32, MIXED, VARIANTS, Variant
+from millrace.export.onnx.graph_variants import (
+    ENGINES,
+    FP32,
+    MIXED,
+    VARIANTS,
+    Variant,
+    installed_packages,
+    lacking,
+)
 from millrace.export.onnx.measure_graph import Evidence, measure
 from millrace.export.onnx.mixed_precision import mixed_variant
-from millrace.export.onnx.variant_requirements import installed_packages, lacking
+from millrace.export.onnx.torch_export import export_in_subprocess
 from millrace.export.select import Gates, apply_gates
-from millrace.export.tensorrt.engine_file import Axes, file_of, options_of, timing_cache
+from millrace.export.tensorrt.engine import Axes, file_of, options_of, timing_cache
 from millrace.models.common.arrays import Array
 from millrace.models.common.errors import WorkError
 from millrace.models.common.hardware import this_fingerprint, this_gpu
@@ -113,14 +120,14 @@ class Exporter:
     def _candidate(
         self, name: str, evidence: Evidence, latency_slo_ms: float | None
     ) -> GraphCandidate:
-        def measured() -> GraphCandidate:
-            found = apply_gates(self.measured(name, self.make(name), evidence), self.gates)
+        def measure_variant() -> GraphCandidate:
+            found = apply_gates(self.measure(name, self.make(name), evidence), self.gates)
             return replace(found, reason=found.reason or _latency_refusal(found, latency_slo_ms))
 
-        found = measure_candidate(name, measured, is_served=name not in ENGINES)
+        found = measure_candidate(name, measure_variant, is_served=name not in ENGINES)
         return replace(found, notes=self._notes(name))
 
-    def measured(self, name: str, path: Path, evidence: Evidence) -> GraphCandidate:
+    def measure(self, name: str, path: Path, evidence: Evidence) -> GraphCandidate:
         """Measure a file as the variant of that name."""
         options = None if name in ENGINES else self.tensorrt
         found = measure(
@@ -145,13 +152,13 @@ class Exporter:
         if name == FP32 and self.to_onnx is not None:
             self.to_onnx(draft)
         elif name == FP32:
-            export_apart(self.served, self.read, self.objective.output, draft, self.limits)
+            export_in_subprocess(self.served, self.read, self.objective.output, draft, self.limits)
         elif name == MIXED:
             self.convert(name, draft, self._mixed_variant())
         else:
             self.convert(name, draft, VARIANTS[name])
         # Written by onnx itself, so that loading and saving it again keeps its digest.
-        onnx.save_model(_read(draft), path)
+        onnx.save_model(_read_model(draft), path)
         draft.unlink()
         return path
 
@@ -160,7 +167,7 @@ class Exporter:
         evidence, budget = self.validation(), self.spec.max_metric_loss
 
         def measure_try(path: Path) -> GraphCandidate:
-            return self.measured(MIXED, path, evidence)
+            return self.measure(MIXED, path, evidence)
 
         return mixed_variant(self.folder, budget, self.convert, measure_try)
 
@@ -233,7 +240,7 @@ def _require(variant: Variant) -> None:
         raise WorkError(reason)
 
 
-def _read(draft: Path) -> onnx.ModelProto:
+def _read_model(draft: Path) -> onnx.ModelProto:
     if not draft.is_file():
         raise WorkError("its conversion left no model")
     try:

@@ -1,18 +1,25 @@
-"""PyTorch to ONNX, by torch's current exporter."""
+"""PyTorch to ONNX, by torch's current exporter.
+
+`python -m millrace.export.onnx.torch_export FILE` exports the module on stdin to FILE. The run that
+trained the module pickles it in memory; nothing that was stored is unpickled.
+"""
 
 import logging
 import re
+import sys
 import warnings
 from contextlib import redirect_stderr
 from io import StringIO
 from pathlib import Path
 
+import cloudpickle  # type: ignore[import-untyped,unused-ignore]
 import onnx
 import torch
 from torch import nn
 
-from millrace.models.common.errors import WorkError
+from millrace.models.common.errors import TransientError, WorkError
 from millrace.models.common.quiet import quiet
+from millrace.models.common.subprocess_runner import Limits, run_in_subprocess
 from millrace.models.inference.model_input import ModelInput
 
 OPSET = 20
@@ -89,3 +96,37 @@ def _first_line(error: BaseException) -> str:
     """Return the first line of its text, without a terminal's colours."""
     plain = re.sub(r"\x1b\[[0-9;]*m", "", str(error)).strip()
     return plain.partition("\n")[0] or type(error).__name__
+
+
+def export_in_subprocess(
+    served: nn.Module, read: ModelInput, output: str, path: Path, limits: Limits
+) -> None:
+    """Do what `export_onnx` does, in its own process.
+
+    Args:
+        served: `[rows, width]` to float32 `[rows, outputs]`.
+        read: its input.
+        output: name of the output.
+        path: where to write.
+        limits: what it may take.
+
+    Raises:
+        WorkError: the module cannot be exported, or takes more than the limits.
+    """
+    given = cloudpickle.dumps((served.eval().cpu(), read, output))
+    try:
+        run_in_subprocess(
+            "millrace.export.onnx.torch_export", [path], limits, what="its conversion", stdin=given
+        )
+    except TransientError as error:  # killed, for its memory as like as not
+        raise WorkError(error.what) from error
+
+
+def main() -> None:
+    """Export what is on stdin."""
+    served, read, output = cloudpickle.loads(sys.stdin.buffer.read())
+    export_onnx(served, read, output, Path(sys.argv[1]))
+
+
+if __name__ == "__main__":
+    main()

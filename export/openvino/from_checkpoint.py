@@ -19,9 +19,8 @@ from millrace.export.language.variant_folder import (
     VariantFolder,
 )
 from millrace.export.openvino.decoder_ir import to_ir
-from millrace.export.openvino.quiet_openvino import send_nothing
 from millrace.models.common.errors import InputError
-from millrace.models.common.quiet import quiet
+from millrace.models.common.quiet import disable_openvino_telemetry, quiet
 from millrace.models.inference.language_engine import ENGINE
 
 
@@ -35,7 +34,7 @@ def write_exact_variant(checkpoint: Path, target: Path) -> VariantFolder:
     Raises:
         InputError: the decoder or its tokenizer cannot be served; or a folder that is not whole.
     """
-    send_nothing()
+    disable_openvino_telemetry()
     import openvino
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -66,7 +65,7 @@ def tokenizer_graphs(tokenizer: Any) -> tuple[Any, Any]:
     Raises:
         InputError: it cannot be converted.
     """
-    send_nothing()
+    disable_openvino_telemetry()
     from openvino_tokenizers import convert_tokenizer
 
     try:

@@ -1,6 +1,7 @@
-"""How vLLM continues and scores texts with a variant, on a GPU.
+"""vLLM as the engine that continues and scores texts with a variant, on a GPU.
 
-In the environment that has vLLM, which need have nothing else of ours but numpy.
+vLLM pins other releases of torch and transformers than Millrace does, so it usually has its own
+environment. `VllmEngine` runs there; that environment needs numpy and no other package of Millrace.
 """
 
 import time
@@ -49,22 +50,22 @@ class VllmEngine:
         The last row, of the token after the piece, is of zeros. The piece's last token is not part
         of the prompt: one that fills the context leaves no room for an answer.
         """
-        asked = self._vllm.SamplingParams(
+        sampling = self._vllm.SamplingParams(
             **{"max_tokens": 1, "temperature": 0.0, "ignore_eos": True, "detokenize": False},
             **{"prompt_logprobs": -1, "logprobs": -1, "flat_logprobs": True},
         )
         prompt = {"prompt_token_ids": ids[:-1].tolist()}
-        (told,) = self._llm.generate([prompt], asked, use_tqdm=False)
-        rows = [*by_token(told.prompt_logprobs)[1:], *by_token(told.outputs[0].logprobs)]
+        (output,) = self._llm.generate([prompt], sampling, use_tqdm=False)
+        rows = [*by_token(output.prompt_logprobs)[1:], *by_token(output.outputs[0].logprobs)]
         return np.stack([*rows, np.zeros_like(rows[0])])
 
     def run(self, prompts: Sequence[Array], new: int) -> Continuation:
         """Continue all prompts at once by `new` tokens each, whatever they are."""
-        asked = self._vllm.SamplingParams(
+        sampling = self._vllm.SamplingParams(
             **{"max_tokens": new, "temperature": 0.0, "ignore_eos": True, "detokenize": False}
         )
         engine, began, first = self._llm.llm_engine, time.perf_counter(), 0.0
-        places = {self._added(engine, prompt, asked): n for n, prompt in enumerate(prompts)}
+        places = {self._added(engine, prompt, sampling): n for n, prompt in enumerate(prompts)}
         tokens: list[list[int]] = [[] for _ in prompts]
         while engine.has_unfinished_requests():
             for output in engine.step():
@@ -75,27 +76,27 @@ class VllmEngine:
 
     def texts(self, prompts: Sequence[str], new: int) -> list[str]:
         """Continue texts greedily by `new` tokens at most."""
-        asked = self._vllm.SamplingParams(max_tokens=new, temperature=0.0)
-        return [each.outputs[0].text for each in self._llm.generate(list(prompts), asked)]
+        sampling = self._vllm.SamplingParams(max_tokens=new, temperature=0.0)
+        return [each.outputs[0].text for each in self._llm.generate(list(prompts), sampling)]
 
-    def _added(self, engine: Any, prompt: Array, asked: Any) -> str:
+    def _added(self, engine: Any, prompt: Array, sampling: Any) -> str:
         self._count += 1
         name = str(self._count)
-        engine.add_request(name, {"prompt_token_ids": prompt.tolist()}, asked)
+        engine.add_request(name, {"prompt_token_ids": prompt.tolist()}, sampling)
         return name
 
 
-def by_token(told: Any) -> list[Array]:
+def by_token(flat: Any) -> list[Array]:
     """Return vLLM's flat log-probabilities by position, each `[vocabulary]`, float32.
 
     The first position of a prompt has nothing before it, and none: it is empty.
 
     Args:
-        told: `FlatLogprobs`, with all tokens of the vocabulary at each position that has any.
+        flat: `FlatLogprobs`, with all tokens of the vocabulary at each position that has any.
     """
-    ids, logs = np.asarray(told.token_ids, int), np.asarray(told.logprobs, np.float32)
+    ids, logs = np.asarray(flat.token_ids, int), np.asarray(flat.logprobs, np.float32)
     rows = []
-    for start, end in zip(told.start_indices, told.end_indices, strict=True):
+    for start, end in zip(flat.start_indices, flat.end_indices, strict=True):
         some = ids[start:end]
         row = np.zeros(int(some.max()) + 1 if len(some) else 0, np.float32)
         row[some] = logs[start:end]

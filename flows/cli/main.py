@@ -238,7 +238,7 @@ def certify(
     """Certify the live version: its golden rows or prompts, and the test split."""
     chosen = _prepare()
     from millrace.flows.cli import show
-    from millrace.tasks.certify import certify_live
+    from millrace.tasks.export import certify_live
 
     with console.reserve_stdout():
         found = certify_live(chosen.installation(), model)
@@ -451,9 +451,9 @@ def _end_left_runs() -> None:
     with suppress(Exception):  # the next command retries
         chosen = environment.apply(settings.load())
         if any((chosen.run / open_runs.FOLDER).glob("*.json")):
-            from millrace.models.registry import left_runs
+            from millrace.models.registry import tracking
 
-            left_runs.end_left(chosen.run)
+            tracking.end_left_runs(chosen.run)
         left_flow_runs.mark_left_runs(chosen.run)
 
 

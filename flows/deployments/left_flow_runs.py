@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from uuid import UUID
 
-from millrace.models.registry.open_runs import LockedNote, taken
+from millrace.models.registry.open_runs import LockedNote, lock_left_note
 
 FOLDER = "open_flow_runs"
 API = "PREFECT_API_URL"
@@ -44,7 +44,7 @@ def mark_left_runs(run: Path) -> None:
         run: the folder `run` of the home.
     """
     for file in (run / FOLDER).glob("*.json"):
-        with suppress(OSError), taken(file) as content:
+        with suppress(OSError), lock_left_note(file) as content:
             if content is not None and content["api"] == os.environ.get(API):
                 _mark_crashed(UUID(content["id"]))
                 file.unlink(missing_ok=True)

@@ -3,9 +3,13 @@
 A YAML text of 400 bytes can expand to 10^9 values by aliases of aliases, a JSON text of a megabyte
 can nest half a million lists, and an npz of 10 KiB can unpack to a terabyte of zeros. A file within
 the limits is read in moments and fits into memory; any other raises `ValueError`.
+
+`python -m millrace.models.common.bounded_files FOLDER` reads a folder of them, in a process with
+limits on time and memory: a file that still takes too long, or too much, ends that process only.
 """
 
 import json
+import sys
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,7 +20,12 @@ import numpy as np
 import yaml
 
 from millrace.models.common.arrays import Array
+from millrace.models.common.errors import InputError, TransientError, WorkError
+from millrace.models.common.subprocess_runner import Limits, run_in_subprocess
 
+SECONDS = 60.0
+MEMORY = 4 << 30
+"""Of address space; of what there are limits for, the largest JSON takes 1.5 GiB."""
 YAML_BYTES = 256 << 10
 YAML_DEPTH = 32
 YAML_NODES = 20_000
@@ -169,3 +178,57 @@ def _check_array(member: Any, info: zipfile.ZipInfo) -> None:
         bytes_needed *= length
     if bytes_needed > info.file_size:
         raise ValueError(f"{info.filename} says that it has the shape {shape}, and is smaller")
+
+
+def require_readable(folder: Path, what: str) -> None:
+    """Read the evidence of a version in a process of its own.
+
+    Args:
+        folder: with the files.
+        what: the version, for the error.
+
+    Raises:
+        InputError: a file cannot be read, or not within the limits.
+        TransientError: the process was killed.
+    """
+    limits = Limits(SECONDS, MEMORY)
+    try:
+        run_in_subprocess(
+            "millrace.models.common.bounded_files", [folder], limits, what="reading it"
+        )
+    except TransientError:
+        raise
+    except WorkError as error:
+        raise InputError(
+            f"the evidence of {what} cannot be read",
+            seen=error.what,
+            valid="files as `millrace run` registers them",
+            hint="register the model again",
+        ) from error
+
+
+def check_folder(folder: Path) -> None:
+    """Read every file of a folder.
+
+    Raises:
+        ValueError, OSError: one cannot be read.
+    """
+    for file in sorted(folder.iterdir()):
+        try:
+            if file.suffix == ".json":
+                bounded_json(bounded_text(file))
+            elif file.suffix == ".yaml":
+                bounded_yaml(bounded_text(file, YAML_BYTES))
+            elif file.suffix == ".npz":
+                bounded_arrays(file)
+        except (ValueError, yaml.YAMLError) as error:
+            raise ValueError(f"{file.name}: {' '.join(str(error).split())}") from error
+
+
+def main() -> None:
+    """Check the folder that is named."""
+    check_folder(Path(sys.argv[1]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,6 +1,7 @@
-"""Silences the logs and progress bars of a library while a block runs."""
+"""Silences a library's logs and progress bars while a block runs, and OpenVINO's usage data."""
 
 import logging
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -32,3 +33,12 @@ def quiet_transformers() -> Iterator[None]:
     finally:
         logging.set_verbosity(before)
         logging.enable_progress_bar()  # type: ignore[no-untyped-call]
+
+
+def disable_openvino_telemetry() -> None:
+    """Hide the telemetry package from OpenVINO's and nncf's tools, before they are imported.
+
+    They send usage data on import and on every conversion, unless the user has declined in a file
+    of these tools. Without the package they send nothing and work as before.
+    """
+    sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]

@@ -37,7 +37,7 @@ GraphVariant = Literal[
     "tensorrt-int4-modelopt",
 ]
 """The variants of `millrace.export.onnx.graph_variants`."""
-FormName = Literal[GraphVariant, LanguageVariant]
+VariantName = Literal[GraphVariant, LanguageVariant]
 GroupSize = Literal[-1, 16, 32, 64, 128, 256]
 """Group sizes of 4-bit weights, as nncf counts them."""
 
@@ -57,7 +57,7 @@ class ExportLimits(Spec):
 class ExportSpec(Spec):
     """Which variants of the model to make, and how much they may lose."""
 
-    candidates: tuple[FormName, ...] = Field(
+    candidates: tuple[VariantName, ...] = Field(
         ("onnx-fp32", "onnx-optimized", "onnx-int8-dynamic", "onnx-int8-static"),
         min_length=1,
         description="Variants to export and measure, the preferred ones first: of two that are as "

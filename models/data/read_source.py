@@ -1,22 +1,126 @@
-"""Reads a source once: checks and counts its rows, and writes them to a spool."""
+"""Reads a source once: checks and counts its rows, writes good ones to a spool, bad to quarantine.
 
-from collections import deque
+The quarantine is a Delta table of the refused rows. Its columns are `reason`, `row` (as it was
+read, JSON), `source`, `at` (UTC) and `ingest`, the digest that identifies the ingestion. That
+digest is a Delta transaction identifier, so an ingestion is recorded once.
+"""
+
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from millrace.models.common.errors import InputError
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake.exceptions import CommitFailedError, TableNotFoundError
+
+from millrace.models.common.errors import InputError, TransientError
 from millrace.models.config.dataset_spec import DatasetSpec
 from millrace.models.data.column_statistics import ColumnStatistics, merge, statistics_of
 from millrace.models.data.infer_schema import MAX_CATEGORIES, resolve_schema
-from millrace.models.data.quarantine import Quarantine
-from millrace.models.data.row_checks import check
+from millrace.models.data.row_checks import BAD, as_json, bad_rows, check
 from millrace.models.data.schema import TableSchema
 from millrace.models.data.snapshots import Snapshot
-from millrace.models.data.sources.source import CHUNK_ROWS, Chunk, Source, read_error
+from millrace.models.data.sources.source import CHUNK_ROWS, Chunk, Source, Unreadable, read_error
 from millrace.models.data.split import Digest, hash_rows, with_keys
 from millrace.models.data.spool import Spool
+
+MAX_ROWS = 100_000
+"""Rows stored of one ingestion; all are counted."""
+
+_SCHEMA = pa.schema(
+    [
+        *BAD,
+        ("source", pa.string()),
+        ("at", pa.timestamp("us", "UTC")),
+        ("ingest", pa.string()),
+    ]
+)
+
+
+@dataclass
+class Quarantine:
+    """Bad rows of one ingestion, before they are published.
+
+    Attributes:
+        folder: staging folder.
+        rows: how many there are.
+        reasons: rows of each reason.
+    """
+
+    folder: Path
+    rows: int = 0
+    reasons: Counter[str] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        self._spool = Spool(self.folder / "quarantine.arrow", BAD)
+        self._digest = sha256()
+
+    @property
+    def room(self) -> int:
+        """How many more rows are stored."""
+        return MAX_ROWS - self._spool.rows
+
+    def add(self, bad: pa.RecordBatch, unreadable: tuple[Unreadable, ...] = ()) -> None:
+        """Add bad rows and unreadable lines."""
+        if unreadable:
+            texts = [as_json({"line": line.line}) for line in unreadable]
+            self.add(bad_rows([line.reason for line in unreadable], texts))
+        self.reasons.update(bad.column("reason").to_pylist())
+        self.rows += bad.num_rows
+        stored = bad.slice(0, self.room)
+        for reason, row in zip(*stored.to_pydict().values(), strict=True):
+            self._digest.update(f"{reason}\0{row}\0".encode())
+        self._spool.write(stored)
+
+    def publish(self, uri: str, source: str, rows_digest: str) -> None:
+        """Append the rows in one commit, unless this ingestion is recorded already.
+
+        Args:
+            uri: the quarantine table.
+            source: the source, as the pipeline file names it.
+            rows_digest: digest of the good rows.
+
+        Raises:
+            TransientError: another ingestion wrote first.
+        """
+        self._spool.close()
+        counted = repr((rows_digest, self._digest.hexdigest(), sorted(self.reasons.items())))
+        ingest = sha256(counted.encode()).hexdigest()[:32]
+        if not self.rows or _is_recorded(uri, ingest):
+            return
+        labels = (source, datetime.now(UTC), ingest)
+        batches = (_add_labels(batch, *labels) for batch in self._spool.reader())
+        try:
+            write_deltalake(
+                uri,
+                pa.RecordBatchReader.from_batches(_SCHEMA, batches),
+                mode="append",
+                commit_properties=CommitProperties(app_transactions=[Transaction(ingest, 1)]),
+            )
+        except CommitFailedError as error:
+            raise TransientError(
+                "another ingestion wrote to the quarantine table", seen=error, hint="run again"
+            ) from error
+
+
+def _is_recorded(uri: str, ingest: str) -> bool:
+    try:
+        return DeltaTable(uri).transaction_version(ingest) is not None
+    except TableNotFoundError:
+        return False
+
+
+def _add_labels(batch: pa.RecordBatch, source: str, at: datetime, ingest: str) -> pa.RecordBatch:
+    labels = [
+        pa.repeat(pa.scalar(value, kind), batch.num_rows)
+        for value, kind in zip((source, at, ingest), _SCHEMA.types[2:], strict=True)
+    ]
+    return pa.RecordBatch.from_arrays([*batch.columns, *labels], schema=_SCHEMA)
+
 
 SAMPLE_BYTES = 64 * 1024 * 1024
 """Of documents from which types are inferred: a row may be a book."""

@@ -129,7 +129,7 @@ def train(job: LanguageJob, strategy: Strategy, start: Path | None, report: Repo
         saves = _saves(recipe, step)
         if not saves and step.after.step % recipe.log_steps:
             continue
-        metrics = _where(step, len(job.train)) | meter.taken() | {"learning_rate": rate}
+        metrics = _where(step, len(job.train)) | meter.collect() | {"learning_rate": rate}
         metrics["began_at"] = began_at
         if not math.isfinite(metrics["loss"]):
             # The same on every worker, and again from any checkpoint: told, not raised, so that

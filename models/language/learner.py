@@ -9,7 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from millrace.models.language.causal_lm import build_decoder
-from millrace.models.language.decoder_files import save_decoder
+from millrace.models.language.decoder_checkpoint import (
+    load_resume,
+    save_decoder,
+    save_resume,
+    whole_weights,
+)
 from millrace.models.language.flops import cost_of
 from millrace.models.language.memory import shape_of
 from millrace.models.language.micro_batches import MicroBatch
@@ -17,7 +22,6 @@ from millrace.models.language.optimizers import clip, grad_norm, optimizers_of
 from millrace.models.language.parallel import Strategy
 from millrace.models.language.recipe import DecoderSpec, Recipe
 from millrace.models.language.sequence_order import Place
-from millrace.models.language.sharded_checkpoint import load_resume, save_resume, whole_weights
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

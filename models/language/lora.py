@@ -46,7 +46,7 @@ def with_adapters(decoder: "PreTrainedModel", lora: Lora) -> "PreTrainedModel":
         ) from error
 
 
-def merged(decoder: "PreTrainedModel", folder: Path) -> "PreTrainedModel":
+def merge_adapter(decoder: "PreTrainedModel", folder: Path) -> "PreTrainedModel":
     """Save the adapter to `folder/adapter`, and return the decoder with it merged into its weights.
 
     The adapters are gone from the decoder that was given.

@@ -55,7 +55,7 @@ class Meter:
         self._norm = stepped.norm  # its float waits for the device, so the time is the step's
         self._seconds += time.perf_counter() - self._started
 
-    def taken(self) -> dict[str, float]:
+    def collect(self) -> dict[str, float]:
         """Return the metrics and begin anew; all workers call it.
 
         `loss` is the mean over the answers, `tokens_per_second` over all workers, `mfu` only of a

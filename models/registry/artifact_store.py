@@ -3,6 +3,10 @@
 Whoever registers a version says where its files are, and may put there more than the disk holds, or
 a link to what never ends. So a caller asks for names and sizes first, fetches the files that it
 knows, one by one, and of a local one no more bytes than were listed.
+
+An MLflow without a login lets every user of the machine make experiments, also one with the name of
+a later pipeline, and choose the folder of its artifacts. A link in such a folder could lead what a
+run writes to any file of its user. So a run writes to no local folder that others may change.
 """
 
 import errno
@@ -11,9 +15,52 @@ import shutil
 import stat
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
-from millrace.models.common.errors import WorkError
+from millrace.models.common.errors import InputError, WorkError
+from millrace.models.common.installation import Installation
+
+
+def require_own(location: str, installation: Installation) -> None:
+    """Refuse a local folder that another user of the machine may change.
+
+    Args:
+        location: an experiment's `artifact_location`; of other schemes than `file` none is local.
+        installation: whose own artifacts are known to be private.
+
+    Raises:
+        InputError: it is, or lies in, a folder of somebody else.
+    """
+    parts = urlsplit(location)
+    if parts.scheme not in ("", "file"):
+        return
+    folder = Path(unquote(parts.path))
+    if folder.is_relative_to(installation.artifacts):
+        return
+    if (open_to_others := _not_ours(folder) or _not_ours(folder.resolve())) is not None:
+        raise InputError(
+            "the experiment keeps its artifacts where another user may change them",
+            seen=f"{location}: {open_to_others}",
+            valid=f"a folder of your own, such as one in {installation.artifacts}",
+            hint="rename that experiment in MLflow, and run again: a new one is made",
+        )
+
+
+def _not_ours(folder: Path) -> str | None:
+    """Return the part of a path that another user may change, with the reason; None if none is."""
+    for part in (*reversed(folder.parents), folder):
+        try:
+            found = part.lstat()
+        except OSError:
+            shared = part.parent.stat().st_mode & stat.S_IWOTH
+            return f"{part} is not there, and others may make it" if shared else None
+        if found.st_uid not in (0, os.getuid()):
+            return f"{part} belongs to the user {found.st_uid}"
+        is_shared = found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX
+        if is_shared and not stat.S_ISLNK(found.st_mode):
+            return f"everybody may write in {part}"
+    return None
+
 
 MOST_FILES = 1000
 """In one folder of a version; a variant has some ten."""

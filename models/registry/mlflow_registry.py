@@ -20,9 +20,8 @@ from millrace.models.common.printable import one_line
 from millrace.models.config.model_kind import ModelKind
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.registry.model_names import require_model_name
-from millrace.models.registry.signing import SIGNATURE_TAG
+from millrace.models.registry.signing import SIGNATURE_TAG, Trust, trust_of
 from millrace.models.registry.tracking import TrackedRun, check_reachable, client
-from millrace.models.registry.trust import Trust, trust_of
 from millrace.models.registry.version_files import (
     DIGEST_TAG,
     EVIDENCE_TAG,
@@ -121,7 +120,7 @@ class Registry:
             WorkError: it failed.
         """
         check_reachable(self.tracking_uri)
-        found = _found(
+        found = _find(
             lambda: client(self.tracking_uri).get_model_version_by_alias(model, alias),
             f"the {alias} of {one_line(model)} cannot be read: ",
         )
@@ -136,7 +135,7 @@ class Registry:
             WorkError: it failed.
         """
         check_reachable(self.tracking_uri)
-        found = _found(
+        found = _find(
             lambda: client(self.tracking_uri).get_model_version(model, str(number)),
             f"{one_line(model)} version {number} cannot be read: ",
         )
@@ -265,7 +264,7 @@ def registry_of(installation: Installation, given: Pipeline | None = None) -> Re
     )
 
 
-def _found(ask: Callable[[], "MlflowVersion"], what: str) -> "MlflowVersion | None":
+def _find(ask: Callable[[], "MlflowVersion"], what: str) -> "MlflowVersion | None":
     """Return what MLflow answers, None where it has no such model, version or alias."""
     from mlflow.exceptions import MlflowException
 
@@ -290,14 +289,14 @@ def _registry_errors(what: str = "") -> Iterator[None]:
     try:
         yield
     except MlflowException as error:
-        told = f"{what}MLflow's registry failed"
+        message = f"{what}MLflow's registry failed"
         seen = next(iter(str(error).splitlines()), type(error).__name__)
         code = error.error_code
         if code in _PASSING:  # what a server that goes away gives too; nothing that a version did
             hint = "see MLflow's log; the next release tries again"
-            raise TransientError(told, seen=f"{code}: {seen}", hint=hint) from error
+            raise TransientError(message, seen=f"{code}: {seen}", hint=hint) from error
         hint = "see MLflow's log, what its login may read, and MLFLOW_TRACKING_URI"
-        raise WorkError(told, seen=f"{code}: {seen}", hint=hint) from error
+        raise WorkError(message, seen=f"{code}: {seen}", hint=hint) from error
 
 
 def _all_models(store: Any) -> list[Any]:

@@ -35,14 +35,14 @@ def require_model_name(model: str) -> str:
     if fault is None:
         return model
     raise InputError(
-        f"the registered model {shown(model)} cannot be used: {fault}",
-        seen=shown(model),
+        f"the registered model {printable_name(model)} cannot be used: {fault}",
+        seen=printable_name(model),
         valid=VALID,
         hint="register the model by another name, or remove its alias",
     )
 
 
-def shown(name: str, most: int = 80) -> str:
+def printable_name(name: str, most: int = 80) -> str:
     """Return a name as it may be printed: quoted, without control characters, cut."""
     text = ascii(name)
     return text if len(text) <= most else f"{text[:most]}…"

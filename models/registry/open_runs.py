@@ -1,7 +1,7 @@
 """Notes of what processes of a home have open, so that what a dead one left can be ended.
 
 A process keeps its note locked: the kernel drops the lock however that ends.
-`millrace.models.registry.left_runs` ends the runs of MLflow that are left,
+`millrace.models.registry.tracking` ends the runs of MLflow that are left,
 `millrace.flows.deployments.left_flow_runs` those of Prefect.
 """
 
@@ -112,7 +112,7 @@ class OpenRun:
 
 
 @contextmanager
-def taken(file: Path) -> Iterator[dict[str, Any] | None]:
+def lock_left_note(file: Path) -> Iterator[dict[str, Any] | None]:
     """Hold a note whose process is gone; None of one that is not."""
     with file.open() as held:
         found = None

@@ -1,4 +1,4 @@
-"""Signatures of registered versions, and the keys that a home trusts.
+"""Signatures of registered versions, and which versions a home trusts.
 
 Whoever reaches the registry may write to it. So a version is signed when it is registered, by an
 Ed25519 key of the home, and what is not signed by a key that the home trusts is neither served,
@@ -10,22 +10,31 @@ names their place too, so nothing is fetched from one that somebody else chose.
     HOME/signing.pub         the public half, to give to other homes
     HOME/trusted_signers     public keys of other homes, one a line, with a comment after it
     HOME/released_unsigned   what was live before this home had a key, see `SigningKeys.made`
+
+`promotion.require.signed: false` counts in a pipeline file of whoever runs the command: a file of
+MILLRACE_PIPELINES, or the file that the command was given. The file beside a version in the
+registry does not count: whoever made the version wrote it.
 """
 
 import base64
 import binascii
 import json
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from millrace.models.common.errors import InputError, WorkError
+from millrace.models.common.installation import Installation
 from millrace.models.common.private_files import read_or_create_secret, replace_private
+from millrace.models.config.serving_spec import RequireSpec
+from millrace.models.registry.model_names import require_model_name
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+    from millrace.models.config.pipeline import Pipeline
     from millrace.models.registry.version_files import ModelVersion
 
 SIGNATURE_TAG = "millrace.signature"
@@ -200,3 +209,70 @@ def _lines(file: Path) -> frozenset[str]:
 def _first_words(file: Path) -> frozenset[str]:
     lines = (line.split() for line in _lines(file))
     return frozenset(words[0] for words in lines if words and not words[0].startswith("#"))
+
+
+@dataclass(frozen=True)
+class Trust:
+    """What decides whether a version is worked with.
+
+    Attributes:
+        keys: the home's keys.
+        files: returns the pipeline files of the home's owner.
+        given: the pipeline that a command was given.
+    """
+
+    keys: SigningKeys
+    files: Callable[[], tuple[Path, ...]] = tuple
+    given: "Pipeline | None" = None
+
+    def fault(self, version: "ModelVersion") -> str | None:
+        """Return why a version is not worked with unless its owner says so, or None."""
+        fault = fault_of_signature(version, self.keys.trusted())
+        if fault is not None and self.keys.was_live_before(version):
+            return None
+        return fault
+
+    def require(self, version: "ModelVersion") -> str:
+        """Return what is to be told of a version that is worked with: empty if it is signed.
+
+        Raises:
+            InputError: its name is none of a model that we work with, or it is not signed and the
+                owner of this home requires that.
+        """
+        require_model_name(version.model)
+        fault = self.fault(version)
+        if fault is None:
+            return ""
+        if not self.owners_requirement(version.model).signed:
+            return f"{fault}, and promotion.require.signed is false"
+        raise InputError(
+            f"{version.model} version {version.version} is not trusted: {fault}",
+            valid="a version that `millrace run` registered from this home, or from one whose key "
+            f"is in {self.keys.trusted_file}",
+            hint=f"if you know where it is from: millrace sign {version.model} {version.version}",
+        )
+
+    def owners_requirement(self, model: str) -> RequireSpec:
+        """Return what the owner of this home requires of a model's versions."""
+        found = next((each for each in self._pipelines() if each.name == model), None)
+        return found.promotion.require if found is not None else RequireSpec()
+
+    def _pipelines(self) -> "Iterator[Pipeline]":
+        from millrace.models.config.pipeline_file import load_pipeline
+
+        if self.given is not None:
+            yield self.given
+        for file in self.files():
+            with suppress(InputError):  # a file that cannot be read allows nothing
+                yield load_pipeline(file)
+
+
+def trust_of(installation: Installation, given: "Pipeline | None" = None) -> Trust:
+    """Return what an installation trusts.
+
+    Args:
+        installation: where everything is.
+        given: the pipeline that a command was given, which its owner wrote.
+    """
+    keys = SigningKeys(installation.home, installation.trusted_signers)
+    return Trust(keys, lambda: installation.pipeline_files, given)

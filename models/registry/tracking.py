@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from millrace.models.common.errors import WorkError
+from millrace.models.common.errors import TransientError, WorkError
 from millrace.models.common.installation import Installation
 from millrace.models.common.printable import one_line, redact
 from millrace.models.common.reachable import require_database, require_http, require_tcp
-from millrace.models.registry.artifact_location import require_own
+from millrace.models.registry.artifact_store import require_own
 from millrace.models.registry.mlflow_pages import KIND, KIND_OF_OURS
-from millrace.models.registry.open_runs import Note, OpenRun
+from millrace.models.registry.open_runs import FOLDER, Note, OpenRun, lock_left_note
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -280,3 +280,35 @@ def _json(values: Mapping[str, object]) -> str:
     import json
 
     return json.dumps(values)
+
+
+def end_left_runs(folder: Path) -> None:
+    """End the runs in MLflow whose processes are gone; one that MLflow does not take stays noted.
+
+    Args:
+        folder: of what is true only while something runs.
+    """
+    for file in (folder / FOLDER).glob("*.json"):
+        with suppress(OSError), lock_left_note(file) as found:
+            if found is None:
+                continue
+            note = Note(**found)
+            with suppress(TransientError):
+                check_reachable(note.tracking_uri)
+                _end_run(note)
+                file.unlink(missing_ok=True)
+
+
+def _end_run(note: Note) -> None:
+    from mlflow.exceptions import MlflowException
+
+    try:
+        store = client(note.tracking_uri)
+        if store.get_run(note.run_id).info.status != "RUNNING":
+            return
+        if note.why:
+            store.set_tag(note.run_id, "millrace.error", note.why)
+        store.set_terminated(note.run_id, note.status)
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+            raise TransientError("MLflow does not end a run", seen=error) from error

@@ -11,12 +11,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from millrace.models.common.bounded_files import bounded_text
+from millrace.models.common.bounded_files import bounded_text, require_readable
 from millrace.models.common.digest import digest_of, digest_of_all, digest_of_model
 from millrace.models.common.errors import InputError, MillraceError, TransientError
 from millrace.models.config.model_kind import FIRST_KIND, ModelKind, kind_named
 from millrace.models.registry.artifact_store import MOST_FILES, StoredFolder, require_room
-from millrace.models.registry.evidence_check import require_readable
 from millrace.models.registry.tracking import client
 
 DIGEST_TAG = "millrace.digest"

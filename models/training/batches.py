@@ -108,21 +108,21 @@ class ShardBatches:
             window = (torch.from_numpy(read[0]), torch.from_numpy(read[1]))
             yield from self._cut(window, torch.arange(len(window[1])), order)
 
-    def _cut(self, kept: Batch, installation: Tensor, order: torch.Generator) -> Iterator[Batch]:
+    def _cut(self, kept: Batch, positions: Tensor, order: torch.Generator) -> Iterator[Batch]:
         """Yield batches of shuffled places; of texts such that little of a batch is padding."""
         read = self.encoding.input
         if read.padding is None:
-            for part in torch.split(installation, self.batch_size):
+            for part in torch.split(positions, self.batch_size):
                 yield kept[0][part], kept[1][part]
             return
         lengths = torch.from_numpy(read.lengths(kept[0].numpy()))
-        for part in bucketed(installation, lengths[installation], self.batch_size, order):
+        for part in bucketed(positions, lengths[positions], self.batch_size, order):
             tokens = read.trimmed(kept[0][part].numpy())
             yield torch.from_numpy(tokens), kept[1][part]
 
 
 def bucketed(
-    installation: Tensor, lengths: Tensor, batch_size: int, order: torch.Generator
+    positions: Tensor, lengths: Tensor, batch_size: int, order: torch.Generator
 ) -> list[Tensor]:
     """Return batches of places of about the same length, in random order.
 
@@ -130,7 +130,7 @@ def bucketed(
     """
     batches: list[Tensor] = []
     window = batch_size * _WINDOW_BATCHES
-    for start in range(0, len(installation), window):
+    for start in range(0, len(positions), window):
         by_length = lengths[start : start + window].argsort(stable=True)
-        batches += torch.split(installation[start : start + window][by_length], batch_size)
+        batches += torch.split(positions[start : start + window][by_length], batch_size)
     return [batches[at] for at in torch.randperm(len(batches), generator=order).tolist()]

@@ -82,7 +82,7 @@ class BatchRun:
                 f"{ends_at:%H:%M}",
             )
 
-    def compared(self, found: Agreement) -> None:
+    def log_agreement(self, found: Agreement) -> None:
         """Take how the job compares with the live model, whether it is committed or not."""
         self.run.log_metrics(found.metrics())
         self.run.set_tags({"millrace.agreement": found})

@@ -20,7 +20,7 @@ SAMPLE_ROWS = 1024
 """Of a snapshot whose texts are counted, or whose rows are answered."""
 
 
-def learnt_from(version: ModelVersion, installation: Installation) -> Snapshot | None:
+def open_training_snapshot(version: ModelVersion, installation: Installation) -> Snapshot | None:
     """Return the snapshot that a version was trained on; None where it is not there any more."""
     name, _, number = version.tags.get("millrace.dataset", "").partition(" version ")
     if not number.isdigit():
@@ -38,8 +38,8 @@ def bins_unless_gone(
     try:
         return counted(snapshot)
     except OSError as error:  # such as of files that somebody has vacuumed away
-        told = "drift of lengths is not looked at, for %s cannot be read: %s"
-        log.warning(told, snapshot.uri, error)
+        message = "drift of lengths is not looked at, for %s cannot be read: %s"
+        log.warning(message, snapshot.uri, error)
         return ()
 
 

@@ -69,8 +69,8 @@ def tell_drift(
 
 
 def _warned(report: BatchReport, over: list[Drift], limit: float) -> Event:
-    told = ", ".join(f"{drift.column} (PSI {drift.psi:.2f})" for drift in over[:WORST])
-    log.warning("drift over %g since training: %s", limit, told)
+    columns = ", ".join(f"{drift.column} (PSI {drift.psi:.2f})" for drift in over[:WORST])
+    log.warning("drift over %g since training: %s", limit, columns)
     return Event(
         EVENT,
         resource={

@@ -1,7 +1,55 @@
-"""Markdown for MLflow and Prefect."""
+"""Markdown for MLflow and Prefect, and a run as one HTML page that needs no other file."""
 
+import base64
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from markdown_it import MarkdownIt
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+STYLE = """
+body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 72rem; padding: 0 1rem; }
+table { border-collapse: collapse; margin: 1rem 0; }
+th, td { border: 1px solid #ccc; padding: .3rem .6rem; text-align: left; vertical-align: top; }
+th { background: #f4f4f4; }
+pre { background: #f8f8f8; margin: 0; padding: .5rem; white-space: pre-wrap; }
+img { max-width: 100%; }
+"""
+
+
+def html_page(title: str, markdown: str, pictures: Mapping[str, "Figure"]) -> str:
+    """Return a page that needs no other file.
+
+    Args:
+        title: of the page.
+        markdown: its text; HTML in it is shown and not obeyed.
+        pictures: by their paths, in order, after the text; the name is the caption.
+    """
+    body = MarkdownIt("commonmark", {"html": False}).enable("table").render(markdown)
+    shown = "".join(
+        f"<h2>{(caption := escape(_caption(path)))}</h2>"
+        f'<img alt="{caption}" src="{_inline(figure)}">'
+        for path, figure in pictures.items()
+    )
+    head = f'<meta charset="utf-8"><title>{escape(title)}</title><style>{STYLE}</style>'
+    return f"<!doctype html><html><head>{head}</head><body>{body}{shown}</body></html>"
+
+
+def _inline(figure: "Figure") -> str:
+    png = BytesIO()
+    figure.savefig(png, format="png", dpi=110)
+    return f"data:image/png;base64,{base64.b64encode(png.getvalue()).decode()}"
+
+
+def _caption(path: str) -> str:
+    """Return the caption of a picture: `Learning curve` of `plots/learning_curve.png`."""
+    return Path(path).stem.replace("_", " ").capitalize()
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -9,8 +9,7 @@ from millrace.models.common.installation import Installation
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.registry.mlflow_pages import page, version_page
 from millrace.tasks.progress import log
-from millrace.tasks.reports.html_page import html_page
-from millrace.tasks.reports.markdown import key_of, table
+from millrace.tasks.reports.markdown import html_page, key_of, table
 
 if TYPE_CHECKING:
     from millrace.models.data.snapshots import Snapshot

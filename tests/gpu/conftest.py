@@ -1,4 +1,4 @@
-"""What the GPU tests share: a small classifier, its forms, and what it is measured on."""
+"""What the GPU tests share: a small classifier, its variants, and what it is measured on."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from sklearn.datasets import load_digits
 
 from millrace.export.onnx.measure_graph import Evidence, gather_evidence
 from millrace.export.onnx.onnx_exporter import Exporter
-from millrace.export.tensorrt.engine_file import axes_of
+from millrace.export.tensorrt.engine import axes_of
 from millrace.models.common.arrays import Array
 from millrace.models.config.export_spec import ExportSpec
 from millrace.models.families.mlp import Perceptron

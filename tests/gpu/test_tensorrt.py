@@ -1,7 +1,7 @@
 """TensorRT on an NVIDIA GPU; `make test` leaves these out. They have not been run yet.
 
-They want `pip install 'millrace[gpu,tensorrt]'`, with `modelopt` beside them for its forms, and a
-CUDA build of torch.
+They want `pip install 'millrace[gpu,tensorrt]'`, with `modelopt` beside them for its variants,
+and a CUDA build of torch.
 """
 
 from pathlib import Path
@@ -11,9 +11,8 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from millrace.export.onnx.graph_variants import ENGINES, VARIANTS
-from millrace.export.onnx.variant_requirements import installed_packages, lacking
-from millrace.export.tensorrt.engine_session import EngineSession
+from millrace.export.onnx.graph_variants import ENGINES, VARIANTS, installed_packages, lacking
+from millrace.export.tensorrt.engine import EngineSession
 from millrace.models.common.errors import InputError, WorkError
 from millrace.models.common.hardware import this_fingerprint, this_gpu, this_machine
 from millrace.models.config.serving_spec import AcceleratorSpec
@@ -26,7 +25,7 @@ QUANTIZED = 0.3
 
 
 def skip_if_lacking(name: str) -> None:
-    """Skip a form that this GPU is too old for, or whose package is not there."""
+    """Skip a variant that this GPU is too old for, or whose package is not there."""
     for variant in (ENGINES[name], VARIANTS.get(ENGINES[name].source)):
         if variant and (reason := lacking(variant, this_gpu(), installed_packages())):
             pytest.skip(reason)
@@ -43,7 +42,7 @@ def test_this_machine_has_a_gpu_and_tensorrt_that_engines_are_tied_to() -> None:
 def test_an_engine_answers_nearly_as_pytorch_does(digits: Any, name: str, tmp_path: Path) -> None:
     skip_if_lacking(name)
     if name == "tensorrt-int4-modelopt":
-        pytest.skip("the perceptron has Gemm layers, which have no int4 form")
+        pytest.skip("the perceptron has Gemm layers, which have no int4 variant")
     path = digits.exporter(tmp_path).make(name)
     assert this_fingerprint().slug in path.name
     session, evidence = EngineSession(path), digits.evidence()

@@ -15,7 +15,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
 
-from millrace.export.vllm.vllm_python import lacking_vllm
+from millrace.export.language.language_variants import lacking_vllm
 from millrace.models.common.ray_cluster import connect_to_ray
 from millrace.models.config.language_spec import GenerationSpec
 from millrace.serving.batch.input.find_input import open_input

@@ -13,12 +13,11 @@ import numpy as np
 import pytest
 import torch
 
-from millrace.export.language.golden_texts import golden_of
+from millrace.export.language.golden_texts import make_golden
 from millrace.export.language.language_exporter import Held, LanguageExporter, language_gates
-from millrace.export.language.language_variants import LANGUAGE_VARIANTS, TENSORS
+from millrace.export.language.language_variants import LANGUAGE_VARIANTS, TENSORS, lacking_vllm
 from millrace.export.language.text_loss import text_loss
 from millrace.export.language.variant_folder import VariantFolder
-from millrace.export.vllm.vllm_python import lacking_vllm
 from millrace.models.common.subprocess_runner import Limits, run_in_subprocess
 from millrace.models.config.language_spec import GenerationSpec
 from millrace.serving.triton.language.language_config import engine_arguments
@@ -82,7 +81,7 @@ def test_compressed_tensors_are_smaller_and_opened_by_transformers(
 @NEEDS_VLLM
 @pytest.mark.parametrize("name", [name for name in LANGUAGE_VARIANTS if name.startswith("vllm-")])
 def test_vllm_measures_a_form_near_transformers(exporter: LanguageExporter, name: str) -> None:
-    row = exporter.row(name, exporter.reference)
+    row = exporter.measure_one(name, exporter.reference)
     assert row.reason is None
     assert row.stage is not None
     assert row.stage.top1_agreement > LEAST_AGREEMENT.get(name, 0.9)
@@ -95,7 +94,7 @@ def test_vllm_measures_a_form_near_transformers(exporter: LanguageExporter, name
 @NEEDS_VLLM
 def test_a_form_for_vllm_continues_prompts_and_likes_its_text(exporter: LanguageExporter) -> None:
     variant = exporter.make("vllm-bf16")
-    golden = golden_of(variant, exporter.reference, LIMITS, 1, PYTHON)
+    golden = make_golden(variant, exporter.reference, LIMITS, 1, PYTHON)
     assert not golden.exact
     assert all(golden.answers)
     found = text_loss(variant.path, ["def f(x):\n    return x\n"], 128, LIMITS, PYTHON)

@@ -26,7 +26,7 @@ from millrace.serving.triton import server
 from millrace.serving.triton.client import TritonClient
 from millrace.serving.triton.repository import Repository
 from millrace.serving.triton.streams.stream_request import Sampling
-from millrace.tasks.kinds.language.language_certify import asked, faults_of
+from millrace.tasks.kinds.language.language_certify import certify_live_answers, faults_of
 from tests.integration.backends import kill_backends
 from tests.integration.file_registry import FileRegistry
 from tests.integration.ports import free_endpoint
@@ -87,8 +87,8 @@ class Line:
 
     def answers(self, name: str) -> tuple[str, ...]:
         sampling = Sampling(temperature=0, max_tokens=TOKENS)
-        asked = (self.client.streams.complete(name, prompt, sampling) for prompt in PROMPTS)
-        return tuple(piece.texts[0] for piece in asked)
+        answers = (self.client.streams.complete(name, prompt, sampling) for prompt in PROMPTS)
+        return tuple(piece.texts[0] for piece in answers)
 
 
 @pytest.fixture(scope="module")
@@ -125,12 +125,12 @@ def test_it_is_certified_by_64_prompts_alone_and_with_32_in_flight(line: Line) -
     mine, other = (tuple(made.greedy(prompt, TOKENS) for prompt in prompts) for made in line.models)
     golden = GoldenPrompts(prompts, mine, TOKENS, exact=True, transformers=mine)
     version = ModelVersion("asked", 1, "", "")
-    live = asked(golden, line.client, version, STREAMS, 10.0)
+    live = certify_live_answers(golden, line.client, version, STREAMS, 10.0)
     assert live.as_certified == "64 of 64 prompts alone, 64 of 64 with 32 in flight"
     assert live.as_transformers == live.as_certified
     assert list(faults_of(CERTIFICATE, live, exact=True)) == []
     lying = replace(golden, answers=other[:1] + mine[1:], transformers=other[:1] + mine[1:])
-    found = asked(lying, line.client, version, STREAMS, 10.0)
+    found = certify_live_answers(lying, line.client, version, STREAMS, 10.0)
     assert found.as_certified == "63 of 64 prompts alone, 63 of 64 with 32 in flight"
     assert len(list(faults_of(CERTIFICATE, found, exact=True))) == 2
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from millrace.export.language.engine_speed import EXACT
-from millrace.export.language.golden_texts import answered
+from millrace.export.language.golden_texts import answer_prompts
 from millrace.export.language.transformers_reference import split_texts
 from millrace.export.openvino.from_checkpoint import write_exact_variant
 from millrace.models.common.language_generation import chat_template_of
@@ -62,7 +62,7 @@ def scored(generator: Generator, prompts: pa.Array) -> list[dict[str, Any]]:
 def test_golden_answers_are_those_of_a_text_and_not_of_a_chat(made: tuple[Instruct, Path]) -> None:
     mine, variant = made
     wanted = [mine.text(prompt) for prompt in TEXTS]
-    assert answered(variant, TEXTS, 24, dict(EXACT)) == wanted
+    assert answer_prompts(variant, TEXTS, 24, dict(EXACT)) == wanted
 
 
 def test_a_batch_of_texts_and_of_chats_is_answered_as_transformers_does(

@@ -1,9 +1,12 @@
-"""The command line that every conversion has."""
+"""The command line that every conversion has, and the layers that it quantizes."""
 
 import logging
+import sys
 import warnings
 from argparse import ArgumentParser
 from pathlib import Path
+
+import onnx
 
 
 def parser(purpose: str | None, *, calibrated: bool = False) -> ArgumentParser:
@@ -22,3 +25,19 @@ def parser(purpose: str | None, *, calibrated: bool = False) -> ArgumentParser:
     if calibrated:
         made.add_argument("--calibration", type=Path, required=True, help="batches, an npz")
     return made
+
+
+HEAVY = ["Conv", "Gemm", "MatMul"]
+"""The preprocessing and the softmax stay in float: one scale for all columns would flatten raw
+features of different ranges.
+"""
+
+
+def require_layers(source: Path, kinds: list[str]) -> None:
+    """End the program with the reason unless the model has a layer of these kinds with weights."""
+    graph = onnx.load(source).graph
+    weights = {initializer.name for initializer in graph.initializer}
+    if not any(n.op_type in kinds and weights & set(n.input) for n in graph.node):
+        sys.exit(
+            f"nothing in the model can be quantized: it has no {', '.join(kinds)} with weights"
+        )

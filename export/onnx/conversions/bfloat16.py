@@ -9,8 +9,7 @@ from typing import Any
 import onnx
 from onnx import TensorProto, helper, numpy_helper, version_converter
 
-from .arguments import parser
-from .layers import HEAVY, require_layers
+from .arguments import HEAVY, parser, require_layers
 
 OPSET = 22
 """The first in which Conv takes bf16."""

@@ -16,9 +16,8 @@ from onnxruntime.quantization import (
 )
 from onnxruntime.quantization.shape_inference import quant_pre_process
 
-from .arguments import parser
+from .arguments import HEAVY, parser, require_layers
 from .int8_static import Rows
-from .layers import HEAVY, require_layers
 
 
 def main() -> None:

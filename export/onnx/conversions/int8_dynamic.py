@@ -7,9 +7,8 @@ import onnx
 from onnxruntime.quantization import QuantType, quantize_dynamic
 from onnxruntime.quantization.shape_inference import quant_pre_process
 
-from .arguments import parser
+from .arguments import parser, require_layers
 from .embeddings import quantize_tables
-from .layers import require_layers
 
 LAYERS = ["Gemm", "MatMul"]
 """Not Conv: ONNX Runtime's ConvInteger is slower than the float32 one."""

@@ -17,9 +17,8 @@ from onnxruntime.quantization import (
 from onnxruntime.quantization.shape_inference import quant_pre_process
 
 from . import batch_file
-from .arguments import parser
+from .arguments import HEAVY, parser, require_layers
 from .embeddings import quantize_tables
-from .layers import HEAVY, require_layers
 
 ACTIVATIONS = {"u8": QuantType.QUInt8, "s8": QuantType.QInt8}
 """u8 is what x86 processors multiply with signed weights; ARM and GPUs take s8."""

@@ -13,8 +13,7 @@ import numpy as np
 import onnx
 
 from . import batch_file
-from .arguments import parser
-from .layers import HEAVY, require_layers
+from .arguments import HEAVY, parser, require_layers
 
 METHODS = {"int8": "max", "fp8": "max", "int4": "awq_clip"}
 """ModelOpt 0.47's awq_lite fails without cupy where it folds a scale into the layer before."""

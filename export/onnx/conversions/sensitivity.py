@@ -16,9 +16,8 @@ import onnxruntime
 from onnxruntime.quantization.shape_inference import quant_pre_process
 
 from . import batch_file
-from .arguments import parser
+from .arguments import HEAVY, parser, require_layers
 from .int8_static import Ranges, quantize_prepared, with_ranges
-from .layers import HEAVY, require_layers
 
 MOST_BATCHES = 4
 

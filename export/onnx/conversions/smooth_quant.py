@@ -21,9 +21,8 @@ import onnxruntime
 from onnx import helper, numpy_helper
 
 from . import batch_file
-from .arguments import parser
+from .arguments import parser, require_layers
 from .int8_static import Ranges, quantize, with_ranges
-from .layers import require_layers
 
 LAYERS = ["Gemm", "MatMul"]
 SMALLEST = 1e-5

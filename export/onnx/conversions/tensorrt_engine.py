@@ -78,8 +78,8 @@ def parsed(trt: Any, logger: Any, network: Any, source: Path) -> None:
     """Read the ONNX file into a network, or end the program with what the parser says."""
     onnx_parser = trt.OnnxParser(network, logger)
     if not onnx_parser.parse(source.read_bytes()):
-        told = [str(onnx_parser.get_error(n)) for n in range(onnx_parser.num_errors)]
-        sys.exit(f"TensorRT cannot read the model: {'; '.join(told) or 'no reason given'}")
+        errors = [str(onnx_parser.get_error(n)) for n in range(onnx_parser.num_errors)]
+        sys.exit(f"TensorRT cannot read the model: {'; '.join(errors) or 'no reason given'}")
 
 
 def main() -> None:

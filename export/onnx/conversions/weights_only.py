@@ -3,9 +3,8 @@
 import onnx
 from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
 
-from .arguments import parser
+from .arguments import parser, require_layers
 from .embeddings import quantize_tables
-from .layers import require_layers
 
 
 def main() -> None:

@@ -73,7 +73,7 @@ def documents_of(
     prompts = _encoded(rows[schema.features[0]].to_pylist(), tokenizer)
     answers = _encoded(texts, tokenizer, begins=False)
     return [
-        _answered(*each, end) if len(each[1]) else None
+        _answered_document(*each, end) if len(each[1]) else None
         for each in zip(prompts, answers, strict=True)
     ]
 
@@ -126,7 +126,7 @@ def _batches(texts: Sequence[str]) -> list[list[str]]:
     return batches
 
 
-def _answered(prompt: Ids, answer: Ids, end: int) -> Document:
+def _answered_document(prompt: Ids, answer: Ids, end: int) -> Document:
     ids = np.concatenate([prompt, answer, np.array([end], dtype=np.int32)])
     return Document(ids, np.arange(len(ids)) >= len(prompt))
 
@@ -172,9 +172,11 @@ def _by_prefixes(fast: Any, chat: list[Message]) -> tuple[Ids, Mask]:
                 "what the assistant says cannot be found in it",
                 valid="a template that only adds to what it wrote, or one with {% generation %} "
                 "around what the assistant says",
-                hint="mend chat_template in the tokenizer's folder",
+                hint="fix chat_template in the tokenizer's folder",
             )
-        answer |= (starts >= len(begun)) & (ends <= _said_until(said, len(begun), fast.eos_token))
+        answer |= (starts >= len(begun)) & (
+            ends <= _end_of_answer(said, len(begun), fast.eos_token)
+        )
     return ids, answer
 
 
@@ -192,7 +194,7 @@ def _begun(fast: Any, before: list[Message], said: str) -> str:
     return opening + found
 
 
-def _said_until(said: str, start: int, end: str) -> int:
+def _end_of_answer(said: str, start: int, end: str) -> int:
     """Return where an answer ends: white space behind the token that ends it is the template's."""
     trimmed = said.rstrip()
     return len(trimmed) if trimmed.endswith(end) and len(trimmed) > start else len(said)
@@ -206,5 +208,5 @@ def _rendered(fast: Any, chat: list[Message], **options: Any) -> Any:
             "the tokenizer's chat template does not take a chat of the dataset",
             seen=f"{(str(error) or type(error).__name__).splitlines()[0]}; "
             f"roles {', '.join(message['role'] for message in chat)}",
-            hint="mend the chats, or chat_template in the tokenizer's folder",
+            hint="fix the chats, or chat_template in the tokenizer's folder",
         ) from error

@@ -174,8 +174,8 @@ class _Order:
 
     def discounted(self, keys: Counts) -> Floats:
         """Return the share of each n-gram among those of its context, discounted; 0 if unseen."""
-        found, known = _found(self._keys, keys)
-        context, seen = _found(self._contexts, keys // self._base)
+        found, known = _find_keys(self._keys, keys)
+        context, seen = _find_keys(self._contexts, keys // self._base)
         shares = np.zeros(len(keys))
         held = known & seen
         shares[held] = self._kept[found[held]] / self._totals[context[held]]
@@ -183,18 +183,18 @@ class _Order:
 
     def left_over(self, keys: Counts) -> Floats:
         """Return what the discounts leave to the shorter n-grams; all in an unseen context."""
-        context, seen = _found(self._contexts, keys // self._base)
+        context, seen = _find_keys(self._contexts, keys // self._base)
         left = np.ones(len(keys))
         left[seen] = self._taken[context[seen]] / self._totals[context[seen]]
         return left
 
 
-def _found(known: Counts, keys: Counts) -> tuple[Counts, npt.NDArray[np.bool_]]:
+def _find_keys(known: Counts, keys: Counts) -> tuple[Counts, npt.NDArray[np.bool_]]:
     """Return where keys are among rising numbers, and whether they are there."""
     if not len(known):
         return np.zeros(len(keys), np.int64), np.zeros(len(keys), np.bool_)
-    installation = np.minimum(np.searchsorted(known, keys), len(known) - 1)
-    return installation, known[installation] == keys
+    places = np.minimum(np.searchsorted(known, keys), len(known) - 1)
+    return places, known[places] == keys
 
 
 def _discounts(counts: Counts) -> Floats:

@@ -15,9 +15,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
 import torch
 
 from millrace.models.common.errors import InputError
+from millrace.models.config.dataset_spec import Split
 from millrace.models.language.corpus.documents import Document, Ids, Mask
 
 if TYPE_CHECKING:
@@ -69,14 +71,14 @@ def pack(
     for document in documents:
         for piece in pieces(document, context):
             if len(piece.ids) == context:
-                yield _joined([piece])
+                yield _join([piece])
                 continue
             waiting.append(piece)
             tokens += len(piece.ids)
         if tokens >= window_tokens or len(waiting) >= window_pieces:
-            yield from _packed(waiting, context)
+            yield from _pack_window(waiting, context)
             waiting, tokens = [], 0
-    yield from _packed(waiting, context)
+    yield from _pack_window(waiting, context)
 
 
 def pieces(document: Document, context: int) -> list[Document]:
@@ -120,12 +122,12 @@ def best_fit(lengths: Sequence[int], context: int) -> list[list[int]]:
     return sorted(sorted(each) for each in bins)
 
 
-def _packed(waiting: Sequence[Document], context: int) -> Iterator[Packed]:
-    for installation in best_fit([len(piece.ids) for piece in waiting], context):
-        yield _joined([waiting[place] for place in installation])
+def _pack_window(waiting: Sequence[Document], context: int) -> Iterator[Packed]:
+    for group in best_fit([len(piece.ids) for piece in waiting], context):
+        yield _join([waiting[place] for place in group])
 
 
-def _joined(parts: Sequence[Document]) -> Packed:
+def _join(parts: Sequence[Document]) -> Packed:
     answers = [part.answer for part in parts if part.answer is not None]
     return Packed(
         np.concatenate([part.ids for part in parts]),
@@ -152,13 +154,13 @@ def require_pieces_apart(decoder: "PreTrainedModel") -> None:
     was_training = decoder.training
     decoder.train(False)
     try:
-        apart = _apart(decoder)
+        apart = _keeps_documents_apart(decoder)
     except Exception as error:  # whatever an unusual forward raises
         raise InputError(
             f"a decoder {decoder.config.model_type!r} fails on a short sequence",
             seen=f"{type(error).__name__}: {error}".splitlines()[0],
             valid="a decoder that takes input_ids and position_ids, and whose params fit together",
-            hint="mend model.params: num_key_value_heads divides num_attention_heads",
+            hint="fix model.params: num_key_value_heads divides num_attention_heads",
         ) from error
     finally:
         decoder.train(was_training)
@@ -172,7 +174,7 @@ def require_pieces_apart(decoder: "PreTrainedModel") -> None:
 
 
 @torch.no_grad()
-def _apart(decoder: "PreTrainedModel") -> bool:
+def _keeps_documents_apart(decoder: "PreTrainedModel") -> bool:
     vocabulary = int(decoder.config.get_text_config(decoder=True).vocab_size)
     tokens = torch.arange(_FIRST + _SECOND)[None] % vocabulary
     positions = torch.cat([torch.arange(_FIRST), torch.arange(_SECOND)])[None]
@@ -183,3 +185,51 @@ def _apart(decoder: "PreTrainedModel") -> bool:
     # A hundredth: matrix kernels round differently by shape; a piece that sees another is far off.
     spread = alone.std().clamp(min=1e-6)
     return bool(((packed[:, _FIRST:] - alone).abs().max() / spread) < 1e-2)
+
+
+SCHEMA = pa.schema(
+    [
+        ("split", pa.string()),
+        ("position", pa.int64()),
+        ("input_ids", pa.list_(pa.int32())),
+        ("lengths", pa.list_(pa.int32())),
+        ("answer", pa.list_(pa.bool_())),
+    ]
+)
+BATCH_TOKENS = 1024 * 1024
+"""Tokens of a record batch, at most by a sequence more."""
+
+
+def batches_of(
+    split: Split, sequences: Iterable[Packed]
+) -> Iterator[tuple[pa.RecordBatch, list[Packed]]]:
+    """Yield record batches of `SCHEMA`, each with the sequences in it; positions count from 0."""
+    waiting: list[Packed] = []
+    tokens = position = 0
+    for sequence in sequences:
+        waiting.append(sequence)
+        tokens += len(sequence.ids)
+        if tokens >= BATCH_TOKENS:
+            yield _batch(split, position, waiting), waiting
+            position += len(waiting)
+            waiting, tokens = [], 0
+    if waiting:
+        yield _batch(split, position, waiting), waiting
+
+
+def _batch(split: Split, position: int, sequences: Sequence[Packed]) -> pa.RecordBatch:
+    answers = [sequence.answer for sequence in sequences if sequence.answer is not None]
+    kind = SCHEMA.field("answer").type
+    arrays = [
+        pa.repeat(pa.scalar(split, pa.string()), len(sequences)),
+        pa.array(np.arange(position, position + len(sequences))),
+        _lists([sequence.ids for sequence in sequences]),
+        _lists([sequence.lengths for sequence in sequences]),
+        _lists(answers) if answers else pa.nulls(len(sequences), kind),
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
+
+
+def _lists(parts: Sequence[np.ndarray]) -> pa.ListArray:  # type: ignore[type-arg]
+    offsets = np.cumsum([0, *(len(part) for part in parts)], dtype=np.int32)
+    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(np.concatenate(parts)))

@@ -81,7 +81,7 @@ class StoredSequences:
         """
         if not 0 <= position < self.rows:
             raise IndexError(position)
-        opened = _opened(self)
+        opened = _open_file(self)
         batch, row = opened.index[position]
         _, ids, lengths, answer = opened.reader.get_batch(int(batch)).columns
         counted = answer[int(row)]
@@ -99,7 +99,7 @@ class _Opened:
 
 
 @lru_cache(maxsize=8)
-def _opened(sequences: StoredSequences) -> _Opened:
+def _open_file(sequences: StoredSequences) -> _Opened:
     if not sequences.folder.exists():
         _copy(sequences)
     reader = ipc.open_file(pa.memory_map(str(sequences.folder / _FILE)))

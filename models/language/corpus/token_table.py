@@ -27,14 +27,13 @@ from millrace.models.data.read_source import Progress
 from millrace.models.data.snapshots import Snapshot, scan
 from millrace.models.data.spool import Spool, staging_folder
 from millrace.models.language.corpus.documents import Document, documents_of, kind_of
-from millrace.models.language.corpus.packing import pack
-from millrace.models.language.corpus.token_rows import SCHEMA, batches_of
+from millrace.models.language.corpus.packing import SCHEMA, batches_of, pack
 from millrace.models.language.corpus.tokenizer_folder import (
     LanguageTokenizer,
     learn_tokenizer,
     read_tokenizer,
 )
-from millrace.models.language.corpus.tokenizer_table import keep_tokenizer, kept_tokenizer
+from millrace.models.language.corpus.tokenizer_table import load_tokenizer, store_tokenizer
 
 METADATA = "millrace.tokens"
 TOKENS, TOKENIZERS = "tokens", "tokenizers"
@@ -96,7 +95,7 @@ class TokenTable:
 
     def tokenizer(self) -> LanguageTokenizer:
         """Read its tokenizer."""
-        return kept_tokenizer(self.tokenizer_uri, self.tokenizer_digest)
+        return load_tokenizer(self.tokenizer_uri, self.tokenizer_digest)
 
 
 def make_token_table(
@@ -125,14 +124,14 @@ def make_token_table(
         TransientError: another run published a token table first.
     """
     uri = installation.table(TOKENS, snapshot.name)
-    tokenizer = _given(model, folder, chat=kind_of(snapshot.schema) == "messages")
+    tokenizer = _read_given_tokenizer(model, folder, chat=kind_of(snapshot.schema) == "messages")
     fingerprint = fingerprint_of(snapshot, shares, model, tokenizer)
     delta = _open(uri)
-    known = _known(snapshot.name, uri, delta, installation, fingerprint) if delta else None
+    known = _find_version(snapshot.name, uri, delta, installation, fingerprint) if delta else None
     if known is not None:
         return known
     if tokenizer is None:
-        tokenizer = _learnt(snapshot, shares, model)
+        tokenizer = _learn_tokenizer(snapshot, shares, model)
     with staging_folder(installation.staging, f"tokens-{snapshot.name}") as staging:
         spool = Spool(staging / "tokens.arrow", SCHEMA)
         try:
@@ -155,7 +154,7 @@ def make_token_table(
             splits=splits,
             created=True,
         )
-        keep_tokenizer(made.tokenizer_uri, tokenizer)
+        store_tokenizer(made.tokenizer_uri, tokenizer)
         return _publish(delta, made, spool)
 
 
@@ -169,7 +168,7 @@ def open_token_table(
     """
     uri = installation.table(TOKENS, name)
     delta = _open(uri)
-    found = _known(name, uri, delta, installation, fingerprint) if delta else None
+    found = _find_version(name, uri, delta, installation, fingerprint) if delta else None
     if found is None:
         raise InputError(
             f"there is no token table of {name!r}", seen=uri, hint="make it: millrace run FILE"
@@ -203,7 +202,9 @@ def fingerprint_of(
     return sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:32]
 
 
-def _given(model: ModelSpec, folder: Path, *, chat: bool) -> LanguageTokenizer | None:
+def _read_given_tokenizer(
+    model: ModelSpec, folder: Path, *, chat: bool
+) -> LanguageTokenizer | None:
     """Return the pipeline's tokenizer, or the pretrained model's; None where one is learnt."""
     source = model.tokenizer.source or model.pretrained
     if source is None:
@@ -213,7 +214,7 @@ def _given(model: ModelSpec, folder: Path, *, chat: bool) -> LanguageTokenizer |
     return read_tokenizer(source, folder, revision, chat=chat)
 
 
-def _learnt(snapshot: Snapshot, shares: SplitSpec, model: ModelSpec) -> LanguageTokenizer:
+def _learn_tokenizer(snapshot: Snapshot, shares: SplitSpec, model: ModelSpec) -> LanguageTokenizer:
     chat = kind_of(snapshot.schema) == "messages"
     columns = (*snapshot.schema.features, snapshot.schema.target)
     texts = (
@@ -242,14 +243,14 @@ def _spool(
     splits: dict[Split, SplitCounts] = {}
     read = 0
 
-    def told(rows: int) -> None:
+    def on_rows(rows: int) -> None:
         nonlocal read
         read += rows
         if on_progress:
             on_progress(read)
 
     for split in SPLITS:
-        stream = _Documents(snapshot, shares, split, tokenizer, told)
+        stream = _Documents(snapshot, shares, split, tokenizer, on_rows)
         counts = SplitCounts()
         for batch, packed in batches_of(split, pack(stream, context)):
             spool.write(batch)
@@ -271,7 +272,7 @@ class _Documents:
     shares: SplitSpec
     split: Split
     tokenizer: LanguageTokenizer
-    told: Callable[[int], None]
+    on_rows: Callable[[int], None]
     documents: int = 0
     skipped: int = 0
 
@@ -286,7 +287,7 @@ class _Documents:
             self.documents += len(present)
             self.skipped += len(found) - len(present)
             yield from present
-            self.told(rows.num_rows)
+            self.on_rows(rows.num_rows)
 
 
 def _require_documents(splits: Mapping[Split, SplitCounts], snapshot: Snapshot) -> None:
@@ -355,7 +356,7 @@ def _metadata(table: TokenTable) -> dict[str, str]:
     return {METADATA: json.dumps(values)}
 
 
-def _known(
+def _find_version(
     name: str, uri: str, delta: DeltaTable, installation: Installation, fingerprint: str | None
 ) -> TokenTable | None:
     """Return the newest version, or the newest of a fingerprint; None where there is none."""

@@ -74,7 +74,7 @@ class LanguageTokenizer:
 
         Only chats need it: importing transformers takes seconds.
         """
-        return _opened(tuple(sorted(self.files.items())))
+        return _open_tokenizer(tuple(sorted(self.files.items())))
 
     @property
     def plain(self) -> "Tokenizer":
@@ -130,7 +130,7 @@ class LanguageTokenizer:
             raise InputError(
                 f"the {name} of the tokenizer is none of its tokens",
                 seen=token,
-                hint=f"mend {name} in its {_CONFIG}",
+                hint=f"fix {name} in its {_CONFIG}",
             )
         return int(found)
 
@@ -237,7 +237,7 @@ def _json(values: Mapping[str, Any]) -> bytes:
 
 
 @lru_cache(maxsize=4)
-def _opened(files: tuple[tuple[str, bytes], ...]) -> Any:
+def _open_tokenizer(files: tuple[tuple[str, bytes], ...]) -> Any:
     from transformers import AutoTokenizer
 
     with tempfile.TemporaryDirectory() as name:

@@ -15,14 +15,14 @@ from millrace.models.language.corpus.tokenizer_folder import LanguageTokenizer
 _SCHEMA = pa.schema([("digest", pa.string()), ("file", pa.string()), ("contents", pa.binary())])
 
 
-def keep_tokenizer(uri: str, tokenizer: LanguageTokenizer) -> None:
+def store_tokenizer(uri: str, tokenizer: LanguageTokenizer) -> None:
     """Write a tokenizer in one commit, unless it is there.
 
     Raises:
         TransientError: something else was written at the same time.
     """
     digest = tokenizer.digest
-    if _is_kept(uri, digest):
+    if _is_stored(uri, digest):
         return
     rows = [
         {"digest": digest, "file": name, "contents": contents}
@@ -36,13 +36,13 @@ def keep_tokenizer(uri: str, tokenizer: LanguageTokenizer) -> None:
             commit_properties=CommitProperties(app_transactions=[Transaction(digest, 1)]),
         )
     except CommitFailedError as error:
-        if not _is_kept(uri, digest):
+        if not _is_stored(uri, digest):
             raise TransientError(
                 "another tokenizer was written at the same time", seen=error, hint="run again"
             ) from error
 
 
-def kept_tokenizer(uri: str, digest: str) -> LanguageTokenizer:
+def load_tokenizer(uri: str, digest: str) -> LanguageTokenizer:
     """Return the tokenizer of a digest.
 
     Raises:
@@ -63,7 +63,7 @@ def kept_tokenizer(uri: str, digest: str) -> LanguageTokenizer:
     return found
 
 
-def _is_kept(uri: str, digest: str) -> bool:
+def _is_stored(uri: str, digest: str) -> bool:
     try:
         return DeltaTable(uri).transaction_version(digest) is not None
     except TableNotFoundError:

@@ -52,7 +52,7 @@ def sparsity_at(progress: float, spec: PruningSpec) -> float:
     return spec.sparsity * (1 - (1 - done) ** 3)
 
 
-def kept_of(scores: Sequence[Tensor], masks: Sequence[Tensor], sparsity: float) -> list[Tensor]:
+def select_kept(scores: Sequence[Tensor], masks: Sequence[Tensor], sparsity: float) -> list[Tensor]:
     """Return new masks: of all pieces together the least are pruned, those of before first.
 
     Args:
@@ -128,10 +128,10 @@ class Pruner:
         self._wanted = wanted
         scores = [each.scores() for each in self._prunable]
         if self._spec.scope == "global":
-            masks = kept_of(scores, self._masks, wanted)
+            masks = select_kept(scores, self._masks, wanted)
         else:
             pairs = zip(scores, self._masks, strict=True)
-            masks = [kept_of([s], [m], wanted)[0] for s, m in pairs]
+            masks = [select_kept([s], [m], wanted)[0] for s, m in pairs]
         self._masks = [_of_rank_0(mask) for mask in masks]
 
     def _apply(self) -> None:
@@ -164,7 +164,7 @@ def _units(net: nn.Module) -> Sequence[Units]:
             f"{type(net).__name__}.removable_units() failed",
             seen=f"{type(error).__name__}: {error}",
             valid="a list of millrace.models.families.units.Units",
-            hint="mend that method, or set training.pruning.kind: magnitude",
+            hint="fix that method, or set training.pruning.kind: magnitude",
         ) from error
 
 

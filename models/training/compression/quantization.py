@@ -57,7 +57,7 @@ class Range:
         )
 
 
-def rounded_weight(weight: Tensor) -> Tensor:
+def round_weight(weight: Tensor) -> Tensor:
     """Return what is left of `[outputs, …]` weights in 7 bits, symmetric, per output."""
     largest = weight.detach().float().abs().flatten(1).amax(dim=1)
     scale = (largest / WEIGHT_LEVELS).clamp(min=_TINY)
@@ -103,7 +103,7 @@ class FakeQuantization(TorchFunctionMode):
             kept = self._ranges[id(weight)]
             if self._network.training or not kept.is_known:
                 kept.see(inputs.detach(), self._spec.averaging_constant)
-            args = (kept.rounded(inputs), rounded_weight(weight), *others)
+            args = (kept.rounded(inputs), round_weight(weight), *others)
         return func(*args, **(kwargs or {}))
 
     def begin_epoch(self, epoch: int) -> None:

@@ -87,8 +87,8 @@ def answer_bins(job: RowJob, snapshot: Snapshot) -> tuple[Bins, ...]:
     good = encoded.filter(pc.is_null(encoded[ERROR])).drop_columns([ERROR])
     if not good.num_rows:
         return ()
-    installation = pa.array(range(good.num_rows), pa.int64())
-    answers = job.worker()(good.append_column(ROW, installation)).rows[PREDICTION]
+    numbers = pa.array(range(good.num_rows), pa.int64())
+    answers = job.worker()(good.append_column(ROW, numbers)).rows[PREDICTION]
     codes = bool(job.encoding.labels)
     return (bins_of_values(PREDICTION, answers.combine_chunks(), codes=codes),)
 

@@ -94,11 +94,11 @@ def certify_graph(installation: Installation, client: TritonClient, package: Pac
     triton = work.stage(LIVE, ask_live(golden), work.live(ask_live))
     wanted = tuple(one_line(str(label)) for label in work.encoding.labels)
     one = {name: rows[:1] for name, rows in golden.items()}
-    told = client.labels(model, one, output, len(wanted), version=number) if wanted else {}
+    served = client.labels(model, one, output, len(wanted), version=number) if wanted else {}
     file = work.stage(FILE, work.golden_of_file(), work.test_of_file())
     faults = (
         *faults_of(work.certificate, file, triton, work.scale),
-        *label_faults(wanted, told),
+        *label_faults(wanted, served),
     )
     certificate = work.certificate.with_stage(triton)
     return LiveGraph(certificate, files.version, client.endpoint.grpc, work.sizes, faults)
@@ -198,14 +198,14 @@ def faults_of(
         yield f"{certificate.candidate} did not hold the gate when it was made"
 
 
-def label_faults(wanted: Sequence[str], told: Mapping[int, str]) -> Iterator[str]:
+def label_faults(wanted: Sequence[str], served: Mapping[int, str]) -> Iterator[str]:
     """Say which class the live server calls otherwise than the version does.
 
     Args:
         wanted: the version's labels, in the order of the output.
-        told: what the server calls each column.
+        served: what the server calls each column.
     """
     for place, label in enumerate(wanted):
-        if (seen := told.get(place)) != label:
+        if (seen := served.get(place)) != label:
             yield f"{LIVE}: its labels differ: column {place} is {seen!r}, and was {label!r}"
             return

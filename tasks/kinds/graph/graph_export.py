@@ -13,8 +13,13 @@ import numpy as np
 import pyarrow as pa
 
 from millrace.export.certificate import Header
-from millrace.export.onnx.constant_baseline import Baseline, baseline_of
-from millrace.export.onnx.graph_certificate import GraphCandidate, GraphCertificate, GraphStage
+from millrace.export.onnx.graph_certificate import (
+    Baseline,
+    GraphCandidate,
+    GraphCertificate,
+    GraphStage,
+    baseline_of,
+)
 from millrace.export.select import Gates
 from millrace.models.common.arrays import Array
 from millrace.models.common.digest import ONNX_FILE
@@ -124,7 +129,7 @@ class GraphExport:
         shutil.copyfile(files.model, file)
         try:
             name = f"{in_words(files.version)}, {variant}"
-            return _with_size(self.exporter.measured(name, file, self.measured_on))
+            return _with_size(self.exporter.measure(name, file, self.measured_on))
         except WorkError as error:  # no fault of the model that was trained
             log.warning("%s could not be measured: %s", in_words(files.version), error.what)
             return None
@@ -213,7 +218,7 @@ def exporter_of(
         timing_caches: folder, kept, of what speeds up the next build of an engine.
     """
     from millrace.export.onnx.onnx_exporter import Exporter
-    from millrace.export.tensorrt.engine_file import axes_of
+    from millrace.export.tensorrt.engine import axes_of
     from millrace.models.families.family import build_network
     from millrace.models.families.network import Served
     from millrace.models.families.objective import objective_of

@@ -121,7 +121,7 @@ def _objects(encoding: Encoding, source: str) -> list[dict[str, Any]]:
         except ValueError as error:
             raise _unreadable(encoding, f"{source}, row {number}: {error}") from error
         if not isinstance(row, dict):
-            raise _unreadable(encoding, f"{source}, row {number}: {_shown(row)}")
+            raise _unreadable(encoding, f"{source}, row {number}: {_as_text(row)}")
         rows.append(row)
     if not rows:
         raise _unreadable(encoding, f"{source}: no rows")
@@ -176,7 +176,7 @@ def _unanswerable(
     )
     return InputError(
         f"row {number} cannot be answered: {fault}",
-        seen=_shown(row[feature.name]),
+        seen=_as_text(row[feature.name]),
         valid=_valid(feature),
         hint="fix the row, or leave it out",
     )
@@ -189,7 +189,7 @@ def _valid(feature: Feature) -> str:
         return "text"
     if feature.kind == "vector":
         return f"{feature.width} finite numbers"
-    shown = ", ".join(_shown(value) for value in feature.categories[:MAX_VALUES])
+    shown = ", ".join(_as_text(value) for value in feature.categories[:MAX_VALUES])
     more = len(feature.categories) - MAX_VALUES
     return shown + (f", … {more} more" if more > 0 else "")
 
@@ -202,5 +202,5 @@ def _valid_number(feature: Feature) -> str:
     return kind + low + ("" if feature.max is None else f" to {feature.max:g}")
 
 
-def _shown(value: object) -> str:
+def _as_text(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)[:200]

@@ -62,7 +62,7 @@ def _metrics(
 def _figures(
     pipeline: Pipeline, trained: Trained[GraphTraining], exported: Exported
 ) -> "dict[str, Figure]":
-    from millrace.models.training.plots import (
+    from millrace.tasks.reports.plots import (
         VariantPoint,
         confusion_matrix,
         learning_curves,
@@ -170,8 +170,8 @@ def candidates_table(candidates: Sequence[GraphCandidate], certificate: GraphCer
     ]
     ties = dict.fromkeys(c.stage.ties for c in candidates if c.stage and c.stage.ties)
     tied = [f"With TensorRT: {each}." for each in ties]
-    told = " ".join(filter(None, (measured, *tied, star)))
-    return "\n\n".join((table(head, rows), told, *searches))
+    notes = " ".join(filter(None, (measured, *tied, star)))
+    return "\n\n".join((table(head, rows), notes, *searches))
 
 
 def candidate_row(

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from millrace.export.language.language_certificate import LanguageCertificate, LiveStage
+from millrace.export.language.language_variants import lacking_vllm
 from millrace.export.language.text_loss import pieces_loss
 from millrace.export.language.token_pieces import TokenPieces
 from millrace.export.language.variant_folder import VariantFolder
 from millrace.export.openvino.decoder_attention import number_of
-from millrace.export.vllm.vllm_python import lacking_vllm
 from millrace.models.common.errors import InputError
 from millrace.models.common.installation import Installation
 from millrace.models.common.subprocess_runner import Limits
@@ -19,10 +19,9 @@ from millrace.models.registry.version_files import ModelVersion, Package
 from millrace.serving.release.golden_prompts import INEXACT, GoldenPrompts, difference, same_words
 from millrace.serving.triton.client import TritonClient
 from millrace.tasks.kinds.certified import certificate_of, certified_snapshot, pipeline_of
-from millrace.tasks.kinds.language.held_out import pieces_of
 from millrace.tasks.kinds.language.language_evidence import LanguageEvidence
 from millrace.tasks.kinds.language.language_files import LanguageFiles, language_files
-from millrace.tasks.kinds.language.language_train import sequences_of
+from millrace.tasks.kinds.language.language_train import pieces_of, sequences_of
 from millrace.tasks.kinds.steps import Table
 from millrace.tasks.progress import bar, log
 
@@ -80,11 +79,11 @@ def certify_language(
     certificate = certificate_of(package, LanguageCertificate)
     golden = LanguageEvidence(files, installation).golden()
     version, limits = files.version, pipeline_of(files.package).export.limits.of_process
-    text = _held_out(installation, files, certificate)
+    text = _open_held_out(installation, files, certificate)
     said = f"{len(golden.prompts)} prompts, {text.counted:,} tokens of held-out text"
     log.info("certify: version %s of %s, %s", version.version, version.model, said)
     perplexity = _perplexity(files.folder, text, limits, installation)
-    live = asked(golden, client, version, at_once(files), perplexity)
+    live = certify_live_answers(golden, client, version, at_once(files), perplexity)
     return LiveLanguage(
         certificate=certificate.with_live(live),
         version=version,
@@ -101,7 +100,7 @@ def at_once(files: LanguageFiles) -> int:
     return min(IN_FLIGHT, generation.max_num_seqs + generation.max_queue_size)
 
 
-def asked(
+def certify_live_answers(
     golden: GoldenPrompts,
     client: TritonClient,
     version: ModelVersion,
@@ -181,7 +180,7 @@ def _as_transformers(golden: GoldenPrompts, found: list[str]) -> int | None:
     return sum(map(same_words, golden.transformers, found))
 
 
-def _held_out(
+def _open_held_out(
     installation: Installation, files: LanguageFiles, certificate: LanguageCertificate
 ) -> TokenPieces:
     """Return the text that the version's perplexity was certified on.

@@ -56,7 +56,7 @@ def perplexity_beside(
     )
     snapshot = open_snapshot(installation, certificate.dataset, certificate.dataset_version)
     texts = list(_texts(snapshot, pipeline))
-    losses = [_asked(each, texts, installation) for each in (one, other)]
+    losses = [_measure_loss(each, texts, installation) for each in (one, other)]
     return None if mine is None or not losses[0].tokens else beside(mine, *losses)
 
 
@@ -65,7 +65,7 @@ def beside(perplexity: float, mine: TextLoss, other: TextLoss) -> float:
     return perplexity * math.exp((other.loss - mine.loss) / mine.tokens)
 
 
-def _asked(files: LanguageFiles, texts: list[str], installation: Installation) -> TextLoss:
+def _measure_loss(files: LanguageFiles, texts: list[str], installation: Installation) -> TextLoss:
     folder = files.folder
     context = number_of(folder, "max_position_embeddings")
     limits = pipeline_of(files.package).export.limits.of_process

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from millrace.export.certificate import Header
-from millrace.export.language.golden_texts import Golden, golden_of
+from millrace.export.language.golden_texts import Golden, make_golden
 from millrace.export.language.language_certificate import LanguageCandidate, LanguageCertificate
 from millrace.export.language.language_exporter import LanguageExporter, language_gates
 from millrace.export.language.language_variants import Groups
@@ -18,9 +18,8 @@ from millrace.models.common.installation import Installation
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.data.snapshots import Snapshot
 from millrace.models.language.held_out import HELD_OUT_TOKENS
-from millrace.tasks.kinds.language.held_out import pieces_of
 from millrace.tasks.kinds.language.language_files import GOLDEN
-from millrace.tasks.kinds.language.language_train import DecoderTraining, sequences_of
+from millrace.tasks.kinds.language.language_train import DecoderTraining, pieces_of, sequences_of
 from millrace.tasks.kinds.steps import Trained
 from millrace.tasks.progress import log
 
@@ -68,7 +67,7 @@ class LanguageExport:
                 hint="train it longer, or bring more text",
             )
         found = []
-        for each in self.exporter.measured_candidates():
+        for each in self.exporter.measure_candidates():
             found.append(beside_unigram(each, self.trained.details.baselines.unigram))
             yield found[-1]
         self.texts.update(self._continued(found, reference))
@@ -124,7 +123,7 @@ class LanguageExport:
                 continue
             try:
                 folder = VariantFolder.read(each.path)
-                yield each.name, golden_of(folder, reference, self.exporter.limits, cores, python)
+                yield each.name, make_golden(folder, reference, self.exporter.limits, cores, python)
             except WorkError as error:
                 log.warning("%s does not continue the golden prompts: %s", each.name, error)
 

@@ -111,11 +111,14 @@ def _metrics(
 
 
 def _figures(trained: Trained[DecoderTraining], exported: Exported) -> "dict[str, Figure]":
-    from millrace.models.language.decoder_plots import VariantPoint, loss_curve, variants_picture
+    from millrace.tasks.reports.plots import PerplexityPoint, loss_curve, perplexity_picture
 
-    curve = loss_curve(trained.history, trained.details.baselines)
+    baselines = trained.details.baselines
+    lines = {"unigram": baselines.unigram, "trigram": baselines.trigram}
+    lines |= {} if baselines.base is None else {BEFORE: baselines.base}
+    curve = loss_curve(trained.history, lines)
     points = [
-        VariantPoint(
+        PerplexityPoint(
             name=each.name,
             perplexity=each.stage.perplexity,
             size_mib=each.size_bytes / MIB,
@@ -126,7 +129,7 @@ def _figures(trained: Trained[DecoderTraining], exported: Exported) -> "dict[str
         for each in exported.candidates
         if each.stage is not None and each.speed is not None
     ]
-    figures = {"plots/forms.png": variants_picture(points)} if points else {}
+    figures = {"plots/forms.png": perplexity_picture(points)} if points else {}
     return {"plots/learning_curve.png": curve, **figures}
 
 

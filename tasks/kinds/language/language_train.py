@@ -1,20 +1,30 @@
 """What the training of a decoder starts from: its base, its tokens, and what it has to beat."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from millrace.export.language.token_pieces import Held, TokenPieces
+from millrace.models.common.errors import InputError
 from millrace.models.common.installation import Installation
+from millrace.models.config.language_spec import LoraSpec
 from millrace.models.config.pipeline import Pipeline
-from millrace.models.config.training_spec import ModelSpec
+from millrace.models.config.training_spec import ModelSpec, TrainingSpec
 from millrace.models.data.snapshots import Snapshot
+from millrace.models.families.pretrained import resolve_pretrained
 from millrace.models.language.base_checkpoint import ARTIFACT
 from millrace.models.language.base_version import fetched_base
+from millrace.models.language.corpus.sequences import Packed
+from millrace.models.language.corpus.tokenizer_folder import LanguageTokenizer
+from millrace.models.language.held_out import HELD_OUT_TOKENS, spread_over
+from millrace.models.language.recipe import DecoderSpec, Lora, Recipe
 from millrace.models.registry.mlflow_registry import registry_of
 from millrace.models.registry.tracking import TrackedRun
 from millrace.tasks import progress
-from millrace.tasks.kinds.language.decoder import decoder_of, recipe_of
 from millrace.tasks.kinds.language.draft_model import require_draft
 from millrace.tasks.kinds.steps import Prepared
 from millrace.tasks.progress import log
@@ -126,15 +136,17 @@ def _to_beat(job: "LanguageJob", test: "StoredSequences") -> "Baselines":
     """Return what simpler models reach on the test split, and the base before it is trained."""
     from millrace.models.language.corpus.ngram import baselines
     from millrace.models.language.held_out import base_perplexity
-    from millrace.tasks.kinds.language.held_out import measured_alone
+    from millrace.tasks.kinds.language.language_train import yield_measured_pieces
 
     found = baselines(job.train, test, job.decoder.vocab_size)
-    told = f"{found.unigram:,.1f} of a unigram model, {found.trigram:,.1f} of a trigram model"
+    perplexities = (
+        f"{found.unigram:,.1f} of a unigram model, {found.trigram:,.1f} of a trigram model"
+    )
     if job.decoder.pretrained is not None:
-        measured = partial(measured_alone, test, job.decoder.context)
+        measured = partial(yield_measured_pieces, test, job.decoder.context)
         found = replace(found, base=base_perplexity(job.decoder, measured))
-        told += f", {found.base:,.2f} of the base before training"
-    log.info("to beat on the test split: perplexity %s", told)
+        perplexities += f", {found.base:,.2f} of the base before training"
+    log.info("to beat on the test split: perplexity %s", perplexities)
     return found
 
 
@@ -153,3 +165,95 @@ def describe_steps(metrics: Mapping[str, Any]) -> str:
     if "perplexity" in metrics:
         shown.append(f"validation perplexity {metrics['perplexity']:.1f}")
     return "  ".join([*shown, f"{metrics['tokens_per_second']:,.0f} tokens/s"])
+
+
+def decoder_of(pipeline: Pipeline, tokenizer: LanguageTokenizer) -> DecoderSpec:
+    """Return the decoder to train.
+
+    Raises:
+        InputError: there is no such folder.
+    """
+    model = pipeline.model
+    return DecoderSpec(
+        vocab_size=tokenizer.vocab_size,
+        context=model.tokenizer.max_tokens,
+        params=model.params,
+        pretrained=_resolve(model.pretrained, pipeline.folder),
+        revision=model.revision,
+        lora=_lora(model.lora),
+        eos_token_id=tokenizer.end,
+        pad_token_id=tokenizer.padding,
+        turn_end_ids=tokenizer.turn_ends,
+    )
+
+
+def recipe_of(spec: TrainingSpec) -> Recipe:
+    """Return how it is trained.
+
+    Raises:
+        InputError: its precision is none that decoders are trained in.
+    """
+    if spec.precision == "fp16":
+        raise InputError(
+            "a causal_lm is not trained in fp16",
+            seen="training.precision: fp16",
+            valid="auto, bf16, fp32",
+            hint="bf16 has the range of fp32, and needs no scaling",
+        )
+    return Recipe(
+        epochs=spec.epochs,
+        max_steps=spec.max_steps,
+        batch_size=spec.batch_size,
+        gradient_accumulation_steps=spec.gradient_accumulation_steps,
+        gradient_checkpointing=spec.gradient_checkpointing,
+        learning_rate=spec.learning_rate,
+        optimizer=spec.optimizer,
+        weight_decay=spec.weight_decay,
+        warmup_ratio=spec.warmup_ratio,
+        max_grad_norm=spec.max_grad_norm,
+        parallel=spec.parallel,
+        precision=spec.precision,
+        checkpoint_steps=spec.checkpoint_steps,
+        log_steps=spec.log_steps,
+        num_workers=spec.num_workers,
+        seed=spec.seed,
+        max_failures=spec.max_failures,
+    )
+
+
+def _lora(spec: LoraSpec | None) -> Lora | None:
+    if spec is None:
+        return None
+    targets = None if isinstance(spec.target_modules, str) else spec.target_modules
+    return Lora(spec.r, spec.lora_alpha, spec.lora_dropout, targets)
+
+
+def _resolve(pretrained: str | None, folder: Path) -> str | None:
+    return None if pretrained is None else resolve_pretrained(pretrained, folder)
+
+
+def pieces_of(sequences: "StoredSequences", tokens: int) -> TokenPieces:
+    """Return sequences, evenly apart, as pieces, about so many tokens of them."""
+    ids, lengths, answers = [np.empty(0, np.int64)], [np.empty(0, np.int64)], [np.empty(0, bool)]
+    for position in spread_over(sequences, tokens):
+        some, of_pieces, answer = sequences.sequence(int(position))
+        ids.append(np.asarray(some, np.int64))
+        lengths.append(np.asarray(of_pieces, np.int64))
+        counted = np.ones(len(some), bool) if answer is None else np.asarray(answer, bool)
+        answers.append(counted)
+    return TokenPieces(np.concatenate(ids), np.concatenate(lengths), np.concatenate(answers))
+
+
+def yield_measured_pieces(
+    test: "StoredSequences", context: int, vocab_size: int
+) -> Iterator[Packed]:
+    """Yield the pieces that the variants of a model are measured on, each as a sequence of its own.
+
+    Args:
+        test: the test split.
+        context: tokens that the model sees at a time.
+        vocab_size: tokens that it chooses from.
+    """
+    held_out = pieces_of(test, HELD_OUT_TOKENS)
+    for ids, counted in Held().of(held_out, vocab_size, context).pieces():
+        yield ids, [len(ids)], np.concatenate([[False], counted])

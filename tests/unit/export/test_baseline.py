@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from millrace.export.language.language_certificate import LanguageCandidate, LanguageStage
-from millrace.export.onnx.constant_baseline import Baseline, baseline_of
-from millrace.export.onnx.graph_certificate import GraphCandidate, GraphStage
+from millrace.export.onnx.graph_certificate import Baseline, GraphCandidate, GraphStage, baseline_of
 from millrace.models.families.objective import Classification
 from millrace.models.inference.answers import Answers, ClassAnswers, NumberAnswers
 from millrace.tasks.kinds.graph.graph_export import beside_constant

@@ -1,4 +1,4 @@
-"""Every form that can be made of a small classifier, and what refuses to be made."""
+"""Every variant that can be made of a small classifier, and what refuses to be made."""
 
 import shlex
 import shutil
@@ -26,7 +26,7 @@ LIMITS = Limits(120.0, 16 << 30)
 INT8 = "onnx-int8-static"
 NEAR = {"onnx-fp16": 0.01, "onnx-optimized": 1e-5, "onnx-int8-weights": 0.02}
 UNFIT = {"onnx-int8-weights", "onnx-int4-weights"}
-"""The classifier has Gemm layers, which have no weight-only form."""
+"""The classifier has Gemm layers, which have no weight-only variant."""
 FOR_GPUS = {name for name, variant in VARIANTS.items() if variant.package} | {
     "onnx-bf16",
     "onnx-fp8",

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from millrace.export.language.engine_speed import EXACT, Engine
-from millrace.export.language.fidelity import compared
+from millrace.export.language.fidelity import compare_tokens
 from millrace.export.language.transformers_reference import continued
 from millrace.export.openvino.decoder_ir import causal_mask, to_ir
 from millrace.export.openvino.from_checkpoint import tokenizer_graphs
@@ -92,7 +92,7 @@ def test_the_engine_gives_transformers_greedy_tokens(
     told = Engine(variant, EXACT).run(prompts(), NEW)
     with torch.inference_mode():
         answers = continued(model, prompts(), NEW)
-    assert compared(answers, told.tokens).equal == len(prompts())
+    assert compare_tokens(answers, told.tokens).equal == len(prompts())
     assert len({token for answer in told.tokens for token in answer}) > 5
 
 

@@ -22,12 +22,19 @@ from millrace.export.onnx.graph_certificate import (
     GraphSpeed,
     GraphStage,
 )
-from millrace.export.onnx.graph_variants import ENGINES, FP32, TENSORRT, VARIANTS, Variant
+from millrace.export.onnx.graph_variants import (
+    ENGINES,
+    FP32,
+    TENSORRT,
+    VARIANTS,
+    Variant,
+    installed_packages,
+    lacking,
+)
 from millrace.export.onnx.measure_graph import gather_evidence
 from millrace.export.onnx.onnx_exporter import Exporter
-from millrace.export.onnx.variant_requirements import installed_packages, lacking
 from millrace.export.select import Gates, choose
-from millrace.export.tensorrt.engine_file import Sizes, axes_of, file_of, options_of, timing_cache
+from millrace.export.tensorrt.engine import Sizes, axes_of, file_of, options_of, timing_cache
 from millrace.models.common.errors import WorkError
 from millrace.models.common.hardware import EngineFingerprint, Gpu
 from millrace.models.common.subprocess_runner import Limits, run_in_subprocess

@@ -1,4 +1,4 @@
-"""The forms of a small Llama, made and measured by real programs."""
+"""The variants of a small Llama, made and measured by real programs."""
 
 import shlex
 import shutil
@@ -12,7 +12,7 @@ import pytest
 from millrace.export.conversion_programs import COMMANDS
 from millrace.export.language import language_exporter as module
 from millrace.export.language import language_variants
-from millrace.export.language.golden_texts import golden_of
+from millrace.export.language.golden_texts import make_golden
 from millrace.export.language.language_certificate import LanguageCandidate, LanguageStage
 from millrace.export.language.language_exporter import REFERENCE as REFERENCE_FOLDER
 from millrace.export.language.language_exporter import Held, LanguageExporter, language_gates
@@ -41,7 +41,7 @@ def exporter(tmp_path_factory: pytest.TempPathFactory) -> LanguageExporter:
         calibration=lambda: pieces(0, 4, 32),
         folder=folder / "forms",
         threads=1,
-        candidates=("onnx-genai-int4", "no-such-form"),
+        candidates=("onnx-genai-int4", "no-such-variant"),
         limits=LIMITS,
         gates=language_gates(max_perplexity_increase=0.01),
         groups=Groups(size=32),
@@ -56,21 +56,21 @@ def reference(exporter: LanguageExporter) -> Reference:
 
 @pytest.fixture(scope="module")
 def exact(exporter: LanguageExporter, reference: Reference) -> LanguageCandidate:
-    return exporter.row(EXACT_VARIANT, reference)
+    return exporter.measure_one(EXACT_VARIANT, reference)
 
 
 @pytest.fixture(scope="module")
 def int8(
     exporter: LanguageExporter, reference: Reference, exact: LanguageCandidate
 ) -> LanguageCandidate:
-    return exporter.row(INT8, reference)
+    return exporter.measure_one(INT8, reference)
 
 
 @pytest.fixture(scope="module")
 def int4(
     exporter: LanguageExporter, reference: Reference, exact: LanguageCandidate
 ) -> LanguageCandidate:
-    return exporter.row(INT4, reference)
+    return exporter.measure_one(INT4, reference)
 
 
 def weights(row: LanguageCandidate) -> int:
@@ -118,8 +118,8 @@ def test_the_exact_form_must_be_exact_and_others_need_not(
         *(tmp_path, pieces(0, 1), lambda: pieces(0, 1), tmp_path, 1, (EXACT_VARIANT, INT8), LIMITS)
     )
     monkeypatch.setattr(LanguageExporter, "context", 64)
-    exact = exporter.row(EXACT_VARIANT, REFERENCE)
-    found = exporter.row(name, REFERENCE)
+    exact = exporter.measure_one(EXACT_VARIANT, REFERENCE)
+    found = exporter.measure_one(name, REFERENCE)
     if reason is None or name == "vllm-bf16":
         assert found.reason is None
     else:
@@ -151,13 +151,13 @@ def test_of_the_exact_form_answers_that_are_not_finite_come_first_and_then_that_
         *(tmp_path, pieces(0, 1), lambda: pieces(0, 1), tmp_path, 1, (EXACT_VARIANT,), LIMITS),
         gates=language_gates(max_size_mib=1),
     )
-    assert exporter.row(EXACT_VARIANT, REFERENCE).reason == reason
+    assert exporter.measure_one(EXACT_VARIANT, REFERENCE).reason == reason
 
 
 def test_as_text_the_exact_form_answers_as_transformers_too(
     exporter: LanguageExporter, reference: Reference, exact: LanguageCandidate
 ) -> None:
-    golden = golden_of(exporter.make(EXACT_VARIANT), reference, LIMITS, 1)
+    golden = make_golden(exporter.make(EXACT_VARIANT), reference, LIMITS, 1)
     assert len(golden.prompts) == len(set(golden.prompts)) >= 5
     assert (golden.max_tokens, golden.exact) == (16, True)
     assert all(map(same_words, golden.transformers, golden.answers))
@@ -248,7 +248,7 @@ def test_four_bits_that_no_layer_gets_are_a_row_with_the_reason(
 ) -> None:
     (tmp_path / EXACT_VARIANT).symlink_to(exporter.make(EXACT_VARIANT).path)
     few = replace(exporter, groups=Groups(size=32, ratio=0.01), folder=tmp_path)
-    reason = few.row(INT4, REFERENCE).reason or ""
+    reason = few.measure_one(INT4, REFERENCE).reason or ""
     assert "no layer gets 4 bits with a group size of 32 and a ratio of 0.01" in reason
 
 
@@ -272,7 +272,7 @@ def test_a_conversion_that_goes_wrong_is_a_row_with_its_reason(
     monkeypatch.setitem(language_variants.LANGUAGE_VARIANTS, kind, bad)  # type: ignore[arg-type]
     limits = Limits(5, 2**30) if kind in ("hangs", "eats") else LIMITS
     exporter = replace(exporter, candidates=(kind,), limits=limits)
-    row = exporter.row(kind, REFERENCE)
+    row = exporter.measure_one(kind, REFERENCE)
     assert BAD[kind] in (row.reason or "")
     assert not (exporter.folder / f"{kind}.draft").exists()
 
@@ -280,7 +280,7 @@ def test_a_conversion_that_goes_wrong_is_a_row_with_its_reason(
 def test_a_form_that_does_not_answer_in_time_is_a_row(
     exporter: LanguageExporter, int8: LanguageCandidate
 ) -> None:
-    row = replace(exporter, limits=Limits(0.2, 2**34)).row(INT8, REFERENCE)
+    row = replace(exporter, limits=Limits(0.2, 2**34)).measure_one(INT8, REFERENCE)
     assert row.reason == "its measurement did not end within 0.2 s"
 
 
@@ -297,7 +297,7 @@ def test_a_decoder_that_is_refused_is_a_row_and_so_is_what_is_made_of_it(
     language_models.tokenizer().save_pretrained(folder)
     refused = replace(exporter, checkpoint=folder, folder=tmp_path / "forms")
     for name in (EXACT_VARIANT, INT8):
-        assert "soft-capped" in (refused.row(name, REFERENCE).reason or "")
+        assert "soft-capped" in (refused.measure_one(name, REFERENCE).reason or "")
 
 
 def test_text_that_is_away_fails_the_run(
@@ -309,16 +309,16 @@ def test_text_that_is_away_fails_the_run(
     (tmp_path / EXACT_VARIANT).symlink_to(exporter.make(EXACT_VARIANT).path)
     exporter = replace(exporter, calibration=away, folder=tmp_path)
     with pytest.raises(TransientError, match="the table cannot be read"):
-        exporter.row(AWQ, REFERENCE)
+        exporter.measure_one(AWQ, REFERENCE)
 
 
 def test_forms_that_cannot_be_made_here_are_rows_and_the_reference_is_not_left(
     exporter: LanguageExporter, reference: Reference
 ) -> None:
     assert (exporter.folder / REFERENCE_FOLDER).is_dir()
-    lacking, unknown = exporter.measured_candidates()
+    lacking, unknown = exporter.measure_candidates()
     assert lacking.reason == (
         "the package onnxruntime-genai is not installed: pip install onnxruntime-genai"
     )
-    assert unknown.reason == "there is no form 'no-such-form'"
+    assert unknown.reason == "there is no variant 'no-such-variant'"
     assert not (exporter.folder / REFERENCE_FOLDER).exists()

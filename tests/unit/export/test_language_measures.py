@@ -1,4 +1,4 @@
-"""What is decided about the forms of a language model, of plain values."""
+"""What is decided about the variants of a language model, of plain values."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -10,16 +10,16 @@ import torch
 
 from millrace.export.language import fidelity
 from millrace.export.language.engine_speed import Continuation, speed_of
-from millrace.export.language.fidelity import Greedy, compared, log_softmax
+from millrace.export.language.fidelity import Greedy, compare_tokens, log_softmax
 from millrace.export.language.language_probe import speed_lengths
 from millrace.export.language.language_variants import LANGUAGE_VARIANTS
 from millrace.export.language.token_pieces import TokenPieces, prompt_lengths
 from millrace.export.language.transformers_reference import (
     LOG_PROBABILITIES,
     Answer,
+    continuation_texts,
     read_answers,
     write_answers,
-    written,
 )
 from millrace.export.language.variant_folder import NEEDED, VariantFolder
 from millrace.export.openvino.decoder_attention import (
@@ -107,7 +107,7 @@ def answer(tokens: list[int], margins: list[float]) -> Answer:
     ],
 )
 def test_only_a_tie_excuses_another_token(told: list[int], found: Greedy) -> None:
-    assert compared([answer([1, 2, 3], [0.5, 1e-5, 0.5])], [told]) == found
+    assert compare_tokens([answer([1, 2, 3], [0.5, 1e-5, 0.5])], [told]) == found
     assert found.exact == (found.equal + found.ties == 1)
 
 
@@ -130,10 +130,12 @@ def test_prompts_are_written_as_text_up_to_its_end_unless_a_tie_decided() -> Non
         answer([98], [1.0]),
         answer([100], [1.0]),
     ]
-    found = written(tokenizer, ["whole", "tied", " ", "whole"], answers[:3] + [answers[0]], {0, 5})
+    found = continuation_texts(
+        tokenizer, ["whole", "tied", " ", "whole"], answers[:3] + [answers[0]], {0, 5}
+    )
     assert found == (("whole", "bc"),)
-    assert written(tokenizer, ["whole"], answers[:1], {0, 99}) == (("whole", "b"),)
-    assert written(tokenizer, ["a", "b"], answers[2:], {0}) == (("a", "b"), ("b", "d"))
+    assert continuation_texts(tokenizer, ["whole"], answers[:1], {0, 99}) == (("whole", "b"),)
+    assert continuation_texts(tokenizer, ["a", "b"], answers[2:], {0}) == (("a", "b"), ("b", "d"))
 
 
 def numbered(*lengths: int, answer: Array | None = None) -> TokenPieces:

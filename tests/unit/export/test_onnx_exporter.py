@@ -46,7 +46,7 @@ def exporter_of(exported: Any, folder: Path, spec: ExportSpec = BOTH) -> Exporte
 
 @pytest.fixture(scope="module")
 def made(exported: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Both forms, int8 asked for first."""
+    """Both variants, int8 asked for first."""
     exporter = exporter_of(exported, tmp_path_factory.mktemp("forms"))
     return {name: exporter.make(name) for name in (INT8, FP32)}
 
@@ -263,7 +263,7 @@ def test_onnxruntime_alone_gives_the_certified_answers(
     )
     words = [sys.executable, "-c", program, made[name], tmp_path / "rows.npy", answers]
     subprocess.run(words, cwd=tmp_path, check=True, env={})
-    candidate = exporter_of(exported, made[FP32].parent).measured(
+    candidate = exporter_of(exported, made[FP32].parent).measure(
         name, made[name], evidence_of(exported)
     )
     assert candidate.stage is not None

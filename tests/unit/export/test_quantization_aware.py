@@ -1,4 +1,4 @@
-"""What training rounds is what the static int8 form will."""
+"""What training rounds is what the static int8 variant will."""
 
 from pathlib import Path
 from typing import Any

@@ -5,7 +5,7 @@ import pytest
 
 from millrace.models.common.errors import InputError
 from millrace.models.common.installation import Installation
-from millrace.models.registry.artifact_location import require_own
+from millrace.models.registry.artifact_store import require_own
 
 
 @pytest.fixture

@@ -14,11 +14,12 @@ from millrace.models.common.bounded_files import (
     bounded_json,
     bounded_text,
     bounded_yaml,
+    check_folder,
     check_yaml,
+    require_readable,
 )
 from millrace.models.common.errors import InputError
 from millrace.models.config.pipeline_file import load_pipeline
-from millrace.models.registry.evidence_check import check, require_readable
 
 
 def bomb(levels: int, width: int = 9) -> str:
@@ -59,7 +60,7 @@ def test_yaml_beyond_a_limit_is_refused_at_once(kind: str, tmp_path: Path) -> No
     with pytest.raises(InputError):
         load_pipeline(file)
     with pytest.raises((ValueError, yaml.YAMLError)):
-        check(tmp_path)
+        check_folder(tmp_path)
 
 
 def test_some_aliases_are_fine() -> None:

@@ -10,9 +10,8 @@ import pytest
 from millrace.models.common.errors import TransientError
 from millrace.models.common.installation import Installation
 from millrace.models.registry import tracking
-from millrace.models.registry.left_runs import end_left
 from millrace.models.registry.open_runs import FOLDER, Note, OpenRun
-from millrace.models.registry.tracking import TrackedRun, client, tracked_run
+from millrace.models.registry.tracking import TrackedRun, client, end_left_runs, tracked_run
 
 
 @pytest.fixture
@@ -45,14 +44,14 @@ def files(folder: Path) -> list[Path]:
 def test_a_run_whose_process_lives_is_left_alone(
     run: TrackedRun, opened: OpenRun, tmp_path: Path
 ) -> None:
-    end_left(tmp_path)
+    end_left_runs(tmp_path)
     assert kept(run).info.status == "RUNNING"
     assert len(files(tmp_path)) == 1
 
 
 def test_one_whose_process_is_gone_failed(run: TrackedRun, opened: OpenRun, tmp_path: Path) -> None:
     opened.close()
-    end_left(tmp_path)
+    end_left_runs(tmp_path)
     assert kept(run).info.status == "FAILED"
     assert kept(run).data.tags["millrace.error"] == "its process ended without a word"
     assert files(tmp_path) == []
@@ -63,7 +62,7 @@ def test_one_that_ended_unheard_ends_as_it_did(
 ) -> None:
     opened.ends_as("FINISHED")
     opened.close()
-    end_left(tmp_path)
+    end_left_runs(tmp_path)
     assert kept(run).info.status == "FINISHED"
     assert "millrace.error" not in kept(run).data.tags
 
@@ -72,7 +71,7 @@ def test_one_that_was_deleted_is_forgotten(opened: OpenRun, tmp_path: Path) -> N
     opened.close()
     (file,) = files(tmp_path)
     file.write_text(json.dumps({**json.loads(file.read_text()), "run_id": "0" * 32}))
-    end_left(tmp_path)
+    end_left_runs(tmp_path)
     assert files(tmp_path) == []
 
 
@@ -81,7 +80,7 @@ def test_an_mlflow_that_is_away_leaves_it_to_the_next(opened: OpenRun, tmp_path:
     (file,) = files(tmp_path)
     away = {**json.loads(file.read_text()), "tracking_uri": "http://127.0.0.1:9"}
     file.write_text(json.dumps(away))
-    end_left(tmp_path)
+    end_left_runs(tmp_path)
     assert files(tmp_path) == [file]
 
 
@@ -102,5 +101,5 @@ def test_a_run_whose_end_mlflow_does_not_take_is_ended_later(
         meanwhile.setattr(tracking, "check_reachable", away)
         meanwhile.setattr("mlflow.MlflowClient.set_terminated", away)
     assert kept(run).info.status == "RUNNING"
-    end_left(mlflow_places.run)
+    end_left_runs(mlflow_places.run)
     assert kept(run).info.status == "FINISHED"

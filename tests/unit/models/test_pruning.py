@@ -27,7 +27,7 @@ from millrace.models.training.compression.compression import (
     remove_pruned,
     require_compressible,
 )
-from millrace.models.training.compression.pruning import Pruner, kept_of, sparsity_at
+from millrace.models.training.compression.pruning import Pruner, select_kept, sparsity_at
 
 ENCODING = Encoding((Feature("v", "vector", width=64),), "t", ("a", "b", "c"))
 EPOCHS, STEPS = 5, 8
@@ -71,7 +71,7 @@ def test_the_schedule_is_cubic_between_start_and_end() -> None:
 def test_the_least_are_pruned_and_what_was_pruned_stays_so() -> None:
     scores = [torch.tensor([5.0, 1.0, 9.0]), torch.tensor([2.0, 8.0, 0.0])]
     before = [torch.tensor([True, True, False]), torch.ones(3, dtype=torch.bool)]
-    first, second = kept_of(scores, before, sparsity=0.5)
+    first, second = select_kept(scores, before, sparsity=0.5)
     assert (first.tolist(), second.tolist()) == ([True, False, False], [True, True, False])
 
 

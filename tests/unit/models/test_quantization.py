@@ -23,7 +23,7 @@ from millrace.models.training.compression.quantization import (
     WEIGHT_LEVELS,
     FakeQuantization,
     Range,
-    rounded_weight,
+    round_weight,
 )
 
 ENCODING = Encoding((Feature("v", "vector", width=64),), "t", ("a", "b", "c"))
@@ -57,14 +57,14 @@ def learn(net: Network, compression: Compression, optimizer: Any, epoch: int) ->
 
 def test_weights_are_rounded_to_seven_bits_for_each_output() -> None:
     weight = torch.tensor([[1.0, -0.5, 0.008], [100.0, 30.0, -3.0]])
-    found = rounded_weight(weight)
+    found = round_weight(weight)
     steps = found / (weight.abs().amax(1, keepdim=True) / WEIGHT_LEVELS)
     torch.testing.assert_close(steps, torch.tensor([[64.0, -32.0, 1.0], [64.0, 19.0, -2.0]]))
 
 
 def test_what_is_zero_stays_zero() -> None:
     weight = torch.tensor([[0.0, 0.7], [0.0, 0.0]])
-    assert rounded_weight(weight).eq(0).tolist() == [[True, False], [True, True]]
+    assert round_weight(weight).eq(0).tolist() == [[True, False], [True, True]]
 
 
 def test_the_range_of_activations_is_a_moving_average_around_zero() -> None:
@@ -150,7 +150,7 @@ def test_pruning_and_rounding_go_together() -> None:
     assert metrics[-1] == {"sparsity": pytest.approx(0.5, abs=0.01), "quantized": 1.0}
     weight = net.net.layers[0].weight
     assert float((weight == 0).float().mean()) == pytest.approx(0.5, abs=0.01)
-    assert bool((rounded_weight(weight)[weight == 0] == 0).all())
+    assert bool((round_weight(weight)[weight == 0] == 0).all())
 
 
 def test_a_network_without_layers_to_round_is_refused() -> None:

@@ -1,4 +1,4 @@
-"""Language models in the registry: the files of a form, with their evidence."""
+"""Language models in the registry: the files of a variant, with their evidence."""
 
 import json
 import shutil
@@ -15,8 +15,8 @@ from millrace.models.common.errors import InputError, MillraceError
 from millrace.models.common.installation import Installation
 from millrace.models.config.model_kind import kind_named
 from millrace.models.registry.mlflow_registry import Registry
+from millrace.models.registry.signing import trust_of
 from millrace.models.registry.tracking import TrackedRun, tracked_run
-from millrace.models.registry.trust import trust_of
 from millrace.models.registry.version_files import ModelVersion
 from millrace.tasks.kinds.graph.graph_files import graph_files
 from millrace.tasks.kinds.language.language_files import language_files, log_language_model

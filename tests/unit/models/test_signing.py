@@ -11,10 +11,10 @@ from millrace.models.registry.signing import (
     COVERED_TAGS,
     SIGNATURE_TAG,
     SigningKeys,
+    Trust,
     fault_of_signature,
     statement,
 )
-from millrace.models.registry.trust import Trust
 from millrace.models.registry.version_files import ModelVersion
 
 TAGS = {

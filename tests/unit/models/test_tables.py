@@ -13,7 +13,7 @@ from millrace.models.common.installation import Installation
 from millrace.models.config.dataset_spec import SplitSpec
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.data import ingest as tables
-from millrace.models.data import quarantine, read_source, snapshots
+from millrace.models.data import read_source, snapshots
 from millrace.models.data.sources import csv_source
 
 Ingest = Callable[..., snapshots.Snapshot]
@@ -173,7 +173,7 @@ def test_a_file_that_cannot_be_read_is_told(
 def test_quarantine_keeps_so_many_rows_and_counts_all(
     tmp_path: Path, run: Ingest, installation: Installation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(quarantine, "MAX_ROWS", 3)
+    monkeypatch.setattr(read_source, "MAX_ROWS", 3)
     write_csv(tmp_path / "r.csv", 100, "1,x,a\n" * 5)
     assert run().quarantined == 5
     assert len(quarantined(installation)) == 3

@@ -12,8 +12,7 @@ import pyarrow as pa
 import pytest
 
 from millrace.export.certificate import Header
-from millrace.export.onnx.constant_baseline import Baseline
-from millrace.export.onnx.graph_certificate import GraphCandidate, GraphStage
+from millrace.export.onnx.graph_certificate import Baseline, GraphCandidate, GraphStage
 from millrace.export.onnx.measure_graph import Evidence
 from millrace.export.select import Gates
 from millrace.models.common.errors import WorkError
@@ -79,7 +78,7 @@ class FakeExporter:
         assert (evidence, latency_slo_ms) == (EVIDENCE, 5.0)
         yield from self.made
 
-    def measured(self, name: str, file: Path, evidence: Evidence) -> GraphCandidate:
+    def measure(self, name: str, file: Path, evidence: Evidence) -> GraphCandidate:
         assert file.read_bytes() == b"registered"
         found: GraphCandidate = self.measures(name)
         return found

@@ -1,6 +1,6 @@
 from matplotlib.figure import Figure
 
-from millrace.tasks.reports.html_page import html_page
+from millrace.tasks.reports.markdown import html_page
 
 
 def test_a_page_needs_no_other_file() -> None:

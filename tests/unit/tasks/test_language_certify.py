@@ -13,7 +13,11 @@ from millrace.export.language.language_certificate import (
 )
 from millrace.models.registry.version_files import ModelVersion
 from millrace.serving.release.golden_prompts import GoldenPrompts
-from millrace.tasks.kinds.language.language_certify import LiveLanguage, asked, faults_of
+from millrace.tasks.kinds.language.language_certify import (
+    LiveLanguage,
+    certify_live_answers,
+    faults_of,
+)
 from millrace.tasks.kinds.steps import Table
 
 EXACT = "openvino-fp32"
@@ -105,10 +109,10 @@ def test_a_certificate_of_no_form_or_that_did_not_pass_is_told() -> None:
 
 def test_a_server_is_asked_alone_and_beside_others() -> None:
     version = ModelVersion("lm", 1, "f" * 64, "run")
-    assert asked(GOLDEN, Server(), version, 4, 10.0) == LiveStage(  # type: ignore[arg-type]
+    assert certify_live_answers(GOLDEN, Server(), version, 4, 10.0) == LiveStage(  # type: ignore[arg-type]
         0.0, 8, 4, 8, 8, 8, 8, perplexity=10.0
     )
-    found = asked(GOLDEN, Server(c="x", d=" d"), version, 4, 10.0)  # type: ignore[arg-type]
+    found = certify_live_answers(GOLDEN, Server(c="x", d=" d"), version, 4, 10.0)  # type: ignore[arg-type]
     assert (found.certified_alone, found.certified_in_flight) == (6, 6)
     assert (found.transformers_alone, found.transformers_in_flight) == (7, 7)
     assert found.difference == 0.25

@@ -112,7 +112,7 @@ def test_it_was_certified_with_its_perplexity(package: Package) -> None:
     assert not evidence(changed(package, digest="0" * 64)).measured().passed
 
 
-def test_what_it_tells_is_the_table_of_its_forms(package: Package) -> None:
+def test_it_reports_the_table_of_its_variants(package: Package) -> None:
     text, certificate = evidence(package).describe(None)
     assert VARIANT in text
     assert "Triton" not in text

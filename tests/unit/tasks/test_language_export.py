@@ -67,7 +67,7 @@ def continued(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             raise WorkError("its golden answers crashed")
         return Golden(("a",), (f"of {variant.name}",), 4, exact=True)
 
-    monkeypatch.setattr(module, "golden_of", golden_of)
+    monkeypatch.setattr(module, "make_golden", golden_of)
     monkeypatch.setattr(module, "VariantFolder", SimpleNamespace(read=lambda path: path))
     return asked
 
@@ -76,7 +76,7 @@ def export(*made: LanguageCandidate, reference: Reference = REFERENCE) -> Langua
     exporter: Any = SimpleNamespace(
         stage=LanguageStage("transformers", 10.0, tokens=100),
         reference=reference,
-        measured_candidates=lambda: iter(made),
+        measure_candidates=lambda: iter(made),
         limits=None,
         gates=language_gates(),
     )

@@ -4,7 +4,7 @@ from typing import Any, cast
 
 from mlflow.exceptions import MlflowException
 
-from millrace.tasks.reports.metrics_log import MetricsLog
+from millrace.tasks.train import MetricsLog
 
 
 class Run:

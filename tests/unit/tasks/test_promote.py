@@ -12,7 +12,7 @@ from millrace.models.registry.tracking import client
 from millrace.serving.release.ledger import ledger_of
 from millrace.serving.release.release_state import Release
 from millrace.tasks.kinds.certified import pipeline_of
-from millrace.tasks.promote import promote
+from millrace.tasks.register import promote
 from millrace.tasks.release import MlflowRegistry
 from tests.integration.planted import Planted, good, ingest_rows, plant
 

@@ -14,7 +14,7 @@ from millrace.tasks.retry import may_pass, step
         (TimeoutError(), True),
         (TaskRunTimeoutError("the step's own time was up"), False),
         (InputError("wrong column"), False),
-        (WorkError("no form could be made"), False),
+        (WorkError("no variant could be made"), False),
         (ValueError("a bug"), False),
     ],
 )

@@ -17,9 +17,8 @@ from millrace.models.config.training_spec import ModelSpec
 from millrace.models.language.base_checkpoint import ARTIFACT, CHECKPOINT_TAG, checkpoint_digest
 from millrace.models.language.base_version import fetched_base, pinned_base
 from millrace.models.registry.mlflow_registry import Registry, registry_of
-from millrace.models.registry.signing import SigningKeys
+from millrace.models.registry.signing import SigningKeys, Trust
 from millrace.models.registry.tracking import TrackedRun, tracked_run
-from millrace.models.registry.trust import Trust
 from millrace.models.registry.version_files import ModelVersion
 from millrace.tasks.kinds.language.language_files import log_language_model
 

@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM
 from millrace.models.common.errors import InputError, WorkError
 from millrace.models.language.causal_lm import build_decoder, config_of
 from millrace.models.language.corpus.tokenizer_folder import LanguageTokenizer
-from millrace.models.language.decoder_files import save_decoder
+from millrace.models.language.decoder_checkpoint import save_decoder
 from millrace.models.language.recipe import DecoderSpec, Lora
 from tests.instruct_model import CHATML, chat_tokenizer
 

@@ -26,7 +26,7 @@ from millrace.models.language.held_out import base_perplexity
 from millrace.models.language.parallel import strategy_of
 from millrace.models.language.recipe import DecoderSpec, Lora, Recipe
 from millrace.models.training.train_job import Write
-from millrace.tasks.kinds.language.held_out import measured_alone, pieces_of
+from millrace.tasks.kinds.language.language_train import pieces_of, yield_measured_pieces
 
 CONTEXT = 32
 SHARES = SplitSpec(train=0.6, validation=0.2, test=0.2)
@@ -113,11 +113,11 @@ def trained(spec: DecoderSpec, tokens: TokenTable, folder: Path) -> Path:
 def test_adapters_lower_the_loss_of_held_out_answers_and_are_what_is_exported(
     tuned: Tuned, tmp_path: Path
 ) -> None:
-    measured = partial(measured_alone, tuned.test, CONTEXT)
+    measured = partial(yield_measured_pieces, tuned.test, CONTEXT)
     before = base_perplexity(tuned.spec, measured)
     after = base_perplexity(replace(tuned.spec, pretrained=str(tuned.checkpoint)), measured)
     assert after < before / 4
-    # what is told of a base is what its forms would be measured by
+    # what is told of a base is what its variants would be measured by
     base = AutoModelForCausalLM.from_pretrained(tuned.base).eval()
     with torch.inference_mode():
         pieces = Held().of(pieces_of(tuned.test, 16_384), base.config.vocab_size, CONTEXT)

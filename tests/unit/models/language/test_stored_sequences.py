@@ -12,7 +12,7 @@ from millrace.models.common.installation import Installation
 from millrace.models.config.dataset_spec import SplitSpec
 from millrace.models.config.training_spec import ModelSpec
 from millrace.models.data.snapshots import Snapshot
-from millrace.models.language.corpus import stored_sequences, token_rows
+from millrace.models.language.corpus import packing, stored_sequences
 from millrace.models.language.corpus.stored_sequences import StoredSequences
 from millrace.models.language.corpus.token_table import SPLITS, TokenTable, make_token_table
 
@@ -26,7 +26,7 @@ MODEL = ModelSpec.model_validate(
 def table(
     tmp_path: Path, ingest_text: Ingest, embedded: Installation, monkeypatch: pytest.MonkeyPatch
 ) -> TokenTable:
-    monkeypatch.setattr(token_rows, "BATCH_TOKENS", 500)
+    monkeypatch.setattr(packing, "BATCH_TOKENS", 500)
     rows = [{"prompt": f"{n} + 1?", "text": f"it is {n + 1}"} for n in range(300)]
     columns = {"text": {"type": "text"}}
     snapshot = ingest_text(rows, features=["prompt"], key=["prompt"], columns=columns)

@@ -227,14 +227,14 @@ def test_a_run_that_is_overtaken_is_told_and_the_faster_one_stays(
 ) -> None:
     snapshot = ingest_text(corpus(), key=["path"])
     make_token_table(snapshot, SHARES, model(), tmp_path, embedded)
-    keep = token_table.keep_tokenizer
+    keep = token_table.store_tokenizer
 
     def slow(*given: Any) -> None:
         keep(*given)
-        monkeypatch.setattr(token_table, "keep_tokenizer", keep)
+        monkeypatch.setattr(token_table, "store_tokenizer", keep)
         make_token_table(snapshot, SHARES, model(max_tokens=16), tmp_path, embedded)
 
-    monkeypatch.setattr(token_table, "keep_tokenizer", slow)
+    monkeypatch.setattr(token_table, "store_tokenizer", slow)
     with pytest.raises(TransientError, match="published a token table of 't' first"):
         make_token_table(snapshot, SHARES, model(max_tokens=8), tmp_path, embedded)
     assert open_token_table(embedded, "t").context == 16

@@ -1,4 +1,4 @@
-"""Forms for vLLM: how they are made, why they are not, and what is read of vLLM's answers."""
+"""Variants for vLLM: how they are made, why they are not, and what is read of vLLM's answers."""
 
 import json
 import sys
@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from millrace.export.language import language_variants
 from millrace.export.language.conversions.compress_tensors import group_size, texts
 from millrace.export.language.language_exporter import LanguageExporter
 from millrace.export.language.language_variants import CAST, LANGUAGE_VARIANTS
 from millrace.export.language.transformers_reference import Reference
 from millrace.export.language.variant_folder import VariantFolder
-from millrace.export.vllm import vllm_python
 from millrace.export.vllm.vllm_engine import by_token
 from millrace.models.common.errors import InputError, WorkError
 from millrace.models.common.hardware import Gpu
@@ -59,12 +59,12 @@ def test_the_files_tell_the_engine() -> None:
 def test_without_a_gpu_every_form_of_vllm_is_a_row_with_the_reason(
     name: str, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(vllm_python, "this_gpu", lambda: None)
+    monkeypatch.setattr(language_variants, "this_gpu", lambda: None)
     pieces = language_models.pieces(0, 2)
     exporter = LanguageExporter(
         *(checkpoint, pieces, lambda: pieces, tmp_path / "forms", 1, (name,), LIMITS)
     )
-    row = exporter.row(name, Reference(10.0, 100, 1, 1))
+    row = exporter.measure_one(name, Reference(10.0, 100, 1, 1))
     assert row.reason == "vLLM measures it on an NVIDIA GPU, and there is none here"
     assert not (tmp_path / "forms").exists()
 
@@ -72,7 +72,7 @@ def test_without_a_gpu_every_form_of_vllm_is_a_row_with_the_reason(
 def test_beside_a_gpu_it_is_said_what_else_is_lacking(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(vllm_python, "this_gpu", lambda: GPU)
+    monkeypatch.setattr(language_variants, "this_gpu", lambda: GPU)
     variant, gptq = LANGUAGE_VARIANTS["vllm-bf16"], LANGUAGE_VARIANTS["vllm-gptq"]
     python = Path(sys.executable)
     assert variant.lacking(python) is None
@@ -80,7 +80,7 @@ def test_beside_a_gpu_it_is_said_what_else_is_lacking(
     absent = replace(gptq, package="no_such_module").lacking(python)
     assert absent is not None
     assert "--no-deps llmcompressor==" in absent
-    monkeypatch.setattr(vllm_python, "find_spec", lambda name: None)
+    monkeypatch.setattr(language_variants, "find_spec", lambda name: None)
     assert "MILLRACE_VLLM_PYTHON" in (variant.lacking() or "")
 
 

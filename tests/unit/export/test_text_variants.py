@@ -1,4 +1,4 @@
-"""The forms of a small model that reads text, and what they are measured on."""
+"""The variants of a small model that reads text, and what they are measured on."""
 
 from collections import Counter
 from pathlib import Path
@@ -10,7 +10,7 @@ import pytest
 import torch
 from onnx import helper, numpy_helper
 
-from millrace.export.onnx.conversions import attention
+from millrace.export.onnx.conversions import optimized
 from millrace.export.onnx.conversions.embeddings import LEAST, quantize_tables
 from millrace.export.onnx.graph_variants import FP32, VARIANTS
 from millrace.export.onnx.measure_graph import Evidence, gather_evidence
@@ -94,7 +94,7 @@ def test_a_form_answers_texts_of_any_length_in_batches_of_any_size(
 
 
 def test_what_is_asked_is_padded_and_unpadded_together_and_alone(evidence: Evidence) -> None:
-    asked = list(evidence.asked())
+    asked = list(evidence.golden_batches())
     shapes = [rows.shape for rows, _ in asked]
     assert shapes[0] == (10, 24)
     assert shapes[1][0] == 16  # a full batch, some rows twice
@@ -121,8 +121,8 @@ def test_a_form_that_reads_the_padding_is_found_out(
     else:
         pytest.fail("the graph compares its tokens with nothing")
     onnx.save(model, tmp_path / "blind.onnx")
-    blind = exporter.measured("blind", tmp_path / "blind.onnx", evidence)
-    right = exporter.measured(FP32, exporter.make(FP32), evidence)
+    blind = exporter.measure("blind", tmp_path / "blind.onnx", evidence)
+    right = exporter.measure(FP32, exporter.make(FP32), evidence)
     assert right.stage is not None
     assert blind.stage is not None
     assert right.stage.golden_difference < 1e-5
@@ -165,7 +165,7 @@ def test_attention_layer_norm_and_gelu_are_one_node_each(exporter: Exporter) -> 
 
 def test_a_mask_that_is_another_one_is_left_alone(exporter: Exporter) -> None:
     model = onnx.load(exporter.make(FP32))
-    assert attention.plain(model) is not None
+    assert optimized.turn_attention(model) is not None
     softmax = next(node for node in model.graph.node if node.op_type == "Softmax")
     add = next(node for node in model.graph.node if softmax.input[0] in node.output)
     mask = add.input[1]
@@ -175,4 +175,4 @@ def test_a_mask_that_is_another_one_is_left_alone(exporter: Exporter) -> None:
     place = 1 + next(n for n, node in enumerate(model.graph.node) if mask in node.output)
     half = helper.make_node("Mul", [mask, "tiny"], [f"{mask}.half"])
     model.graph.node.insert(place, half)
-    assert attention.plain(model) is None
+    assert optimized.turn_attention(model) is None

@@ -1,4 +1,4 @@
-"""The forms for GPUs, as far as they can be made and looked at without one."""
+"""The variants for GPUs, as far as they can be made and looked at without one."""
 
 from pathlib import Path
 from typing import Any

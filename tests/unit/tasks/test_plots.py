@@ -1,6 +1,6 @@
 from matplotlib.figure import Figure
 
-from millrace.models.training.plots import learning_curves
+from millrace.tasks.reports.plots import learning_curves
 
 NAMES = ("train_loss", "validation_loss", "train_accuracy", "validation_accuracy")
 
