@@ -9,7 +9,7 @@ from pathlib import Path
 
 from prefect import flow
 
-from millrace.flows import environment, settings
+from millrace.flows import settings, tool_variables
 from millrace.flows.deployments.left_flow_runs import record_flow_run
 from millrace.flows.run_state import wait_for_start
 from millrace.models.common.errors import InputError, MillraceError
@@ -51,7 +51,7 @@ def score_batch(
     """
     pipeline = load_pipeline(Path(pipeline_file))
     day = parse_date(date)
-    chosen = environment.apply(settings.load())
+    chosen = tool_variables.apply(settings.load())
     installation = chosen.installation()
     uri = installation.tracking_uri
     wait_for_start(installation.run, uri, partial(check_reachable, uri))
@@ -94,7 +94,7 @@ def _choose_step(
     """
     installation = chosen.installation()
     if has_jobs_api(installation.ray_address):
-        variables = environment.cluster_variables(chosen)
+        variables = tool_variables.cluster_variables(chosen)
         return partial(score_elsewhere, pipeline, file, installation, variables), nullcontext()
     ray = connect_to_ray(installation.ray_address, pipeline.batch.num_actors or 1)
     return partial(score_rows, pipeline, installation), ray

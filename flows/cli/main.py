@@ -1,7 +1,7 @@
 """The command line: `millrace COMMAND`.
 
 Modules that take seconds to import (MLflow, Prefect, Ray, torch) are imported by the command that
-needs them, after `environment.apply` has set the variables that they read.
+needs them, after `tool_variables.apply` has set the variables that they read.
 """
 
 import sys
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from millrace.flows import console, environment, run_state, settings
+from millrace.flows import console, run_state, settings, tool_variables
 from millrace.flows.cli.child_process import run_and_exit, run_in_child
 from millrace.flows.deployments import left_flow_runs
 from millrace.models.common.errors import MillraceError, TransientError, write_trace
@@ -398,7 +398,7 @@ def _prepare(
     from millrace.models.config.pipeline_file import load_pipeline
 
     pipeline = load_pipeline(file, overrides or ()) if file is not None else None
-    chosen = environment.apply(settings.load())
+    chosen = tool_variables.apply(settings.load())
     if pipeline is not None and check_source:
         from millrace.models.preflight import preflight
 
@@ -430,7 +430,7 @@ def _check_pinned_versions(pipeline: "Pipeline") -> None:
     if not steps.names_versions(pipeline):  # then a file is checked without a home
         return
     with suppress(TransientError):
-        steps.pin_versions(pipeline, environment.apply(settings.load()).installation())
+        steps.pin_versions(pipeline, tool_variables.apply(settings.load()).installation())
 
 
 def _report(line: str) -> None:
@@ -449,7 +449,7 @@ def main() -> None:
 def _end_left_runs() -> None:
     """End the runs of this home's commands that are gone, in MLflow and in Prefect."""
     with suppress(Exception):  # the next command retries
-        chosen = environment.apply(settings.load())
+        chosen = tool_variables.apply(settings.load())
         if any((chosen.run / open_runs.FOLDER).glob("*.json")):
             from millrace.models.registry import left_runs
 

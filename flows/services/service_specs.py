@@ -12,8 +12,8 @@ from functools import partial
 from pathlib import Path
 
 from millrace.flows.console import exit_on_error
-from millrace.flows.environment import child_environment
 from millrace.flows.settings import LOOPBACK, MARK, Settings, load, variable
+from millrace.flows.tool_variables import child_environment
 from millrace.models.common.errors import InputError
 from millrace.models.common.installation import Endpoint
 from millrace.models.common.private_files import read_or_create_secret

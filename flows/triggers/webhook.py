@@ -16,9 +16,9 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 from starlette.requests import ClientDisconnect
 
+from millrace.flows import tool_variables
 from millrace.flows.console import exit_on_error, set_up_logging
 from millrace.flows.deployments.catch_up import home_id
-from millrace.flows.environment import apply
 from millrace.flows.services.service_specs import webhook_url
 from millrace.flows.settings import LOOPBACK, Settings, load
 from millrace.flows.triggers.release_worker import ReleaseWorker
@@ -173,7 +173,7 @@ def serve(settings: Settings) -> None:
 def main() -> None:
     """Serve with the settings of the environment."""
     with exit_on_error():
-        settings = apply(load())
+        settings = tool_variables.apply(load())
         set_up_logging()
         serve(settings)
 
