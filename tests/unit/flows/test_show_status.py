@@ -1,4 +1,4 @@
-from millrace.flows.cli.show_up import describe_status
+from millrace.flows.cli.show import describe_status
 from millrace.flows.deployments.deployment_specs import ScheduleFault
 from millrace.flows.deployments.schedule_state import PutBack, Schedule, Schedules
 from millrace.flows.services.control import ServiceStatus, Status
