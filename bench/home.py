@@ -21,14 +21,14 @@ def own_home() -> Iterator[Installation]:
 
     Enter it before Ray, MLflow or Prefect is imported; the process keeps the settings.
     """
-    from millrace.flows import environment, settings
+    from millrace.flows import settings, tool_variables
 
     for name in settings.variables():
         os.environ.pop(name, None)
     # Prefect's embedded server may still write while it is stopped at the end of this process.
     with tempfile.TemporaryDirectory(prefix="millrace-bench-", ignore_cleanup_errors=True) as home:
         os.environ["MILLRACE_HOME"] = str(Path(home).resolve())
-        yield environment.apply(settings.load()).installation()
+        yield tool_variables.apply(settings.load()).installation()
 
 
 def write_rows(file: Path, rows: int) -> None:

@@ -2,7 +2,7 @@
 
 from prefect import flow
 
-from millrace.flows import environment, settings
+from millrace.flows import settings, tool_variables
 from millrace.serving.release.live import live_versions, served_models
 from millrace.serving.release.outcome import Outcome, raise_first_error
 from millrace.tasks.release import reconcile_triton
@@ -28,7 +28,7 @@ def release_model(
     Raises:
         MillraceError: a model could not be released; the others were.
     """
-    installation = environment.apply(settings.load()).installation()
+    installation = tool_variables.apply(settings.load()).installation()
     outcomes = reconcile_triton(installation, asked_by, run_link(), again, models)
     versions = {each.model: each.version for each in outcomes if each.changed or each.error}
     if versions:

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from millrace.flows import environment, settings
+from millrace.flows import settings, tool_variables
 from millrace.models.common.errors import MillraceError
 from millrace.serving.batch.cluster.cluster_job import JobRequest
 from millrace.serving.batch.cluster.job_log import format_outcome, log_to_stdout
@@ -42,7 +42,7 @@ def _score(request: JobRequest) -> dict[str, Any]:
     chosen = settings.load()
     pipeline = load_pipeline(Path(request.file))
     take_proof(chosen.installation().table("predictions", pipeline.name), request.submission)
-    installation = environment.apply(chosen).installation()
+    installation = tool_variables.apply(chosen).installation()
     # Imported after `apply`: these read the environment.
     from millrace.models.common.ray_cluster import connect_to_ray
     from millrace.tasks.batch.drift_report import Event

@@ -1,6 +1,6 @@
 """The settings of one installation, read from environment variables here and nowhere else.
 
-`load()` reads them; `millrace.flows.environment` passes them on to Prefect, MLflow and Ray.
+`load()` reads them; `millrace.flows.tool_variables` passes them on to Prefect, MLflow and Ray.
 Importing this module imports none of these.
 """
 

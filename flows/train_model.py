@@ -10,7 +10,7 @@ from typing import Any
 from prefect import flow
 
 from millrace.export.candidate import AnyCandidate
-from millrace.flows import environment, settings
+from millrace.flows import settings, tool_variables
 from millrace.flows.deployments.left_flow_runs import record_flow_run
 from millrace.flows.run_state import wait_for_start
 from millrace.models.common.installation import Installation
@@ -90,7 +90,7 @@ def train_model(pipeline_file: str, overrides: list[str] | None = None) -> Train
     """
     pipeline = load_pipeline(Path(pipeline_file), overrides or ())
     kind = kind_of_family(pipeline.model.family)
-    installation = environment.apply(settings.load()).installation()
+    installation = tool_variables.apply(settings.load()).installation()
     uri = installation.tracking_uri
     wait_for_start(installation.run, uri, partial(check_reachable, uri))
     name_run(f"train {pipeline.name}", pipeline.name)

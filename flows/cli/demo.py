@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from millrace.flows import settings
+from millrace.flows.cli.show import training_rows
+from millrace.flows.console import print_hint, print_table
 from millrace.flows.release_model import release_model
 from millrace.flows.score_batch import score_batch
 from millrace.flows.train_model import TrainOutcome, train_model
@@ -65,6 +67,27 @@ def run_demo(file: Path) -> DemoSummary:
         )
         (batch,) = score_batch(str(file))
     return DemoSummary(training, live, seen, seen.requests_per_second, batch, batch.rows_per_day)
+
+
+def show_demo(summary: DemoSummary) -> None:
+    """Print the one table of the demo."""
+    batch = summary.batch
+    rows = [
+        *training_rows(summary.training),
+        ("live on Triton", f"version {summary.live_version}"),
+        (
+            "requests/s seen",
+            f"{summary.requests_per_second:,.0f} (p50 {summary.load.p50_ms:.2f} ms, "
+            f"p99 {summary.load.p99_ms:.2f} ms, {summary.load.errors} errors)",
+        ),
+        ("rows scored", f"{batch.rows:,} into {batch.table}, date={batch.date}"),
+        ("rows/day", f"{summary.rows_per_day:,.0f} (a run of {batch.seconds:.1f} s, end to end)"),
+    ]
+    print_table("millrace demo", ("what", "value"), rows)
+    print_hint(
+        "`.venv/bin/millrace up` serves it for good, with the MLflow and Prefect UIs; "
+        "the README's second part brings your own data"
+    )
 
 
 @contextmanager

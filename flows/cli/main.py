@@ -1,7 +1,7 @@
 """The command line: `millrace COMMAND`.
 
 Modules that take seconds to import (MLflow, Prefect, Ray, torch) are imported by the command that
-needs them, after `environment.apply` has set the variables that they read.
+needs them, after `tool_variables.apply` has set the variables that they read.
 """
 
 import sys
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from millrace.flows import console, environment, run_state, settings
+from millrace.flows import console, run_state, settings, tool_variables
 from millrace.flows.cli.child_process import run_and_exit, run_in_child
 from millrace.flows.deployments import left_flow_runs
 from millrace.models.common.errors import MillraceError, TransientError, write_trace
@@ -139,7 +139,7 @@ def score(
 ) -> None:
     """Score rows with the approved version into one partition of a Delta table."""
     _prepare(file, is_flow=True)
-    from millrace.flows.cli import show_batch
+    from millrace.flows.cli import show
     from millrace.flows.score_batch import score_batch
 
     with console.reserve_stdout():
@@ -148,7 +148,7 @@ def score(
         console.print_json(reports if catch_up else reports[-1])
         return
     for report in reports:
-        show_batch.show_batch(report)
+        show.show_batch(report)
 
 
 @app.command()
@@ -164,11 +164,11 @@ def lineage(
 ) -> None:
     """Trace a scored row: file, job, model version, certificate, run, dataset and release."""
     chosen = _prepare()
-    from millrace.flows.cli import show_batch
+    from millrace.flows.cli import show
     from millrace.flows.cli.lineage import trace_rows
 
     rows = trace_rows(chosen.installation(), table, row, date)
-    console.print_json(rows) if as_json else show_batch.show_lineage(rows)
+    console.print_json(rows) if as_json else show.show_lineage(rows)
 
 
 @app.command()
@@ -253,12 +253,12 @@ def up(
     as_json: AsJson = False,
 ) -> None:
     """Start MLflow, Prefect, Triton and the scheduled deployments on this machine."""
-    from millrace.flows.cli import show, show_up
+    from millrace.flows.cli import show
     from millrace.flows.services import control
 
     found = control.up(settings.load(), detach=not foreground, report=_report)
     console.print_json(found) if as_json else show.show_status(found)
-    for line in show_up.describe_status(found):
+    for line in show.describe_status(found):
         _report(line)
 
 
@@ -277,7 +277,7 @@ def down(as_json: AsJson = False) -> None:
 @app.command()
 def status(as_json: AsJson = False) -> None:
     """Show what runs, and which versions are live."""
-    from millrace.flows.cli import show, show_up
+    from millrace.flows.cli import show
     from millrace.flows.services import control
     from millrace.serving.release import live
 
@@ -289,7 +289,7 @@ def status(as_json: AsJson = False) -> None:
         console.print_json({**console.to_json_value(found), "served": served})
         return
     show.show_status(found)
-    for line in show_up.describe_status(found):
+    for line in show.describe_status(found):
         console.print_hint(line, label="note")
     show.show_served(served)
 
@@ -372,12 +372,11 @@ def demo(
     if file == EXAMPLE and not file.exists():
         file = Path(__file__).parents[2] / EXAMPLE
     _prepare(file, check_source=True, is_flow=True)
-    from millrace.flows.cli import show
-    from millrace.flows.cli.demo import run_demo
+    from millrace.flows.cli.demo import run_demo, show_demo
 
     with console.reserve_stdout():
         summary = run_demo(file.resolve())
-    console.print_json(summary) if as_json else show.show_demo(summary)
+    console.print_json(summary) if as_json else show_demo(summary)
 
 
 def _prepare(
@@ -398,7 +397,7 @@ def _prepare(
     from millrace.models.config.pipeline_file import load_pipeline
 
     pipeline = load_pipeline(file, overrides or ()) if file is not None else None
-    chosen = environment.apply(settings.load())
+    chosen = tool_variables.apply(settings.load())
     if pipeline is not None and check_source:
         from millrace.models.preflight import preflight
 
@@ -430,7 +429,7 @@ def _check_pinned_versions(pipeline: "Pipeline") -> None:
     if not steps.names_versions(pipeline):  # then a file is checked without a home
         return
     with suppress(TransientError):
-        steps.pin_versions(pipeline, environment.apply(settings.load()).installation())
+        steps.pin_versions(pipeline, tool_variables.apply(settings.load()).installation())
 
 
 def _report(line: str) -> None:
@@ -449,7 +448,7 @@ def main() -> None:
 def _end_left_runs() -> None:
     """End the runs of this home's commands that are gone, in MLflow and in Prefect."""
     with suppress(Exception):  # the next command retries
-        chosen = environment.apply(settings.load())
+        chosen = tool_variables.apply(settings.load())
         if any((chosen.run / open_runs.FOLDER).glob("*.json")):
             from millrace.models.registry import tracking
 

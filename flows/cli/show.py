@@ -1,32 +1,37 @@
-"""Outcomes as tables, for people."""
+"""The outcomes of commands as tables and notes, for people; `--json` prints them whole."""
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+import re
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from millrace.flows.console import print_hint, print_piece, print_table
-from millrace.models.registry.mlflow_pages import version_page
+from millrace.models.registry.mlflow_pages import REGISTRY, page, version_page
 
 if TYPE_CHECKING:
-    from millrace.flows.cli.demo import DemoSummary
+    from millrace.flows.cli.lineage import Lineage
+    from millrace.flows.deployments.schedule_state import Schedule, Schedules
     from millrace.flows.services.control import ServiceStatus, Status
     from millrace.flows.train_model import TrainOutcome
     from millrace.models.registry.gates import Promotion
+    from millrace.serving.batch.monitoring.batch_report import BatchReport
     from millrace.serving.release.live import Served
     from millrace.serving.release.outcome import Outcome
     from millrace.serving.release.release_state import Release
     from millrace.tasks.kinds.steps import Answer, LiveCertificate, Table
 
 Row = tuple[object, object]
+DIGEST, FIRST_DIGITS = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{28,}\b"), r"\1…"
 
 
 def show_training(outcome: "TrainOutcome", *, is_up: bool) -> None:
-    """Print what a training run came to, and the next step.
+    """Print the outcome of a training run, and the next step.
 
     Args:
-        outcome: what it came to.
+        outcome: of the run.
         is_up: whether the services of this home run.
     """
-    print_table(outcome.version.model, ("what", "value"), _training_rows(outcome))
+    print_table(outcome.version.model, ("what", "value"), training_rows(outcome))
     version = f"{outcome.version.model} version {outcome.version.version}"
     if outcome.promotion.champion and is_up:
         print_hint(f"`millrace status` tells when {version} is live; its release has begun")
@@ -34,7 +39,7 @@ def show_training(outcome: "TrainOutcome", *, is_up: bool) -> None:
         print_hint(f"`millrace up` serves {version}; a Triton elsewhere, `millrace release`")
     elif outcome.promotion.challenger:
         start = "" if is_up else "`millrace up`, then "
-        place = f"on its page, {page}" if (page := _page(outcome)) else "in the MLflow UI"
+        place = f"on its page, {url}" if (url := _version_page(outcome)) else "in the MLflow UI"
         print_hint(f"{start}make {version} live by the alias champion, {place}")
     elif outcome.promotion.release:
         print_hint(
@@ -73,27 +78,6 @@ def _print(title: str, table: "Table") -> None:
         print_hint(note, label=label)
 
 
-def show_demo(summary: "DemoSummary") -> None:
-    """Print the one table of the demo."""
-    batch = summary.batch
-    rows = [
-        *_training_rows(summary.training),
-        ("live on Triton", f"version {summary.live_version}"),
-        (
-            "requests/s seen",
-            f"{summary.requests_per_second:,.0f} (p50 {summary.load.p50_ms:.2f} ms, "
-            f"p99 {summary.load.p99_ms:.2f} ms, {summary.load.errors} errors)",
-        ),
-        ("rows scored", f"{batch.rows:,} into {batch.table}, date={batch.date}"),
-        ("rows/day", f"{summary.rows_per_day:,.0f} (a run of {batch.seconds:.1f} s, end to end)"),
-    ]
-    print_table("millrace demo", ("what", "value"), rows)
-    print_hint(
-        "`.venv/bin/millrace up` serves it for good, with the MLflow and Prefect UIs; "
-        "the README's second part brings your own data"
-    )
-
-
 def show_release(outcomes: "Iterable[Outcome]") -> None:
     """Print what is live, and what changed."""
     rows = [
@@ -106,19 +90,12 @@ def show_release(outcomes: "Iterable[Outcome]") -> None:
         for outcome in outcomes
     ]
     if not rows:
-        rows = [
-            (
-                "none",
-                "",
-                "",
-                "no model of Millrace has the alias champion: set it in MLflow",
-            )
-        ]
+        rows = [("none", "", "", "no model of Millrace has the alias champion: set it in MLflow")]
     print_table("release", ("model", "version", "Triton", "state"), rows)
 
 
 def show_prediction(answer: "Answer") -> None:
-    """Print the answers of the live model; of one that was printed as it came, the figures."""
+    """Print the answers of the live model, or the figures of one that was streamed."""
     table = answer.table()
     if not table.rows:
         print_piece("\n")
@@ -143,6 +120,47 @@ def show_status(status: "Status") -> None:
         left = f"{status.orphans} processes of an `up` that was killed"
         rows = [(left, "`millrace up` starts anew, `millrace down` ends them", "", "", "")]
     print_table(status.home, ("service", "state", "address", "pid", "up"), rows)
+
+
+def describe_status(status: "Status") -> Iterator[str]:
+    """Yield lines: where to promote models, how to log in to Prefect, and what is scheduled.
+
+    There are none if Millrace does not run.
+    """
+    if not status.running:
+        return
+    mlflow = next((each.address for each in status.services if each.name == "mlflow"), "")
+    if mlflow:
+        yield f"registry: {page(mlflow, REGISTRY)}"
+    if status.prefect_login:
+        command = f"cat {shlex.quote(status.prefect_login)}; echo"
+        yield f"Prefect's UI asks each browser once for a password: the whole output of `{command}`"
+    if status.schedules is None:
+        yield "scheduled: Prefect was not checked yet"
+    else:
+        yield from _describe_schedules(status.schedules)
+
+
+def _describe_schedules(found: "Schedules") -> Iterator[str]:
+    by_file: dict[str, list[str]] = {}
+    for schedule in found.schedules:
+        if schedule.file:
+            by_file.setdefault(schedule.file, []).append(_describe_schedule(schedule))
+    for file, schedules in by_file.items():
+        yield f"scheduled: {file} ({'; '.join(schedules)})"
+    if not by_file:
+        yield "scheduled: no pipeline file; name yours in MILLRACE_PIPELINES"
+    for fault in found.faults:
+        yield f"not as it stands: {fault.file}: {fault.reason}"
+    if not found.settled:
+        yield "Prefect does not hold these schedules at the moment; they are being put back"
+    for each in found.put_back[-3:]:
+        yield f"put back: {each.deployment} at {each.at}; {each.what}"
+
+
+def _describe_schedule(schedule: "Schedule") -> str:
+    when = f"{schedule.cron} {schedule.timezone}" if schedule.cron else "only on request"
+    return f"{schedule.deployment} {when}{', paused in Prefect' if schedule.paused else ''}"
 
 
 def show_served(served: "Sequence[Served]") -> None:
@@ -198,7 +216,8 @@ def _circumstances(release: "Release") -> str:
     return "\n".join(filter(None, (release.reason, "; ".join(facts))))
 
 
-def _training_rows(outcome: "TrainOutcome") -> list[Row]:
+def training_rows(outcome: "TrainOutcome") -> list[Row]:
+    """Return the rows of the table of a training run."""
     snapshot, promotion = outcome.snapshot, outcome.promotion
     state = "new" if snapshot.created else "unchanged"
     rows: list[Row] = [
@@ -218,7 +237,7 @@ def _training_rows(outcome: "TrainOutcome") -> list[Row]:
 
 
 def _promotion_rows(promotion: "Promotion") -> list[Row]:
-    """Return what a new version would take the place of, and what a release would say of it."""
+    """Return the version that a new one would replace, and what its release would report."""
     rows: list[Row] = []
     if (other := promotion.beside) is not None:
         facts = [other.candidate] if other.candidate else []
@@ -230,7 +249,7 @@ def _promotion_rows(promotion: "Promotion") -> list[Row]:
     return [*rows, ("release", promotion.release)] if promotion.challenger else rows
 
 
-def _page(outcome: "TrainOutcome") -> str:
+def _version_page(outcome: "TrainOutcome") -> str:
     """Return the version's page in the MLflow UI; empty where no server shows one."""
     address, version = outcome.run.tracking_uri.rstrip("/"), outcome.version
     if not address.startswith(("http://", "https://")):
@@ -244,3 +263,81 @@ def _release_state(outcome: "Outcome") -> str:
     if not outcome.changed:
         return "live, unchanged"
     return f"live, was {outcome.previous or 'not served'}, {outcome.seconds:.2f} s"
+
+
+def show_batch(report: "BatchReport") -> None:
+    """Print the report of a batch job."""
+    approval = f"{'yes' if report.approved else 'no'}: {report.approval}"
+    rows: list[Row] = [
+        ("table", f"{report.table} version {report.table_version}"),
+        ("date", report.date),
+        ("model", f"{report.model} version {report.model_version}"),
+        *([("approved", approval)] if report.approved is not None else []),
+        *([("input", _shorten(report.input))] if report.input else []),
+        ("rows", f"{report.rows:,}"),
+        ("scored", f"{report.scored:,}"),
+        *([("replaces", _shorten(report.replaced))] if report.replaced else []),
+        ("dead letters", f"{report.dead:,}"),
+        *([("as live", report.agreement)] if report.agreement else []),
+        *_speed_rows(report),
+    ]
+    print_table("batch", ("what", "value"), rows)
+
+
+def _speed_rows(report: "BatchReport") -> list[Row]:
+    if report.unchanged:
+        return [("done", "before: the same model, input and parameters; nothing was run")]
+    run = f"(a run of {report.seconds:.1f} s, end to end)"
+    rows: list[Row] = [
+        ("rows/s", f"{report.rows_per_second:,.0f}"),
+        ("rows/day", f"{report.rows_per_day:,.0f} {run}"),
+    ]
+    if report.resumed:
+        rows.insert(0, ("resumed", f"{report.resumed:,} rows of a run that did not end"))
+    if report.tokens_in is not None and report.tokens_out is not None:
+        rows += [
+            ("input tokens", f"{report.tokens_in:,}"),
+            ("output tokens", f"{report.tokens_out:,}"),
+        ]
+    return rows
+
+
+def show_lineage(found: "Sequence[Lineage]") -> None:
+    """Print the lineage of each row, the newest date first."""
+    for each in found:
+        print_table(
+            f"lineage of {each.origin.row['_key']}", ("what", "value"), [*_lineage_rows(each)]
+        )
+
+
+def _lineage_rows(found: "Lineage") -> Iterator[Row]:
+    origin = found.origin
+    row = {name: value for name, value in origin.row.items() if name not in ("_key", "_row")}
+    yield "row", _join(row)
+    yield (
+        "from",
+        f"row {origin.place:,} of {origin.file or 'a file that is not known'}, counted from 0",
+    )
+    if origin.manifest or origin.source:
+        yield "input", _join({**origin.source, **origin.manifest})
+    yield "job", f"{origin.job}, version {origin.table_version} of the table"
+    yield "committed", _join(origin.committed)
+    if found.version:
+        yield "model", _join(found.version)
+    for file in found.data.get("files", [found.data] if found.data else []):
+        yield "learnt from", _join(file)
+    if not found.releases:
+        yield "release", "none: this version was not released from here"
+    for event in found.releases:
+        yield "release", _join(event)
+
+
+def _shorten(text: str) -> str:
+    """Return a text in which each digest is cut to its first digits."""
+    return DIGEST.sub(FIRST_DIGITS, text)
+
+
+def _join(values: Mapping[str, Any]) -> str:
+    """Return names and values in one line, with shortened digests; `--json` has the whole ones."""
+    known = ((name, value) for name, value in values.items() if value not in ("", None))
+    return ", ".join(f"{name} {_shorten(str(value))}" for name, value in known)

@@ -10,11 +10,11 @@ import signal
 from functools import cache
 from typing import TYPE_CHECKING
 
+from millrace.flows import tool_variables
 from millrace.flows.console import exit_on_error, set_up_logging
 from millrace.flows.deployments.catch_up import TAG, catch_up
 from millrace.flows.deployments.deployment_specs import DeploymentSpec
 from millrace.flows.deployments.schedule_loop import ScheduleLoop
-from millrace.flows.environment import apply
 from millrace.flows.services.health import is_url_healthy
 from millrace.flows.services.service_specs import deployments_ready_file
 from millrace.flows.settings import Settings, load
@@ -145,7 +145,7 @@ async def _wait_for_api(settings: Settings) -> None:
 def main() -> None:
     """Serve the deployments of the pipeline files in the settings."""
     with exit_on_error():
-        settings = apply(load())
+        settings = tool_variables.apply(load())
         set_up_logging()
         deployments_ready_file(settings).unlink(missing_ok=True)
         asyncio.run(serve(settings))

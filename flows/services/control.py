@@ -13,12 +13,12 @@ from millrace.flows import run_state
 from millrace.flows.deployments import schedule_state
 from millrace.flows.deployments.deployment_specs import plan_deployments
 from millrace.flows.deployments.schedule_state import Schedules
-from millrace.flows.environment import child_environment
 from millrace.flows.services import processes
 from millrace.flows.services.health import is_service_healthy
 from millrace.flows.services.logins import prefect_login_file
 from millrace.flows.services.service_specs import Service, local_services
 from millrace.flows.settings import MARK, Settings
+from millrace.flows.tool_variables import child_environment
 from millrace.models.common.errors import WorkError
 from millrace.models.common.installation import Installation
 

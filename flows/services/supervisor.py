@@ -22,8 +22,7 @@ from types import FrameType
 
 import psutil
 
-from millrace.flows import run_state
-from millrace.flows.environment import apply
+from millrace.flows import run_state, tool_variables
 from millrace.flows.run_state import RunRecord, ServiceRecord
 from millrace.flows.services import processes
 from millrace.flows.services.health import (
@@ -258,7 +257,7 @@ def main() -> None:
         signal.signal(signal.SIGINT, supervisor.stop)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         supervisor.write_record()
-        apply(settings)
+        tool_variables.apply(settings)
         supervisor.run()
 
 

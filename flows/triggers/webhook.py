@@ -3,90 +3,153 @@
 MLflow announces every changed alias; when a champion has changed, the receiver releases at once.
 MLflow keeps its events in memory and retries for some seconds only, so the webhook is a hint: the
 watch checks every few seconds and needs none.
+
+The webhook is registered in MLflow once, and repaired whatever happened to it. An event that
+occurred while either side was away is lost: whenever MLflow is back, or had lost our webhook, a
+release is requested.
 """
 
 import asyncio
+import hashlib
 import secrets
-import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import uvicorn
-from fastapi import FastAPI, Request, Response
+from fastapi import FastAPI, Response
 from fastapi.responses import JSONResponse
-from starlette.requests import ClientDisconnect
 
-from millrace.flows.console import exit_on_error, set_up_logging
+from millrace.flows import tool_variables
+from millrace.flows.console import WarnOnce, exit_on_error, first_line, log, set_up_logging
 from millrace.flows.deployments.catch_up import home_id
-from millrace.flows.environment import apply
 from millrace.flows.services.service_specs import webhook_url
 from millrace.flows.settings import LOOPBACK, Settings, load
-from millrace.flows.triggers.release_worker import ReleaseWorker
-from millrace.flows.triggers.watch import Watch
-from millrace.flows.triggers.webhook_delivery import (
-    ID_HEADER,
-    MAX_BYTES,
-    TIMESTAMP_HEADER,
-    SeenDeliveries,
-    check_delivery,
-    is_too_large,
-)
-from millrace.flows.triggers.webhook_registration import Registrar, Subscription, mlflow_address
+from millrace.flows.triggers.watch import PollingThread, Watch
+from millrace.flows.triggers.webhook_delivery import Receiver
+from millrace.models.common.errors import TransientError
 from millrace.models.common.private_files import read_or_create_secret
+from millrace.models.registry.tracking import check_reachable, client
 from millrace.serving.origin_check import OriginCheck, OriginPolicy, loopback_hosts
 
-BODY_SECONDS = 5.0
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities.webhook import Webhook, WebhookEvent, WebhookEventStr
+
+EVENTS: "tuple[WebhookEventStr, ...]" = (
+    "model_version_alias.created",
+    "model_version_alias.deleted",
+)
+CHECK_SECONDS = 15.0
+AWAY_SECONDS = 1.0
 LAST_RELEASE_SECONDS = 5.0
 
-RequestRelease = Callable[[str | None, str], None]
 Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
 
 
-class Receiver:
-    """Receives deliveries, and requests a release when a champion has changed.
+def mlflow_address(settings: Settings) -> str:
+    """Return the server that sends the webhooks: the one that was chosen, or that of `up`."""
+    own = f"http://{LOOPBACK}:{settings.mlflow_port}"
+    return own if settings.is_mlflow_local else str(settings.mlflow_tracking_uri)
 
-    Args:
-        secret: the key of MLflow's signatures.
-        request_release: called with the model and the reason.
-        clock: seconds since the epoch.
+
+@dataclass(frozen=True)
+class Subscription:
+    """Our webhook as it should be.
+
+    Attributes:
+        name: identifies it in MLflow's list.
+        url: the URL that MLflow posts to.
+        secret: the key of its signatures.
     """
 
-    def __init__(
-        self,
-        secret: str,
-        request_release: RequestRelease,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        self._secret, self._request_release, self._clock = secret, request_release, clock
-        self._seen = SeenDeliveries(since=int(clock()))
+    name: str
+    url: str
+    secret: str = field(repr=False)
 
-    async def receive(self, request: Request) -> Response:
-        """Respond to one delivery."""
+    @property
+    def description(self) -> str:
+        """The text for people, with a digest of the secret, which MLflow never shows."""
+        digest = hashlib.sha256(self.secret.encode()).hexdigest()[:12]
+        return f"Releases at once what the alias champion says. Secret {digest}."
+
+    def is_same(self, webhook: "Webhook") -> bool:
+        """Return whether MLflow's entry is the same."""
+        events = {str(event) for event in webhook.events}
+        ours = (self.url, self.description, set(EVENTS))
+        return (webhook.url, webhook.description, events) == ours
+
+
+def register_webhook(store: "MlflowClient", wanted: Subscription) -> bool:
+    """Make MLflow's list hold the subscription once; return whether it had to be changed.
+
+    One that a person has disabled stays disabled.
+    """
+    ours = [webhook for webhook in _list_webhooks(store) if webhook.name == wanted.name]
+    for duplicate in ours[1:]:
+        store.delete_webhook(duplicate.webhook_id)
+    if ours and wanted.is_same(ours[0]):
+        return False
+    description, url = wanted.description, wanted.url
+    events: list[WebhookEventStr | WebhookEvent] = [*EVENTS]
+    if ours:
+        known = ours[0].webhook_id
+        store.update_webhook(known, None, description, url, events, wanted.secret)
+    else:
+        store.create_webhook(wanted.name, url, events, description, wanted.secret)
+    return True
+
+
+def _list_webhooks(store: "MlflowClient") -> "Iterator[Webhook]":
+    token = None
+    while True:
+        page = store.list_webhooks(max_results=100, page_token=token)
+        yield from page
+        token = page.token
+        if not token:
+            return
+
+
+class Registrar(PollingThread):
+    """A thread that keeps the subscription in MLflow.
+
+    Args:
+        address: of the MLflow server.
+        wanted: the subscription.
+        catch_up: called with the reason when events may have been lost.
+    """
+
+    def __init__(self, address: str, wanted: Subscription, catch_up: Callable[[str], None]) -> None:
+        super().__init__("registration", 0.0)
+        self.is_registered = False
+        self._address, self._wanted, self._catch_up = address, wanted, catch_up
+        self._lost_events: str | None = "started"
+        self._warning = WarnOnce("MLflow does not take our webhook; the watch releases: %s")
+
+    def check(self) -> float:
+        """Register the webhook if MLflow answers; return seconds until the next check."""
         try:
-            async with asyncio.timeout(BODY_SECONDS):
-                body = await _read_body(request)
-        except TimeoutError:
-            return Response("the body is too slow\n", 408)
-        except ClientDisconnect:
-            return Response(status_code=400)
-        headers, now = request.headers, self._clock()
-        result = check_delivery(headers, body, now, self._secret, self._seen)
-        if result.is_authentic:
-            self._seen.add(headers[ID_HEADER], int(headers[TIMESTAMP_HEADER]), now)
-        if result.model is not None:
-            self._request_release(result.model, f"webhook: {result.change}")
-        return Response(result.reason + "\n", result.status)
-
-
-async def _read_body(request: Request) -> bytes:
-    """Read a body up to the limit, and nothing of one that declares itself too large."""
-    body = bytearray()
-    if not is_too_large(request.headers, b""):
-        async for chunk in request.stream():
-            body += chunk
-            if len(body) > MAX_BYTES:
-                break
-    return bytes(body)
+            check_reachable(self._address)
+        except TransientError:
+            self.is_registered = False
+            self._lost_events = self._lost_events or "MLflow was away"
+            return AWAY_SECONDS
+        try:
+            has_changed = register_webhook(client(self._address), self._wanted)
+        except Exception as error:
+            self.is_registered = False
+            self._warning.report(first_line(error))
+        else:
+            self.is_registered = True
+            self._warning.report("")
+            if has_changed:
+                log.info("MLflow sends changed aliases to %s", self._wanted.url)
+                self._lost_events = self._lost_events or "MLflow had lost the webhook"
+        if self._lost_events:
+            self._catch_up(self._lost_events)
+            self._lost_events = None
+        return CHECK_SECONDS
 
 
 def create_app(
@@ -126,7 +189,7 @@ def serve(settings: Settings) -> None:
     # at the same time see it half initialized.
     import mlflow  # noqa: F401
 
-    from millrace.flows.triggers.webhook_release import Releaser
+    from millrace.flows.triggers.release_worker import Releaser, ReleaseWorker
     from millrace.tasks.release import ReleaseCheck
 
     secret = read_or_create_secret(settings.run / "webhook.secret", lambda: secrets.token_hex(32))
@@ -173,7 +236,7 @@ def serve(settings: Settings) -> None:
 def main() -> None:
     """Serve with the settings of the environment."""
     with exit_on_error():
-        settings = apply(load())
+        settings = tool_variables.apply(load())
         set_up_logging()
         serve(settings)
 

@@ -1,20 +1,28 @@
-"""Checks one delivery of MLflow's webhook: authentic, recent, not a replay, and of a champion.
+"""Receives the deliveries of MLflow's webhook, and checks them.
+
+A delivery must be authentic, recent, not a replay, and of a champion.
 
 MLflow signs `id.timestamp.body` with a secret that it shares with us (HMAC-SHA256). It retries a
 delivery, under the same id, after a lost connection and after 429, 500, 502, 503 and 504 only, so
 none of the refusals here makes it retry.
 """
 
+import asyncio
 import base64
 import hashlib
 import hmac
 import json
 import re
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+
+from fastapi import Request, Response
+from starlette.requests import ClientDisconnect
 
 from millrace.models.registry.mlflow_registry import CHAMPION
 
+BODY_SECONDS = 5.0
 MAX_BYTES = 64 * 2**10
 WINDOW_SECONDS = 300.0
 MAX_SEEN = 4096
@@ -23,6 +31,8 @@ MAX_SHOWN = 100
 ID_HEADER = "x-mlflow-delivery-id"
 TIMESTAMP_HEADER = "x-mlflow-timestamp"
 SIGNATURE_HEADER = "x-mlflow-signature"
+
+RequestRelease = Callable[[str | None, str], None]
 
 
 @dataclass(frozen=True)
@@ -137,3 +147,50 @@ def _read_event(body: bytes) -> DeliveryResult:
 
 def _one_line(value: object) -> str:
     return " ".join(str(value).split())[:MAX_SHOWN]
+
+
+class Receiver:
+    """Receives deliveries, and requests a release when a champion has changed.
+
+    Args:
+        secret: the key of MLflow's signatures.
+        request_release: called with the model and the reason.
+        clock: seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        secret: str,
+        request_release: RequestRelease,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._secret, self._request_release, self._clock = secret, request_release, clock
+        self._seen = SeenDeliveries(since=int(clock()))
+
+    async def receive(self, request: Request) -> Response:
+        """Respond to one delivery."""
+        try:
+            async with asyncio.timeout(BODY_SECONDS):
+                body = await _read_body(request)
+        except TimeoutError:
+            return Response("the body is too slow\n", 408)
+        except ClientDisconnect:
+            return Response(status_code=400)
+        headers, now = request.headers, self._clock()
+        result = check_delivery(headers, body, now, self._secret, self._seen)
+        if result.is_authentic:
+            self._seen.add(headers[ID_HEADER], int(headers[TIMESTAMP_HEADER]), now)
+        if result.model is not None:
+            self._request_release(result.model, f"webhook: {result.change}")
+        return Response(result.reason + "\n", result.status)
+
+
+async def _read_body(request: Request) -> bytes:
+    """Read a body up to the limit, and nothing of one that declares itself too large."""
+    body = bytearray()
+    if not is_too_large(request.headers, b""):
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > MAX_BYTES:
+                break
+    return bytes(body)

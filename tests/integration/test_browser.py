@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
-from millrace.flows import environment, settings
+from millrace.flows import settings, tool_variables
 from millrace.flows.services import control
 from millrace.flows.services.logins import load_prefect_login
 from millrace.flows.settings import Settings
@@ -99,7 +99,7 @@ def _seed(own: Settings) -> None:
     """Send the example down the line."""
     for words in (("run", str(EXAMPLE)), ("release",), ("score", str(EXAMPLE))):
         command = [sys.executable, "-P", "-c", CLI, *words]
-        subprocess.run(command, env=environment.child_environment(own), check=True, timeout=300)
+        subprocess.run(command, env=tool_variables.child_environment(own), check=True, timeout=300)
 
 
 def _latest_version(site: Site) -> dict[str, Any]:

@@ -16,7 +16,7 @@ import httpx
 import psutil
 import pytest
 
-from millrace.flows import environment, run_state, settings
+from millrace.flows import run_state, settings, tool_variables
 from millrace.flows.deployments.catch_up import assign_to_home, catch_up
 from millrace.flows.deployments.deployment_specs import DeploymentSpec
 from millrace.flows.deployments.schedule_loop import ScheduleLoop
@@ -289,7 +289,7 @@ def test_the_procfile_runs_everything_and_ctrl_c_ends_it(
             [sys.executable, "-m", "honcho", "start", "-f", str(PROCFILE)],
             env={
                 **os.environ,
-                **environment.chosen_variables(chosen),
+                **tool_variables.chosen_variables(chosen),
                 "MILLRACE_HOME": str(chosen.home),
             }
             | {"PATH": path},

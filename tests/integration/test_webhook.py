@@ -16,6 +16,7 @@ from mlflow import MlflowClient
 
 from millrace.flows.services import service_specs
 from millrace.flows.settings import Settings
+from millrace.flows.triggers.release_worker import TAG, find_deployment
 from millrace.flows.triggers.webhook_delivery import (
     ID_HEADER,
     MAX_BYTES,
@@ -23,7 +24,6 @@ from millrace.flows.triggers.webhook_delivery import (
     TIMESTAMP_HEADER,
     compute_signature,
 )
-from millrace.flows.triggers.webhook_release import TAG, find_deployment
 from millrace.serving.triton.server_index import TRIAL
 
 pytestmark = pytest.mark.timeout(600)

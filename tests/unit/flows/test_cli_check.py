@@ -20,12 +20,12 @@ def test_only_a_preflight_looks_at_the_source(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(main.settings, "load", lambda: None)
-    monkeypatch.setattr(main.environment, "apply", _stop)
+    monkeypatch.setattr(main.tool_variables, "apply", _stop)
     file = tmp_path / "p.yaml"
     file.write_text("name: t\ndataset:\n  source: gone.csv\n  target: y\n")
     with pytest.raises(KeyError, match="past the file"):
         main._prepare(file)
-    monkeypatch.setattr(main.environment, "apply", lambda found: found)
+    monkeypatch.setattr(main.tool_variables, "apply", lambda found: found)
     with pytest.raises(InputError, match="the source file does not exist"):
         main._prepare(file, check_source=True)
 
@@ -65,7 +65,7 @@ def test_check_looks_for_a_version_that_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(main.settings, "load", lambda: None)
-    monkeypatch.setattr(main.environment, "apply", _stop)
+    monkeypatch.setattr(main.tool_variables, "apply", _stop)
     (tmp_path / "r.csv").write_text("x,y\n1,2\n")
     file = tmp_path / "p.yaml"
     file.write_text(

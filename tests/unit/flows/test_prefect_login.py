@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from millrace.flows import environment
+from millrace.flows import tool_variables
 from millrace.flows.services import service_specs
 from millrace.flows.services.logins import (
     CLIENT_VARIABLE,
@@ -36,7 +36,7 @@ def test_the_login_is_made_once_and_private(home: Settings) -> None:
 
 
 def test_servers_and_clients_of_a_home_have_it_and_no_argument_does(home: Settings) -> None:
-    found, login = environment.child_environment(home), load_prefect_login(home.run)
+    found, login = tool_variables.child_environment(home), load_prefect_login(home.run)
     assert (found[CLIENT_VARIABLE], found[SERVER_VARIABLE]) == (login, login)
     assert login not in found["MILLRACE_DERIVED"]
     arguments = [word for each in service_specs.local_services(home) for word in each.argv]
@@ -48,7 +48,7 @@ def test_a_server_of_the_users_gets_the_users_login(
 ) -> None:
     monkeypatch.setenv("PREFECT_API_URL", ELSEWHERE)
     monkeypatch.setenv(CLIENT_VARIABLE, "their:own")
-    found = environment.child_environment(load())
+    found = tool_variables.child_environment(load())
     assert found[CLIENT_VARIABLE] == "their:own"
     assert SERVER_VARIABLE not in found
 
@@ -57,10 +57,10 @@ def test_ours_is_never_sent_to_a_server_of_the_users(
     home: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As below a flow of ours whose program names another server."""
-    for name, value in environment.child_environment(home).items():
+    for name, value in tool_variables.child_environment(home).items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("PREFECT_API_URL", ELSEWHERE)
-    found = environment.child_environment(load())
+    found = tool_variables.child_environment(load())
     assert CLIENT_VARIABLE not in found
     assert SERVER_VARIABLE not in found
     assert load_prefect_login(home.run) not in found.values()
@@ -70,7 +70,7 @@ def test_a_login_that_was_left_over_does_not_stand_for_ours(
     home: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(CLIENT_VARIABLE, "their:own")
-    assert environment.child_environment(home)[CLIENT_VARIABLE] == load_prefect_login(home.run)
+    assert tool_variables.child_environment(home)[CLIENT_VARIABLE] == load_prefect_login(home.run)
 
 
 def test_what_a_procfile_runs_keeps_the_login_with_the_address(
@@ -78,7 +78,7 @@ def test_what_a_procfile_runs_keeps_the_login_with_the_address(
 ) -> None:
     whole = service_specs.unsupervised_environment(home, service_specs.deployments_service(home))
     monkeypatch.setattr(os, "environ", dict(whole))
-    below = environment.child_environment(load())
+    below = tool_variables.child_environment(load())
     assert below["PREFECT_API_URL"] == f"http://127.0.0.1:{home.prefect_port}/api"
     assert below[CLIENT_VARIABLE] == load_prefect_login(home.run)
     assert "PREFECT_API_URL" not in json.loads(below["MILLRACE_DERIVED"])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from millrace.flows import environment, run_state, settings
+from millrace.flows import run_state, settings, tool_variables
 from millrace.flows.console import to_json_value
 from millrace.models.common.errors import InputError
 from millrace.models.common.installation import Endpoint
@@ -98,25 +98,25 @@ def test_the_record_of_a_dead_supervisor_is_ignored(tmp_path: Path) -> None:
 
 def test_what_apply_derived_is_no_choice(tmp_path: Path) -> None:
     lock = _served(tmp_path / "home", mlflow="http://127.0.0.1:1", prefect="http://127.0.0.1:2")
-    environment.apply(settings.load())
+    tool_variables.apply(settings.load())
     assert os.environ["PREFECT_API_URL"] == "http://127.0.0.1:2/api"
     lock.close()  # type: ignore[attr-defined]
     again = settings.load()
     assert again.mlflow_tracking_uri is None
-    environment.apply(again)
+    tool_variables.apply(again)
     assert os.environ["MLFLOW_TRACKING_URI"].startswith("sqlite:///")
     assert "PREFECT_API_URL" not in os.environ
 
 
 def test_a_choice_after_apply_is_a_choice() -> None:
-    environment.apply(settings.load())
+    tool_variables.apply(settings.load())
     os.environ["MLFLOW_TRACKING_URI"] = "http://elsewhere"
     assert settings.load().installation().tracking_uri == "http://elsewhere"
 
 
 def test_apply_keeps_telemetry_off_and_what_the_user_prefers() -> None:
     os.environ["MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL"] = "1"
-    environment.apply(settings.load())
+    tool_variables.apply(settings.load())
     assert os.environ["DO_NOT_TRACK"] == "true"
     assert os.environ["MLFLOW_DISABLE_TELEMETRY"] == "true"
     assert os.environ["PREFECT_SERVER_ANALYTICS_ENABLED"] == "false"
@@ -125,10 +125,10 @@ def test_apply_keeps_telemetry_off_and_what_the_user_prefers() -> None:
 
 
 def test_apply_makes_one_private_ray_token(tmp_path: Path) -> None:
-    environment.apply(settings.load())
+    tool_variables.apply(settings.load())
     token = Path(os.environ["RAY_AUTH_TOKEN_PATH"])
     first = token.read_text()
-    environment.apply(settings.load())
+    tool_variables.apply(settings.load())
     assert token.read_text() == first
     assert len(first) == 64
     assert token.stat().st_mode & 0o777 == 0o600
@@ -138,7 +138,7 @@ def test_a_prepared_home_has_one_private_triton_token(tmp_path: Path) -> None:
     loaded = settings.load()
     assert loaded.installation().triton[0].token == ""
     assert not (tmp_path / "home").exists()
-    token = environment.apply(loaded).installation().triton[0].token
+    token = tool_variables.apply(loaded).installation().triton[0].token
     file = tmp_path / "home/run/triton.token"
     assert len(token) == 64
     assert file.read_text() == token == settings.load().local_triton.token
@@ -147,11 +147,11 @@ def test_a_prepared_home_has_one_private_triton_token(tmp_path: Path) -> None:
 
 def test_a_triton_that_was_chosen_has_no_token() -> None:
     os.environ["MILLRACE_TRITON"] = "127.0.0.1:8000:8001"
-    assert environment.apply(settings.load()).installation().triton[0].token == ""
+    assert tool_variables.apply(settings.load()).installation().triton[0].token == ""
 
 
 def test_the_triton_token_is_not_shown() -> None:
-    installation = environment.apply(settings.load()).installation()
+    installation = tool_variables.apply(settings.load()).installation()
     token = installation.triton[0].token
     shown = to_json_value(installation)
     assert token not in repr(installation) + json.dumps(shown) + json.dumps(dict(os.environ))
@@ -160,14 +160,14 @@ def test_the_triton_token_is_not_shown() -> None:
 
 def test_the_token_of_a_remote_cluster_is_left_to_the_user() -> None:
     os.environ["RAY_ADDRESS"] = "ray://head:10001"
-    environment.apply(settings.load())
+    tool_variables.apply(settings.load())
     assert os.environ["RAY_AUTH_MODE"] == "token"
     assert "RAY_AUTH_TOKEN_PATH" not in os.environ
 
 
 def test_a_remote_cluster_without_a_token_is_the_users_choice() -> None:
     os.environ |= {"RAY_ADDRESS": "http://head:8265", "RAY_AUTH_MODE": "disabled"}
-    environment.apply(settings.load())
+    tool_variables.apply(settings.load())
     assert os.environ["RAY_AUTH_MODE"] == "disabled"
 
 
@@ -181,7 +181,7 @@ def test_a_job_on_a_cluster_is_told_where_everything_is_and_no_secret() -> None:
         "MILLRACE_TABLES": "s3://b/tables",
         "MILLRACE_TRITON": "triton:8000:8001:8002",
     }
-    told = environment.cluster_variables(environment.apply(settings.load()))
+    told = tool_variables.cluster_variables(tool_variables.apply(settings.load()))
     assert told["MLFLOW_TRACKING_URI"] == "http://mlflow:5000"
     assert told["MILLRACE_TABLES"] == "s3://b/tables"
     assert told["MILLRACE_TRITON"] == "triton:8000:8001:8002"
@@ -191,16 +191,16 @@ def test_a_job_on_a_cluster_is_told_where_everything_is_and_no_secret() -> None:
 
 def test_a_job_on_this_machines_cluster_has_the_same_home(tmp_path: Path) -> None:
     os.environ["RAY_ADDRESS"] = "http://127.0.0.1:8265"
-    told = environment.cluster_variables(settings.load())
+    told = tool_variables.cluster_variables(settings.load())
     assert told["MILLRACE_HOME"] == str(tmp_path / "home")
     assert told["MLFLOW_TRACKING_URI"] == f"sqlite:///{tmp_path}/home/mlflow.db"
 
 
 def test_a_job_on_a_cluster_knows_which_python_has_vllm() -> None:
     os.environ["RAY_ADDRESS"] = "http://ray:8265"
-    assert "MILLRACE_VLLM_PYTHON" not in environment.cluster_variables(settings.load())
+    assert "MILLRACE_VLLM_PYTHON" not in tool_variables.cluster_variables(settings.load())
     os.environ["MILLRACE_VLLM_PYTHON"] = "/opt/vllm/bin/python"
-    told = environment.cluster_variables(settings.load())
+    told = tool_variables.cluster_variables(settings.load())
     assert told["MILLRACE_VLLM_PYTHON"] == "/opt/vllm/bin/python"
 
 
@@ -209,7 +209,7 @@ def test_a_child_loads_the_same_settings() -> None:
     os.environ["MILLRACE_TRITON"] = "a:1:2:3"
     os.environ["MILLRACE_MLFLOW_PORT"] = "5999"
     loaded = settings.load()
-    os.environ.update(environment.child_environment(loaded))
+    os.environ.update(tool_variables.child_environment(loaded))
     child = settings.load()
     assert child.model_copy(update={"pipelines": (), "derived": {}}) == loaded.model_copy(
         update={"pipelines": (), "derived": {}}
@@ -223,14 +223,14 @@ def test_a_child_elsewhere_finds_the_default_pipeline(
     (tmp_path / "examples").mkdir()
     (tmp_path / "examples" / "digits.yaml").write_text("name: digits\n")
     monkeypatch.chdir(tmp_path)
-    os.environ.update(environment.child_environment(settings.load()))
+    os.environ.update(tool_variables.child_environment(settings.load()))
     monkeypatch.chdir("/")
     assert settings.load().pipeline_files() == (tmp_path / "examples" / "digits.yaml",)
 
 
 def test_a_proxy_is_not_asked_for_this_machine() -> None:
     os.environ.update(HTTP_PROXY="http://proxy:3128", NO_PROXY="corp")
-    environment.apply(settings.load())
+    tool_variables.apply(settings.load())
     assert os.environ["NO_PROXY"] == "corp,127.0.0.1,localhost"
 
 
@@ -271,27 +271,28 @@ def test_the_login_of_an_address_is_no_part_of_it(tmp_path: Path) -> None:
     address = "http://ann:s3cr3t%2F@mlflow.local:5000/x"
     found = settings.Settings(home=tmp_path, mlflow_tracking_uri=address)
     assert found.mlflow_uri() == "http://mlflow.local:5000/x"
-    variables = environment.tool_variables(found)
+    variables = tool_variables.installation_variables(found)
     assert variables["MLFLOW_TRACKING_URI"] == "http://mlflow.local:5000/x"
     assert variables["MLFLOW_TRACKING_USERNAME"] == "ann"
     assert variables["MLFLOW_TRACKING_PASSWORD"] == "s3cr3t/"
     assert (
-        environment.chosen_variables(found)["MLFLOW_TRACKING_URI"] == "http://mlflow.local:5000/x"
+        tool_variables.chosen_variables(found)["MLFLOW_TRACKING_URI"]
+        == "http://mlflow.local:5000/x"
     )
 
 
 def test_the_login_of_our_own_mlflow_is_made_once_and_is_private(tmp_path: Path) -> None:
     found = settings.Settings(home=tmp_path, mlflow_auth=True)
-    first = environment.tool_variables(found)
+    first = tool_variables.installation_variables(found)
     assert first["MLFLOW_TRACKING_USERNAME"] == "admin"
     assert len(first["MLFLOW_TRACKING_PASSWORD"]) >= 32
-    assert environment.tool_variables(found) == first
-    assert environment.chosen_variables(found)["MILLRACE_MLFLOW_AUTH"] == "true"
+    assert tool_variables.installation_variables(found) == first
+    assert tool_variables.chosen_variables(found)["MILLRACE_MLFLOW_AUTH"] == "true"
     for name in ("mlflow_admin.password", "mlflow_auth.ini", "mlflow_flask.key"):
         assert (tmp_path / name).stat().st_mode & 0o777 == 0o600
     other = "http://other:1"
     elsewhere = settings.Settings(home=tmp_path, mlflow_auth=True, mlflow_tracking_uri=other)
-    assert "MLFLOW_TRACKING_PASSWORD" not in environment.tool_variables(elsewhere)
+    assert "MLFLOW_TRACKING_PASSWORD" not in tool_variables.installation_variables(elsewhere)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from millrace.flows.cli.lineage import Lineage
-from millrace.flows.cli.show_batch import show_batch, show_lineage
+from millrace.flows.cli.show import show_batch, show_lineage
 from millrace.serving.batch.input.row_lineage import Origin
 from millrace.serving.batch.monitoring.agreement import Agreement
 from millrace.serving.batch.monitoring.batch_report import BatchReport

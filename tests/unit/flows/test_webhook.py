@@ -8,19 +8,20 @@ from typing import Any
 import httpx
 import pytest
 
-from millrace.flows.triggers.webhook import Receiver, create_app
+from millrace.flows.triggers.webhook import (
+    EVENTS,
+    Registrar,
+    Subscription,
+    create_app,
+    register_webhook,
+)
 from millrace.flows.triggers.webhook_delivery import (
     ID_HEADER,
     MAX_BYTES,
     SIGNATURE_HEADER,
     TIMESTAMP_HEADER,
+    Receiver,
     compute_signature,
-)
-from millrace.flows.triggers.webhook_registration import (
-    EVENTS,
-    Registrar,
-    Subscription,
-    register_webhook,
 )
 from millrace.models.common.errors import TransientError
 
@@ -193,10 +194,8 @@ def test_a_release_is_asked_for_whenever_events_may_have_been_lost(
         if away:
             raise away.pop()
 
-    monkeypatch.setattr("millrace.flows.triggers.webhook_registration.check_reachable", check)
-    monkeypatch.setattr(
-        "millrace.flows.triggers.webhook_registration.client", lambda address: store
-    )
+    monkeypatch.setattr("millrace.flows.triggers.webhook.check_reachable", check)
+    monkeypatch.setattr("millrace.flows.triggers.webhook.client", lambda address: store)
     away.append(TransientError("MLflow starts"))
     for _ in range(3):
         registrar.check()
@@ -216,13 +215,9 @@ def test_a_server_that_refuses_is_told_once_and_releases_go_on(
 ) -> None:
     asked: list[str] = []
     registrar = Registrar("http://mlflow", WANTED, asked.append)
-    monkeypatch.setattr(
-        "millrace.flows.triggers.webhook_registration.check_reachable", lambda address: None
-    )
-    monkeypatch.setattr(
-        "millrace.flows.triggers.webhook_registration.client", lambda address: object()
-    )
-    monkeypatch.setattr("millrace.flows.triggers.webhook_registration.log.propagate", True)
+    monkeypatch.setattr("millrace.flows.triggers.webhook.check_reachable", lambda address: None)
+    monkeypatch.setattr("millrace.flows.triggers.webhook.client", lambda address: object())
+    monkeypatch.setattr("millrace.flows.triggers.webhook.log.propagate", True)
     for _ in range(2):
         registrar.check()
     assert asked == ["started"]

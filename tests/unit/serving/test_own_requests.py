@@ -14,7 +14,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from millrace.flows.services import mlflow_server, prefect_server
 from millrace.flows.triggers import webhook
-from millrace.flows.triggers.webhook import Receiver
+from millrace.flows.triggers.webhook_delivery import Receiver
 from millrace.models.common.installation import Endpoint
 from millrace.serving.openai_api import request_body
 from millrace.serving.openai_api.app import create_app

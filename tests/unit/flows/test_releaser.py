@@ -7,8 +7,8 @@ from uuid import uuid4
 import pytest
 
 from millrace.flows.settings import Settings
-from millrace.flows.triggers import webhook_release
-from millrace.flows.triggers.webhook_release import RUN_SECONDS, Due, Releaser
+from millrace.flows.triggers import release_worker
+from millrace.flows.triggers.release_worker import RUN_SECONDS, Due, Releaser
 from millrace.models.common.errors import TransientError
 from millrace.serving.release.actions import Stage
 
@@ -23,7 +23,7 @@ class Trial:
         self.releaser = Releaser(Settings(), lambda: self.due, lambda: self.now)
         monkeypatch.setattr(self.releaser, "_create_run", self._create_run)
         monkeypatch.setattr(self.releaser, "_release_without_run", self._release_without_run)
-        monkeypatch.setattr(webhook_release, "run_flow", lambda *_, **__: self._release())
+        monkeypatch.setattr(release_worker, "run_flow", lambda *_, **__: self._release())
 
     def _create_run(self, parameters: dict[str, object], due: Due) -> Any:
         self.runs.append(parameters["models"])

@@ -18,7 +18,7 @@ REPLACED = ("MLFLOW_TRACKING_URI", "PREFECT_API_URL", CLIENT_VARIABLE, SERVER_VA
 """Variables that no process inherits unchanged."""
 
 
-def tool_variables(settings: Settings) -> dict[str, str]:
+def installation_variables(settings: Settings) -> dict[str, str]:
     """Return the variables with the addresses, folders and logins of Prefect, MLflow and Ray.
 
     They are facts of this installation and replace existing values; `preferences` does not.
@@ -147,7 +147,7 @@ def child_environment(settings: Settings) -> dict[str, str]:
         **logins.inherit_prefect_login(os.environ, settings.derived, is_chosen=is_chosen),
         **_proxy_exceptions(inherited),
         **chosen_variables(settings),
-        **tool_variables(settings),
+        **installation_variables(settings),
     }
 
 
