@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import reaper
+
 CHAOS = Path(__file__).parent / "chaos"
 
 # A shell that starts tests in the background has Ctrl-C ignored, and so would every command that
@@ -26,6 +28,11 @@ class SignalStack(ctypes.Structure):
 
 
 SS_DISABLE = 2
+
+
+def pytest_configure() -> None:
+    """Have the run leave no process behind, however it ends."""
+    reaper.start()
 
 
 @pytest.hookimpl(tryfirst=True)
