@@ -44,7 +44,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(CHAOS):
             item.add_marker("chaos")
-    items.sort(key=lambda item: "local_ray" not in getattr(item, "fixturenames", ()))
+    starts_ray = {"local_ray", "rows_here"}
+    items.sort(key=lambda item: starts_ray.isdisjoint(getattr(item, "fixturenames", ())))
 
 
 def pytest_runtest_setup() -> None:
