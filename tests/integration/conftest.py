@@ -14,6 +14,7 @@ import pytest
 
 from millrace.models.common.installation import Installation
 from millrace.serving.triton import server
+from tests.integration import command_server
 from tests.integration.asked import Line
 from tests.integration.ports import free_endpoint, service_ports
 
@@ -55,6 +56,7 @@ class Home:
     environment: dict[str, str]
 
     def start(self, *arguments: str, **options: Any) -> "subprocess.Popen[str]":
+        """Start a command as a user does."""
         return subprocess.Popen(
             [sys.executable, "-P", "-c", CLI, *map(str, arguments)],
             stdout=subprocess.PIPE,
@@ -65,6 +67,12 @@ class Home:
         )
 
     def run(self, *arguments: str, timeout: float = 240, **options: Any) -> Done:
+        """Run a command to its end, in a process that has imported the libraries before."""
+        environment = self.environment | options.get("env", {})
+        if not options.keys() - {"env", "cwd"} and command_server.can_run(environment):
+            folder = Path(options.get("cwd", Path.cwd()))
+            words = [*map(str, arguments)]
+            return Done(*command_server.run(words, environment, folder, timeout))
         process = self.start(*arguments, **options)
         out, err = process.communicate(timeout=timeout)
         return Done(process.returncode, out, err)

@@ -1,8 +1,6 @@
 """Kinds beside the first two go through the whole line: one of a test's own, and boosted trees."""
 
 import json
-import os
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,7 +17,6 @@ from millrace.models.registry.mlflow_registry import registry_of
 from millrace.models.registry.tracking import client
 from millrace.serving.triton.server import running
 from tests.integration.conftest import EXAMPLES, Done, Home
-from tests.integration.test_line import wait_for_checkpoints, workers_of
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -44,7 +41,7 @@ dataset:
   key: [id]
   features: [age, income, city, member]
   columns: {income: {nullable: true}, city: {nullable: true}}
-model: {family: gradient_boosting, params: {n_estimators: 800, early_stopping_rounds: 0}}
+model: {family: gradient_boosting, params: {n_estimators: 60}}
 promotion: auto
 """
 
@@ -85,7 +82,7 @@ class Served:
         installation: the same for code.
         folder: of the pipeline files.
         toy: outcome of the toy's run.
-        trees: outcome of the trees' run, in which a worker was killed.
+        trees: outcome of the trees' run.
     """
 
     home: Home
@@ -110,7 +107,7 @@ def served(tmp_path_factory: pytest.TempPathFactory, make: Any) -> Iterator[Serv
     ).prepared()
     toy = run_with_toy(home, "run", str(folder / "toy.yaml"), "--json")
     assert toy.code == 0, toy.err
-    trees = run_and_kill_a_worker(home, str(folder / "trees.yaml"))
+    trees = home.run("run", str(folder / "trees.yaml"), "--json")
     assert trees.code == 0, trees.err
     with running(installation, endpoint):
         released = run_with_toy(home, "release", "--json")
@@ -120,15 +117,6 @@ def served(tmp_path_factory: pytest.TempPathFactory, make: Any) -> Iterator[Serv
             ("slopes", None),
         ]
         yield Served(home, installation, folder, toy.json, trees.json)
-
-
-def run_and_kill_a_worker(home: Home, file: str) -> Done:
-    """Run a pipeline, and kill its worker once it has written a checkpoint."""
-    process = home.start("run", file, "--json")
-    wait_for_checkpoints(process, home.path / "training", count=1)
-    os.kill(workers_of(process.pid)[0], signal.SIGKILL)
-    out, err = process.communicate(timeout=240)
-    return Done(process.returncode, out, err)
 
 
 def predictions(served: Served, model: str) -> dict[int, dict[str, Any]]:
@@ -155,11 +143,6 @@ def test_without_its_line_a_kind_is_unknown(served: Served) -> None:
     refused = served.home.run("predict", "slopes")
     assert refused.code == 2
     assert "there is no kind of model 'toy'" in refused.err
-
-
-def test_a_killed_worker_resumes_from_its_round(served: Served) -> None:
-    assert len(served.trees["recoveries"]) == 1
-    assert served.trees["recoveries"][0] % 25 == 0
 
 
 def test_the_trees_are_certified_against_xgboost(served: Served) -> None:

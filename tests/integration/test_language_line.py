@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import openai
-import psutil
 import pytest
 import torch
 from deltalake import DeltaTable
@@ -104,14 +103,19 @@ class Tales:
         return found
 
 
-@pytest.fixture(scope="module")
-def tales(tmp_path_factory: pytest.TempPathFactory, make: Any) -> Iterator[Tales]:
-    folder = tmp_path_factory.mktemp("tales")
+def write_tales(folder: Path) -> Path:
+    """Write the texts and the pipeline file; return the latter."""
     told = [f"{who} {does} {what}, and " for who in WHO for does in DOES for what in WHAT]
     rows = [{"id": n, "text": "".join(told[(n * k) % 64] for k in range(1, 9))} for n in range(200)]
     (folder / "tales.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    file = folder / "tales.yaml"
-    file.write_text(textwrap.dedent(PIPELINE))
+    (folder / "tales.yaml").write_text(textwrap.dedent(PIPELINE))
+    return folder / "tales.yaml"
+
+
+@pytest.fixture(scope="module")
+def tales(tmp_path_factory: pytest.TempPathFactory, make: Any) -> Iterator[Tales]:
+    folder = tmp_path_factory.mktemp("tales")
+    file = write_tales(folder)
     home = make(folder / "home")
     done = home.run("run", str(file), "--json", timeout=400)
     assert done.code == 0, done.err
@@ -337,44 +341,3 @@ def test_an_instruct_decoder_goes_from_its_messages_to_the_door(tales: Tales) ->
     assert lineage.code == 0, lineage.err
     certified = tales.home.run("certify", "assistant", "--json")
     assert (certified.code, certified.json["faults"]) == (0, []), certified.err
-
-
-def test_a_score_whose_raylet_is_killed_says_so_and_is_taken_up(
-    tales: Tales, tmp_path: Path
-) -> None:
-    many = 1500
-    rows = [{"id": n, "prompt": f"{WHO[n % 4]} {DOES[n // 4 % 4]} {n}"} for n in range(many)]
-    (tmp_path / "many.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    file = tales.file.with_name("killed.yaml")
-    file.write_text(tales.file.read_text() + "batch: {sampling: {max_tokens: 32}, num_actors: 1}\n")
-    words = ("score", str(file), "--input", str(tmp_path / "many.jsonl"), "--json")
-    words += ("--date", "2026-01-05")
-    predictions = tales.home.path / "tables" / "predictions" / "tales"
-    before = {*predictions.rglob("*.parquet")}
-    commits = [*predictions.glob("_delta_log/*.json")]
-    started = tales.home.start(*words)
-    deadline = time.monotonic() + 240
-    while not {*predictions.rglob("*.parquet")} - before:
-        assert started.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    raylet_of(tales.home.path).kill()
-    out, err = started.communicate(timeout=240)
-    assert started.returncode == 1
-    told = json.loads(out)
-    assert told["exit_code"] == 1
-    assert "nothing" in told["what"]
-    assert "again" in told["next"]
-    assert "Traceback" not in err
-    assert [*predictions.glob("_delta_log/*.json")] == commits
-    again = tales.home.run(*words, timeout=400)
-    assert again.code == 0, again.err
-    assert again.json["resumed"] > 0
-    assert (again.json["rows"], again.json["scored"]) == (many, many)
-
-
-def raylet_of(home: Path) -> psutil.Process:
-    """Return the raylet that a command of this home has started."""
-    named = [each for each in psutil.process_iter(["name"]) if each.info["name"] == "raylet"]
-    (found,) = [each for each in named if each.environ().get("MILLRACE_HOME") == str(home)]
-    return found

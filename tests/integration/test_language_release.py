@@ -135,6 +135,7 @@ def test_it_is_certified_by_64_prompts_alone_and_with_32_in_flight(line: Line) -
     assert len(list(faults_of(CERTIFICATE, found, exact=True))) == 2
 
 
+@pytest.mark.chaos
 def test_32_streams_end_on_the_version_they_began_on(line: Line) -> None:
     line.register("swapped", 1, seed=0)
     line.register("swapped", 2, seed=1)

@@ -401,6 +401,7 @@ def test_a_full_queue_refuses_at_once_and_answers_later(served, narrow) -> None:
     assert answers == {ask().texts[0]} == {served.made.greedy(PROMPTS[0], TOKENS)}
 
 
+@pytest.mark.chaos
 def test_cancelled_at_random_moments_nothing_stays_behind(served, expected) -> None:
     chance = random.Random(4)
     moments = [(chance.randrange(1, 40), chance.uniform(0.02, 1.5)) for _ in range(32)]
@@ -493,6 +494,7 @@ def poisoned(files: Path) -> None:
         (files / f"new.{suffix}").replace(files / f"openvino_model.{suffix}")
 
 
+@pytest.mark.chaos
 def test_a_failing_engine_ends_its_requests_and_is_made_anew(served, tmp_path) -> None:
     shutil.copytree(served.made.folder, tmp_path / "model")
     poisoned(tmp_path / "model")
@@ -514,6 +516,7 @@ def test_a_failing_engine_ends_its_requests_and_is_made_anew(served, tmp_path) -
     served.triton.unload("poisoned")
 
 
+@pytest.mark.chaos
 def test_a_killed_backend_ends_its_streams_and_comes_back(served, tmp_path: Path) -> None:
     greedy_answer = greedy(served, PROMPT)
     for number in range(4):

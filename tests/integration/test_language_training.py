@@ -114,7 +114,14 @@ def lines(trace: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for file in trace.iterdir() for line in file.read_text().splitlines()]
 
 
-@pytest.mark.parametrize("parallel", ["ddp", "fsdp", "tp"])
+@pytest.mark.parametrize(
+    "parallel",
+    [
+        "ddp",
+        pytest.param("fsdp", marks=pytest.mark.chaos),
+        pytest.param("tp", marks=pytest.mark.chaos),
+    ],
+)
 def test_two_workers_have_the_curve_of_one(runs: Runs, parallel: Parallel) -> None:
     alone, _ = runs.of("alone", gradient_accumulation_steps=2)
     together, trace = runs.by(parallel)
@@ -188,6 +195,7 @@ def killed_at(call: int, flag: Path) -> Callable[[SequencesInMemory], Sequences]
     return Killing
 
 
+@pytest.mark.chaos
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
 def test_a_killed_worker_changes_nothing(runs: Runs, tmp_path: Path, parallel: Parallel) -> None:
     undisturbed, _ = runs.by(parallel)

@@ -1,9 +1,5 @@
 """The whole line on real parts: YAML → Ray workers → MLflow on SQLite → Triton → gRPC answer."""
 
-import json
-import os
-import signal
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date, timedelta
@@ -13,7 +9,6 @@ from typing import Any
 import deltalake
 import numpy as np
 import onnx
-import psutil
 import pytest
 from tritonclient import grpc, http
 
@@ -25,9 +20,6 @@ from millrace.serving.triton.server import running
 from millrace.tasks.kinds.graph.graph_files import graph_files
 
 pytestmark = pytest.mark.timeout(600)
-
-QUICK = ("--set", "model.family=mlp", "--set", "model.params={}")
-"""A small network, where the network is not what is tested."""
 
 
 @dataclass(frozen=True)
@@ -259,59 +251,3 @@ def test_dates_that_were_missed_are_made_up_for(line: Line, examples: Path, tmp_
         made_up["date"],
         due["date"],
     }
-
-
-def test_a_second_run_makes_no_second_snapshot_and_survives_a_killed_worker(
-    line: Line, examples: Path
-) -> None:
-    changes = (*QUICK, "--set", "training.epochs=120", "--set", "export.candidates=[onnx-fp32]")
-    process = line.home.start("run", str(examples / "digits.yaml"), *changes, "--json")
-    kill_a_training_worker(process, line.installation.home / "training")
-    out, err = process.communicate(timeout=400)
-    assert process.returncode == 0, err
-    outcome = json.loads(out)
-    assert outcome["snapshot"]["created"] is False
-    assert outcome["snapshot"]["version"] == line.outcome["snapshot"]["version"]
-    (epoch,) = outcome["recoveries"]
-    assert 0 < epoch < 120
-    assert f"resumed from the checkpoint of epoch {epoch}" in err
-
-
-def test_ctrl_c_ends_a_run_in_order_and_says_so(line: Line, examples: Path) -> None:
-    changes = (*QUICK, "--set", "training.epochs=1000")
-    process = line.home.start("run", str(examples / "digits.yaml"), *changes)
-    wait_for_checkpoints(process, line.installation.home / "training", count=2)
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=120)
-    assert process.returncode == 130, err
-    assert "stopped; nothing unfinished was published" in err
-    from mlflow import MlflowClient
-
-    (run, *_) = MlflowClient(line.installation.tracking_uri).search_runs(["1"], max_results=1)
-    assert run.info.status == "KILLED"
-    assert workers_of(os.getpid()) == []
-
-
-def kill_a_training_worker(process: Any, storage: Path) -> None:
-    """Kill -9 one Ray Train worker of `process` once its run has written some checkpoints."""
-    wait_for_checkpoints(process, storage, count=5)
-    os.kill(workers_of(process.pid)[0], signal.SIGKILL)
-
-
-def wait_for_checkpoints(process: Any, storage: Path, count: int, deadline_s: float = 300) -> None:
-    """Return once a run that was just started has written `count` checkpoints."""
-    known = set(storage.glob("*/checkpoint_*"))
-    seen: set[Path] = set()
-    deadline = time.monotonic() + deadline_s
-    while time.monotonic() < deadline and process.poll() is None:
-        seen |= set(storage.glob("*/checkpoint_*")) - known
-        if len(seen) >= count:
-            return
-        time.sleep(0.02)
-    raise AssertionError("the run ended before it could be disturbed")
-
-
-def workers_of(pid: int) -> list[int]:
-    """Return the Ray Train workers below a process."""
-    children = psutil.Process(pid).children(recursive=True)
-    return [c.pid for c in children if "RayTrainWorker" in " ".join(c.cmdline())]

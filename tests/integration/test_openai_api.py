@@ -383,6 +383,7 @@ def test_an_answer_that_nobody_waits_for_frees_its_sequence(door) -> None:
     assert time.monotonic() - began < 3
 
 
+@pytest.mark.chaos
 def test_a_hundred_streams_on_one_loop(door, expected) -> None:
     async def one(client: openai.AsyncOpenAI) -> str:
         stream = await client.completions.create(

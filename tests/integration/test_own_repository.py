@@ -11,7 +11,7 @@ PIPELINE = """
 name: mine
 dataset: {source: "tasks.rows:read", key: [id], target: y}
 model: {family: "models.net:Net", params: {hidden: 8}}
-training: {epochs: 20, learning_rate: 0.01, num_workers: 2}
+training: {epochs: 6, learning_rate: 0.01, num_workers: 1}
 export: {candidates: [onnx-fp32]}
 promotion: auto
 """

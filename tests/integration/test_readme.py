@@ -34,7 +34,7 @@ pytestmark = pytest.mark.timeout(900)
 
 TRAINS = "trains for minutes; other tests train smaller models of the same family"
 NOT_HERE = "the model of the page is not in this home"
-SERVERS = "needs servers of its own; test_cluster.py, test_attacks_mlflow.py and others have them"
+SERVERS = "needs servers of its own; tests/chaos and test_attacks_mlflow.py have them"
 NOT_RUN = {
     "millrace run examples/text.yaml": TRAINS,
     "millrace run examples/code_lm.yaml": TRAINS,

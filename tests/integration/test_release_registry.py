@@ -164,6 +164,7 @@ def test_a_trial_that_cannot_be_swept_keeps_no_version_from_going_live(
     assert not left.exists()
 
 
+@pytest.mark.chaos
 def test_a_candidate_that_hangs_keeps_no_other_model_waiting(
     line: Line, live: Planted, monkeypatch: pytest.MonkeyPatch
 ) -> None:

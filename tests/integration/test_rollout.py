@@ -143,9 +143,18 @@ def slow() -> bytes:
     return classifier(weights_of(0), before=nodes, extra={"shape": np.array([700, 700])})
 
 
-@pytest.mark.parametrize("spec", [CANARY, SHADOW], ids=["canary", "shadow"])
 @pytest.mark.parametrize(
-    ("kind", "end"), [("equal", "live"), ("otherwise", "refused"), ("slow", "refused")]
+    ("spec", "kind", "end"),
+    [
+        pytest.param(CANARY, "equal", "live", id="canary-equal"),
+        pytest.param(CANARY, "otherwise", "refused", id="canary-otherwise"),
+        pytest.param(CANARY, "slow", "refused", id="canary-slow", marks=pytest.mark.chaos),
+        pytest.param(SHADOW, "equal", "live", id="shadow-equal"),
+        pytest.param(
+            SHADOW, "otherwise", "refused", id="shadow-otherwise", marks=pytest.mark.chaos
+        ),
+        pytest.param(SHADOW, "slow", "refused", id="shadow-slow", marks=pytest.mark.chaos),
+    ],
 )
 def test_a_rollout_ends_as_the_candidate_deserves(
     served: Served, spec: RolloutSpec, kind: str, end: str
@@ -183,6 +192,7 @@ def test_a_rollout_whose_alias_goes_back_ends_at_once(served: Served) -> None:
     assert ready_versions(served.client.index(), "changed.arms") == ()
 
 
+@pytest.mark.chaos
 @pytest.mark.parametrize("part", ["{name}/", "{name}.arms/1"], ids=["splitter", "champion"])
 def test_a_process_of_a_rollout_that_is_killed_is_replaced(served: Served, part: str) -> None:
     name = "without-" + ("champion" if "arms" in part else "splitter")

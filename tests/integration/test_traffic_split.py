@@ -402,6 +402,7 @@ def test_a_candidate_that_is_slow_delays_nobody_in_a_shadow(served) -> None:
     assert settled(served, split, lambda c: c.shed > 0).candidate.failures == 0
 
 
+@pytest.mark.chaos
 def test_a_candidate_that_hangs_is_given_up_in_a_canary(served) -> None:
     served.plain("late", slow(1), slow(600))
     split = served.start_split("late", 100, timeout_s=0.02)
@@ -424,6 +425,7 @@ def test_a_probe_is_answered_by_the_champion_and_not_counted(served) -> None:
     assert served.counts(split).champion.requests == 0
 
 
+@pytest.mark.chaos
 def test_a_candidate_whose_process_dies_fails_no_request(served) -> None:
     served.plain("killed", constant(1), constant(2))
     split = served.start_split("killed", 50)
@@ -487,6 +489,7 @@ PATIENT = 150.0
 FIVE_PERCENT = 1.645
 
 
+@pytest.mark.chaos
 @pytest.mark.parametrize("spec", [CANARY, SHADOW], ids=["canary", "shadow"])
 def test_an_equal_candidate_is_promoted(served, spec) -> None:
     model = f"equal-{spec.kind}"
@@ -498,6 +501,7 @@ def test_an_equal_candidate_is_promoted(served, spec) -> None:
     assert served.client.live_version(model) == 2
 
 
+@pytest.mark.chaos
 @pytest.mark.parametrize("spec", [CANARY, SHADOW], ids=["canary", "shadow"])
 @pytest.mark.parametrize(
     ("name", "champion", "candidate", "said"),

@@ -131,6 +131,7 @@ def test_an_answer_is_drawn_by_the_seed_and_the_row_and_ends_at_a_stop(night: Ni
     assert [(row["completion"], row["finish_reason"]) for row in night.rows()] == expected
 
 
+@pytest.mark.chaos
 def test_a_job_whose_engine_broke_goes_on_from_what_was_written(
     night: Night, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -147,6 +148,7 @@ def test_a_job_whose_engine_broke_goes_on_from_what_was_written(
     assert [row["_row"] for row in night.rows()] == list(range(len(prompts)))
 
 
+@pytest.mark.chaos
 def test_an_engine_that_died_is_replaced(night: Night) -> None:
     (night.job.variant / "fatal").touch()
     report = night.answer([TEXT[n : n + 9] for n in range(20)])

@@ -259,6 +259,7 @@ def test_a_receiver_that_comes_back_registers_nothing_twice(parts: Parts, declar
     parts.asked("webhook: started", known)
 
 
+@pytest.mark.chaos
 def test_what_a_killed_receiver_was_at_is_told_as_crashed(parts: Parts, declared: str) -> None:
     state = {"state": {"type": "PENDING"}, "tags": [TAG]}
     lost = parts.prefect("POST", f"/deployments/{declared}/create_flow_run", state)["id"]

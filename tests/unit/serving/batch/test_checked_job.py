@@ -20,7 +20,7 @@ from millrace.serving.batch.row_job import RowJob
 from millrace.serving.batch.scoring import RunOptions, Target, score
 from millrace.tasks.kinds.graph.graph_batch import LiveRows
 
-pytestmark = pytest.mark.usefixtures("local_ray")
+pytestmark = pytest.mark.usefixtures("rows_here")
 
 ENCODING = Encoding(tuple(Feature(name, "number") for name in "abc"), "t")
 ROWS = 200

@@ -1,4 +1,7 @@
-"""The whole job: from files, through Ray, into the committed partition."""
+"""The whole job: from files into the committed partition.
+
+Rows go through Ray where it could matter, and else through this process.
+"""
 
 import bz2
 import json
@@ -28,7 +31,8 @@ from millrace.serving.batch.monitoring.drift import Bins
 from millrace.serving.batch.row_job import RowJob
 from millrace.serving.batch.scoring import RunOptions, Target, score
 
-pytestmark = pytest.mark.usefixtures("local_ray")
+pytestmark = pytest.mark.usefixtures("rows_here")
+through_ray = pytest.mark.through_ray
 
 ENCODING = Encoding(
     (
@@ -91,6 +95,7 @@ def answers(rows: list[dict[str, Any]]) -> dict[str | None, Any]:
     return {row["_key"]: row.get("reason") or row["prediction"] for row in rows}
 
 
+@through_ray
 def test_odd_cells_late_in_a_csv_file_are_their_rows_alone(tmp_path: Path, scored: Scored) -> None:
     first = "".join(f"{number},1,true,x\n" for number in range(MANY))
     (tmp_path / "r.csv").write_text(HEADER + first + "-1,3.5,no,x\n-2,abc,1,x\n-3,1,5,x\n,2,,x\n")
@@ -201,6 +206,7 @@ def test_parquet_without_a_column_is_told(tmp_path: Path, job: RowJob) -> None:
     assert "seen: missing f, c, id; there are a" in str(caught.value)
 
 
+@through_ray
 def test_what_ends_a_read_in_a_worker_is_told_as_ingestion_tells_it(
     tmp_path: Path, run: Run
 ) -> None:
@@ -212,6 +218,7 @@ def test_what_ends_a_read_in_a_worker_is_told_as_ingestion_tells_it(
     assert not list((tmp_path / "table").rglob("*.parquet"))
 
 
+@through_ray
 def test_an_error_of_an_actor_is_told_in_its_own_words(
     tmp_path: Path, job: RowJob, run: Run
 ) -> None:
@@ -222,6 +229,7 @@ def test_an_error_of_an_actor_is_told_in_its_own_words(
     assert "is not a model that ONNX Runtime can run" in str(caught.value)
 
 
+@through_ray
 def test_an_error_of_ours_in_an_actor_is_that_error(tmp_path: Path, job: RowJob) -> None:
     (tmp_path / "r.csv").write_text(HEADER + "1,1,0,x\n")
     narrow = replace(job, encoding=Encoding(ENCODING.features[:2], "t"))
@@ -255,7 +263,9 @@ def test_the_same_job_again_does_nothing(tmp_path: Path, run: Run) -> None:
     assert deltalake.DeltaTable(tmp_path / "table").version() == first.table_version
 
 
-@pytest.mark.parametrize("change", ["input", "model", "parameter", "digest"])
+@pytest.mark.parametrize(
+    "change", ["input", "parameter", "digest", pytest.param("model", marks=through_ray)]
+)
 def test_scores_of_another_job_are_never_used_again(
     tmp_path: Path, job: RowJob, monkeypatch: pytest.MonkeyPatch, change: str
 ) -> None:
@@ -290,7 +300,14 @@ def _raise(error: type[BaseException]) -> Callable[..., None]:
     return stop
 
 
-@pytest.mark.parametrize("where", ["before the commit", "after it", "before the dead letters"])
+@pytest.mark.parametrize(
+    "where",
+    [
+        pytest.param("before the commit", marks=through_ray),
+        "after it",
+        "before the dead letters",
+    ],
+)
 def test_a_job_that_was_stopped_at_its_commit_is_finished_by_the_next(
     tmp_path: Path, job: RowJob, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
@@ -372,6 +389,7 @@ def test_columns_that_folders_give_are_read(tmp_path: Path, scored: Scored) -> N
     assert answers(scored(tmp_path / "in")) == {"x": 1.0, "7": 1.0}
 
 
+@through_ray
 def test_a_partitioned_delta_table_is_read_with_its_partition_column(
     tmp_path: Path, scored: Scored
 ) -> None:
@@ -508,6 +526,7 @@ def test_what_failed_runs_of_other_dates_wrote_is_kept_for_a_month(
     assert len(held(tmp_path / "table")) == 40
 
 
+@through_ray
 def test_a_date_without_one_row_that_can_be_scored_is_done_once(tmp_path: Path, run: Run) -> None:
     source, table = numbers(tmp_path / "r.parquet", 4, bad=4), str(tmp_path / "table")
     report = run(source, table)

@@ -1,11 +1,11 @@
-"""A few hundred malformed requests; `python -m tests.integration.fuzz` sends 20,000."""
+"""A few hundred malformed requests; `python -m tests.chaos.fuzz` sends 20,000."""
 
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.integration.fuzz import run
+from tests.chaos.fuzz import run
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the wheel is for Linux")
 

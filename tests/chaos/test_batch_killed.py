@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.batch_kills import MANY, content, dead, leftovers, prepare, run
+from tests.chaos.batch_kills import MANY, content, dead, leftovers, prepare, run
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the kills are Linux's")
 

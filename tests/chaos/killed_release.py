@@ -1,6 +1,6 @@
 """One release that kills itself, as hard as can be, at one moment.
 
-    python -m tests.integration.killed_release HOME HTTP GRPC METRICS TOKEN MOMENT
+    python -m tests.chaos.killed_release HOME HTTP GRPC METRICS TOKEN MOMENT
 
 MOMENT is the number of actions after which it dies, or a function of `MOMENTS` before which.
 """

@@ -1,4 +1,4 @@
-"""Four faults of a release; `python -m tests.integration.faults` tries a hundred."""
+"""Four faults of a release; `python -m tests.chaos.faults` tries a hundred."""
 
 import os
 import sys
@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.integration.fault_site import Site, a_site, planted
-from tests.integration.faults import try_case
+from tests.chaos.fault_site import Site, a_site, planted
+from tests.chaos.faults import try_case
 
 pytestmark = [
     pytest.mark.skipif(

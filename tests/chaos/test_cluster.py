@@ -22,10 +22,10 @@ from millrace.models.common.installation import Installation
 from millrace.models.registry.mlflow_registry import CHAMPION
 from millrace.models.registry.tracking import client
 from millrace.serving.batch.input.find_input import open_input
+from tests.chaos.ray_cluster import Cluster, cluster_of_two
 from tests.integration.conftest import Done, Home
 from tests.integration.planted import LABELS, WIDTH, busy, ingest_rows, plant, softmax, weights_of
 from tests.integration.planted import SEED as WEIGHTS
-from tests.integration.ray_cluster import Cluster, cluster_of_two
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="the addresses of the nodes are Linux's"),

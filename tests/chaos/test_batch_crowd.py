@@ -3,8 +3,8 @@
 from collections import Counter
 from pathlib import Path
 
-from tests.integration.batch_crowd import Reader, race
-from tests.integration.batch_kills import answer, content, prepare
+from tests.chaos.batch_crowd import Reader, race
+from tests.chaos.batch_kills import answer, content, prepare
 
 ROWS = 20_000
 GOOD = ROWS - 20

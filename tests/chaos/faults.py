@@ -1,6 +1,6 @@
 """`make soak`: a disk that is full, a database that is corrupt, an MLflow that is silent.
 
-    python -m tests.integration.faults [CASES] [SEED] [FIRST]
+    python -m tests.chaos.faults [CASES] [SEED] [FIRST]
 
 Each case spoils one thing, runs one command, puts the thing right and runs the command again. The
 first run must end in time with a reason, without a stack trace; nothing that was there before may
@@ -17,9 +17,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.chaos.fault_kinds import CASES
+from tests.chaos.fault_site import Site, a_site, restore
 from tests.integration.conftest import Done
-from tests.integration.fault_kinds import CASES
-from tests.integration.fault_site import Site, a_site, restore
 
 SECONDS_TO_TELL = 30.0
 """What a command may take longer than it takes undisturbed."""

@@ -6,8 +6,8 @@ from itertools import count
 
 import pytest
 
+from tests.chaos.killed_release import MOMENTS
 from tests.integration.asked import Asking, Line, nothing_of_a_trial_is_left
-from tests.integration.killed_release import MOMENTS
 from tests.integration.planted import Planted, good, ingest_rows, plant
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the wheel is for Linux")
@@ -34,7 +34,7 @@ def killed_at(line: Line, moment: object) -> None:
     ports = (endpoint.http_port, endpoint.grpc_port, endpoint.metrics_port)
     ended = subprocess.run(
         [
-            *(sys.executable, "-m", "tests.integration.killed_release"),
+            *(sys.executable, "-m", "tests.chaos.killed_release"),
             *map(str, (line.installation.home, *ports, endpoint.token, moment)),
         ],
         capture_output=True,

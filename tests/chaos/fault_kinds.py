@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 
-from tests.integration.fault_site import MIB, NAME, Site, mount, mount_read_only, unmount
+from tests.chaos.fault_site import MIB, NAME, Site, mount, mount_read_only, unmount
 
 Spoiled = AbstractContextManager[Mapping[str, str]]
 Fault = Callable[[Site, random.Random], Spoiled]

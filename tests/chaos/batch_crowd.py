@@ -1,6 +1,6 @@
 """`make soak`, third part: a large batch job under a reader's eyes, and jobs that race.
 
-    python -m tests.integration.batch_crowd [ROWS] [JOBS]
+    python -m tests.chaos.batch_crowd [ROWS] [JOBS]
 
 The tabular example is trained and scores so many rows, twice, while a reader looks at its table 50
 times a second: it must see nothing, or one job's commit whole. Then jobs of different versions go
@@ -29,7 +29,7 @@ import yaml
 
 from millrace.models.common.errors import MillraceError
 from millrace.serving.batch.commit import Partition
-from tests.integration.batch_kills import DATE, answer, prepare
+from tests.chaos.batch_kills import DATE, answer, prepare
 from tests.integration.conftest import make_home
 
 LOOK_SECONDS = 1 / 50
@@ -82,7 +82,7 @@ def race(folder: Path, jobs: int) -> list[str]:
         folder: that `prepare` filled.
         jobs: how many.
     """
-    word = [sys.executable, "-m", "tests.integration.batch_crowd", "job", str(folder), str(jobs)]
+    word = [sys.executable, "-m", "tests.chaos.batch_crowd", "job", str(folder), str(jobs)]
     processes = [
         subprocess.Popen([*word, str(n)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         for n in range(jobs)

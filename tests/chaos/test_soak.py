@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.soak import soak
+from tests.chaos.soak import soak
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the wheel is for Linux")
 

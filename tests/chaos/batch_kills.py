@@ -1,6 +1,6 @@
 """`make soak`, second part: batch jobs are killed anywhere, and run again. A short form is a test.
 
-    python -m tests.integration.batch_kills [KILLS] [ROWS]
+    python -m tests.chaos.batch_kills [KILLS] [ROWS]
 
 After each kill the job is run again. Then every row must be in the output once, or dead, with the
 prediction that the undisturbed run gave it.
@@ -152,7 +152,7 @@ def run(folder: Path, kill: str | None = None, share: float = 0.0) -> Outcome:
         kill: of `KILLS`; None for nothing.
         share: of the rows, after which.
     """
-    words = [sys.executable, "-m", "tests.integration.batch_kills", "job", str(folder), kill or ""]
+    words = [sys.executable, "-m", "tests.chaos.batch_kills", "job", str(folder), kill or ""]
     rows = ds.dataset(folder / "in").count_rows()
     said, written = [], 0
     was_killed = kill is not None and "commit" in kill

@@ -1,6 +1,6 @@
 """Malformed requests at every door of a server: none may end it, and right answers go on between.
 
-`python -m tests.integration.fuzz [--requests 20000] [--seed 0]`. One seed makes one sequence. The
+`python -m tests.chaos.fuzz [--requests 20000] [--seed 0]`. One seed makes one sequence. The
 doors are Triton's HTTP through its guard, its gRPC, and the one in OpenAI's form; all on loopback.
 """
 

@@ -1,6 +1,6 @@
 """`make soak`: swaps and rollbacks under load, each answer checked. A short form is a test.
 
-python -m tests.integration.soak [SWAPS] [REQUESTS] [RATE]
+python -m tests.chaos.soak [SWAPS] [REQUESTS] [RATE]
 """
 
 import json
@@ -108,7 +108,7 @@ def _load(line: Line, requests: int, rate: float) -> "subprocess.Popen[bytes]":
     address = line.client.endpoint.grpc
     return subprocess.Popen(
         [
-            *(sys.executable, "-m", "tests.integration.open_loop"),
+            *(sys.executable, "-m", "tests.chaos.open_loop"),
             *(address, NAME, seeds, str(rate), str(requests), str(line.installation.home / SEEN)),
         ],
     )

@@ -1,0 +1,162 @@
+"""Commands in processes that need not import everything anew.
+
+A command spends three to four CPU seconds on importing torch, pandas and the like. Here one process
+imports them, and forks for each command of its test process. What reads the environment when it is
+imported (Prefect, MLflow, Ray), and Millrace itself, is imported by the command. Commands that are
+killed or interrupted are started as a user starts them, by `Home.start`.
+"""
+
+import gc
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import traceback
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from importlib import import_module
+from pathlib import Path
+
+LIBRARIES = (
+    *("torch", "pandas", "scipy.stats", "sklearn.metrics", "sklearn.datasets", "pyarrow.dataset"),
+    *("pyarrow.compute", "pyarrow.parquet", "onnx", "pydantic", "pydantic_settings", "fastapi"),
+    *("httpx", "websockets", "requests", "jsonschema", "rich", "typer", "sqlalchemy", "alembic"),
+    *("grpc", "fsspec", "matplotlib.pyplot", "opentelemetry.sdk.trace", "prometheus_client"),
+)
+MESSAGE_BYTES = 1 << 17
+_lock = threading.Lock()
+_connection: socket.socket | None = None
+
+
+def can_run(environment: Mapping[str, str]) -> bool:
+    """Whether a command can be forked: Python would read its own variables when it starts."""
+    own = {name for name in environment if name.startswith("PYTHON")}
+    return sys.platform == "linux" and all(environment[n] == os.environ.get(n) for n in own)
+
+
+def run(
+    arguments: Sequence[str], environment: Mapping[str, str], folder: Path, timeout: float
+) -> tuple[int, str, str]:
+    """Run a command; return its exit code, stdout and stderr.
+
+    Raises:
+        subprocess.TimeoutExpired: it took longer; it is killed.
+    """
+    out, out_end = os.pipe()
+    err, err_end = os.pipe()
+    status, status_end = os.pipe()
+    request = json.dumps([list(arguments), dict(environment), str(folder)]).encode()
+    ends = [out_end, err_end, status_end]
+    try:
+        socket.send_fds(_connect(), [request], ends)
+    finally:
+        for end in ends:
+            os.close(end)
+    texts: dict[int, bytes] = {}
+
+    def read(descriptor: int) -> None:
+        with open(descriptor, "rb") as opened:
+            texts[descriptor] = opened.read()
+
+    readers = [threading.Thread(target=read, args=(each,), daemon=True) for each in (out, err)]
+    for reader in readers:
+        reader.start()
+    with open(status) as lines:
+        pid = int(lines.readline())
+        is_late = threading.Event()
+        killer = threading.Timer(timeout, _kill, [pid, is_late])
+        killer.start()
+        code = int(lines.readline())
+        killer.cancel()
+    if is_late.is_set():
+        raise subprocess.TimeoutExpired(list(arguments), timeout)
+    for reader in readers:
+        reader.join()
+    return code, *(texts[each].decode(errors="replace") for each in (out, err))
+
+
+def _kill(pid: int, is_late: threading.Event) -> None:
+    is_late.set()
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
+def _connect() -> socket.socket:
+    """Return the connection to the server of this process, which ends with it."""
+    global _connection
+    with _lock:
+        if _connection is None:
+            _connection, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            with theirs:
+                subprocess.Popen(
+                    [sys.executable, "-P", __file__, str(theirs.fileno())],
+                    pass_fds=[theirs.fileno()],
+                    stdin=subprocess.DEVNULL,
+                    # As in a command, whose process forks too.
+                    env=os.environ | {"GRPC_ENABLE_FORK_SUPPORT": "0"},
+                )
+        return _connection
+
+
+def _serve(connection: socket.socket) -> None:
+    """Fork for each request, until the other end is closed."""
+    for library in LIBRARIES:
+        import_module(library)
+    gc.freeze()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is for the test process
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    while True:
+        request, descriptors, _, _ = socket.recv_fds(connection, MESSAGE_BYTES, 3)
+        if not request:
+            return
+        if os.fork() == 0:
+            connection.close()
+            _watch(json.loads(request), *descriptors)
+        for each in descriptors:
+            os.close(each)
+
+
+def _watch(request: tuple[list[str], dict[str, str], str], out: int, err: int, status: int) -> None:
+    """Run a command in a child, and tell its process and how it ended."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    child = os.fork()
+    if child == 0:
+        os.close(status)
+        _become(request, out, err)
+    os.write(status, f"{child}\n".encode())
+    os.close(out)
+    os.close(err)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    os.write(status, f"{code}\n".encode())
+    os._exit(0)
+
+
+def _become(request: tuple[list[str], dict[str, str], str], out: int, err: int) -> None:
+    """Become the command: its environment, its folder, its arguments."""
+    arguments, environment, folder = request
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for given, taken in ((out, 1), (err, 2)):
+        os.dup2(given, taken)
+        os.close(given)
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.argv = ["-c", *arguments]
+    try:
+        import numpy as np
+
+        from millrace.flows.cli.main import main
+
+        np.random.seed()
+        main()  # ends the process
+    except BaseException:
+        traceback.print_exc()
+        sys.stderr.flush()
+    os._exit(70)
+
+
+if __name__ == "__main__":
+    _serve(socket.socket(fileno=int(sys.argv[1])))
