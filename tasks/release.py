@@ -183,7 +183,7 @@ class MlflowRegistry:
             metric_name=measured.name,
             smaller_is_better=measured.smaller_is_better,
             author=self.registry.author(package.version),
-            approved_by=package.version.tags.get("millrace.approved_by", "").strip(),
+            tags=package.version.tags,
             unsigned=unsigned,
         )
         if unapproved:

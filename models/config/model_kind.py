@@ -162,6 +162,11 @@ def all_families() -> tuple[str, ...]:
     return tuple(family for kind in all_kinds() for family in kind.families)
 
 
+def all_variants() -> tuple[str, ...]:
+    """Return the variants of every kind, each once."""
+    return tuple(dict.fromkeys(name for kind in all_kinds() for name in kind.variants))
+
+
 def with_default_variants(values: dict[str, Any]) -> dict[str, Any]:
     """Return the values of a pipeline file with its kind's variants where it names none."""
     model, export = values.get("model") or {}, values.get("export") or {}
