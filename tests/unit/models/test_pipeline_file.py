@@ -56,7 +56,7 @@ def test_the_examples_are_valid_and_survive_being_resolved(tmp_path: Path, name:
 
 
 def test_every_family_is_known() -> None:
-    assert all_families() == (*family.FAMILIES, "causal_lm", "gradient_boosting")
+    assert {*family.FAMILIES, "causal_lm", "gradient_boosting"} <= {*all_families()}
 
 
 def test_the_schema_lists_the_formats_and_variants_of_the_tables() -> None:
