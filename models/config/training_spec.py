@@ -39,8 +39,8 @@ class ModelSpec(Spec):
 
     family: str = Field(
         "mlp",
-        description="mlp, cnn, text_classifier, or module:Class: a torch.nn.Module, from a folder "
-        "beside the pipeline file, whose constructor takes in_features (of a text vocab_size, "
+        description="mlp, cnn, text_classifier, gradient_boosting, causal_lm, or module:Class: a "
+        "torch.nn.Module, from a folder beside the pipeline file, whose constructor takes in_features (of a text vocab_size, "
         "padding and max_tokens), num_classes and the params.",
     )
     params: dict[str, Any] = Field(
