@@ -10,7 +10,6 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import get_args
 
 from torch import nn
 
@@ -32,11 +31,11 @@ from bench.measure import (
     time_calls,
 )
 from millrace.export.onnx.graph_certificate import GraphCandidate, GraphCertificate
-from millrace.export.onnx.graph_variants import FP32
+from millrace.export.onnx.graph_variants import FP32, GRAPH_VARIANTS
 from millrace.export.onnx.measure_graph import Evidence, gather_evidence
 from millrace.export.onnx.onnx_exporter import Exporter
 from millrace.models.common.arrays import Array
-from millrace.models.config.export_spec import ExportLimits, ExportSpec, GraphVariant
+from millrace.models.config.export_spec import ExportLimits, ExportSpec
 from millrace.models.config.training_spec import TrainingSpec
 from millrace.models.data.schema import Category
 from millrace.models.families.cnn import ResNet
@@ -164,7 +163,7 @@ def compare_variants(
         folder=folder,
         threads=1,
         spec=ExportSpec(
-            candidates=get_args(GraphVariant),
+            candidates=GRAPH_VARIANTS,
             objective="throughput",
             limits=limits or ExportLimits(),
         ),

@@ -4,13 +4,14 @@ It reads at most the first block of the source, and imports torch only for a use
 """
 
 from contextlib import suppress
+from dataclasses import replace
 
 from millrace.models.common.errors import TransientError
 from millrace.models.config.model_kind import kind_of_family
 from millrace.models.config.model_uri import is_model_uri
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.data.infer_schema import feature_names
-from millrace.models.data.sources.jsonl_source import JsonlSource
+from millrace.models.data.sources.find_files import FileSource
 from millrace.models.data.sources.open_source import open_source
 from millrace.models.data.sources.python_source import FunctionSource
 from millrace.models.data.sources.source import Source, read_error, require_columns
@@ -59,10 +60,10 @@ def _read_names(source: Source) -> list[str]:
     """Return the source's columns; none if that takes reading more than a block."""
     if source.schema is not None:
         return list(source.schema.names)
-    if not isinstance(source, JsonlSource):
+    if not isinstance(source, FileSource):
         return []
     spec = source.spec.model_copy(update={"features": None})
-    first = next(JsonlSource(spec, source.files).chunks(), None)
+    first = next(replace(source, spec=spec).chunks(), None)
     if first is None or not first.rows.num_rows:
         return []
     # A nullable column may be missing in the first block.

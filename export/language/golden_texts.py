@@ -1,4 +1,4 @@
-"""Continue the texts on stdin greedily: `python -m millrace.export.language.golden_texts FORM`.
+"""Continue the texts on stdin greedily: `python -m millrace.export.language.golden_texts VARIANT`.
 
 In a process of its own; with the engine's own tokenizer and detokenizer, as serving does it. So a
 release can ask the same, and see the variant answer what it answered when it was certified.
@@ -80,7 +80,7 @@ def make_golden(
             stdin=given,
             python=vllm_python if variant.engine == "vllm" else None,
         )
-    except TransientError as error:  # killed, for its memory as like as not
+    except TransientError as error:  # killed, most likely for its memory
         raise WorkError(error.what) from error
     answers = json.loads(output.splitlines()[-1])
     return Golden(

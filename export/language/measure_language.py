@@ -98,7 +98,7 @@ def run_probe(
             what="its measurement",
             python=python,
         )
-    except TransientError as error:  # killed, for its memory as like as not
+    except TransientError as error:  # killed, most likely for its memory
         raise WorkError(error.what) from error
     probe: dict[str, Any] = json.loads(output.splitlines()[-1])
     return probe

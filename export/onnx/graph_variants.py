@@ -93,6 +93,8 @@ ENGINES: Mapping[str, Variant] = {
     "tensorrt-int4-modelopt": _engine("onnx-int4-modelopt"),
 }
 """Engines for the GPU of this machine: measured, never registered. Their source says the types."""
+GRAPH_VARIANTS: tuple[str, ...] = (FP32, *VARIANTS, MIXED, *ENGINES)
+"""What `export.candidates` may name."""
 
 
 DISTRIBUTIONS: Mapping[str, tuple[str, ...]] = {

@@ -227,7 +227,7 @@ def _run_probe(
             output = run_in_subprocess(
                 "millrace.export.onnx.graph_probe", words, limits, what="its measurement"
             )
-        except TransientError as error:  # killed, for its memory as like as not
+        except TransientError as error:  # killed, most likely for its memory
             raise WorkError(error.what) from error
         answers = [batch["answers"] for batch in batch_file.read(responses)]
     count = len(parts)

@@ -1,6 +1,11 @@
 """The pipeline file: its parts, each a `Spec` in a module of its own, and how it is read."""
 
-from pydantic import BaseModel, ConfigDict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler
+from pydantic_core import PydanticCustomError, core_schema
 
 
 class Spec(BaseModel):
@@ -11,3 +16,33 @@ class Spec(BaseModel):
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+@dataclass(frozen=True)
+class OneOf:
+    """Annotation of a text: a `Literal` whose values are in a table that is read on first use.
+
+    Attributes:
+        names: returns the values.
+    """
+
+    names: Callable[[], Iterable[str]]
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> core_schema.CoreSchema:
+        """Return pydantic's validation of a value."""
+        return core_schema.no_info_after_validator_function(self._check, handler(source))
+
+    def __get_pydantic_json_schema__(self, _: Any, __: Any) -> dict[str, Any]:
+        """Return the JSON Schema of a value."""
+        return {"enum": list(self.names()), "type": "string"}
+
+    def _check(self, value: str) -> str:
+        names = [repr(name) for name in self.names()]
+        if repr(value) in names:
+            return value
+        expected = " or ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+        raise PydanticCustomError(
+            "literal_error", "Input should be {expected}", {"expected": expected}
+        )

@@ -1,10 +1,12 @@
 """The part `dataset`: where the rows come from, and what they must hold."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from millrace.models.config import Spec
+from millrace.models.config import OneOf, Spec
 
 ColumnType = Literal["float", "int", "bool", "string", "category", "vector", "text", "messages"]
 
@@ -12,6 +14,30 @@ TEXTS: tuple[ColumnType, ...] = ("text", "messages")
 """Types of a target that a language model continues, token by token."""
 
 Split = Literal["train", "validation", "test"]
+
+SOURCES = "millrace.models.data.sources"
+
+
+@dataclass(frozen=True)
+class FileFormat:
+    """A format of files with rows.
+
+    Attributes:
+        endings: of its files.
+        source: the class that reads them, a `FileSource`, as `module:Class`.
+    """
+
+    endings: tuple[str, ...]
+    source: str
+
+
+FILE_FORMATS: Mapping[str, FileFormat] = {
+    "parquet": FileFormat((".parquet", ".pq"), f"{SOURCES}.arrow_source:ParquetSource"),
+    "csv": FileFormat((".csv", ".tsv"), f"{SOURCES}.csv_source:CsvSource"),
+    "jsonl": FileFormat((".jsonl", ".ndjson", ".json"), f"{SOURCES}.jsonl_source:JsonlSource"),
+}
+"""What datasets and batch jobs read, by the name in `dataset.format`."""
+FormatName = Annotated[str, OneOf(lambda: ("auto", *FILE_FORMATS, "text", "delta"))]
 
 
 class ColumnSpec(Spec):
@@ -82,9 +108,7 @@ class DatasetSpec(Spec):
         "a file: path and text); a Delta table; sklearn:NAME; or module:function that yields "
         "pyarrow record batches, from a folder beside the pipeline file."
     )
-    format: Literal["auto", "parquet", "csv", "jsonl", "text", "delta"] = Field(
-        "auto", description="Format of the source; by its ending when auto."
-    )
+    format: FormatName = Field("auto", description="Format of the source; by its ending when auto.")
     target: str = Field(
         description="The column to predict; for causal_lm the text, the answer or the messages."
     )

@@ -1,43 +1,14 @@
 """The part `export`: which variants of the model to make, and how much they may lose."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from millrace.models.common.subprocess_runner import Limits
-from millrace.models.config import Spec
-from millrace.models.config.language_spec import LanguageVariant
+from millrace.models.config import OneOf, Spec
+from millrace.models.config.model_kind import all_variants
 
-GraphVariant = Literal[
-    "onnx-fp32",
-    "onnx-optimized",
-    "onnx-fp16",
-    "onnx-bf16",
-    "onnx-fp8",
-    "onnx-int8-dynamic",
-    "onnx-int8-static",
-    "onnx-int8-static-s8",
-    "onnx-int8-symmetric",
-    "onnx-int8-static-entropy",
-    "onnx-int8-static-percentile",
-    "onnx-int8-smooth",
-    "onnx-int8-mixed",
-    "onnx-int8-weights",
-    "onnx-int4-weights",
-    "onnx-int8-modelopt",
-    "onnx-fp8-modelopt",
-    "onnx-int4-modelopt",
-    "tensorrt-fp32",
-    "tensorrt-fp16",
-    "tensorrt-bf16",
-    "tensorrt-int8",
-    "tensorrt-fp8",
-    "tensorrt-int8-modelopt",
-    "tensorrt-fp8-modelopt",
-    "tensorrt-int4-modelopt",
-]
-"""The variants of `millrace.export.onnx.graph_variants`."""
-VariantName = Literal[GraphVariant, LanguageVariant]
+VariantName = Annotated[str, OneOf(all_variants)]
 GroupSize = Literal[-1, 16, 32, 64, 128, 256]
 """Group sizes of 4-bit weights, as nncf counts them."""
 
@@ -62,7 +33,7 @@ class ExportSpec(Spec):
         min_length=1,
         description="Variants to export and measure, the preferred ones first: of two that are as "
         "good, the first is chosen. A causal_lm has its own; the default is openvino-fp32, "
-        "openvino-int8 and openvino-int4.",
+        "openvino-int8 and openvino-int4. gradient_boosting has onnx-fp32 alone.",
     )
     objective: Literal["latency", "throughput", "size", "metric"] = Field(
         "latency",

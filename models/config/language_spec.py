@@ -7,21 +7,7 @@ from pydantic import Field
 from millrace.models.config import Spec
 from millrace.models.config.model_uri import VersionName
 
-LanguageVariant = Literal[
-    "openvino-fp32",
-    "openvino-int8",
-    "openvino-int4",
-    "openvino-int4-scale",
-    "openvino-int4-awq",
-    "onnx-genai-int8",
-    "onnx-genai-int4",
-    "vllm-bf16",
-    "vllm-w8a8",
-    "vllm-awq",
-    "vllm-gptq",
-]
-"""The variants of a `causal_lm`."""
-DEFAULT_VARIANTS: tuple[LanguageVariant, ...] = ("openvino-fp32", "openvino-int8", "openvino-int4")
+DEFAULT_VARIANTS: tuple[str, ...] = ("openvino-fp32", "openvino-int8", "openvino-int4")
 
 
 class LoraSpec(Spec):

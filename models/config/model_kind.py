@@ -119,7 +119,7 @@ def kind_named(name: str) -> ModelKind:
 
 
 def load_object(name: str) -> Any:
-    """Return what `module:name` is, and import its module only now."""
+    """Import a module, and return the object `module:name`."""
     module, _, attribute = name.partition(":")
     return getattr(import_module(module), attribute)
 
@@ -160,6 +160,11 @@ def kind_of_family(family: str) -> ModelKind:
 def all_families() -> tuple[str, ...]:
     """Return the families of every kind."""
     return tuple(family for kind in all_kinds() for family in kind.families)
+
+
+def all_variants() -> tuple[str, ...]:
+    """Return the variants of every kind, each once."""
+    return tuple(dict.fromkeys(name for kind in all_kinds() for name in kind.variants))
 
 
 def with_default_variants(values: dict[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Who becomes challenger and champion, and whether a version may go live: plain decisions."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -100,7 +101,7 @@ class Credentials:
         metric_name: what that is.
         smaller_is_better: of two metrics.
         author: the user who ran the training; empty if nobody is known.
-        approved_by: who approved it; empty if nobody did.
+        tags: of the version.
         unsigned: why it counts as not signed; empty if a key that this home trusts signed it.
     """
 
@@ -108,9 +109,14 @@ class Credentials:
     metric: float | None
     metric_name: str
     author: str
-    approved_by: str
+    tags: Mapping[str, str]
     smaller_is_better: bool = False
     unsigned: str = ""
+
+    @property
+    def approved_by(self) -> str:
+        """Who approved it; empty if nobody did."""
+        return self.tags.get("millrace.approved_by", "").strip()
 
 
 @dataclass(frozen=True)
@@ -144,7 +150,7 @@ def refusal(
     if require.approval and not credentials.approved_by:
         return "nobody approved it: set the tag millrace.approved_by, then run: millrace release"
     if require.approval and not credentials.author:
-        return "it is not known who ran its training, so nobody can be told from them"
+        return "it is not known who ran its training, so its approval cannot be by somebody else"
     if require.approval and credentials.approved_by == credentials.author:
         return f"{credentials.author} ran its training, and cannot approve it too"
     if incumbent is None or require.max_metric_drop is None:

@@ -24,6 +24,8 @@ from millrace.flows import settings
 from millrace.flows.cli.main import app
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.config.pipeline_file import load_pipeline
+from millrace.tasks.kinds.gradient_boosting.boosting_job import BoostingParams
+from millrace.tasks.kinds.gradient_boosting.boosting_train import PARAMS
 from tests.docs_pages import (
     README,
     ROOT,
@@ -78,6 +80,7 @@ def test_an_unknown_option_key_target_or_module_is_seen(tmp_path: Path) -> None:
         ("python", "from millrace.models.families.units import Nothing"),
         ("python", "import no_such_module"),
         ("json", "{"),
+        ("bash", "pip install 'millrace[text,nothing]'"),
     ):
         with pytest.raises(Exception):  # noqa: B017, PT011
             CHECKS[language](Block("docs/page.md", 1, language, text + "\n"), tmp_path)
@@ -203,7 +206,7 @@ def _check_python_command(command: Command) -> None:
 
 
 def _check_pip(command: Command) -> None:
-    for extra in re.findall(r"\[(\w+)\]", " ".join(command.words)):
+    for extra in re.findall(r"(?<=[\[,])\w+(?=[\],])", " ".join(command.words)):
         assert extra in EXTRAS, f"{command}: no extra {extra}"
 
 
@@ -237,6 +240,7 @@ PROGRAMS: Mapping[str, Callable[[Command], None]] = {
     "python": _check_python_command,
     ".venv/bin/python": _check_python_command,
     ".venv/bin/pip": _check_pip,
+    "pip": _check_pip,
     "curl": _check_curl,
     "export": _check_export,
     "prefect": _check_files,
@@ -322,6 +326,15 @@ def test_the_pipeline_page_has_every_key_with_its_default() -> None:
             assert _plain(known[key]) == value, f"{key} is {known[key]!r}"
         else:
             assert known[key] in (None, (), ""), f"{key} is {known[key]!r}, the page says {cell}"
+
+
+def test_the_boosting_page_has_every_parameter_with_its_default() -> None:
+    page = (ROOT / "docs/gradient-boosting.md").read_text()
+    rows = dict(re.findall(r"^\| `(\w+)` \| `(.*?)` \|", page, flags=re.M))
+    own = {n: str(v) for n, v in vars(BoostingParams()).items() if n != "others"}
+    assert rows == own
+    _, _, others = page.partition("The others keep XGBoost's default")
+    assert PARAMS.keys() - own.keys() <= set(re.findall(r"`(\w+)`", others.partition("##")[0]))
 
 
 @pytest.mark.parametrize("page", sorted((ROOT / "docs/decisions").glob("*.md")), ids=name_of)

@@ -15,13 +15,10 @@ from fsspec.implementations.arrow import ArrowFSWrapper
 from pyarrow import fs
 
 from millrace.models.common.errors import InputError, TransientError, missing_file
+from millrace.models.config.dataset_spec import FILE_FORMATS
 from millrace.models.data.sources.source import Source, read_error
 
-ENDINGS = {
-    "parquet": (".parquet", ".pq"),
-    "csv": (".csv", ".tsv"),
-    "jsonl": (".jsonl", ".ndjson", ".json"),
-}
+ENDINGS = {name: known.endings for name, known in FILE_FORMATS.items()}
 TEXT_ENDINGS = (
     *(".txt", ".text", ".md", ".rst", ".tex", ".py", ".pyi", ".c", ".h", ".cc", ".cpp", ".hpp"),
     *(".cs", ".go", ".java", ".js", ".ts", ".jsx", ".tsx", ".kt", ".rs", ".rb", ".php", ".swift"),
@@ -167,7 +164,7 @@ def root_of(source: str, folder: Path) -> str:
 
 
 def format_of(path: str) -> str | None:
-    """Return parquet, csv or jsonl by the file's ending, or None."""
+    """Return a name of `FILE_FORMATS` by the file's ending, or None."""
     name = _strip_compression(path)
     return next((kind for kind, endings in ENDINGS.items() if name.endswith(endings)), None)
 

@@ -1,17 +1,16 @@
 """Opens the source that a pipeline file names.
 
-Only headers and schemas are read here. The kinds are in `csv_source`, `jsonl_source`,
-`arrow_source` (Parquet, Delta), `text_source` (plain text, one row per file) and `python_source`
-(scikit-learn, the user's function).
+Only headers and schemas are read here. Formats of files with rows are in `FILE_FORMATS`; the other
+sources are Delta tables, plain text (one row per file), scikit-learn and the user's function.
 """
 
 import re
 from pathlib import Path
 
 from millrace.models.common.errors import InputError
-from millrace.models.config.dataset_spec import DatasetSpec
-from millrace.models.data.sources.arrow_source import ParquetSource, open_delta
-from millrace.models.data.sources.csv_source import CsvSource
+from millrace.models.config.dataset_spec import FILE_FORMATS, DatasetSpec
+from millrace.models.config.model_kind import load_object
+from millrace.models.data.sources.arrow_source import open_delta
 from millrace.models.data.sources.find_files import (
     ENDINGS,
     File,
@@ -22,15 +21,11 @@ from millrace.models.data.sources.find_files import (
     resolve,
     root_of,
 )
-from millrace.models.data.sources.jsonl_source import JsonlSource
 from millrace.models.data.sources.python_source import SKLEARN_PREFIX, FunctionSource, open_sklearn
 from millrace.models.data.sources.source import Source
 from millrace.models.data.sources.text_source import TextSource, with_defaults
 
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
-_FORMATS: dict[str | None, type[FileSource]] = {
-    source.format: source for source in (CsvSource, JsonlSource, ParquetSource)
-}
 
 
 def open_source(spec: DatasetSpec, folder: Path) -> Source:
@@ -60,20 +55,32 @@ def _is_delta(source: str, folder: Path) -> bool:
 
 
 def _open_files(spec: DatasetSpec, files: tuple[File, ...], root: str) -> Source:
-    formats: set[str | None] = {spec.format}
+    formats = {spec.format}
     if spec.format == "auto":
-        formats = {"text" if is_text(file.path) else format_of(file.path) for file in files}
+        formats = {"text" if is_text(file.path) else format_of(file.path) or "" for file in files}
     if formats == {"text"}:
         return TextSource(with_defaults(spec), files, root)
     for file in files:
         if file.size == 0:
             raise InputError("the source file is empty", seen=file.path, valid="a file with rows")
-    if len(formats) == 1 and (opened := _FORMATS.get(formats.pop())):
-        return opened(spec, files)
+    if len(formats) == 1 and (found := formats.pop()) in FILE_FORMATS:
+        return source_of_files(found, spec, files)
     endings = ", ".join(ending for group in ENDINGS.values() for ending in group)
     raise InputError(
         f"the format of {spec.source} cannot be inferred from its ending",
         seen=", ".join(sorted(Path(file.path).name for file in files)[:5]),
         valid=f"files of one kind: {endings} or plain text, compressed or not",
-        hint="set dataset.format to parquet, csv, jsonl or text",
+        hint=f"set dataset.format to {', '.join(FILE_FORMATS)} or text",
     )
+
+
+def source_of_files(name: str, spec: DatasetSpec, files: tuple[File, ...]) -> FileSource:
+    """Return the source of files with rows.
+
+    Args:
+        name: of their format, in `FILE_FORMATS`.
+        spec: what to read of them.
+        files: the files.
+    """
+    source: FileSource = load_object(FILE_FORMATS[name].source)(spec, files)
+    return source

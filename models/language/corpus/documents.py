@@ -135,7 +135,7 @@ def _chat(chat: list[Message], tokenizer: LanguageTokenizer) -> Document | None:
     fast = tokenizer.fast
     if not fast.chat_template:
         raise InputError(
-            "the tokenizer has no chat template, and messages are learnt from",
+            "the dataset has messages, and the tokenizer has no chat template",
             hint="add a chat_template to its tokenizer_config.json",
         )
     marked = _GENERATION.search(fast.get_chat_template()) is not None

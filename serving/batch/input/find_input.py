@@ -13,10 +13,9 @@ from pyarrow import fs
 from millrace.models.common.errors import InputError
 from millrace.models.config.dataset_spec import DatasetSpec
 from millrace.models.data.schema import KEY
-from millrace.models.data.sources.csv_source import CsvSource
 from millrace.models.data.sources.delta_files import dataset_of, file_paths, manifest_of
 from millrace.models.data.sources.find_files import COMPRESSED, ENDINGS, File, format_of, resolve
-from millrace.models.data.sources.jsonl_source import JsonlSource
+from millrace.models.data.sources.open_source import source_of_files
 from millrace.models.data.sources.source import read_error
 from millrace.serving.batch.fingerprint import digest_of_json
 from millrace.serving.batch.input.input_pieces import Constants, Piece, TextPiece, split_parquet
@@ -213,16 +212,16 @@ def _count_lines(file: File) -> int:
 
 
 def _read_column_names(source: str, format_name: str, files: tuple[File, ...]) -> list[str]:
-    """Return the columns of text files, by their first rows.
+    """Return the columns of files, by their header or their first rows.
 
     Raises:
         InputError: there are no rows.
     """
     spec = DatasetSpec(source=source, target=KEY)  # the target does not matter here
-    if format_name == "csv":
-        return list(CsvSource(spec, files).schema.names)
-    chunks = JsonlSource(spec, files).chunks()
-    rows = next((chunk.rows for chunk in chunks if chunk.rows.num_rows), None)
+    opened = source_of_files(format_name, spec, files)
+    if opened.schema is not None:
+        return list(opened.schema.names)
+    rows = next((chunk.rows for chunk in opened.chunks() if chunk.rows.num_rows), None)
     if rows is None:
         raise InputError(
             f"{source} holds no rows", valid="one JSON object to a line", hint="check --input"

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,9 +13,8 @@ from millrace.models.common.errors import InputError
 from millrace.models.config.dataset_spec import DatasetSpec
 from millrace.models.data.coerce import cast
 from millrace.models.data.schema import KEY, Column
-from millrace.models.data.sources.csv_source import CsvSource
 from millrace.models.data.sources.find_files import File
-from millrace.models.data.sources.jsonl_source import JsonlSource
+from millrace.models.data.sources.open_source import source_of_files
 from millrace.models.data.sources.source import (
     CHUNK_ROWS,
     Chunk,
@@ -72,13 +71,13 @@ class Piece(ABC):
 
 @dataclass(frozen=True)
 class TextPiece(Piece):
-    """A whole file of CSV or JSON Lines, read by the readers of ingestion.
+    """A whole file that is read by the source of ingestion, such as CSV or JSON Lines.
 
     So a cell has the same meaning in both, and a line that cannot be read is one row with an error
     and does not end the job.
 
     Attributes:
-        format: `csv` or `jsonl`.
+        format: a name of `FILE_FORMATS`.
     """
 
     format: str = "csv"
@@ -91,13 +90,14 @@ class TextPiece(Piece):
     def chunks(self, columns: Sequence[str]) -> Iterator[Chunk]:
         """Read the rows."""
         spec = DatasetSpec(source=self.file.path, target=KEY, features=tuple(columns))
-        if self.format == "jsonl":
-            return JsonlSource(spec, (self.file,)).chunks()
-        names = CsvSource(spec, (self.file,)).schema.names
+        source = source_of_files(self.format, spec, (self.file,))
+        if source.schema is None:
+            return source.chunks()
+        names = source.schema.names
         present = tuple(name for name in columns if name in names)
         # A source must have a target; here it does not matter which column that is.
         wanted = spec.model_copy(update={"target": names[0], "features": present})
-        return CsvSource(wanted, (self.file,)).chunks()
+        return replace(source, spec=wanted).chunks()
 
 
 @dataclass(frozen=True)

@@ -2,13 +2,12 @@
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import get_args
 
+from millrace.export.onnx.graph_variants import GRAPH_VARIANTS
 from millrace.models.common.digest import ONNX_FILE
 from millrace.models.common.errors import InputError
 from millrace.models.config import Spec
 from millrace.models.config.dataset_spec import ColumnSpec, DatasetSpec
-from millrace.models.config.export_spec import GraphVariant
 from millrace.models.config.model_kind import ModelKind, is_set, require_extras
 from millrace.models.config.model_uri import is_model_uri
 from millrace.models.config.training_spec import ModelSpec
@@ -40,7 +39,7 @@ class GraphKind(ModelKind):
             "intra_op_thread_count",
         ),
     }
-    variants: tuple[str, ...] = get_args(GraphVariant)
+    variants: tuple[str, ...] = GRAPH_VARIANTS
     default_variants: tuple[str, ...] = ()
     rollouts = ("direct", "canary", "shadow")
     gates = ("export.max_metric_loss", "export.max_size_mib", "serving.latency_slo_ms")

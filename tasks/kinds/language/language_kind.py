@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import get_args
 
+from millrace.export.language.language_variants import LANGUAGE_VARIANTS
 from millrace.models.common.errors import InputError
 from millrace.models.config import Spec
 from millrace.models.config.dataset_spec import TEXTS, ColumnSpec, DatasetSpec
-from millrace.models.config.language_spec import DEFAULT_VARIANTS, LanguageVariant
+from millrace.models.config.language_spec import DEFAULT_VARIANTS
 from millrace.models.config.model_kind import ModelKind, require_extras
 from millrace.models.config.training_spec import ModelSpec
 
@@ -36,7 +36,7 @@ class LanguageKind(ModelKind):
         "serving": ("generation",),
         "batch": ("prompt", "sampling"),
     }
-    variants = get_args(LanguageVariant)
+    variants = tuple(LANGUAGE_VARIANTS)
     default_variants = DEFAULT_VARIANTS
     rollouts = ("direct",)
     gates = ("export.max_perplexity_increase", "export.max_size_mib")

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from pathlib import Path
-from typing import get_args
 
 import numpy as np
 import onnx
@@ -12,10 +11,10 @@ from onnx import helper, numpy_helper
 
 from millrace.export.onnx.conversions import optimized
 from millrace.export.onnx.conversions.embeddings import LEAST, quantize_tables
-from millrace.export.onnx.graph_variants import FP32, VARIANTS
+from millrace.export.onnx.graph_variants import FP32, GRAPH_VARIANTS, VARIANTS
 from millrace.export.onnx.measure_graph import Evidence, gather_evidence
 from millrace.export.onnx.onnx_exporter import Exporter
-from millrace.models.config.export_spec import ExportSpec, GraphVariant
+from millrace.models.config.export_spec import ExportSpec
 from millrace.models.config.training_spec import ModelSpec
 from millrace.models.families.family import build_network
 from millrace.models.families.network import Served
@@ -77,7 +76,7 @@ def exporter(
         validation=lambda: evidence,
         folder=tmp_path_factory.mktemp("forms"),
         threads=1,
-        spec=ExportSpec(candidates=get_args(GraphVariant)),
+        spec=ExportSpec(candidates=GRAPH_VARIANTS),
     )
 
 

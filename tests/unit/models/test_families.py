@@ -80,7 +80,7 @@ def linear_widths(network: Network) -> list[tuple[int, int]]:
 
 def test_a_pipeline_file_may_name_the_families_that_there_are() -> None:
     # a decoder of transformers is no module of rows
-    assert set(all_families()) == {*FAMILIES, "causal_lm", "gradient_boosting"}
+    assert {*FAMILIES, "causal_lm", "gradient_boosting"} <= set(all_families())
 
 
 def test_an_unknown_family_suggests_the_nearest() -> None:

@@ -4,6 +4,7 @@ import pytest
 import yaml
 
 from millrace.models.common.errors import InputError
+from millrace.models.config.dataset_spec import FILE_FORMATS
 from millrace.models.config.model_kind import all_families
 from millrace.models.config.pipeline_file import json_schema, load_pipeline, resolved_yaml
 from millrace.models.families import family
@@ -55,7 +56,15 @@ def test_the_examples_are_valid_and_survive_being_resolved(tmp_path: Path, name:
 
 
 def test_every_family_is_known() -> None:
-    assert all_families() == (*family.FAMILIES, "causal_lm", "gradient_boosting")
+    assert {*family.FAMILIES, "causal_lm", "gradient_boosting"} <= {*all_families()}
+
+
+def test_the_schema_lists_the_formats_and_variants_of_the_tables() -> None:
+    parts = json_schema()["$defs"]
+    formats = parts["DatasetSpec"]["properties"]["format"]["enum"]
+    assert formats == ["auto", *FILE_FORMATS, "text", "delta"]
+    variants = parts["ExportSpec"]["properties"]["candidates"]["items"]["enum"]
+    assert {"onnx-fp32", "tensorrt-int8", "openvino-int4", "vllm-awq"} <= set(variants)
 
 
 def test_the_schema_describes_the_keys() -> None:
@@ -75,6 +84,11 @@ def test_the_schema_describes_the_keys() -> None:
         (GOOD + "training: {epochs: 0}\n", ["line 5: training.epochs", "seen 0"]),
         (GOOD + "export: {objective: latancy}\n", ["'latancy'", "did you mean 'latency'?"]),
         (GOOD + "model: {family: mlpp}\n", ["line 5: model.family", "did you mean 'mlp'?"]),
+        (
+            GOOD + "export: {candidates: [onnx-fp-16]}\n",
+            ["line 5: export.candidates.0", "should be 'onnx-fp32', ", "mean 'onnx-fp16'?"],
+        ),
+        (GOOD + "  format: parket\n", ["line 5: dataset.format", "did you mean 'parquet'?"]),
         (GOOD.replace("target: y", "target: no"), ["dataset.target", "put it in quotes"]),
         (GOOD.replace("name: t", "name: T x"), ["line 1: name", "a small letter, then", "'T x'"]),
         (GOOD.replace("name: t", "name: t.arms"), ["seen 't.arms'", "names with a dot for itself"]),
