@@ -67,7 +67,7 @@ def bar(title: str, total: int | None, unit: str) -> Iterator[Bar]:
 
 
 def recovery(done: int, unit: str) -> str:
-    """Say from where training went on after a failure.
+    """Return in words from where training resumed after a failure.
 
     Args:
         done: how much was done by the checkpoint; 0 without one.

@@ -100,7 +100,7 @@ def _decided(
     if refusal is None and wanted is not None and wanted.version != incumbent:
         champion = registry.comparison(model, number, wanted.version, is_live=False)
     if refusal is None:
-        # what is not live yet keeps nobody from it by its being beyond comparison
+        # a version that is not live and cannot be measured does not stand in the way
         is_compared = incumbent == live or (beside is not None and beside.metric is not None)
         previous = incumbent if is_compared else None
         requirement = registry.refusal(model, number, previous, unapproved=True)

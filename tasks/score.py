@@ -76,7 +76,7 @@ def emit(event: Event) -> None:
 
 @dataclass(frozen=True)
 class RunReporter:
-    """How a run is told of.
+    """How a run is reported.
 
     Attributes:
         tags: of the run in MLflow.
@@ -213,7 +213,7 @@ def _tell_late(
     report: BatchReport,
     reporter: RunReporter,
 ) -> None:
-    """Tell of a job whose process died after its commit, and before it had told."""
+    """Report a job whose process died between its commit and its report."""
     with _run_of(pipeline, installation, report.date, report.fingerprint, reporter) as run:
         BatchRun(run, report.rows).finish_late(pipeline, report)
         _tell_drift(run, pipeline, job, report, reporter)

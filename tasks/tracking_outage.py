@@ -28,7 +28,7 @@ def await_mlflow(tracking_uri: str, wait_s: float = WAIT_S) -> None:
                 raise
             if not has_waited:
                 log.warning(
-                    "%s: what was trained waits %.0f minutes for it", error.what, wait_s / 60
+                    "%s: the trained model waits up to %.0f minutes for it", error.what, wait_s / 60
                 )
             has_waited = True
             time.sleep(LOOK_S)

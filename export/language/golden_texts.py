@@ -1,4 +1,4 @@
-"""Continue the texts on stdin greedily: `python -m millrace.export.language.golden_texts FORM`.
+"""Continue the texts on stdin greedily: `python -m millrace.export.language.golden_texts VARIANT`.
 
 In a process of its own; with the engine's own tokenizer and detokenizer, as serving does it. So a
 release can ask the same, and see the variant answer what it answered when it was certified.

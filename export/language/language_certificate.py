@@ -61,7 +61,7 @@ LanguageCandidate = Candidate[LanguageStage, LanguageSpeed]
 
 @dataclass(frozen=True)
 class LiveStage:
-    """How the live Triton goes on with golden prompts, greedily: alone, and beside others.
+    """How the live Triton continues the golden prompts greedily: alone, and all at once.
 
     Attributes:
         difference: share of the certified answers, in characters, that it gives otherwise; the
@@ -90,7 +90,7 @@ class LiveStage:
 
     @property
     def as_transformers(self) -> str | None:
-        """How many are answered as by transformers, in words; None if that was not kept."""
+        """How many answers are those of transformers, in words; None if it is not known."""
         if self.transformers_alone is None or self.transformers_in_flight is None:
             return None
         return self._told(self.transformers_alone, self.transformers_in_flight)

@@ -112,14 +112,14 @@ class LanguageExporter:
 
     @cached_property
     def stage(self) -> LanguageStage:
-        """Transformers as the first stage of the certificate; known once it was asked."""
+        """The first stage of the certificate: transformers, measured on first use."""
         return LanguageStage(
             "transformers", self.reference.perplexity, tokens=self.reference.tokens
         )
 
     @cached_property
     def inexact(self) -> str | None:
-        """Why the engine does not compute what the model does, or None; asked once.
+        """Why the engine does not compute what the model does, or None; measured on first use.
 
         The other variants of OpenVINO are made of the exact one, and inherit its faults.
 

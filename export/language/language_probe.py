@@ -1,4 +1,4 @@
-"""Measure one variant: `python -m millrace.export.language.language_probe FORM REFERENCE`.
+"""Measure one variant: `python -m millrace.export.language.language_probe VARIANT REFERENCE`.
 
 It runs in its own process: a crash ends nothing else, and the memory measured is the variant's.
 What it measured is one line of JSON on stdout.

@@ -35,12 +35,12 @@ def export_apart(
         run_in_subprocess(
             "millrace.export.onnx.from_torch", [path], limits, what="its conversion", stdin=given
         )
-    except TransientError as error:  # killed, for its memory as like as not
+    except TransientError as error:  # killed, most likely for its memory
         raise WorkError(error.what) from error
 
 
 def main() -> None:
-    """Export what is on stdin."""
+    """Export the pickled module on stdin to the file that is named."""
     served, read, output = cloudpickle.loads(sys.stdin.buffer.read())
     export_onnx(served, read, output, Path(sys.argv[1]))
 

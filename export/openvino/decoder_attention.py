@@ -113,9 +113,9 @@ def _repeated(heads: Tensor, groups: int) -> Tensor:
 
 @contextmanager
 def attending(model: PreTrainedModel, attention: Attention) -> Iterator[None]:
-    """Let a model attend by `attention` while the block runs.
+    """Replace a model's attention while the block runs.
 
-    A model that has no use for `AttentionInterface` keeps its own: nothing is seen of it then.
+    A model that does not use `AttentionInterface` keeps its own, and none of its calls are seen.
     """
     before = model.config._attn_implementation
     experts = getattr(model.config, "_experts_implementation", None)

@@ -1,4 +1,4 @@
-"""What a TensorRT engine is built for, and what its file is called."""
+"""What a TensorRT engine is built for, and the name of its file."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

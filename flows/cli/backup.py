@@ -74,7 +74,9 @@ def back_up(home: Path, file: Path) -> Backup:
     if file.exists():
         raise InputError(f"{file} is there already", hint="name a new file, or remove that one")
     if file.resolve().is_relative_to(home.resolve()):
-        raise InputError(f"{file} is inside the home {home}", valid="a file outside of it")
+        raise InputError(
+            f"the backup {file} would be inside the home {home}", valid="a file outside of it"
+        )
     members = list_files(home)
     size = sum(path.stat().st_size for path in members)
     made = datetime.now(UTC).isoformat(timespec="seconds")
@@ -137,7 +139,9 @@ def restore_home(home: Path, file: Path) -> Backup:
                 rmtree(staged, ignore_errors=True)
     except (tarfile.TarError, zlib.error, gzip.BadGzipFile, EOFError, ValueError) as error:
         raise InputError(
-            f"{file} is no whole backup of a home", seen=error, valid="what millrace backup wrote"
+            f"{file} is not a complete backup of a home",
+            seen=error,
+            valid="what millrace backup wrote",
         ) from error
     except FileNotFoundError as error:
         raise missing_file(file, "the backup") from error

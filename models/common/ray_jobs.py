@@ -176,7 +176,7 @@ def _translate_errors(address: str) -> Iterator[None]:
         yield
     except AuthenticationError as error:
         raise InputError(
-            f"the Ray cluster at {address} does not let us in",
+            f"the Ray cluster at {address} refuses this client",
             seen=str(error).splitlines()[0].split(". ")[0],
             valid="the token that the cluster was started with",
             hint="set RAY_AUTH_TOKEN, or RAY_AUTH_TOKEN_PATH to a file with it; "

@@ -131,10 +131,9 @@ def memory_resource() -> int:
 
 
 def peak_memory() -> int:
-    """Return the most bytes of memory that this process held at a time; a GPU's do not count.
+    """Return this process's peak memory in bytes, without a GPU's.
 
-    `getrusage` is no use where there is another way: Linux counts in what the parent held at the
-    moment of the fork.
+    `getrusage` is the fallback: on Linux it counts what the parent held at the fork too.
     """
     if STATUS.is_file():
         lines = STATUS.read_text().splitlines()

@@ -33,7 +33,7 @@ class ExportSpec(Spec):
         min_length=1,
         description="Variants to export and measure, the preferred ones first: of two that are as "
         "good, the first is chosen. A causal_lm has its own; the default is openvino-fp32, "
-        "openvino-int8 and openvino-int4.",
+        "openvino-int8 and openvino-int4. gradient_boosting has onnx-fp32 alone.",
     )
     objective: Literal["latency", "throughput", "size", "metric"] = Field(
         "latency",

@@ -119,7 +119,7 @@ def kind_named(name: str) -> ModelKind:
 
 
 def load_object(name: str) -> Any:
-    """Return what `module:name` is, and import its module only now."""
+    """Import a module, and return the object `module:name`."""
     module, _, attribute = name.partition(":")
     return getattr(import_module(module), attribute)
 

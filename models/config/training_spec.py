@@ -39,9 +39,9 @@ class ModelSpec(Spec):
 
     family: str = Field(
         "mlp",
-        description="mlp, cnn, text_classifier, or module:Class: a torch.nn.Module, from a folder "
-        "beside the pipeline file, whose constructor takes in_features (of a text vocab_size, "
-        "padding and max_tokens), num_classes and the params.",
+        description="mlp, cnn, text_classifier, gradient_boosting, causal_lm, or module:Class: a "
+        "torch.nn.Module, from a folder beside the pipeline file, whose constructor takes "
+        "in_features (of a text vocab_size, padding and max_tokens), num_classes and the params.",
     )
     params: dict[str, Any] = Field(
         default_factory=dict, description="Keyword arguments of the family or the class."

@@ -83,7 +83,7 @@ class Feature:
 
     @property
     def rule(self) -> "Rule":
-        """What its values in the tensor may be."""
+        """The values that it may have in the tensor."""
         if self.kind == "category" or self.values == "bool":
             last = len(self.categories) - 1 if self.kind == "category" else 1
             outside = self.missing if self.kind == "category" else NOT_BOOL

@@ -17,8 +17,8 @@ def pinned_base(spec: ModelSpec, registry: Registry) -> ModelSpec:
     """Return the model with its base pinned to a version and a digest; others as they are.
 
     Raises:
-        InputError: there is no such version, it is no language model, its run keeps no checkpoint
-            with a digest, or `revision` is another digest.
+        InputError: there is no such version, it is not a language model, its run keeps no
+            checkpoint with a digest, or `revision` is another digest.
         TransientError: MLflow cannot be reached.
     """
     if not is_model_uri(spec.pretrained):
@@ -27,7 +27,7 @@ def pinned_base(spec: ModelSpec, registry: Registry) -> ModelSpec:
     version = _version(name, registry)
     if version.kind.name != "language":
         raise InputError(
-            f"model.pretrained {name!r} is no language model",
+            f"model.pretrained {name!r} is not a language model",
             seen=in_words(version),
             valid=f"a causal_lm that was registered, as {VALID}",
             hint="name another model",

@@ -190,7 +190,7 @@ def _misfit(name: str, error: Exception) -> InputError:
         f"a decoder {name!r} cannot be built with these params",
         seen=" ".join(str(error).split()) or type(error).__name__,
         valid="values that its config takes together",
-        hint="mend model.params; hidden_size is a multiple of num_attention_heads, and this of "
+        hint="fix model.params; hidden_size is a multiple of num_attention_heads, and this of "
         "num_key_value_heads",
     )
 

@@ -61,7 +61,7 @@ def _require_modules(decoder: "PreTrainedModel", lora: Lora) -> None:
     for wanted in lora.target_modules or ():
         if wanted not in names:
             raise InputError(
-                f"model.lora.target_modules {wanted!r} is no layer of the decoder",
+                f"model.lora.target_modules {wanted!r} is not a layer of the decoder",
                 seen=wanted,
                 valid=", ".join(names),
                 hint=nearest(wanted, names),

@@ -23,7 +23,7 @@ MULTIPLE = 8
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """What the decoder sees at once.
+    """The tokens of one forward pass.
 
     Attributes:
         input_ids: int64 `[rows, width]`.

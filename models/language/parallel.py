@@ -81,7 +81,7 @@ class _WithOwnSequences(Strategy):
 
 
 class CopiedStrategy(_WithOwnSequences):
-    """`ddp`."""
+    """`training.parallel: ddp`: every worker has all weights."""
 
     def spread(self, decoder: "PreTrainedModel") -> "PreTrainedModel":
         """Copy the decoder of rank 0 to all."""
@@ -212,7 +212,7 @@ def require_splittable(decoder: "PreTrainedModel", several: int) -> None:
     heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
     if heads % several:
         raise InputError(
-            "the attention heads do not divide by the workers",
+            "the attention heads cannot be divided among the workers",
             seen=f"{heads} key-value heads, {several} workers",
             valid="a number of workers that divides num_key_value_heads",
             hint="change training.num_workers, or set training.parallel: fsdp",

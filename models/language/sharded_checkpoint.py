@@ -1,4 +1,4 @@
-"""What it takes to go on with a run: sharded by torch.distributed.checkpoint, one manner for all.
+"""The checkpoint of a decoder, sharded by torch.distributed.checkpoint for every strategy.
 
 A folder holds `state/` (weights that are trained and the optimizer's state, a file for each
 worker), `rng-RANK.pt`, and `place.json`. Every worker writes its own files into its own folder;

@@ -150,7 +150,7 @@ def refusal(
     if require.approval and not credentials.approved_by:
         return "nobody approved it: set the tag millrace.approved_by, then run: millrace release"
     if require.approval and not credentials.author:
-        return "it is not known who ran its training, so nobody can be told from them"
+        return "it is not known who ran its training, so its approval cannot be by somebody else"
     if require.approval and credentials.approved_by == credentials.author:
         return f"{credentials.author} ran its training, and cannot approve it too"
     if incumbent is None or require.max_metric_drop is None:

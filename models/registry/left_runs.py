@@ -37,4 +37,4 @@ def _end(note: Note) -> None:
         store.set_terminated(note.run_id, note.status)
     except MlflowException as error:
         if error.error_code != "RESOURCE_DOES_NOT_EXIST":
-            raise TransientError("MLflow does not end a run", seen=error) from error
+            raise TransientError("MLflow did not end a run", seen=error) from error

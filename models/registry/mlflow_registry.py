@@ -330,7 +330,10 @@ def _delete_repeated(store: Any, made: "MlflowVersion") -> None:
     for each in store.search_model_versions(f"run_id='{made.run_id}'"):
         is_same = (each.name, each.source) == (made.name, made.source)
         if is_same and each.version != made.version and SIGNATURE_TAG not in each.tags:
-            log.warning("deletes version %s: MLflow had made it unheard", each.version)
+            log.warning(
+                "deleting version %s, a duplicate: MLflow created it without answering in time",
+                each.version,
+            )
             store.delete_model_version(each.name, str(each.version))
 
 

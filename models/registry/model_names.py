@@ -1,7 +1,7 @@
-"""What a registered model may be called that we fetch, release or score with.
+"""Names that a registered model may have to be fetched, released or scored with.
 
-The registry takes nearly any name, from whoever may write to it. Ours becomes a folder, a table
-and a Triton model, so a name is checked before anything is made of it.
+The registry takes nearly any name, from whoever may write to it. Here a name becomes a folder,
+a table and a Triton model, so it is checked first.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""A registered version by the name that a pipeline file has for it."""
+"""Finds a registered version by its name in a pipeline file, such as `NAME@ALIAS`."""
 
 from millrace.models.common.errors import MAX_NAMED, InputError, nearest
 from millrace.models.registry.mlflow_registry import CHAMPION, Registry

@@ -37,14 +37,14 @@ class Trust:
     given: "Pipeline | None" = None
 
     def fault(self, version: "ModelVersion") -> str | None:
-        """Return why a version is not worked with unless its owner says so, or None."""
+        """Return why a version is not trusted, or None if it is."""
         fault = fault_of_signature(version, self.keys.trusted())
         if fault is not None and self.keys.was_live_before(version):
             return None
         return fault
 
     def require(self, version: "ModelVersion") -> str:
-        """Return what is to be told of a version that is worked with: empty if it is signed.
+        """Return the warning about a version that is used all the same; empty if it is trusted.
 
         Raises:
             InputError: its name is none of a model that we work with, or it is not signed and the

@@ -1,4 +1,4 @@
-"""What is kept of a training run: weights as safetensors, and what it takes to go on.
+"""The checkpoint of a training run: weights as safetensors, and what a resumed run needs.
 
 A checkpoint folder holds `model.safetensors` (weights only, what everything downstream reads),
 `optimizer.pt` (tensors and plain values, read back with `weights_only=True`) and `state.json`.

@@ -81,7 +81,7 @@ def failure_of(error: Exception, causes: Iterable[Exception], max_failures: int)
     text = str(found[0] if found else error).strip()
     if _UNUSED in text:
         return WorkError(
-            "training failed: a step left parameters without a gradient, another did not",
+            "training failed: some steps leave parameters without a gradient, and others do not",
             seen=_UNUSED,
             hint="set training.find_unused_parameters: true",
         )

@@ -1,4 +1,4 @@
-"""What happens in training, told live to the driver.
+"""Events of training, sent to the driver as they happen.
 
 Ray Train calls `UserCallback`s in its controller, another process than the one that the user
 watches and that holds the connection to MLflow. An actor in between keeps the events until the
@@ -73,7 +73,7 @@ class TellDriver(ray.train.UserCallback):
         self._tell(Reported(dict(metrics[0])))
 
     def after_exception(self, run_context: Any, worker_exceptions: dict[int, Exception]) -> None:
-        """Tell which workers failed, and of what."""
+        """Report which workers failed, and why."""
         causes = {
             rank: f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"
             for rank, error in worker_exceptions.items()

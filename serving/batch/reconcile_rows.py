@@ -183,5 +183,5 @@ def _require_all(
         raise WorkError(
             "rows in and rows out do not agree; nothing was committed",
             seen=f"{total:,} in the input, {len(found):,} scored or refused",
-            hint="run it again; if it stays so, it is a fault of Millrace",
+            hint="run it again; if it happens again, report it",
         )

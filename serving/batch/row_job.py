@@ -25,7 +25,7 @@ from millrace.serving.batch.job import DEAD, ERROR, ROW, Answers
 from millrace.serving.batch.monitoring.drift import Bins
 
 ANSWER_BYTES = 48
-"""Of a row of the output, about."""
+"""Estimated bytes per row of the output."""
 TOKENS = "tokens"
 """How many of them a text has, as the model reads it."""
 

@@ -59,7 +59,7 @@ class Target:
 
     @property
     def partition(self) -> Partition:
-        """The partition, of no job."""
+        """The partition to write, outside of any job."""
         return Partition(self.table, "date", self.date, "")
 
 

@@ -97,7 +97,7 @@ def overloaded(message: str) -> ApiError:
 
 
 def unavailable(model: str) -> ApiError:
-    """Return the error of a model that does not answer now, and may again."""
+    """Return the error of a model that does not answer at the moment."""
     return ApiError(
         503,
         f"{model} does not answer now. Try again later.",

@@ -153,7 +153,7 @@ class RequestHandler:
     ) -> AsyncGenerator[bytes, None]:
         """Yield server-sent events.
 
-        An error is raised before the first event, and is an event itself after it.
+        An error before the first event is raised; a later one is sent as an event.
         """
         usage, versions, begun = Usage(), set[int](), set[int]()
         pieces = self._generate_all(reply.request, key, usage, request_id)

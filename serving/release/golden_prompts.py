@@ -61,7 +61,7 @@ class GoldenPrompts:
         transformers = tuple(golden.get("transformers", ()))
         if not prompts or {len(answers), len(transformers) or len(answers)} != {len(prompts)}:
             raise WorkError(
-                "its golden answers are not whole",
+                "its golden prompts and answers are incomplete",
                 seen=f"{len(prompts)} prompts, {len(answers)} answers, "
                 f"{len(transformers)} of transformers",
                 hint="register the model again",

@@ -177,7 +177,7 @@ def check_failures(
 def check_agreement(
     counts: Counts, limit: float, promote_level: float, reject_level: float
 ) -> Finding:
-    """Test the share of rows that both versions answered alike; the limit is the smallest."""
+    """Test whether both versions answer enough rows alike; `limit` is the smallest share."""
     alike, rows = counts.agreeing, counts.compared
     least, most = lower_bound(alike, rows, promote_level), upper_bound(alike, rows, reject_level)
     text = f"{alike} of {rows} rows agree: at least {least:.2%}, required are {limit:.2%}"

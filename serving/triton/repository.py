@@ -207,7 +207,7 @@ class Repository:
 
     @contextmanager
     def probing(self) -> Iterator[None]:
-        """Hold the lock of trials on this machine, so that none disturbs another's latency."""
+        """Hold the lock of trials on this machine: one at a time, as they measure latency."""
         with self._lock("probing.lock"):
             yield
 

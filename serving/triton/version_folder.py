@@ -81,7 +81,7 @@ class Artifact:
 
     @property
     def contents(self) -> str:
-        """What it consists of, in a word: two with the same are the same to every client."""
+        """Digest of its contents: two with the same digest answer every client alike."""
         return self.sha256 if self.draft is None else f"{self.sha256} with {self.draft}"
 
 
@@ -237,7 +237,7 @@ def _read_card(folder: Path) -> dict[str, Any]:
 
 def _damaged(folder: Path, seen: object) -> WorkError:
     return WorkError(
-        f"version {folder.name} of {folder.parent.name} is not whole in the model repository",
+        f"version {folder.name} of {folder.parent.name} is incomplete in the model repository",
         seen=seen,
         valid=f"the folder that staging made, {folder}",
         hint="remove the folder; the next release stages the version again",

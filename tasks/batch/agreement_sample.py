@@ -101,5 +101,5 @@ class LiveCheck:
         except OSError as error:
             raise InputError("the rows cannot be read again", seen=error) from error
         if not found:
-            raise InputError("none of the rows that were looked at has an answer")
+            raise InputError("none of the sampled rows has an answer")
         return found

@@ -39,7 +39,7 @@ PER_DAY, STEADY_PER_DAY = "per_day", "steady_per_day"
 
 @dataclass
 class BatchRun:
-    """What a job tells while it runs, on its way to MLflow.
+    """The progress of a job, logged to MLflow while it runs.
 
     Attributes:
         run: the open run.
@@ -216,7 +216,7 @@ def metrics_of(
 
 
 def _end_dead_runs(run: TrackedRun, report: BatchReport) -> None:
-    """End the runs of a job's processes that died: of one job no two run at a time."""
+    """End the runs of a job's dead processes: a job runs once at a time."""
     for each in run.client.search_runs([run.experiment_id], _that(report, "RUNNING")):
         if each.info.run_id != run.run_id:
             run.client.set_terminated(each.info.run_id, "KILLED")

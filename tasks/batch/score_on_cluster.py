@@ -82,7 +82,7 @@ def score_elsewhere(
                 _submit(jobs, order, errand, file, variables)
             log.info("submitted the job %s to %s", id, installation.ray_address)
         else:
-            log.info("the job %s does this already, and is followed", id)
+            log.info("the job %s does this already; following it", id)
         job, text = follow(jobs, id, _tell)
     outcome = find_outcome(text, id)
     if outcome is None:

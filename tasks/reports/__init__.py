@@ -1,1 +1,1 @@
-"""What a run tells MLflow and Prefect."""
+"""What a run shows in MLflow and Prefect."""

@@ -135,7 +135,7 @@ def _chat(chat: list[Message], tokenizer: LanguageTokenizer) -> Document | None:
     fast = tokenizer.fast
     if not fast.chat_template:
         raise InputError(
-            "the tokenizer has no chat template, and messages are learnt from",
+            "the dataset has messages, and the tokenizer has no chat template",
             hint="add a chat_template to its tokenizer_config.json",
         )
     marked = _GENERATION.search(fast.get_chat_template()) is not None
@@ -172,7 +172,7 @@ def _by_prefixes(fast: Any, chat: list[Message]) -> tuple[Ids, Mask]:
                 "what the assistant says cannot be found in it",
                 valid="a template that only adds to what it wrote, or one with {% generation %} "
                 "around what the assistant says",
-                hint="mend chat_template in the tokenizer's folder",
+                hint="fix chat_template in the tokenizer's folder",
             )
         answer |= (starts >= len(begun)) & (ends <= _said_until(said, len(begun), fast.eos_token))
     return ids, answer
@@ -206,5 +206,5 @@ def _rendered(fast: Any, chat: list[Message], **options: Any) -> Any:
             "the tokenizer's chat template does not take a chat of the dataset",
             seen=f"{(str(error) or type(error).__name__).splitlines()[0]}; "
             f"roles {', '.join(message['role'] for message in chat)}",
-            hint="mend the chats, or chat_template in the tokenizer's folder",
+            hint="fix the chats, or chat_template in the tokenizer's folder",
         ) from error

@@ -158,7 +158,7 @@ def require_pieces_apart(decoder: "PreTrainedModel") -> None:
             f"a decoder {decoder.config.model_type!r} fails on a short sequence",
             seen=f"{type(error).__name__}: {error}".splitlines()[0],
             valid="a decoder that takes input_ids and position_ids, and whose params fit together",
-            hint="mend model.params: num_key_value_heads divides num_attention_heads",
+            hint="fix model.params: num_key_value_heads divides num_attention_heads",
         ) from error
     finally:
         decoder.train(was_training)

@@ -130,7 +130,7 @@ class LanguageTokenizer:
             raise InputError(
                 f"the {name} of the tokenizer is none of its tokens",
                 seen=token,
-                hint=f"mend {name} in its {_CONFIG}",
+                hint=f"fix {name} in its {_CONFIG}",
             )
         return int(found)
 

@@ -87,7 +87,7 @@ def require_compressible(spec: TrainingSpec, network: Network, read: ModelInput)
             f"units that {name}.removable_units() names cannot be removed",
             seen="with every second one at zero, taking these out changes the answers or fails",
             valid="units that go from producer to consumer through what maps zero to zero",
-            hint="mend that method, or set training.pruning.kind: magnitude",
+            hint="fix that method, or set training.pruning.kind: magnitude",
         )
 
 

@@ -164,7 +164,7 @@ def _units(net: nn.Module) -> Sequence[Units]:
             f"{type(net).__name__}.removable_units() failed",
             seen=f"{type(error).__name__}: {error}",
             valid="a list of millrace.models.families.units.Units",
-            hint="mend that method, or set training.pruning.kind: magnitude",
+            hint="fix that method, or set training.pruning.kind: magnitude",
         ) from error
 
 

@@ -144,7 +144,7 @@ class Prompts:
         return replace(self, variant=folder)
 
     def parameters(self) -> Mapping[str, Any]:
-        """Return what else changes the answers."""
+        """Return the other settings that change the answers."""
         held = [asdict(column) for column in self.held]
         return {"prompt": self.prompt, "sampling": asdict(self.sampling), "held": held}
 

@@ -52,7 +52,7 @@ class TritonLanguage:
         return {MODEL_JSON: model_json(folder, artifact.serving.generation)}
 
     def reserved_names(self, artifact: Artifact) -> Collection[str]:
-        """Return what vLLM's backend reads."""
+        """Return the names of files that vLLM's backend reads."""
         return (MODEL_JSON,) if engine_of(artifact.files) == "vllm" else ()
 
     def special_backend(self, artifact: Artifact) -> str | None:
@@ -73,7 +73,7 @@ def _require_draft(artifact: Artifact) -> None:
     asked, draft = artifact.serving.generation.draft, artifact.draft
     if (asked is None) != (draft is None):
         raise InputError(
-            "what is to be staged is not what serving.generation.draft says",
+            "the version's draft is not the one that serving.generation.draft names",
             seen=draft or "no draft",
             valid=asked or "no draft",
             hint="register the model again",

@@ -152,7 +152,7 @@ class StreamClient:
         return Pulse.QUIET
 
     def _next(self, call: Any, target: Target) -> pb.ModelStreamInferResponse | None:
-        """Wait for the next response; None when there is none."""
+        """Wait for the next response; None after the last one."""
         with self._watchdog.watch(call, target):
             return next(call, None)
 
@@ -286,7 +286,7 @@ def translate_error(error: Any, model: str, endpoint: Endpoint, seconds: float) 
     """Translate an error of gRPC."""
     what, code = f"{model} did not answer", error.code()
     if code == grpc.StatusCode.DEADLINE_EXCEEDED:
-        return TransientError(what, seen=f"{seconds:g} s were not enough", hint="see its load")
+        return TransientError(what, seen=f"{seconds:g} s were not enough", hint="check its load")
     if code == grpc.StatusCode.UNAVAILABLE:
         return TransientError(
             what,

@@ -25,7 +25,7 @@ def pin_base_and_draft(pipeline: Pipeline, installation: Installation) -> Pipeli
     """Pin the version that training starts from, and the one that drafts.
 
     Raises:
-        InputError: one is not there, or is no language model.
+        InputError: one is not there, or is not a language model.
         TransientError: MLflow cannot be reached.
     """
     if is_model_uri(pipeline.model.pretrained):
@@ -39,7 +39,7 @@ def with_pinned_draft(pipeline: Pipeline, registry: Registry) -> Pipeline:
     """Return the pipeline with its draft as NAME/VERSION, as it is kept with the version it makes.
 
     Raises:
-        InputError: there is no such version, or it is no language model.
+        InputError: there is no such version, or it is not a language model.
         TransientError: MLflow cannot be reached.
     """
     generation = pipeline.serving.generation
@@ -76,7 +76,8 @@ def draft_of(generation: GenerationSpec, registry: Registry) -> Draft | None:
     """Bring the draft to this machine, its digests checked; None if there is none.
 
     Raises:
-        InputError: it is not there, is no language model, or has other files than were registered.
+        InputError: it is not there, is not a language model, or has other files than were
+            registered.
         TransientError: MLflow cannot be reached.
     """
     if generation.draft is None:
@@ -89,7 +90,7 @@ def _version(name: str, registry: Registry) -> ModelVersion:
     found = version_named(name, registry)
     if found.kind.name != "language":
         raise InputError(
-            f"{in_words(found)} is no language model",
+            f"{in_words(found)} is not a language model",
             seen=f"serving.generation.draft: {name}",
             valid="a registered causal_lm",
             hint="name another draft, or leave it out",

@@ -192,7 +192,8 @@ def _held_out(
     certified_snapshot(installation, certificate)
     if not certificate.tokens_fingerprint or not certificate.stages:
         raise InputError(
-            "the certificate does not say which tokens it is of", hint="run the pipeline again"
+            "the certificate does not say which tokens it was measured on",
+            hint="run the pipeline again",
         )
     table = open_token_table(installation, certificate.dataset, certificate.tokens_fingerprint)
     pieces = pieces_of(sequences_of(table, "test", installation), HELD_OUT_TOKENS)

@@ -51,7 +51,7 @@ def language_files(package: Package) -> LanguageFiles:
     if (package.folder / GOLDEN).exists():
         return LanguageFiles(package)
     raise InputError(
-        f"{package.version.model} version {package.version.version} is no language model",
+        f"{package.version.model} version {package.version.version} is not a language model",
         valid="a version of a causal_lm",
         hint="name another model",
     )

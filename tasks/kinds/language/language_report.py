@@ -57,7 +57,7 @@ def report_language(
         ),
         sections=(
             ("Perplexity on the test split", baselines),
-            ("Forms", variants),
+            ("Variants", variants),
             ("What it writes", written),
         ),
         rows=tuple(_rows(details, exported.candidates, certificate, tags)),

@@ -136,7 +136,7 @@ def test_a_version_of_a_kind_that_is_not_known_is_refused(
 
 
 def test_a_graph_is_no_language_model(squares: ModelVersion, registry: Registry) -> None:
-    with pytest.raises(InputError, match="squares version 1 is no language model"):
+    with pytest.raises(InputError, match="squares version 1 is not a language model"):
         language_files(registry.fetch(squares))
 
 

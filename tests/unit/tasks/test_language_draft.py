@@ -112,7 +112,7 @@ def test_a_draft_is_a_language_model(registry: Any) -> None:
         lambda: with_pinned_draft(pipeline("small"), registry),
         lambda: draft_of(pipeline("small/1").serving.generation, registry),
     ):
-        with pytest.raises(InputError, match="small version 1 is no language model"):
+        with pytest.raises(InputError, match="small version 1 is not a language model"):
             look()
 
 

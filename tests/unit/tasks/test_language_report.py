@@ -173,7 +173,7 @@ def test_a_run_keeps_texts_and_pictures(tmp_path: Path) -> None:
     assert found.texts["golden.json"] == WRITTEN[INT8].to_json()
     assert set(found.figures) == {"plots/learning_curve.png", "plots/forms.png"}
     assert [title for title, _ in found.sections] == [
-        *("Perplexity on the test split", "Forms", "What it writes"),
+        *("Perplexity on the test split", "Variants", "What it writes"),
     ]
     assert found.json["tokens"]["version"] == 7
     assert found.files == ()

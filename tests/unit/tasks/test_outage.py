@@ -43,7 +43,7 @@ def test_what_was_trained_waits_for_mlflow(
     await_mlflow("http://mlflow")
     told = [record.getMessage() for record in caplog.records]
     assert told == [
-        "MLflow cannot be reached: what was trained waits 10 minutes for it",
+        "MLflow cannot be reached: the trained model waits up to 10 minutes for it",
         "MLflow answers again; the run goes on",
     ]
 

@@ -41,7 +41,7 @@ def tensorrt_options(config: Mapping[str, Any]) -> dict[str, str] | None:
 
 
 def _read_option(parameter: tuple[str, str]) -> tuple[str, str]:
-    """Return one option; its name is empty for the default precision."""
+    """Return the provider's name and value of one parameter; no name for the default precision."""
     name, value = parameter
     if name == "precision_mode":
         if value not in PRECISIONS:

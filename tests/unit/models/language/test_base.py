@@ -117,7 +117,7 @@ def test_a_version_that_is_not_there_is_told(registered: Registered, uri: str, w
 def test_a_graph_is_nothing_to_start_from(registered: Registered) -> None:
     version = registered.version("bases")
     registered.registry.set_tags(version, {"millrace.kind": "graph"})
-    with pytest.raises(InputError, match="is no language model"):
+    with pytest.raises(InputError, match="is not a language model"):
         pinned_base(spec(f"models:/bases/{version.version}"), registered.registry)
 
 
