@@ -51,7 +51,7 @@ class Version:
         passed: whether the certificate says that it passed.
         pipeline: keys of the pipeline file beside its name and dataset.
         tags: tags of the version.
-        machine_kind: of the machine that its form is said to have been chosen on.
+        machine_kind: of the machine that its variant is said to have been chosen on.
     """
 
     model: bytes

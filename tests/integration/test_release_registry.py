@@ -107,7 +107,7 @@ def test_a_form_that_was_chosen_on_another_kind_of_machine_is_flagged(
     if kind == this_machine().kind:
         assert caution is None
     else:
-        assert caution.startswith("its form was chosen on a machine with x86_64, amx_int8;")
+        assert caution.startswith("its variant was chosen on a machine with x86_64, amx_int8;")
         assert this_machine().kind in caution
 
 
