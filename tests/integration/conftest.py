@@ -20,6 +20,7 @@ from tests.integration.ports import free_endpoint, service_ports
 
 CLI = "from millrace.flows.cli.main import main; main()"
 EXAMPLES = Path(__file__).parents[2] / "examples"
+_prefect_apis: list[str] = []
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -93,8 +94,15 @@ def make_home(path: Path, prefect_api: str | None = None) -> Home:
 
 @pytest.fixture(scope="session")
 def prefect_api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """One Prefect server for all commands: a command that starts its own takes seconds longer."""
+    """One Prefect server for all commands: a command that starts its own takes seconds longer.
+
+    The chaos tests have this fixture too, and take the same server.
+    """
+    if _prefect_apis:
+        yield _prefect_apis[0]
+        return
     with prefect_server(tmp_path_factory.mktemp("prefect")) as api:
+        _prefect_apis.append(api)
         yield api
 
 
