@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from millrace.export.candidate import Candidate
-from millrace.models.common.errors import MillraceError, TransientError, WorkError
+from millrace.models.common.errors import MillraceError
 from millrace.models.common.subprocess_runner import Limits, run_in_subprocess
 
 COMMANDS = "commands.sh"
@@ -51,10 +51,9 @@ class ConversionPrograms:
         Raises:
             WorkError: it failed, or took more than the limits.
         """
-        try:
-            run_in_subprocess(program, list(words), self.limits, what="its conversion")
-        except TransientError as error:  # killed, most likely for its memory
-            raise WorkError(error.what) from error
+        run_in_subprocess(
+            program, list(words), self.limits, what="its conversion", retry_killed=False
+        )
 
     def keep(self, name: str, program: str, words: Sequence[str]) -> None:
         """Keep the programs and the command that makes a variant again, whether it works or not.

@@ -210,7 +210,7 @@ class MlflowRegistry:
         return self._evidence(model, version).expected()
 
     def rollout(self, model: str, version: int) -> RolloutSpec:
-        """Return how the version gets all traffic: at once where its pipeline file does not say."""
+        """Return how the version gets all traffic: at once if its files do not say."""
         try:
             return pipeline_of(self._package(model, version)).rollout
         except InputError:

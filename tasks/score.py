@@ -35,7 +35,7 @@ from millrace.serving.release.release_state import DesiredVersion
 from millrace.serving.triton.repository import Repository
 from millrace.tasks import progress
 from millrace.tasks.batch.agreement_sample import LiveCheck
-from millrace.tasks.batch.batch_run import DATE, EXPERIMENT, FINGERPRINT, BatchRun, is_told
+from millrace.tasks.batch.batch_run import DATE, EXPERIMENT, FINGERPRINT, BatchRun, is_reported
 from millrace.tasks.batch.drift_reference import open_training_snapshot
 from millrace.tasks.batch.drift_report import Emit, Event, tell_drift
 from millrace.tasks.kinds.steps import KindSteps, steps_of
@@ -117,7 +117,7 @@ def scored(
     if report is None:
         job = _with_bins(steps, job, open_training_snapshot(chosen, installation))
         report = _tracked(pipeline, installation, package, found, job, target, reporter, choice)
-    elif not is_told(installation, f"{pipeline.name}{EXPERIMENT}", report):
+    elif not is_reported(installation, f"{pipeline.name}{EXPERIMENT}", report):
         job = _with_bins(steps, job, open_training_snapshot(chosen, installation))
         _tell_late(pipeline, installation, job, report, reporter)
     if report.replaced and not report.unchanged:
@@ -189,9 +189,9 @@ def _tracked(
         run.log_params({"batch": pipeline.batch.model_dump(mode="json"), "input": found.source})
         tracked = BatchRun(run, rows, _deadline(pipeline))
 
-        def take(sample: Sample, told: Mapping[str, ActorProgress], resumed: int) -> None:
+        def take(sample: Sample, actors: Mapping[str, ActorProgress], resumed: int) -> None:
             bar.update(resumed + sample.work.rows)
-            tracked.take(sample, told, resumed)
+            tracked.take(sample, actors, resumed)
 
         check = LiveCheck(
             job, package, installation, pipeline.batch.max_disagreement, tracked.log_agreement
@@ -215,7 +215,7 @@ def _tell_late(
     report: BatchReport,
     reporter: RunReporter,
 ) -> None:
-    """Report a job whose process died between its commit and its report."""
+    """Report a job whose process died after its commit and before its report."""
     with _run_of(pipeline, installation, report.date, report.fingerprint, reporter) as run:
         BatchRun(run, report.rows).finish_late(pipeline, report)
         _tell_drift(run, pipeline, job, report, reporter)

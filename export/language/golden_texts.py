@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from millrace.export.language.engine_speed import CACHE_GIB, EXACT
 from millrace.export.language.variant_folder import VariantFolder
 from millrace.export.vllm.vllm_engine import VllmEngine
-from millrace.models.common.errors import TransientError, WorkError
 from millrace.models.common.language_generation import ends_of, greedy_config, prompt_ids, shown_ids
 from millrace.models.common.quiet import disable_openvino_telemetry
 from millrace.models.common.subprocess_runner import Limits, run_in_subprocess
@@ -71,17 +70,15 @@ def make_golden(
     words += ["--new", str(reference.new_tokens)]
     prompts = tuple(prompt for prompt, _ in reference.texts)
     given = json.dumps(prompts).encode()
-    try:
-        output = run_in_subprocess(
-            "millrace.export.language.golden_texts",
-            words,
-            limits,
-            what="its golden answers",
-            stdin=given,
-            python=vllm_python if variant.engine == "vllm" else None,
-        )
-    except TransientError as error:  # killed, most likely for its memory
-        raise WorkError(error.what) from error
+    output = run_in_subprocess(
+        "millrace.export.language.golden_texts",
+        words,
+        limits,
+        what="its golden answers",
+        stdin=given,
+        python=vllm_python if variant.engine == "vllm" else None,
+        retry_killed=False,
+    )
     answers = json.loads(output.splitlines()[-1])
     return Golden(
         prompts,

@@ -10,7 +10,6 @@ from millrace.export.language.engine_speed import LanguageSpeed
 from millrace.export.language.language_certificate import LanguageCandidate, LanguageStage
 from millrace.export.language.transformers_reference import Reference
 from millrace.export.language.variant_folder import VariantFolder
-from millrace.models.common.errors import TransientError, WorkError
 from millrace.models.common.subprocess_runner import Limits, run_in_subprocess
 
 
@@ -90,15 +89,13 @@ def run_probe(
     options: list[str | Path] = [variant, reference, "--context", str(context)]
     options += ["--threads", str(threads)]
     options += ["--tokens-only"] if tokens_only else []
-    try:
-        output = run_in_subprocess(
-            "millrace.export.language.language_probe",
-            options,
-            limits,
-            what="its measurement",
-            python=python,
-        )
-    except TransientError as error:  # killed, most likely for its memory
-        raise WorkError(error.what) from error
+    output = run_in_subprocess(
+        "millrace.export.language.language_probe",
+        options,
+        limits,
+        what="its measurement",
+        python=python,
+        retry_killed=False,
+    )
     probe: dict[str, Any] = json.loads(output.splitlines()[-1])
     return probe

@@ -19,7 +19,6 @@ from numpy.lib.format import open_memmap
 
 from millrace.export.language.token_pieces import TokenPieces, prompt_lengths
 from millrace.models.common.arrays import Array
-from millrace.models.common.errors import TransientError, WorkError
 from millrace.models.common.language_generation import ids_of
 from millrace.models.common.quiet import quiet
 from millrace.models.common.subprocess_runner import Limits, run_in_subprocess
@@ -96,12 +95,13 @@ def write_reference_in_subprocess(
     pieces.write(folder / PIECES)
     words: list[str | Path] = [checkpoint, folder / PIECES, folder]
     words += ["--prompts", str(prompts), "--new", str(new)]
-    try:
-        told = run_in_subprocess(
-            "millrace.export.language.transformers_reference", words, limits, what="the reference"
-        )
-    except TransientError as error:
-        raise WorkError(error.what) from error
+    told = run_in_subprocess(
+        "millrace.export.language.transformers_reference",
+        words,
+        limits,
+        what="the reference",
+        retry_killed=False,
+    )
     values = json.loads(told.splitlines()[-1])
     return Reference(**{**values, "texts": tuple((text, more) for text, more in values["texts"])})
 

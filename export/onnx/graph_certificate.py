@@ -52,7 +52,7 @@ class GraphStage:
         worst_class: the class with the lowest metric on its own rows; empty for a number.
         worst_metric: that metric.
         ties: GPU, driver, TensorRT and CUDA that it was measured with; empty without TensorRT.
-        size_bytes: size of its file; None where there is none, or it was not told.
+        size_bytes: size of its file; None if there is none, or it is not known.
     """
 
     name: str

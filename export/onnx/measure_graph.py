@@ -22,7 +22,6 @@ from millrace.export.onnx.graph_certificate import (
 from millrace.export.tensorrt.engine import SUFFIX
 from millrace.models.common.arrays import Array
 from millrace.models.common.digest import digest_of
-from millrace.models.common.errors import TransientError, WorkError
 from millrace.models.common.hardware import this_fingerprint
 from millrace.models.common.subprocess_runner import Limits, run_in_subprocess
 from millrace.models.families.objective import Objective
@@ -223,12 +222,13 @@ def _run_probe(
             requests, ({evidence.read.name: rows} for rows in (*parts, *evidence.full()))
         )
         words: list[str | Path] = [path, requests, responses, *options]
-        try:
-            output = run_in_subprocess(
-                "millrace.export.onnx.graph_probe", words, limits, what="its measurement"
-            )
-        except TransientError as error:  # killed, most likely for its memory
-            raise WorkError(error.what) from error
+        output = run_in_subprocess(
+            "millrace.export.onnx.graph_probe",
+            words,
+            limits,
+            what="its measurement",
+            retry_killed=False,
+        )
         answers = [batch["answers"] for batch in batch_file.read(responses)]
     count = len(parts)
     return GraphSpeed(**json.loads(output)), answers[:count], np.concatenate(answers[count:])

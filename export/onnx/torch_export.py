@@ -17,7 +17,7 @@ import onnx
 import torch
 from torch import nn
 
-from millrace.models.common.errors import TransientError, WorkError
+from millrace.models.common.errors import WorkError
 from millrace.models.common.quiet import quiet
 from millrace.models.common.subprocess_runner import Limits, run_in_subprocess
 from millrace.models.inference.model_input import ModelInput
@@ -114,12 +114,14 @@ def export_in_subprocess(
         WorkError: the module cannot be exported, or takes more than the limits.
     """
     given = cloudpickle.dumps((served.eval().cpu(), read, output))
-    try:
-        run_in_subprocess(
-            "millrace.export.onnx.torch_export", [path], limits, what="its conversion", stdin=given
-        )
-    except TransientError as error:  # killed, most likely for its memory
-        raise WorkError(error.what) from error
+    run_in_subprocess(
+        "millrace.export.onnx.torch_export",
+        [path],
+        limits,
+        what="its conversion",
+        stdin=given,
+        retry_killed=False,
+    )
 
 
 def main() -> None:

@@ -46,7 +46,7 @@ class Attention:
     """Attention in OpenVINO's variant; it remembers what it was asked for.
 
     Attributes:
-        mask: that the model is given, to tell one of the model's own by; None where none is told.
+        mask: the mask that the model gets, by which its own masks are recognized; None for none.
         seen: what each call asked for.
     """
 

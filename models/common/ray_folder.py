@@ -2,8 +2,8 @@
 
 Ray's own choice is `/tmp/ray`, which every user of the machine may write to: another user could
 replace a log by a link and make this user's Ray write into any file of this user's. Ray sets those
-permissions wherever its folder is, so ours is inside a folder that only this user may enter. It is
-not in the home, whose path may be too long for a socket.
+permissions wherever its folder is, so Millrace puts it in a folder that only this user may enter,
+and not in the home, whose path may be too long for a socket.
 """
 
 import os

@@ -54,6 +54,7 @@ def run_in_subprocess(
     stdin: bytes = b"",
     environment: Mapping[str, str] | None = None,
     python: Path | None = None,
+    retry_killed: bool = True,
 ) -> bytes:
     """Run a Python program and return its stdout.
 
@@ -65,10 +66,12 @@ def run_in_subprocess(
         stdin: its stdin.
         environment: its whole environment; None for this process's.
         python: the interpreter, which may lack Millrace's dependencies; None for this one.
+        retry_killed: whether a kill is a reason to try again; false where the program's own memory
+            is the most likely cause.
 
     Raises:
         WorkError: it took too long, crashed or failed; the reason is its last line on stderr.
-        TransientError: it was killed.
+        TransientError: it was killed, and `retry_killed`.
     """
     command = [sys.executable, "-P", "-m", "millrace.models.common.subprocess_runner"]
     if python is not None:
@@ -89,6 +92,8 @@ def run_in_subprocess(
             process.kill()
             process.wait()
     if process.returncode == -signal.SIGKILL:
+        if not retry_killed:
+            raise WorkError(f"{what} was killed")
         # The kernel ran out of memory, or a person killed it: the program did nothing wrong.
         raise TransientError(f"{what} was killed", hint="try it again")
     if process.returncode:

@@ -1,7 +1,7 @@
 """Loads the user's own code from beside the pipeline file: `module:attribute`.
 
 The folder becomes the `__path__` of a private package, so a file called `models.py` or `flows.py`
-never shadows an installed package or one of ours. A module may import its siblings by
+never shadows an installed package or a module of Millrace. A module may import its siblings by
 `from . import helpers` or, at its top, by plain `import helpers`; an installed package of the same
 name takes precedence.
 """

@@ -1,7 +1,7 @@
 """The pipeline file: one model from its data to its serving, as frozen pydantic models.
 
 The `description` of a key is its documentation; `millrace schema` gives it to editors. Unknown keys
-are refused; `millrace.models.config.pipeline_file` turns pydantic's errors into ours.
+are refused; `millrace.models.config.pipeline_file` turns pydantic's errors into `InputError`.
 """
 
 from pathlib import Path

@@ -132,8 +132,8 @@ def train(job: LanguageJob, strategy: Strategy, start: Path | None, report: Repo
         metrics = _where(step, len(job.train)) | meter.collect() | {"learning_rate": rate}
         metrics["began_at"] = began_at
         if not math.isfinite(metrics["loss"]):
-            # The same on every worker, and again from any checkpoint: told, not raised, so that
-            # it is not tried max_failures times.
+            # The same on every worker, and again from any checkpoint: reported, not raised, so
+            # that it is not tried max_failures times.
             report(metrics, None)
             return
         if not saves:

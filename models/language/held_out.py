@@ -31,7 +31,7 @@ def base_perplexity(spec: DecoderSpec, measured: Callable[[int], Iterable[Packed
 
     Args:
         spec: the decoder; its adapters are left out.
-        measured: told how many tokens the decoder chooses from, returns sequences.
+        measured: takes the size of the vocabulary, returns sequences.
 
     Raises:
         InputError: as `build_decoder` does.

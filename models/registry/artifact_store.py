@@ -37,7 +37,9 @@ def require_own(location: str, installation: Installation) -> None:
     folder = Path(unquote(parts.path))
     if folder.is_relative_to(installation.artifacts):
         return
-    if (open_to_others := _not_ours(folder) or _not_ours(folder.resolve())) is not None:
+    if (
+        open_to_others := _find_shared_part(folder) or _find_shared_part(folder.resolve())
+    ) is not None:
         raise InputError(
             "the experiment keeps its artifacts where another user may change them",
             seen=f"{location}: {open_to_others}",
@@ -46,7 +48,7 @@ def require_own(location: str, installation: Installation) -> None:
         )
 
 
-def _not_ours(folder: Path) -> str | None:
+def _find_shared_part(folder: Path) -> str | None:
     """Return the part of a path that another user may change, with the reason; None if none is."""
     for part in (*reversed(folder.parents), folder):
         try:

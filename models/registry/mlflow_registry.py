@@ -279,7 +279,7 @@ def _find(ask: Callable[[], "MlflowVersion"], what: str) -> "MlflowVersion | Non
 
 @contextmanager
 def _registry_errors(what: str = "") -> Iterator[None]:
-    """Tell an error of MLflow's as ours.
+    """Raise an error of MLflow as a `MillraceError`.
 
     Args:
         what: what could not be done, with a colon.

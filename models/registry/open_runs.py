@@ -98,7 +98,7 @@ class OpenRun:
         self._file.write(asdict(self._note))
 
     def ends_as(self, status: str, why: str = "") -> None:
-        """Take note of how the run ended, which MLflow is told next."""
+        """Write down how the run ended, which is sent to MLflow next."""
         self._note.status, self._note.why = status, why
         self.write()
 

@@ -233,11 +233,11 @@ class Trust:
         return fault
 
     def require(self, version: "ModelVersion") -> str:
-        """Return the warning about a version that is used all the same; empty if it is trusted.
+        """Return the warning about a version that may be used: empty if it is signed.
 
         Raises:
-            InputError: its name is none of a model that we work with, or it is not signed and the
-                owner of this home requires that.
+            InputError: Millrace does not use models of this name, or the version is not signed and
+                the owner of this home requires that.
         """
         require_model_name(version.model)
         fault = self.fault(version)

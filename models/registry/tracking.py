@@ -202,7 +202,7 @@ def tracked_run(
 def _quiet() -> None:
     """Keep what MLflow logs from the terminal, but for its errors.
 
-    Of a database that fails it logs the stack and raises the error as well, which is told.
+    When a database fails, it logs the stack and also raises the error, which is reported.
     """
     for name in ("mlflow", "alembic"):
         logging.getLogger(name).setLevel(logging.ERROR)
@@ -210,7 +210,7 @@ def _quiet() -> None:
 
 
 def _end(opened: OpenRun, status: str, why: str = "") -> None:
-    """End the active run; an MLflow that does not take it now is told by the next command."""
+    """End the active run; if MLflow does not take it now, the next command sends it."""
     import mlflow
 
     opened.ends_as(status, why)
@@ -220,7 +220,7 @@ def _end(opened: OpenRun, status: str, why: str = "") -> None:
             mlflow.set_tag("millrace.error", why)
         mlflow.end_run(status)
         opened.forget()
-    except Exception as error:  # one that is under way already is the one to tell
+    except Exception as error:  # an error that is under way already is the one to report
         if status == "FINISHED" and not opened.is_noted:
             raise
         log.warning("MLflow was not told that its run is %s: %s", status, one_line(str(error)))

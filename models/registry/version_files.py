@@ -168,7 +168,7 @@ def _listed(stored: StoredFolder, version: ModelVersion) -> dict[str, int]:
     """Return path and size of each file that a version consists of; others are left alone.
 
     Raises:
-        InputError: one is not there, or no version of ours has such files.
+        InputError: one is not there, or a version has no such files.
     """
     kind, extra = version.kind, stored.sizes(EXTRA)
     found = {f"{EXTRA}/{name}": extra.get(name) for name in kind.evidence_files}
@@ -178,13 +178,15 @@ def _listed(stored: StoredFolder, version: ModelVersion) -> dict[str, int]:
     found |= {str(Path(kind.model_folder, name)): sizes.get(name) for name in names}
     most |= {path: ONNX_BYTES for path in found if path.endswith(ONNX)}
     if len(found) > MOST_FILES:
-        raise _not_ours(version, f"{len(found):,} files", f"at most {MOST_FILES:,} files")
+        raise _unexpected_files(version, f"{len(found):,} files", f"at most {MOST_FILES:,} files")
     files: dict[str, int] = {}
     for path, size in found.items():
         if size is None:
             raise _lacks(version, path)
         if size > most.get(path, size):
-            raise _not_ours(version, f"{path} of {size:,} bytes", f"at most {most[path]:,} bytes")
+            raise _unexpected_files(
+                version, f"{path} of {size:,} bytes", f"at most {most[path]:,} bytes"
+            )
         files[path] = size
     return files
 
@@ -197,7 +199,7 @@ def _lacks(version: ModelVersion, path: str) -> InputError:
     )
 
 
-def _not_ours(version: ModelVersion, seen: str, valid: str) -> InputError:
+def _unexpected_files(version: ModelVersion, seen: str, valid: str) -> InputError:
     return InputError(
         f"{version.model} version {version.version} has files that Millrace registers for none",
         seen=seen,
@@ -215,7 +217,7 @@ def _model_files(folder: Path, version: ModelVersion) -> dict[str, Path]:
 
 @contextmanager
 def _store_errors(version: ModelVersion) -> Iterator[None]:
-    """Tell an error of the artifact store as ours."""
+    """Raise an error of the artifact store as a `MillraceError`."""
     from mlflow.exceptions import MlflowException
 
     try:

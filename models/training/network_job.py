@@ -91,7 +91,7 @@ def _train(job: NetworkJob, start: Path | None, report: Report) -> None:
             "began_at": began_at,
         }
         if not math.isfinite(metrics["train_loss"]):
-            # The same on every rank, and the same again from any checkpoint: told, not raised, so
+            # The same on every rank, and again from any checkpoint: reported, not raised, so
             # that Ray Train does not try it max_failures times.
             report(metrics, None)
             return

@@ -1,4 +1,4 @@
-"""Events of training, sent to the driver as they happen.
+"""Events of training, reported live to the driver.
 
 Ray Train calls `UserCallback`s in its controller, another process than the one that the user
 watches and that holds the connection to MLflow. An actor in between keeps the events until the

@@ -45,22 +45,22 @@ class BatchRun:
         run: the open run.
         total: rows of the input; None where that is not known.
         deadline: when it has to be done; None for no matter when.
-        samples: what was told so far.
-        told: what each actor has done.
+        samples: the progress so far.
+        actors: what each actor has done.
     """
 
     run: TrackedRun
     total: int | None
     deadline: datetime | None = None
     samples: list[Sample] = field(default_factory=list)
-    told: Mapping[str, ActorProgress] = field(default_factory=dict)
+    actors: Mapping[str, ActorProgress] = field(default_factory=dict)
     _logged: float = field(default_factory=time.monotonic)
     _warned: bool = False
 
-    def take(self, sample: Sample, told: Mapping[str, ActorProgress], resumed: int) -> None:
+    def take(self, sample: Sample, actors: Mapping[str, ActorProgress], resumed: int) -> None:
         """Take what is written so far, beside the rows that were there before."""
         self.samples.append(sample)
-        self.told = told
+        self.actors = actors
         if time.monotonic() - self._logged < LIVE_SECONDS:
             return
         self._logged = time.monotonic()
@@ -88,8 +88,8 @@ class BatchRun:
         self.run.set_tags({"millrace.agreement": found})
 
     def finish(self, pipeline: Pipeline, report: BatchReport) -> None:
-        """Log what the job came to, with its plots."""
-        measured = metrics_of(report, self.samples, self.told, pipeline.batch.price_per_hour)
+        """Log the result of the job, with its plots."""
+        measured = metrics_of(report, self.samples, self.actors, pipeline.batch.price_per_hour)
         unit = throughput(self.samples).unit
         self.run.log_metrics(measured)
         self.run.set_tags(
@@ -110,7 +110,7 @@ class BatchRun:
         _end_dead_runs(self.run, report)
 
     def finish_late(self, pipeline: Pipeline, report: BatchReport) -> None:
-        """Log what a job came to that died after its commit: of its pace only the whole is known.
+        """Log the result of a job that died after its commit: only its mean speed is known.
 
         Args:
             pipeline: of the job.
@@ -124,8 +124,8 @@ class BatchRun:
         self.finish(pipeline, report)
 
 
-def is_told(installation: Installation, experiment: str, report: BatchReport) -> bool:
-    """Return whether a run of MLflow that came to its end tells of a job.
+def is_reported(installation: Installation, experiment: str, report: BatchReport) -> bool:
+    """Return whether a finished run of MLflow reports a job.
 
     Args:
         installation: where MLflow is.
@@ -169,7 +169,7 @@ def description_of(report: BatchReport, per_day: float, unit: Unit) -> str:
 def metrics_of(
     report: BatchReport,
     samples: Sequence[Sample],
-    told: Mapping[str, ActorProgress],
+    actors: Mapping[str, ActorProgress],
     price_per_hour: float | None = None,
 ) -> dict[str, float]:
     """Return the metrics of a job that is done.
@@ -179,14 +179,14 @@ def metrics_of(
     Args:
         report: what it did.
         samples: what was written when, the last at the end.
-        told: what each actor has done.
+        actors: what each actor has done.
         price_per_hour: of the machines.
     """
     measured = throughput(samples)
     done = samples[-1].work if samples else Work()
     # What was written of rows that are there twice is not committed.
     share = min(max(report.scored - report.resumed, 0) / done.rows, 1.0) if done.rows else 0.0
-    answered = sum((each.work for each in told.values()), Work())
+    answered = sum((each.work for each in actors.values()), Work())
     found = {
         "rows": float(report.rows),
         "scored": float(report.scored),
@@ -210,7 +210,7 @@ def metrics_of(
         name = f"cost_per_million_{'tokens' if units else 'rows'}"
         found |= {name: cost} if cost is not None else {}
     # Actors tell when they have opened their model; engines of vLLM do not tell when they are busy.
-    shares = [each.busy / report.seconds for each in told.values() if each.opened]
+    shares = [each.busy / report.seconds for each in actors.values() if each.opened]
     found |= {f"actor_{n}_utilisation": share for n, share in enumerate(sorted(shares))}
     return found
 
@@ -223,7 +223,7 @@ def _end_dead_runs(run: TrackedRun, report: BatchReport) -> None:
 
 
 def _last_runs(run: TrackedRun) -> list[tuple[datetime, float, float | None]]:
-    """Return the last runs of the experiment that came to an end, and this one."""
+    """Return the last finished runs of the experiment, and this one."""
     runs = run.client.search_runs([run.experiment_id], max_results=LAST_RUNS)
     return [
         (

@@ -1,4 +1,4 @@
-"""How far the rows of a batch job are from those that its model learnt from, logged to MLflow."""
+"""How far the rows of a batch job are from the training rows of its model, logged to MLflow."""
 
 import json
 import re

@@ -111,7 +111,7 @@ EVENTS = {"live": "went live; the tag millrace.status says what it is now"}
 
 
 def release_table(release: "Release") -> str:
-    """Return what a release came to as a Markdown table."""
+    """Return the result of a release as a Markdown table."""
     facts = [
         ("last event", EVENTS.get(release.kind, release.kind)),
         ("at", f"{release.at:%Y-%m-%d %H:%M:%S} UTC"),

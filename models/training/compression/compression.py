@@ -41,7 +41,7 @@ class Compression:
             member.begin_epoch(epoch)
 
     def forward(self) -> AbstractContextManager[object]:
-        """Return what the network is called in, in training and in validation."""
+        """Return the context that the network runs in, in training and in validation."""
         return self._rounding
 
     def after_step(self) -> None:

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from millrace.export.onnx.graph_certificate import GraphCandidate
 from millrace.export.onnx.onnx_exporter import Exporter
-from millrace.models.common.errors import TransientError, WorkError
 from millrace.models.common.installation import Installation
 from millrace.models.common.subprocess_runner import run_in_subprocess
 from millrace.models.config.pipeline import Pipeline
@@ -103,7 +102,6 @@ def export_trees(
 def _convert(booster: Path, width: int, output: str, pipeline: Pipeline, target: Path) -> None:
     """Convert trees in a process of its own, with limits."""
     words: list[str | Path] = [booster, target, str(width), output]
-    try:
-        run_in_subprocess(PROGRAM, words, pipeline.export.limits.of_process, what="its conversion")
-    except TransientError as error:  # killed, most likely for its memory
-        raise WorkError(error.what) from error
+    run_in_subprocess(
+        PROGRAM, words, pipeline.export.limits.of_process, what="its conversion", retry_killed=False
+    )

@@ -43,7 +43,7 @@ def convert_trees(booster: Path, target: Path, width: int, output: str) -> None:
 
 
 def _with_one_output(model: onnx.ModelProto, output: str) -> onnx.ModelProto:
-    """Return the graph with its last output alone, by our name, and a dynamic batch."""
+    """Return the graph with its last output alone, under the given name, and a dynamic batch."""
     kept = model.graph.output[-1]
     for node in model.graph.node:
         for position, name in enumerate(node.output):

@@ -21,7 +21,7 @@ from millrace.serving.triton.client import TritonClient
 from millrace.tasks.kinds.certified import certificate_of, certified_snapshot, pipeline_of
 from millrace.tasks.kinds.language.language_evidence import LanguageEvidence
 from millrace.tasks.kinds.language.language_files import LanguageFiles, language_files
-from millrace.tasks.kinds.language.language_train import pieces_of, sequences_of
+from millrace.tasks.kinds.language.language_train import select_pieces, sequences_of
 from millrace.tasks.kinds.steps import Table
 from millrace.tasks.progress import bar, log
 
@@ -195,7 +195,7 @@ def _open_held_out(
             hint="run the pipeline again",
         )
     table = open_token_table(installation, certificate.dataset, certificate.tokens_fingerprint)
-    pieces = pieces_of(sequences_of(table, "test", installation), HELD_OUT_TOKENS)
+    pieces = select_pieces(sequences_of(table, "test", installation), HELD_OUT_TOKENS)
     context = number_of(files.folder, "max_position_embeddings")
     return pieces.first(certificate.stages[0].tokens, context)
 

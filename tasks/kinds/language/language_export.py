@@ -19,7 +19,11 @@ from millrace.models.config.pipeline import Pipeline
 from millrace.models.data.snapshots import Snapshot
 from millrace.models.language.held_out import HELD_OUT_TOKENS
 from millrace.tasks.kinds.language.language_files import GOLDEN
-from millrace.tasks.kinds.language.language_train import DecoderTraining, pieces_of, sequences_of
+from millrace.tasks.kinds.language.language_train import (
+    DecoderTraining,
+    select_pieces,
+    sequences_of,
+)
 from millrace.tasks.kinds.steps import Trained
 from millrace.tasks.progress import log
 
@@ -140,8 +144,8 @@ def export_language(
     train = sequences_of(tokens, "train", installation)
     exporter = LanguageExporter(
         checkpoint=trained.weights,
-        held_out=pieces_of(sequences_of(tokens, "test", installation), HELD_OUT_TOKENS),
-        calibration=lambda: pieces_of(train, CALIBRATION_TOKENS),
+        held_out=select_pieces(sequences_of(tokens, "test", installation), HELD_OUT_TOKENS),
+        calibration=lambda: select_pieces(train, CALIBRATION_TOKENS),
         folder=folder / "forms",
         threads=this_machine().cores,
         candidates=spec.candidates,

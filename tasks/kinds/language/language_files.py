@@ -62,8 +62,8 @@ def log_language_model(
 ) -> Any:
     """Log the files of a language model; return MLflow's `ModelInfo`.
 
-    MLflow has no flavor for them, and its general one would pickle a class of ours: what is logged
-    is an MLmodel that names the engine, and the files as they are.
+    MLflow has no flavor for them, and its general one would pickle a class of Millrace. So it logs
+    an MLmodel that names the engine, and the files as they are.
 
     Args:
         run: the open run.

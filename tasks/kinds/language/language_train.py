@@ -232,7 +232,7 @@ def _resolve(pretrained: str | None, folder: Path) -> str | None:
     return None if pretrained is None else resolve_pretrained(pretrained, folder)
 
 
-def pieces_of(sequences: "StoredSequences", tokens: int) -> TokenPieces:
+def select_pieces(sequences: "StoredSequences", tokens: int) -> TokenPieces:
     """Return sequences, evenly apart, as pieces, about so many tokens of them."""
     ids, lengths, answers = [np.empty(0, np.int64)], [np.empty(0, np.int64)], [np.empty(0, bool)]
     for position in spread_over(sequences, tokens):
@@ -254,6 +254,6 @@ def yield_measured_pieces(
         context: tokens that the model sees at a time.
         vocab_size: tokens that it chooses from.
     """
-    held_out = pieces_of(test, HELD_OUT_TOKENS)
+    held_out = select_pieces(test, HELD_OUT_TOKENS)
     for ids, counted in Held().of(held_out, vocab_size, context).pieces():
         yield ids, [len(ids)], np.concatenate([[False], counted])

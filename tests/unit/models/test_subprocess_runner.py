@@ -43,7 +43,15 @@ def test_why_it_failed_is_one_line(tmp_path: Path, text: str, reason: str) -> No
         run_in_subprocess(program(tmp_path, text), [], LIMITS)
 
 
+def test_a_kill_is_final_where_the_caller_says_so(tmp_path: Path) -> None:
+    text = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
+    with pytest.raises(WorkError, match="was killed") as refused:
+        run_in_subprocess(program(tmp_path, text), [], LIMITS, retry_killed=False)
+    assert not refused.value.transient
+
+
 def test_one_that_was_killed_may_be_tried_again(tmp_path: Path) -> None:
+
     text = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
     with pytest.raises(TransientError, match="was killed"):
         run_in_subprocess(program(tmp_path, text), [], LIMITS)

@@ -26,7 +26,7 @@ from millrace.models.language.held_out import base_perplexity
 from millrace.models.language.parallel import strategy_of
 from millrace.models.language.recipe import DecoderSpec, Lora, Recipe
 from millrace.models.training.train_job import Write
-from millrace.tasks.kinds.language.language_train import pieces_of, yield_measured_pieces
+from millrace.tasks.kinds.language.language_train import select_pieces, yield_measured_pieces
 
 CONTEXT = 32
 SHARES = SplitSpec(train=0.6, validation=0.2, test=0.2)
@@ -120,7 +120,7 @@ def test_adapters_lower_the_loss_of_held_out_answers_and_are_what_is_exported(
     # what is told of a base is what its variants would be measured by
     base = AutoModelForCausalLM.from_pretrained(tuned.base).eval()
     with torch.inference_mode():
-        pieces = Held().of(pieces_of(tuned.test, 16_384), base.config.vocab_size, CONTEXT)
+        pieces = Held().of(select_pieces(tuned.test, 16_384), base.config.vocab_size, CONTEXT)
         told = scored(base, pieces, tmp_path / "log_probabilities.npy")
     assert before == pytest.approx(told, rel=1e-4)
 
