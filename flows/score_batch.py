@@ -1,11 +1,12 @@
-"""Flow: batch inference with the approved version."""
+"""Flow: batch inference with the approved version, for one date and for those that were missed."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from prefect import flow
 
@@ -18,7 +19,7 @@ from millrace.models.common.ray_cluster import connect_to_ray
 from millrace.models.config.pipeline import Pipeline
 from millrace.models.config.pipeline_file import load_pipeline
 from millrace.models.registry.tracking import check_reachable
-from millrace.serving.batch.missed_dates import committed_dates, dates_to_do, score_dates
+from millrace.serving.batch.commit import committed_dates
 from millrace.serving.batch.monitoring.batch_report import BatchReport
 from millrace.tasks.batch.score_on_cluster import score_elsewhere
 from millrace.tasks.progress import log
@@ -26,6 +27,7 @@ from millrace.tasks.reports.run_report import publish_batch
 from millrace.tasks.run_names import name_run, score_name
 from millrace.tasks.score import score_rows
 
+T = TypeVar("T")
 Score = Callable[[str | None, str, int | None], BatchReport]
 """Scores a source into the partition of a date, with a version or the approved one."""
 
@@ -114,3 +116,55 @@ def parse_date(date: str | None) -> str:
         return datetime.strptime(date, "%Y-%m-%d").replace(tzinfo=UTC).date().isoformat()
     except ValueError as error:
         raise InputError("the date is not valid", seen=date, valid="YYYY-MM-DD") from error
+
+
+def dates_to_do(committed: Collection[str], last: str, days: int) -> list[str]:
+    """Return the dates without a commit, the oldest first, and always the last.
+
+    No date before the first commit counts as missed.
+
+    Args:
+        committed: the dates that have a commit, `YYYY-MM-DD`.
+        last: the date that is due.
+        days: how many days before it are made up for.
+    """
+    due = datetime.fromisoformat(last).date()
+    first = min(committed, default=last)
+    back = ((due - timedelta(days=n)).isoformat() for n in range(days, 0, -1))
+    return [*(day for day in back if day > first and day not in committed), last]
+
+
+def score_dates(
+    dates: Sequence[str],
+    score: Callable[[str], T],
+    on_failure: Callable[[str, MillraceError], None],
+) -> list[T]:
+    """Return the result of scoring each date; a date that fails does not stop the later ones.
+
+    Args:
+        dates: in the order to score them.
+        score: scores one.
+        on_failure: called with a date and its error when it fails.
+
+    Raises:
+        MillraceError: the first failure, after all dates; with several dates, it names the failed.
+    """
+    results: list[T] = []
+    failed: dict[str, MillraceError] = {}
+    for each in dates:
+        try:
+            results.append(score(each))
+        except MillraceError as error:
+            failed[each] = error
+            on_failure(each, error)
+    if not failed:
+        return results
+    first = next(iter(failed.values()))
+    if len(dates) == 1:
+        raise first
+    raise type(first)(
+        f"{len(failed)} of {len(dates)} dates not scored, {', '.join(failed)}: {first.what}",
+        seen=first.seen,
+        valid=first.valid,
+        hint=first.hint,
+    ) from first

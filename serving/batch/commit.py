@@ -249,6 +249,14 @@ def find_empty_partitions(table: deltalake.DeltaTable) -> frozenset[str]:
     return frozenset(value for value, commit in newest if commit[FILES] == "0")
 
 
+def committed_dates(table: str) -> frozenset[str]:
+    """Return the dates with a commit in a table of predictions; none if there is no table."""
+    if not deltalake.DeltaTable.is_deltatable(table):
+        return frozenset()
+    opened = deltalake.DeltaTable(table)
+    return find_empty_partitions(opened) | {each["date"] for each in opened.partitions()}
+
+
 def publish_dead_letters(partition: Partition, fingerprint: str, dead: pa.Table) -> None:
     """Replace a partition of the dead letters; repeating the call changes nothing.
 

@@ -10,12 +10,6 @@ import numpy as np
 from millrace.serving.batch.actor import ActorContext, ScoringJob, work_of, write_predictions
 from millrace.serving.batch.cluster.model_files import put_model_files
 from millrace.serving.batch.commit import JOB, Partition, publish_dead_letters
-from millrace.serving.batch.data_files import (
-    count_answers,
-    read_data_files,
-    remove_partial_files,
-    select_files_to_commit,
-)
 from millrace.serving.batch.fingerprint import fingerprint_of
 from millrace.serving.batch.input.find_input import Input
 from millrace.serving.batch.input.reader import find_remaining, load_of
@@ -35,7 +29,14 @@ from millrace.serving.batch.lease import hold_lease, is_held
 from millrace.serving.batch.monitoring.batch_report import FINGERPRINT, WHOLE, BatchReport
 from millrace.serving.batch.monitoring.progress_counter import OnWork, Watch
 from millrace.serving.batch.monitoring.throughput import Work
-from millrace.serving.batch.reconcile_rows import reconcile_rows, require_few_dead
+from millrace.serving.batch.reconcile_rows import (
+    count_answers,
+    read_data_files,
+    reconcile_rows,
+    remove_partial_files,
+    require_few_dead,
+    select_files_to_commit,
+)
 
 UNPUBLISHED = "settled"
 """Folder of the dead letters between the commit of the predictions and their own."""

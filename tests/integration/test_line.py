@@ -20,7 +20,7 @@ from tritonclient import grpc, http
 from millrace.models.common.installation import Endpoint, Installation
 from millrace.models.registry.mlflow_registry import registry_of
 from millrace.models.registry.tracking import client
-from millrace.serving.batch.missed_dates import committed_dates
+from millrace.serving.batch.commit import committed_dates
 from millrace.serving.triton.server import running
 from millrace.tasks.kinds.graph.graph_files import graph_files
 

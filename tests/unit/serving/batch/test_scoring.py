@@ -19,11 +19,10 @@ from millrace.models.common.digest import digest_of
 from millrace.models.common.errors import InputError, TransientError, WorkError
 from millrace.models.data.schema import Column
 from millrace.models.inference.features import Encoding, Feature
-from millrace.serving.batch.commit import Partition
+from millrace.serving.batch.commit import Partition, committed_dates
 from millrace.serving.batch.input.find_input import open_input
 from millrace.serving.batch.input.row_lineage import find_origins, read_seen
 from millrace.serving.batch.job import FILE_ROWS
-from millrace.serving.batch.missed_dates import committed_dates
 from millrace.serving.batch.monitoring.batch_report import BatchReport
 from millrace.serving.batch.monitoring.drift import Bins
 from millrace.serving.batch.row_job import RowJob

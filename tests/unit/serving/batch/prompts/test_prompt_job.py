@@ -116,7 +116,7 @@ def test_a_prompt_that_is_too_long_is_dead_and_its_neighbours_are_answered(
 
 
 def test_an_answer_ends_with_the_context(job: PromptJob, generator: Generator) -> None:
-    prompt = next(p for n in range(700, 0, -5) if len(generator._tokens(p := TEXT[:n])) < CONTEXT)
+    prompt = next(p for n in range(700, 0, -5) if len(generator._tokenize(p := TEXT[:n])) < CONTEXT)
     good, _ = read(job, prompt=[prompt])
     (row,) = generator(good).rows.to_pylist()
     assert row["prompt_tokens"] + row["completion_tokens"] <= CONTEXT

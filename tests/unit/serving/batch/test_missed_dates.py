@@ -5,8 +5,9 @@ import deltalake
 import pyarrow as pa
 import pytest
 
+from millrace.flows.score_batch import dates_to_do, score_dates
 from millrace.models.common.errors import InputError, MillraceError, WorkError
-from millrace.serving.batch.missed_dates import committed_dates, dates_to_do, score_dates
+from millrace.serving.batch.commit import committed_dates
 
 DUE = "2026-03-02"
 
