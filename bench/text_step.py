@@ -29,8 +29,12 @@ from millrace.models.families.network import Served
 from millrace.models.families.objective import Classification
 from millrace.models.inference.features import Encoding, Feature
 from millrace.models.inference.tokenizer import train_tokenizer
-from millrace.serving.triton.graph.onnx_signature import TEXT, read_signature
-from millrace.serving.triton.graph.triton_graph import artifact_of_graph, signature_of
+from millrace.serving.triton.graph.triton_graph import (
+    TEXT,
+    artifact_of_graph,
+    read_signature,
+    signature_of,
+)
 from millrace.serving.triton.model_config import latest, model_config, to_text
 
 ROUNDS = 9

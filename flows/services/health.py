@@ -29,7 +29,7 @@ def is_service_healthy(service: Service, pid: int | None, timeout: float = 2.0) 
         except OSError:
             return False
     if isinstance(service.health, SocketUrl):
-        from millrace.serving.guard import socket_answers
+        from millrace.serving.guard.sockets import socket_answers
 
         return socket_answers(service.health.socket, service.health.path, timeout)
     return is_url_healthy(service.health, timeout)

@@ -122,13 +122,13 @@ def _triton_services(settings: Settings) -> tuple[Service, ...]:
 
 def triton_service(settings: Settings) -> Service:
     """Return the Triton server over the model repository; it gets none of our variables."""
-    from millrace.serving import guard
+    from millrace.serving.guard.sockets import http_socket
     from millrace.serving.triton import server as triton  # 0.3 s, which `status` need not wait
 
     installation, endpoint = settings.installation(), settings.local_triton
     argv, environment = triton.command(installation, endpoint, guarded=settings.guard)
     ready = "/v2/health/ready"
-    socket = installation.home / guard.http_socket(endpoint)
+    socket = installation.home / http_socket(endpoint)
     return Service(
         name="triton",
         argv=tuple(argv),
@@ -149,16 +149,16 @@ def triton_service(settings: Settings) -> Service:
 
 def guard_service(settings: Settings) -> Service:
     """Return the proxy on Triton's public HTTP ports; only checked requests pass it."""
-    from millrace.serving import guard
+    from millrace.serving.guard import envoy_process
 
     installation, endpoint = settings.installation(), settings.local_triton
     return Service(
         name="guard",
-        argv=tuple(guard.command(installation, endpoint)),
-        log=guard.log_file(installation, endpoint),
+        argv=tuple(envoy_process.command(installation, endpoint)),
+        log=envoy_process.log_file(installation, endpoint),
         is_isolated=True,
         address=f"http://{endpoint.http}",
-        health=guard.health_url(endpoint),
+        health=envoy_process.health_url(endpoint),
         ports=_http_ports(endpoint),
     )
 
@@ -197,7 +197,7 @@ def openai_service(settings: Settings) -> Service:
     return _python_server(
         settings,
         "openai",
-        "millrace.serving.openai_api",
+        "millrace.serving.openai_api.app",
         *("--home", str(settings.home), "--port", str(settings.openai_port)),
         *("--triton-host", endpoint.host, "--triton-grpc-port", str(endpoint.grpc_port)),
     )

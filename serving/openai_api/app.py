@@ -1,21 +1,34 @@
-"""The web application: routes, exception handlers and middleware."""
+"""The OpenAI-compatible server: `python -m millrace.serving.openai_api.app --home .millrace`.
 
+It has the routes of the web application, its exception handlers and its middleware.
+"""
+
+import argparse
 import logging
 import re
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 
+import uvicorn
 from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from millrace.models.common.errors import MillraceError
+from millrace.models.common.installation import Endpoint
+from millrace.serving.openai_api.api_key import KEYS_FILE
 from millrace.serving.openai_api.connection import CLIENT_GONE, ClientGone
 from millrace.serving.openai_api.error_response import SERVER, ApiError, overloaded
 from millrace.serving.openai_api.request_handler import RequestHandler, ServerSettings
 from millrace.serving.origin_check import OriginCheck, OriginPolicy, loopback_hosts
 
+LOOPBACK = "127.0.0.1"
+PORT = 8020
+HEADER_BYTES = 16 * 2**10
+SHUTDOWN_SECONDS = 5
+"""For the answers in flight when the server stops."""
 REQUEST_ID = b"x-request-id"
 VALID_REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 UNLIMITED_PATHS = frozenset({"/health"})
@@ -149,3 +162,49 @@ class RequestLimit:
             await self._app(scope, receive, send)
         finally:
             self._in_flight -= 1
+
+
+def serve(settings: ServerSettings, *, host: str = LOOPBACK, port: int = PORT) -> None:
+    """Serve until SIGTERM.
+
+    Args:
+        settings: of the server.
+        host: the address to bind; without TLS, so put a proxy before any that is not loopback.
+        port: the port to bind.
+    """
+    uvicorn.run(
+        create_app(settings),
+        host=host,
+        port=port,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        h11_max_incomplete_event_size=HEADER_BYTES,
+        timeout_graceful_shutdown=SHUTDOWN_SECONDS,
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Serve with the command line's options."""
+    parser = argparse.ArgumentParser(
+        prog="python -m millrace.serving.openai_api.app", description=__doc__
+    )
+    parser.add_argument("--home", type=Path, required=True, help="MILLRACE_HOME: holds the keys")
+    parser.add_argument("--host", default=LOOPBACK)
+    parser.add_argument("--port", type=int, default=PORT)
+    parser.add_argument("--triton-host", default=LOOPBACK)
+    parser.add_argument("--triton-grpc-port", type=int, default=8001)
+    options = parser.parse_args(arguments)
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    log = logging.getLogger("millrace")
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    endpoint = Endpoint(options.triton_host, grpc_port=options.triton_grpc_port)
+    own_port = options.port if options.host == LOOPBACK else None
+    settings = ServerSettings(endpoint, options.home / KEYS_FILE, loopback_port=own_port)
+    serve(settings, host=options.host, port=options.port)
+
+
+if __name__ == "__main__":
+    main()

@@ -17,7 +17,7 @@ from threading import Event
 from millrace.models.common.errors import MillraceError, TransientError, WorkError
 from millrace.models.common.external_errors import is_disk_error
 from millrace.models.common.installation import Endpoint
-from millrace.serving.release import load_version, trial
+from millrace.serving.release import trial
 from millrace.serving.release.actions import (
     Action,
     CleanUp,
@@ -41,6 +41,7 @@ from millrace.serving.release.release_state import DesiredVersion, Kind, Release
 from millrace.serving.release.trial import require_backend
 from millrace.serving.rollout import splitting
 from millrace.serving.triton.client import TritonClient
+from millrace.serving.triton.load_version import load_version, unload_model
 
 log = logging.getLogger("millrace")
 
@@ -222,12 +223,16 @@ class ModelRelease:
     def _(self, action: Switch) -> None:
         self._restage_damaged(action.model, action.version, *action.keep)
         with TritonClient(action.endpoint) as client, self._record_change(action):
-            load_version.load(action, self._repository, client)
+            load_version(
+                *(action.model, action.version, self._repository, client),
+                keep=action.keep,
+                force_reload=action.force_reload,
+            )
 
     @_run.register
     def _(self, action: Unload) -> None:
         with TritonClient(action.endpoint) as client, self._record_change(action):
-            load_version.unload(action, client)
+            unload_model(action.model, client)
 
     @contextmanager
     def _record_change(self, action: Switch | Unload) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""Putting the splitter before a model on a replica, and taking it away again.
+"""Put the splitter before a model on a replica, and take it away again.
 
 The order of loads in which no request fails, however many are in flight:
 
@@ -18,12 +18,12 @@ model is loaded once more; the same holds for every Python-based backend.
 """
 
 import time
-from collections.abc import Callable
 
-from millrace.models.common.errors import MillraceError, TransientError, WorkError
+from millrace.models.common.errors import WorkError
 from millrace.serving.rollout import split_metrics
 from millrace.serving.rollout.rollout import Split, arms_config, split_of, splitter_config
 from millrace.serving.triton.client import TritonClient
+from millrace.serving.triton.load_version import restore_config_on_failure, unload_model
 from millrace.serving.triton.model_config import Signature, from_text, loaded_anew
 from millrace.serving.triton.repository import Repository
 from millrace.serving.triton.server_index import ARMS, ready_versions
@@ -32,7 +32,7 @@ from millrace.serving.triton.version_config import one_config_for, triton_kind
 DRAIN_SECONDS = 60.0
 POLL_SECONDS = 0.05
 STILL_SECONDS = 5.0
-"""Ten times as long as a splitter that lives leaves its counters as they are."""
+"""Ten times the interval in which a live splitter updates its counters."""
 
 
 def current(repository: Repository, model: str) -> Split | None:
@@ -68,14 +68,10 @@ def start_split(
         again = loaded_anew() if anew else None
         repository.write_config(arms_config(split, signature, artifact.serving, again))
         client.load(split.arms)
-    saved = repository.saved_config(split.model)
-    try:
+    with restore_config_on_failure(repository, split.model):
         config = splitter_config(split, signature, artifact.serving, artifact.labels)
         repository.write_config(config, artifact.labels)
         client.load(split.model)
-    except MillraceError:
-        repository.restore(split.model, saved)
-        raise
 
 
 def stop_split(model: str, client: TritonClient) -> None:
@@ -86,20 +82,15 @@ def stop_split(model: str, client: TritonClient) -> None:
     Raises:
         TransientError: the replica went away, or still has them after a minute.
     """
-    _wait_for(_Drained(client, model).now)
-    client.unload(model + ARMS)
-    if not _wait_for(lambda: not ready_versions(client.index(), model + ARMS)):
-        raise TransientError(
-            f"Triton still serves {model + ARMS} {DRAIN_SECONDS:g} s after unload",
-            hint="requests in flight keep it; release again later",
-        )
+    _wait_until_drained(client, model)
+    unload_model(model + ARMS, client)
 
 
 def _common_signature(split: Split, repository: Repository) -> Signature:
-    """Return what both versions take and give.
+    """Return the inputs and outputs that both versions have.
 
     Raises:
-        WorkError: they differ in it, or in their labels; or they answer in streams.
+        WorkError: their inputs, outputs or labels differ, or they answer in streams.
     """
     champion = repository.artifact(split.model, split.champion)
     candidate = repository.artifact(split.model, split.candidate)
@@ -115,29 +106,18 @@ def _common_signature(split: Split, repository: Repository) -> Signature:
     return signature
 
 
-class _Drained:
-    """Whether the splitters of a model have answered their last request.
+def _wait_until_drained(client: TritonClient, model: str) -> None:
+    """Wait until the splitters of a model have answered their last request, at most a minute.
 
-    Triton deletes the counters of one that ended, and keeps those of one whose process was killed:
-    they stand still, while one that lives moves its own twice a second.
+    Triton deletes the counters of a splitter that ended, and keeps those of one whose process was
+    killed: they stand still, while a live splitter updates its own twice a second.
     """
-
-    def __init__(self, client: TritonClient, model: str) -> None:
-        self._client, self._model = client, model
-        self._seen: object = None
-        self._since = time.monotonic()
-
-    def now(self) -> bool:
-        """Look once more."""
-        flushes = split_metrics.read_counters(self._client.endpoint).flushes(self._model)
-        if flushes != self._seen:
-            self._seen, self._since = flushes, time.monotonic()
-        return not flushes or time.monotonic() - self._since >= STILL_SECONDS
-
-
-def _wait_for(condition: Callable[[], bool]) -> bool:
-    """Wait until it holds, and tell whether it does."""
-    deadline = time.monotonic() + DRAIN_SECONDS
-    while not (holds := condition()) and time.monotonic() < deadline:
+    began = changed = time.monotonic()
+    seen: object = None
+    while (now := time.monotonic()) - began < DRAIN_SECONDS:
+        flushes = split_metrics.read_counters(client.endpoint).flushes(model)
+        if flushes != seen:
+            seen, changed = flushes, now
+        if not flushes or now - changed >= STILL_SECONDS:
+            return
         time.sleep(POLL_SECONDS)
-    return holds

@@ -21,7 +21,7 @@ import psutil
 
 from millrace.models.common.errors import InputError, WorkError
 from millrace.models.common.installation import Endpoint, Installation
-from millrace.serving import guard
+from millrace.serving.guard import envoy_process, sockets
 from millrace.serving.triton.backend_directory import (
     find_server,
     prepare_backends,
@@ -68,11 +68,11 @@ def command(
         "model-control-mode": "explicit",
         "strict-readiness": "false",
         "exit-timeout-secs": 10,
-        "http-address": f"unix:{guard.http_socket(endpoint)}" if guarded else endpoint.host,
+        "http-address": f"unix:{sockets.http_socket(endpoint)}" if guarded else endpoint.host,
         "http-port": endpoint.http_port,
         "grpc-address": endpoint.host,
         "grpc-port": endpoint.grpc_port,
-        "metrics-address": f"unix:{guard.metrics_socket(endpoint)}" if guarded else endpoint.host,
+        "metrics-address": f"unix:{sockets.metrics_socket(endpoint)}" if guarded else endpoint.host,
         "metrics-port": endpoint.metrics_port,
         "metrics-config": "summary_latencies=true",
         "backend-config": f"python,shm-region-prefix-name={prefix}",
@@ -140,10 +140,10 @@ def running(
         )
     try:
         with TritonClient(endpoint) as client, ExitStack() as stack:
-            own_http = installation.home / guard.http_socket(endpoint) if guarded else None
+            own_http = installation.home / sockets.http_socket(endpoint) if guarded else None
             _wait_until_ready(process, client, own_http, log, deadline)
             if guarded:
-                stack.enter_context(guard.running(installation, endpoint))
+                stack.enter_context(envoy_process.running(installation, endpoint))
             yield client
     finally:
         _stop(process)
@@ -152,7 +152,7 @@ def running(
 
 def clean_up(installation: Installation, endpoint: Endpoint) -> None:
     """Remove the shared memory and the sockets of a killed server; none may run at `endpoint`."""
-    for path in (guard.http_socket(endpoint), guard.metrics_socket(endpoint)):
+    for path in (sockets.http_socket(endpoint), sockets.metrics_socket(endpoint)):
         (installation.home / path).unlink(missing_ok=True)
     if SHARED_MEMORY.is_dir():
         for region in SHARED_MEMORY.glob(f"{_shared_memory_prefix(installation, endpoint)}*"):
@@ -232,7 +232,7 @@ def _is_http_ready(endpoint: Endpoint, http_socket: Path | None) -> bool:
     """Whether HTTP is ready too, which Triton opens after gRPC."""
     if http_socket is None:
         return _is_port_open(endpoint, endpoint.http_port)
-    return guard.socket_answers(http_socket, "/v2/health/live")
+    return sockets.socket_answers(http_socket, "/v2/health/live")
 
 
 def _is_port_open(endpoint: Endpoint, port: int) -> bool:

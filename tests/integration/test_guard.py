@@ -18,7 +18,7 @@ from tritonclient import http as triton_http
 from tritonclient.utils import InferenceServerException
 
 from millrace.models.common.installation import Endpoint, Installation
-from millrace.serving import guard
+from millrace.serving.guard import envoy_process, sockets
 from millrace.serving.guard.envoy_config import MAX_BODY_BYTES, MAX_PATH_BYTES
 from millrace.serving.triton import server as triton
 from millrace.serving.triton.client import TOKEN_HEADER, TOKEN_METADATA
@@ -435,7 +435,7 @@ def test_another_user_finds_no_token_in_any_process_and_manages_nothing(served) 
 
 @only_as_root
 def test_another_user_reaches_no_socket_of_triton(served) -> None:
-    for name in (guard.http_socket(served.endpoint), guard.metrics_socket(served.endpoint)):
+    for name in (sockets.http_socket(served.endpoint), sockets.metrics_socket(served.endpoint)):
         path = served.installation.home / name
         assert path.is_socket()
         # The whole name is too long to connect to; who cannot enter the folder cannot connect.
@@ -456,14 +456,14 @@ def is_of(endpoint: Endpoint, region: Path) -> bool:
 
 def test_its_configuration_and_its_log_are_private(served) -> None:
     file = served.installation.run / f"guard-{served.endpoint.http_port}.json"
-    for path in (file, guard.log_file(served.installation, served.endpoint)):
+    for path in (file, envoy_process.log_file(served.installation, served.endpoint)):
         assert path.stat().st_mode & 0o077 == 0
     assert "admin" not in json.loads(file.read_text())
 
 
 def test_without_a_triton_it_says_so_in_json(tmp_path: Path) -> None:
     installation, endpoint = Installation(tmp_path, "", "").prepared(), free_endpoint()
-    with guard.running(installation, endpoint):
+    with envoy_process.running(installation, endpoint):
         answer = Stand(installation, endpoint, None).ask(GOOD)  # type: ignore[arg-type]
         assert answer.status == 503
         assert answer.json["error"]

@@ -113,13 +113,15 @@ def answers(url: str) -> bool:
 
 @contextmanager
 def running(home: Path, endpoint: Endpoint) -> Iterator[str]:
-    """Run the door as a supervisor does, and give its address."""
+    """Run the server as a supervisor does, and return its address."""
     (port,) = free_ports(1)
     options = {"--home": home, "--port": port, "--triton-grpc-port": endpoint.grpc_port}
     words = [str(word) for pair in options.items() for word in pair]
     with (home / "logs" / "openai.log").open("ab") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "millrace.serving.openai_api", *words], stdout=log, stderr=log
+            [sys.executable, "-m", "millrace.serving.openai_api.app", *words],
+            stdout=log,
+            stderr=log,
         )
     try:
         url = f"http://127.0.0.1:{port}"

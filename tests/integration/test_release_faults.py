@@ -188,13 +188,13 @@ def test_an_alias_that_moves_back_during_the_proof_gives_the_version_no_traffic(
 def test_a_version_that_served_for_a_moment_is_in_the_table(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    load = apply.load_version.load
+    load = apply.load_version
 
     def moved_meanwhile(*arguments: object, **options: object) -> None:
         load(*arguments, **options)  # type: ignore[arg-type]
         served.registry.champions[served.name] = 1
 
-    monkeypatch.setattr(apply.load_version, "load", moved_meanwhile)
+    monkeypatch.setattr(apply, "load_version", moved_meanwhile)
     served.release(2)
     assert served.events() == [("live", 1), ("live", 2), ("live", 1)]
     assert "moved during" in served.ledger.releases(served.name)[-1].asked_by
@@ -204,14 +204,14 @@ def test_a_version_that_served_for_a_moment_is_in_the_table(
 def test_a_live_version_must_answer_as_certified_by_its_served_name(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    load = apply.load_version.load
+    load = apply.load_version
 
-    def with_another_file(action: object, *arguments: object, **options: object) -> None:
-        if getattr(action, "version", 0) == 2:
+    def with_another_file(model: str, version: int, *arguments: object, **options: object) -> None:
+        if version == 2:
             replace_file(served, 2, seed=7)
-        load(action, *arguments, **options)  # type: ignore[arg-type]
+        load(model, version, *arguments, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(apply.load_version, "load", with_another_file)
+    monkeypatch.setattr(apply, "load_version", with_another_file)
     assert "differ" in str(served.release(2).error)
     assert (served.answers(), served.status(2)) == (1, "refused")
 

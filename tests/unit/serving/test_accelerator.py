@@ -17,7 +17,7 @@ from millrace.models.config.serving_spec import AcceleratorSpec, ServingSpec
 from millrace.models.inference.onnx_session import provider_options
 from millrace.serving.release.trial import load_seconds
 from millrace.serving.triton.backends.onnxruntime.execution_accelerator import tensorrt_options
-from millrace.serving.triton.graph.onnx_signature import of_text
+from millrace.serving.triton.graph.triton_graph import of_text
 from millrace.serving.triton.model_config import Signature, TensorSpec, latest, model_config
 
 SIGNATURE = Signature(

@@ -8,7 +8,7 @@ from tritonclient.grpc import model_config_pb2 as pb
 
 from millrace.models.common.errors import InputError, WorkError
 from millrace.models.config.serving_spec import ServingSpec
-from millrace.serving.triton.graph.onnx_signature import read_signature
+from millrace.serving.triton.graph.triton_graph import read_signature
 from millrace.serving.triton.model_config import (
     Signature,
     TensorSpec,

@@ -1,11 +1,10 @@
-"""Make one Triton server serve a version of a model, or unload the model."""
+"""Make one Triton server serve a version of a model, or unload a model."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from millrace.models.common.errors import MillraceError, TransientError, WorkError
-from millrace.serving.release.actions import Switch, Unload
 from millrace.serving.triton.client import TritonClient
 from millrace.serving.triton.model_config import loaded_anew, specific
 from millrace.serving.triton.repository import Repository
@@ -16,50 +15,64 @@ UNLOAD_SECONDS = 60.0
 POLL_SECONDS = 0.02
 
 
-def load(action: Switch, repository: Repository, client: TritonClient) -> None:
+def load_version(
+    model: str,
+    version: int,
+    repository: Repository,
+    client: TritonClient,
+    *,
+    keep: Sequence[int] = (),
+    force_reload: bool = False,
+) -> None:
     """Write the model's configuration, load it by gRPC, and check that the version answers.
+
+    Args:
+        model: the model.
+        version: the version that is to answer.
+        repository: the model repository, with the staged version.
+        client: the server.
+        keep: versions to keep loaded beside it, all of them lower.
+        force_reload: whether to load it even if it is loaded by the server's index.
 
     Raises:
         WorkError: Triton refused the version. The old configuration is restored, and the versions
             that were loaded still serve.
     """
-    model, version = action.model, action.version
     artifact = repository.artifact(model, version)
     # one config.pbtxt describes all loaded versions, so an older one with another cannot stay
-    keep = [
-        each for each in action.keep if one_config_for(repository.artifact(model, each), artifact)
-    ]
+    kept = [each for each in keep if one_config_for(repository.artifact(model, each), artifact)]
     config = config_of(
         model,
         artifact,
-        version_policy=specific([*keep, version]),
-        parameters=loaded_anew() if action.force_reload else None,
+        version_policy=specific([*kept, version]),
+        parameters=loaded_anew() if force_reload else None,
     )
-    with _restore_config_on_failure(repository, model):
+    with restore_config_on_failure(repository, model):
         repository.write_config(config, artifact.labels)
         client.load(model)
-        _require_answer(action, client)
+        _require_answer(model, version, client)
 
 
-def unload(action: Unload, client: TritonClient) -> None:
+def unload_model(model: str, client: TritonClient) -> None:
     """Unload a model, and wait until it no longer answers.
 
     Raises:
         TransientError: it is still loaded after a minute.
     """
-    client.unload(action.model)
+    client.unload(model)
     deadline = time.monotonic() + UNLOAD_SECONDS
-    while ready_versions(client.index(), action.model):
+    while ready_versions(client.index(), model):
         if time.monotonic() > deadline:
             raise TransientError(
-                f"Triton still serves {action.model} {UNLOAD_SECONDS:g} s after unload",
+                f"Triton still serves {model} {UNLOAD_SECONDS:g} s after unload",
                 hint="requests in flight keep it; release again later",
             )
         time.sleep(POLL_SECONDS)
 
 
 @contextmanager
-def _restore_config_on_failure(repository: Repository, model: str) -> Iterator[None]:
+def restore_config_on_failure(repository: Repository, model: str) -> Iterator[None]:
+    """Restore the configuration of a model if the block fails."""
     saved = repository.saved_config(model)
     try:
         yield
@@ -68,18 +81,18 @@ def _restore_config_on_failure(repository: Repository, model: str) -> Iterator[N
         raise
 
 
-def _require_answer(action: Switch, client: TritonClient) -> None:
+def _require_answer(model: str, version: int, client: TritonClient) -> None:
     index = client.index()
-    live = live_version(index, action.model)
-    if live == action.version:
+    live = live_version(index, model)
+    if live == version:
         return
     reasons = [
         f"{entry.state}: {entry.reason}"
         for entry in index
-        if entry.name == action.model and entry.version == action.version
+        if entry.name == model and entry.version == version
     ]
     raise WorkError(
-        f"version {action.version} of {action.model} was loaded but does not answer",
+        f"version {version} of {model} was loaded but does not answer",
         seen=", ".join(reasons) or "it is not in Triton's index",
         valid="READY, and the highest version that is",
         hint=f"version {live} answers now; see Triton's log",
