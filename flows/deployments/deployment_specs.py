@@ -1,24 +1,24 @@
-"""Which deployments should exist: those of `infra/prefect.yaml`, once for each pipeline file.
+"""Which deployments should exist, and what to change so that Prefect has them; no effects.
 
-Prefect is not imported here, so `millrace up` can refuse a bad file before it starts anything.
+They are those of `infra/prefect.yaml`, once for each pipeline file. Prefect is not imported here,
+so `millrace up` can refuse a bad file before it starts anything.
 
-While `up` runs, files change. A file that became invalid keeps the schedule that it had when it was
-last valid; a file that is gone has none. Both are reported with the reason.
+A deployment is registered as its spec says. A pause is somebody's choice and stays. Any other
+difference is reverted. A deployment that would run foreign code is deleted first, because an update
+of Prefect's keeps the fields that it does not name.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import yaml
 
-from millrace.flows.settings import absolute
+from millrace.flows.deployments.scheduled_files import ScheduledPipeline, read_pipeline
 from millrace.models.common.bounded_files import YAML_BYTES, bounded_text, bounded_yaml
 from millrace.models.common.errors import InputError
-from millrace.models.config.batch_spec import ScheduleSpec
-from millrace.models.config.pipeline_file import load_pipeline
 
 
 @dataclass(frozen=True)
@@ -46,43 +46,6 @@ class DeploymentSpec:
     timezone: str = "UTC"
     limit: int = 1
     collision_strategy: str = "ENQUEUE"
-
-
-@dataclass(frozen=True)
-class ScheduledPipeline:
-    """The parts of a pipeline file that its schedule needs."""
-
-    name: str
-    file: Path
-    schedule: ScheduleSpec
-
-
-@dataclass(frozen=True)
-class PipelineFile:
-    """One file in its present state.
-
-    Attributes:
-        file: its path, or a pattern that matches no file.
-        pipeline: its content; None if the file is gone or not valid.
-        reason: why it is not valid; empty for one that is gone.
-    """
-
-    file: str
-    pipeline: ScheduledPipeline | None = None
-    reason: str = ""
-
-
-@dataclass(frozen=True)
-class ScheduleFault:
-    """Why a file's present content is not scheduled.
-
-    Attributes:
-        file: the file.
-        reason: what is wrong with it, and what is scheduled instead.
-    """
-
-    file: str
-    reason: str
 
 
 def plan_deployments(
@@ -161,79 +124,121 @@ def _read_yaml(file: Path) -> dict[str, Any]:
     return raw
 
 
-def read_pipeline(file: Path) -> ScheduledPipeline:
-    """Read the name and the schedule of a pipeline file that `millrace check` accepts.
+@dataclass(frozen=True)
+class ExistingSchedule:
+    """One schedule of a deployment in Prefect; `cron` is None for one of another kind."""
 
-    Raises:
-        InputError: the file cannot be read, or is not valid.
+    id: UUID
+    cron: str | None
+    timezone: str
+    is_active: bool
+
+
+@dataclass(frozen=True)
+class ExistingDeployment:
+    """One deployment in Prefect.
+
+    Attributes:
+        id: its id.
+        name: its name.
+        entrypoint: what it runs.
+        description: the text for people.
+        tags: sorted.
+        parameters: of every run.
+        limit: runs at a time.
+        collision_strategy: what happens to a run beyond the limit.
+        has_pause: whether it is paused as a whole.
+        schedules: when it runs.
+        foreign: fields that it has and ours never have, such as `pull_steps`.
     """
-    pipeline = load_pipeline(file)
-    return ScheduledPipeline(pipeline.name, file, pipeline.schedule)
+
+    id: UUID
+    name: str
+    entrypoint: str | None
+    description: str
+    tags: tuple[str, ...]
+    parameters: Mapping[str, Any]
+    limit: int | None
+    collision_strategy: str
+    has_pause: bool = False
+    schedules: tuple[ExistingSchedule, ...] = ()
+    foreign: tuple[str, ...] = ()
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether somebody has paused it: as a whole, or every schedule."""
+        return self.has_pause or bool(
+            self.schedules and not any(each.is_active for each in self.schedules)
+        )
 
 
-def read_pipeline_files(patterns: Iterable[str]) -> tuple[PipelineFile, ...]:
-    """Read every file that the patterns match, each once and in order."""
-    found: dict[str, PipelineFile] = {}
-    for pattern in patterns:
-        path = str(absolute(Path(pattern)))
-        files = _matching_files(path)
-        for file in files:
-            found.setdefault(str(file), _read_file(file))
-        if not files:
-            found.setdefault(path, PipelineFile(path))
-    return tuple(found.values())
+@dataclass(frozen=True)
+class RegisterDeployment:
+    """Register a deployment.
+
+    Attributes:
+        spec: the deployment as it should be.
+        reason: what was different.
+        is_paused: whether its schedule stays paused.
+        replaces: the deployment to delete first; None updates.
+    """
+
+    spec: DeploymentSpec
+    reason: str
+    is_paused: bool = False
+    replaces: UUID | None = None
 
 
-def _read_file(file: Path) -> PipelineFile:
-    try:
-        stat = file.stat()
-    except OSError:
-        return PipelineFile(str(file))
-    return _read_version(file, (stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_size))
+@dataclass(frozen=True)
+class RemoveSchedules:
+    """Remove the schedules of a deployment whose pipeline is no longer scheduled."""
+
+    deployment: ExistingDeployment
 
 
-@lru_cache(maxsize=1024)
-def _read_version(file: Path, version: tuple[int, ...]) -> PipelineFile:
-    """Read a file once for each version of it: the files are checked every few seconds."""
-    del version
-    try:
-        return PipelineFile(str(file), read_pipeline(file))
-    except InputError as error:
-        parts = (error.what, error.seen, error.hint)
-        reason = ": ".join(" ".join(str(part).split()) for part in parts if part)
-        return PipelineFile(str(file), None, reason)
+Change = RegisterDeployment | RemoveSchedules
 
 
-def select_pipelines(
-    files: Sequence[PipelineFile], last_valid: Mapping[str, ScheduledPipeline]
-) -> tuple[tuple[ScheduledPipeline, ...], tuple[ScheduleFault, ...]]:
-    """Select the pipelines to schedule, and the faults to report.
+def plan_changes(
+    specs: Iterable[DeploymentSpec],
+    existing: Mapping[str, ExistingDeployment],
+    others: Sequence[ExistingDeployment] = (),
+    paused: Collection[str] = (),
+) -> tuple[Change, ...]:
+    """Return what to change; nothing when everything is as it should be.
 
     Args:
-        files: the files in their present state.
-        last_valid: the content of each file when it was last valid.
+        specs: the deployments that should exist.
+        existing: the deployments with the name and the flow of a spec.
+        others: this home's other deployments.
+        paused: names of deployments that were paused when last seen, in case they are gone.
     """
-    pipelines: dict[str, ScheduledPipeline] = {}
-    faults: list[ScheduleFault] = []
-    for each in files:
-        pipeline = each.pipeline
-        if pipeline is None and each.reason:
-            pipeline = last_valid.get(each.file)
-            held = "it has no schedule" if pipeline is None else "its last valid schedule holds"
-            faults.append(ScheduleFault(each.file, f"{each.reason}; {held}"))
-        elif pipeline is None:
-            faults.append(ScheduleFault(each.file, "there is no such file; it is not scheduled"))
-        if pipeline is None:
-            continue
-        first = pipelines.setdefault(pipeline.name, pipeline)
-        if first is not pipeline:
-            why = f"{first.file} has the name {pipeline.name!r} as well; this one is not scheduled"
-            faults.append(ScheduleFault(each.file, why))
-    return tuple(pipelines.values()), tuple(faults)
+    changes: list[Change] = []
+    for spec in specs:
+        found = existing.get(spec.name)
+        if found is None:
+            changes.append(RegisterDeployment(spec, "it was missing", spec.name in paused))
+        elif found.foreign:
+            reason = f"it had foreign {', '.join(found.foreign)}"
+            changes.append(RegisterDeployment(spec, reason, found.is_paused, found.id))
+        elif different := _find_differences(spec, found):
+            reason = f"it had another {', '.join(different)}"
+            changes.append(RegisterDeployment(spec, reason, found.is_paused))
+    changes += [RemoveSchedules(other) for other in others if other.schedules]
+    return tuple(changes)
 
 
-def _matching_files(pattern: str) -> list[Path]:
-    """Return the files that an absolute path or glob matches, in order."""
-    path = Path(pattern)
-    matches = sorted(Path(path.anchor).glob(str(path.relative_to(path.anchor))))
-    return [match for match in matches if match.is_file()]
+def _find_differences(spec: DeploymentSpec, existing: ExistingDeployment) -> list[str]:
+    """Return the names of the fields that are not as declared."""
+    crons = [(spec.cron, spec.timezone)] if spec.cron else []
+    pairs = {
+        "entrypoint": (spec.entrypoint, existing.entrypoint),
+        "schedule": (crons, [(each.cron, each.timezone) for each in existing.schedules]),
+        "parameters": (dict(spec.parameters), dict(existing.parameters)),
+        "tags": (tuple(sorted(spec.tags)), existing.tags),
+        # Without a description Prefect takes the flow's.
+        "description": (spec.description or existing.description, existing.description),
+        "limit": (spec.limit, existing.limit),
+        "collision strategy": (spec.collision_strategy, existing.collision_strategy),
+    }
+    return [name for name, (ours, theirs) in pairs.items() if ours != theirs]

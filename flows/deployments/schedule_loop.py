@@ -1,6 +1,6 @@
 """Keeps the deployments in Prefect as the pipeline files and the setting declare them.
 
-`deployment_specs` and `schedule_plan` decide; this reads the state and applies the changes.
+`deployment_specs` decides; this reads the state and applies the changes.
 """
 
 import os
@@ -21,22 +21,22 @@ from millrace.flows.deployments.catch_up import (
     is_of_another_home,
 )
 from millrace.flows.deployments.deployment_specs import (
-    DeploymentSpec,
-    ScheduledPipeline,
-    ScheduleFault,
-    build_specs,
-    read_pipeline_files,
-    select_pipelines,
-)
-from millrace.flows.deployments.schedule_plan import (
     Change,
+    DeploymentSpec,
     ExistingDeployment,
     ExistingSchedule,
     RegisterDeployment,
     RemoveSchedules,
+    build_specs,
     plan_changes,
 )
 from millrace.flows.deployments.schedule_state import PutBack, Schedule, Schedules
+from millrace.flows.deployments.scheduled_files import (
+    ScheduledPipeline,
+    ScheduleFault,
+    read_pipeline_files,
+    select_pipelines,
+)
 from millrace.flows.settings import Settings
 
 if TYPE_CHECKING:

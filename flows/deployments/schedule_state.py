@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from millrace.flows.deployments.deployment_specs import ScheduledPipeline, ScheduleFault
+from millrace.flows.deployments.scheduled_files import ScheduledPipeline, ScheduleFault
 from millrace.models.common.private_files import replace_private
 from millrace.models.config.batch_spec import ScheduleSpec
 

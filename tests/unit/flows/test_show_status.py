@@ -1,6 +1,6 @@
 from millrace.flows.cli.show import describe_status
-from millrace.flows.deployments.deployment_specs import ScheduleFault
 from millrace.flows.deployments.schedule_state import PutBack, Schedule, Schedules
+from millrace.flows.deployments.scheduled_files import ScheduleFault
 from millrace.flows.services.control import ServiceStatus, Status
 
 MLFLOW = ServiceStatus("mlflow", True, True, "http://127.0.0.1:5000", 1, 1.0, 0, "")

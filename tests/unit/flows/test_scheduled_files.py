@@ -1,13 +1,13 @@
 from pathlib import Path
 
 from millrace.flows.deployments import schedule_state
-from millrace.flows.deployments.deployment_specs import (
+from millrace.flows.deployments.schedule_state import PutBack, Schedule, Schedules, dump_pipelines
+from millrace.flows.deployments.scheduled_files import (
     ScheduledPipeline,
     ScheduleFault,
     read_pipeline_files,
     select_pipelines,
 )
-from millrace.flows.deployments.schedule_state import PutBack, Schedule, Schedules, dump_pipelines
 from millrace.models.config.batch_spec import ScheduleSpec
 
 

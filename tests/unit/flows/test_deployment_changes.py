@@ -3,8 +3,8 @@ from uuid import uuid4
 
 import pytest
 
-from millrace.flows.deployments.deployment_specs import DeploymentSpec
-from millrace.flows.deployments.schedule_plan import (
+from millrace.flows.deployments.deployment_specs import (
+    DeploymentSpec,
     ExistingDeployment,
     ExistingSchedule,
     RegisterDeployment,
