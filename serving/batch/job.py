@@ -63,8 +63,8 @@ class Job(Protocol):
         ...
 
     @property
-    def held(self) -> tuple[Column, ...]:
-        """The columns as the dataset holds them, as far as that is known."""
+    def dataset_columns(self) -> tuple[Column, ...]:
+        """The columns as the dataset has them, as far as that is known."""
         ...
 
     @property

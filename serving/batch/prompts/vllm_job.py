@@ -40,12 +40,12 @@ NO_STATISTICS = {"disable_log_stats": True}
 """Of each answer: Ray 2.60 cannot put a batch that has them after one where every row failed."""
 STAGE = "vLLMEngineStage"
 ENGINES = "engines"
-"""What all engines are called by the meter: no row tells which one answered it."""
+"""The name of all engines in the meter: no row shows which one answered it."""
 
 
 @dataclass(frozen=True)
 class VllmJob(Prompts):
-    """What every reader and every engine needs to know.
+    """A job of prompts, as readers and engines get it.
 
     Attributes:
         arguments: of each engine, see `engine_arguments_of`.
@@ -73,29 +73,29 @@ class VllmJob(Prompts):
         del load
         return Blocks(BLOCK_BYTES, self.batch_size)
 
-    def answered(self, rows: Dataset, means: ActorContext) -> Dataset:
+    def answer_rows(self, rows: Dataset, context: ActorContext) -> Dataset:
         """Answer rows by engines of vLLM, tokens first."""
-        here, task = _spread() if means.model is not None else ({}, {})
+        here, task = _spread() if context.model is not None else ({}, {})
         variant = self.variant
-        if means.model is not None:
-            variant = with_files_on_nodes(self, means.model, "GPU").variant
+        if context.model is not None:
+            variant = with_files_on_nodes(self, context.model, "GPU").variant
         tokens = rows.map_batches(
             Tokens,
-            fn_constructor_args=(self.variant, means.state),
-            batch_size=means.blocks.rows_per_call,
+            fn_constructor_args=(self.variant, context.state),
+            batch_size=context.blocks.rows_per_call,
             batch_format="pyarrow",
             compute=ActorPoolStrategy(min_size=1, max_size=self.engines),
             **here,
         )
         answers: Dataset = processor_of(self, variant, task)(tokens)
-        put_aside = partial(_put_aside, workplace=means.state, meter=means.meter)
-        return answers.map_batches(put_aside, batch_size=None, batch_format="pyarrow", **task)
+        take_answers = partial(_take_answers, state=context.state, meter=context.meter)
+        return answers.map_batches(take_answers, batch_size=None, batch_format="pyarrow", **task)
 
 
 def engine_arguments_of(
     variant: Path, generation: GenerationSpec, batched_tokens: int | None = None
 ) -> dict[str, Any]:
-    """Return how vLLM is to answer a night of prompts: keyword arguments of its engine.
+    """Return the keyword arguments of vLLM's engine for a night of prompts.
 
     They are those of the live one, so that it has room beside it. But nobody waits for a single
     answer: there are more at a time, and no draft, which helps single ones and costs many.
@@ -105,18 +105,19 @@ def engine_arguments_of(
         generation: how the model is served.
         batched_tokens: that an engine reads in a step; None for as many as vLLM chooses.
     """
-    alone = {"draft": None, "stream_interval": None}
     most = max(generation.max_num_seqs, MAX_NUM_SEQS)
-    night = generation.model_copy(update={"max_num_seqs": most, **alone})
+    night = generation.model_copy(
+        update={"max_num_seqs": most, "draft": None, "stream_interval": None}
+    )
     arguments = engine_arguments(variant, night)
     if batched_tokens is not None:
-        # Every answer that is under way takes one in each step.
+        # Every answer in progress takes one in each step.
         arguments["max_num_batched_tokens"] = max(batched_tokens, most)
     return arguments
 
 
 def processor_of(job: VllmJob, variant: Path, task: Mapping[str, Any]) -> Any:
-    """Return what takes a dataset of `Tokens` to one of what `vllm_rows.parted` reads.
+    """Return the processor from a dataset of `Tokens` to one for `vllm_rows.split_answers`.
 
     It needs a Ray that is connected, and no vLLM here.
 
@@ -127,11 +128,11 @@ def processor_of(job: VllmJob, variant: Path, task: Mapping[str, Any]) -> Any:
     """
     from ray.data.llm import build_processor
 
-    with _silence():
+    with _silence_logging():
         processor = build_processor(
             processor_config(job, variant),
-            preprocess=partial(vllm_rows.asked, job=job),
-            postprocess=partial(vllm_rows.answered, job=job, ends=ends_of(job.variant)),
+            preprocess=partial(vllm_rows.build_engine_columns, job=job),
+            postprocess=partial(vllm_rows.build_output_row, job=job, ends=ends_of(job.variant)),
             preprocess_map_kwargs=dict(task),
             postprocess_map_kwargs=dict(task),
         )
@@ -144,7 +145,7 @@ def processor_of(job: VllmJob, variant: Path, task: Mapping[str, Any]) -> Any:
 def processor_config(job: VllmJob, variant: Path) -> Any:
     """Return how ray.data.llm runs the engines: its `vLLMEngineProcessorConfig`.
 
-    Prompts are texts to go on from, already in tokens, so none of its other stages runs. A row
+    Prompts are texts to continue, already in tokens, so none of its other stages runs. A row
     that an engine refuses comes back with the reason and does not end the job.
 
     Args:
@@ -180,20 +181,20 @@ def _spread() -> tuple[dict[str, Any], dict[str, Any]]:
     return {**task, "scheduling_strategy": NodeAffinitySchedulingStrategy(node, soft=False)}, task
 
 
-def _put_aside(rows: pa.Table, workplace: JobState, meter: Meter) -> pa.Table:
-    """Return the answers among rows of the processor; the others are put aside."""
-    answers = vllm_rows.parted(rows)
+def _take_answers(rows: pa.Table, state: JobState, meter: Meter) -> pa.Table:
+    """Return the answers among rows of the processor; write the refused rows to the state."""
+    answers = vllm_rows.split_answers(rows)
     if answers.refused.num_rows:
         # The same rows come under the same name again.
         first = pc.min(answers.refused[ROW]).as_py()
-        workplace.refuse(f"{first:019d}-{ENGINES}", answers.refused)
+        state.refuse(f"{first:019d}-{ENGINES}", answers.refused)
     meter.add(ENGINES, 0.0, work_of(answers.rows))
     return answers.rows
 
 
 @contextmanager
-def _silence() -> Iterator[None]:
-    """Keep what is told while a processor is built from the terminal; it calls `ray.init` again."""
+def _silence_logging() -> Iterator[None]:
+    """Log nothing while a processor is built, which calls `ray.init` again."""
     logger, disabled = logging.getLogger("ray"), logging.root.manager.disable
     level = logger.level
     logging.disable(logging.INFO)

@@ -1,4 +1,4 @@
-"""A row of prompts on its way through ray.data.llm: its tokens, what goes in, what comes out.
+"""A row of prompts on its way through ray.data.llm: its tokens, its parameters, its answer.
 
 It carries a row's columns from stage to stage and adds its own: those of `vLLMOutputData` in
 `ray/llm/_internal/batch/stages/vllm_engine_stage.py` of Ray 2.60, and `__inference_error__`, empty
@@ -39,7 +39,7 @@ REFUSALS = ("VLLMValidationError", "ValueError")
 """What vLLM raises against a prompt; all else that it raises is the engine's fault or ours."""
 
 
-def asked(row: Mapping[str, Any], job: Prompts) -> dict[str, Any]:
+def build_engine_columns(row: Mapping[str, Any], job: Prompts) -> dict[str, Any]:
     """Return the columns that the engine reads besides the tokens of the prompt.
 
     Args:
@@ -47,26 +47,26 @@ def asked(row: Mapping[str, Any], job: Prompts) -> dict[str, Any]:
         job: how prompts are continued.
     """
     sampling = job.sampling
-    words: dict[str, Any] = {
+    parameters: dict[str, Any] = {
         "max_tokens": sampling.max_tokens,
         "temperature": sampling.temperature,
         "repetition_penalty": sampling.repetition_penalty,
     }
     if sampling.temperature > 0:
-        words |= {"top_p": sampling.top_p, "seed": job.seed_of(int(row[ROW]))}
+        parameters |= {"top_p": sampling.top_p, "seed": job.seed_of(int(row[ROW]))}
         if sampling.top_k is not None:
-            words["top_k"] = sampling.top_k
+            parameters["top_k"] = sampling.top_k
     if sampling.stop:
-        # A stop that is left in the text tells that it ended the answer; it is cut off then.
-        words |= {"stop": list(sampling.stop), "include_stop_str_in_output": True}
-    return {SAMPLING: words}
+        # A stop that is in the text shows that it ended the answer; it is cut off afterwards.
+        parameters |= {"stop": list(sampling.stop), "include_stop_str_in_output": True}
+    return {SAMPLING: parameters}
 
 
-def answered(row: Mapping[str, Any], job: Prompts, ends: Collection[int]) -> dict[str, Any]:
+def build_output_row(row: Mapping[str, Any], job: Prompts, ends: Collection[int]) -> dict[str, Any]:
     """Return the row of the output, of `OUTPUT`, for one that the engine has answered.
 
     Args:
-        row: as the engine hands it back, without a fault.
+        row: as the engine returns it, without a fault.
         job: how the prompt was continued.
         ends: tokens that end an answer.
     """
@@ -84,15 +84,15 @@ def answered(row: Mapping[str, Any], job: Prompts, ends: Collection[int]) -> dic
     }
 
 
-def parted(rows: pa.Table) -> Answers:
-    """Part what comes out of ray.data.llm into answers and rows that vLLM refused.
+def split_answers(rows: pa.Table) -> Answers:
+    """Split the output of ray.data.llm into answers and rows that vLLM refused.
 
     Args:
-        rows: of `answered`, and `FAULT`, empty; of a refused row all columns that the engine handed
-            back. A block of no rows may have no columns.
+        rows: of `build_output_row`, and `FAULT`, empty; of a refused row all columns that the
+            engine returned. A block of no rows may have no columns.
 
     Raises:
-        WorkError: a row failed for another reason than what is in it.
+        WorkError: a row failed for another reason than its content.
     """
     if not rows.num_rows:
         return Answers(OUTPUT.empty_table(), DEAD.empty_table())
@@ -102,27 +102,27 @@ def parted(rows: pa.Table) -> Answers:
     bad = rows.filter(pc.invert(is_good))
     if not bad.num_rows:
         return Answers(answers, DEAD.empty_table())
-    faults = dict(enumerate(map(refusal, bad[FAULT].to_pylist())))
+    faults = dict(enumerate(map(describe_refusal, bad[FAULT].to_pylist())))
     return Answers(answers, refused(bad, bad[TEXT].to_pylist(), faults))
 
 
-def refusal(fault: str) -> str:
+def describe_refusal(fault: str) -> str:
     """Return why vLLM does not take a prompt.
 
     Args:
-        fault: the name of an exception's class, and what it says.
+        fault: the name of an exception's class, and its message.
 
     Raises:
         WorkError: it is not the prompt's fault.
     """
-    kind, _, said = fault.partition(": ")
+    kind, _, message = fault.partition(": ")
     if kind not in REFUSALS:
         raise WorkError(
             "vLLM failed at a prompt; nothing was committed",
             seen=fault.splitlines()[0],
             hint="look at the log of the engine, in the logs of Ray, and run it again",
         )
-    return f"vLLM does not take the prompt: {said}"
+    return f"vLLM does not take the prompt: {message}"
 
 
 class Tokens:
@@ -130,12 +130,12 @@ class Tokens:
 
     Args:
         variant: the folder of the model's files.
-        workplace: where prompts are put aside that leave no room for an answer.
+        state: takes the prompts that leave no room for an answer.
     """
 
-    def __init__(self, variant: Path, workplace: JobState) -> None:
+    def __init__(self, variant: Path, state: JobState) -> None:
         self.tokenizer, self.context = tokenizer_of(variant), context_of(variant)
-        self.workplace, self.name = workplace, uuid4().hex[:8]
+        self.state, self.name = state, uuid4().hex[:8]
 
     def __call__(self, rows: pa.Table) -> pa.Table:
         """Return `ROW`, `KEY`, `TEXT` and `TOKENS` of the prompts that can be answered.
@@ -144,21 +144,21 @@ class Tokens:
             rows: `ROW`, `KEY` and the prompt.
         """
         texts = rows[PROMPT].to_pylist()
-        asked = zip(texts, chats_among(rows), strict=True)
-        ids = [self._tokens(text, is_chat=is_chat) for text, is_chat in asked]
+        prompts = zip(texts, chats_among(rows), strict=True)
+        ids = [self._tokenize(text, is_chat=is_chat) for text, is_chat in prompts]
         pairs = zip(texts, ids, strict=True)
         faults = {
             n: fault for n, pair in enumerate(pairs) if (fault := fault_in(*pair, self.context))
         }
         if faults:
             dead = refused(rows, texts, faults)
-            self.workplace.refuse(f"{pc.min(dead[ROW]).as_py():019d}-{self.name}", dead)
+            self.state.refuse(f"{pc.min(dead[ROW]).as_py():019d}-{self.name}", dead)
         good = pa.array([n for n in range(len(texts)) if n not in faults], pa.int64())
         lists = pa.array(ids, pa.list_(pa.int32()))
         columns = {ROW: rows[ROW], KEY: rows[KEY], TEXT: rows[PROMPT], TOKENS: lists}
         return pa.table(columns).take(good)
 
-    def _tokens(self, text: str, *, is_chat: bool) -> list[int]:
+    def _tokenize(self, text: str, *, is_chat: bool) -> list[int]:
         if not is_readable(text, self.context):
             return []
         return list(
@@ -183,6 +183,6 @@ def ends_of(variant: Path) -> frozenset[int]:
     """
     files = (variant / name for name in ("generation_config.json", "config.json"))
     config = json.loads(next(file for file in files if file.is_file()).read_text())
-    told = config.get("eos_token_id")
-    ends = set(told) if isinstance(told, list) else {told}
+    end = config.get("eos_token_id")
+    ends = set(end) if isinstance(end, list) else {end}
     return frozenset((ends | {tokenizer_of(variant).eos_token_id}) - {None})

@@ -165,7 +165,7 @@ class LivePrompts:
             stop=own.stop,
             max_tokens=min(own.max_tokens, COMPARED_TOKENS),
         )
-        answer = self.ask(self.job.asked(example.row), sampling, seconds)
+        answer = self.ask(self.job.read_prompt(example.row), sampling, seconds)
         return text_difference(
             example.written["completion"],
             answer.texts[0],
