@@ -8,7 +8,7 @@ import pytest
 
 from millrace.models.common.errors import WorkError
 from millrace.serving.batch.prompts.prompt_rows import OUTPUT, Prompts, Sampling
-from millrace.serving.batch.prompts.vllm_rows import (
+from millrace.serving.batch.prompts.vllm_job import (
     build_engine_columns,
     build_output_row,
     split_answers,

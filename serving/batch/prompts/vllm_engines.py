@@ -1,4 +1,4 @@
-"""The processes of vLLM's engines: how many, on Ray's GPUs, with the Python that has vLLM."""
+"""vLLM's engines: arguments, tokens, their number on Ray's GPUs, the Python that has vLLM."""
 
 import json
 import os
@@ -13,7 +13,11 @@ from typing import Any
 import ray
 
 from millrace.models.common.errors import InputError, TransientError
+from millrace.models.config.language_spec import GenerationSpec
+from millrace.serving.triton.language.language_config import engine_arguments
 
+MAX_NUM_SEQS = 256
+"""Answers that an engine works on at a time, where the live one is not given more."""
 SECONDS = 600
 """To start a process on a machine with a GPU and import vLLM there."""
 SOME_OF_A_GPU = 0.01
@@ -29,6 +33,52 @@ ELSEWHERE = (
     "set RAY_ADDRESS to a cluster with GPUs, or point the alias at a version whose variant's name "
     "begins with openvino"
 )
+
+
+def engine_arguments_of(
+    variant: Path, generation: GenerationSpec, batched_tokens: int | None = None
+) -> dict[str, Any]:
+    """Return the keyword arguments of vLLM's engine for a night of prompts.
+
+    They are those of the live one, so that it has room beside it. But nobody waits for a single
+    answer: there are more at a time, and no draft, which helps single ones and costs many.
+
+    Args:
+        variant: the folder of the model's files, absolute.
+        generation: how the model is served.
+        batched_tokens: that an engine reads in a step; None for as many as vLLM chooses.
+    """
+    most = max(generation.max_num_seqs, MAX_NUM_SEQS)
+    night = generation.model_copy(
+        update={"max_num_seqs": most, "draft": None, "stream_interval": None}
+    )
+    arguments = engine_arguments(variant, night)
+    if batched_tokens is not None:
+        # Every answer in progress takes one in each step.
+        arguments["max_num_batched_tokens"] = max(batched_tokens, most)
+    return arguments
+
+
+def tokenizer_of(variant: Path) -> Any:
+    """Return the tokenizer that vLLM too reads from a variant."""
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(variant, local_files_only=True, trust_remote_code=False)
+
+
+def ends_of(variant: Path) -> frozenset[int]:
+    """Return the tokens at which vLLM ends an answer: the tokenizer's end, and the config's.
+
+    As in `SamplingParams.update_from_generation_config` of vLLM 0.32.
+
+    Args:
+        variant: the folder of the model's files.
+    """
+    files = (variant / name for name in ("generation_config.json", "config.json"))
+    config = json.loads(next(file for file in files if file.is_file()).read_text())
+    end = config.get("eos_token_id")
+    ends = set(end) if isinstance(end, list) else {end}
+    return frozenset((ends | {tokenizer_of(variant).eos_token_id}) - {None})
 
 
 def engines_of(wanted: int | None, gpus: float, gpus_each: int) -> int:

@@ -8,7 +8,7 @@ import pytest
 import ray
 
 from millrace.models.common.errors import InputError
-from millrace.serving.batch.prompts.vllm_workers import (
+from millrace.serving.batch.prompts.vllm_engines import (
     engines_of,
     inspect_python,
     require_versions,
