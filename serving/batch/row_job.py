@@ -45,7 +45,7 @@ class RowJob:
         threads: threads of each session.
         batch_size: rows of a call of the session, if they are no texts.
         batch_tokens: tokens of a call, of texts.
-        bins: the columns whose drift is looked at; of a text, `TOKENS`.
+        bins: of the columns whose drift is measured; of a text, `TOKENS`.
         output_bins: the same of the output.
     """
 
@@ -69,7 +69,7 @@ class RowJob:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns of the input that are looked at, where they are there."""
+        """The columns of the input that the job reads, as far as there are any."""
         return tuple(dict.fromkeys((KEY, *self.key, *self.needed)))
 
     @property

@@ -86,7 +86,7 @@ class Prompts:
         sampling: how they are continued.
         key: columns that identify a row; a hash of the prompt when empty.
         dataset_columns: columns as the dataset has them, as far as that is known.
-        output_bins: lengths in tokens whose drift is looked at.
+        output_bins: bins of the lengths in tokens, for their drift.
         template: the model's, of chats; None where it has none.
     """
 
@@ -113,7 +113,7 @@ class Prompts:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns of the input that are looked at, where they are there."""
+        """The columns of the input that the job reads, as far as there are any."""
         return tuple(dict.fromkeys((KEY, *self.key, self.prompt)))
 
     @property

@@ -85,7 +85,7 @@ def engines_of(wanted: int | None, gpus: float, gpus_each: int) -> int:
     """Return how many engines answer.
 
     Args:
-        wanted: as the pipeline says; None for as many as there is room for.
+        wanted: the pipeline's number; None for as many as there is room for.
         gpus: what Ray has.
         gpus_each: what an engine takes.
 
