@@ -1,4 +1,4 @@
-"""What runs for one home: the record that the supervisor leaves in `HOME/run/`.
+"""What runs for one home: the record that the supervisor writes to `HOME/run/`.
 
 `services.json` lists what was started; a lock on `supervisor.lock` shows whether that is still
 true. The kernel releases the lock when the supervisor dies, so neither a crash, a reboot nor a

@@ -49,7 +49,7 @@ class OriginPolicy:
 
     Attributes:
         hosts: `host:port` of the server, in small letters; None for the loopback hosts of the port
-            that a connection came to.
+            of the connection.
         open_paths: answered to everybody by GET and HEAD, such as a health check.
         only_json: whether a body must be JSON; else it may be anything but a form or text.
         form_paths: paths that take a form, which has its own CSRF token.
@@ -120,7 +120,7 @@ def check_request(policy: OriginPolicy, request: RequestHeaders, port: int = 0) 
     Args:
         policy: of the server.
         request: its headers.
-        port: that it came to; used if the policy names no hosts.
+        port: of its connection; used if the policy names no hosts.
     """
     if request.method in ("GET", "HEAD") and request.path in policy.open_paths:
         return None

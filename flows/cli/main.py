@@ -472,7 +472,7 @@ def _run_command(*, as_json: bool) -> None:
 
 
 def _unexpected_error(error: Exception) -> MillraceError:
-    """Return the error of a fault of Millrace, with the file that has its stack trace."""
+    """Return the error of an unexpected fault, with the file that has its stack trace."""
     logs = None
     with suppress(MillraceError):  # a setting may be the cause
         logs = settings.load().installation().logs

@@ -96,7 +96,7 @@ async def catch_up(
 
 
 async def _mark_lost_runs(client: "PrefectClient", settings: Settings) -> None:
-    """Mark as crashed the runs that the server lists as active and no process of ours runs."""
+    """Mark as crashed the runs that the server lists as active and no process of this home runs."""
     from prefect.client.schemas.objects import StateType
     from prefect.states import Crashed
 

@@ -48,7 +48,7 @@ MAX_CHECK_SECONDS = 60.0
 PAGE = 200
 MAX_PUT_BACK = 20
 FOREIGN_FIELDS = ("pull_steps", "job_variables", "work_pool_name", "storage_document_id")
-"""Fields that no deployment of ours has: it would run other code, or run elsewhere."""
+"""Fields that none of our deployments has: it would run other code, or run elsewhere."""
 
 Register = Callable[[DeploymentSpec, bool], Awaitable[UUID]]
 """Registers a deployment, its schedule paused or not, and returns its id."""

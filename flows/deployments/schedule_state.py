@@ -1,4 +1,4 @@
-"""What `up` and the deployments' process tell each other, in files of the home's folder `run`.
+"""What `up` and the deployments' process exchange, in files of the home's folder `run`.
 
 The newest `millrace up` writes the requested patterns to `pipelines.json`. The deployments' process
 writes what Prefect holds to `schedules.json`, after each check.

@@ -117,7 +117,7 @@ def inherit_prefect_login(
     Args:
         environment: that of this process.
         derived: what Millrace put into it itself, the login as its digest.
-        is_chosen: whether the user chose the Prefect server; it gets no login of ours.
+        is_chosen: whether the user chose the Prefect server; it gets no login of this home.
     """
     if not is_chosen:
         return {}

@@ -11,7 +11,7 @@ from millrace.models.common.errors import InputError
 MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", re.ASCII)
 VALID = "at most 128 letters, digits, '.', '_' and '-', a letter or a digit first"
 RESERVED = (".trial-", ".arms")
-"""Stand in the names of models that a release makes for a while; see `serving/triton/names.py`."""
+"""In the names of helper models that a release makes; see `serving/triton/server_index.py`."""
 
 
 def name_fault(model: str) -> str | None:

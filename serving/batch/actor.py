@@ -50,12 +50,12 @@ class ActorContext:
 class ScoringJob(Job, Protocol):
     """A job that scores a Ray dataset."""
 
-    def answered(self, rows: ray.data.Dataset, means: ActorContext) -> ray.data.Dataset:
+    def answer_rows(self, rows: ray.data.Dataset, context: ActorContext) -> ray.data.Dataset:
         """Score the rows; write those that the model refuses to the state.
 
         Args:
             rows: `ROW`, and the columns of the job's `encoded` without `ERROR`.
-            means: the actors, and where they write.
+            context: the actors, and where they write.
 
         Returns:
             The predictions, with the job's `output` columns.
@@ -165,7 +165,7 @@ def write_predictions(
                 override_num_blocks=min(len(remaining), MAX_READ_TASKS),
                 **_read_options(context),
             )
-            job.answered(rows, context).write_parquet(
+            job.answer_rows(rows, context).write_parquet(
                 path, filesystem=filesystem, **_write_options(context)
             )
         except Exception as error:  # Ray's own errors, or what a task raised

@@ -63,13 +63,13 @@ class Job(Protocol):
         ...
 
     @property
-    def held(self) -> tuple[Column, ...]:
-        """The columns as the dataset holds them, as far as that is known."""
+    def dataset_columns(self) -> tuple[Column, ...]:
+        """The columns as the dataset has them, as far as that is known."""
         ...
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns of the input that are looked at, where they are there."""
+        """The columns of the input that the job reads, as far as there are any."""
         ...
 
     @property
@@ -89,7 +89,7 @@ class Job(Protocol):
 
     @property
     def bins(self) -> tuple[Bins, ...]:
-        """The columns whose drift is looked at, in the bins of the data that was learnt from."""
+        """The columns whose drift is measured, in the bins of the training data."""
         ...
 
     @property

@@ -41,11 +41,11 @@ class RowJob:
         onnx: the file, on the node of the driver.
         encoding: rows to tensors.
         key: columns that identify a row; a hash of the encoded row when empty.
-        held: columns as the dataset holds them, as far as that is known.
+        dataset_columns: columns as the dataset has them, as far as that is known.
         threads: threads of each session.
         batch_size: rows of a call of the session, if they are no texts.
         batch_tokens: tokens of a call, of texts.
-        bins: the columns whose drift is looked at; of a text, `TOKENS`.
+        bins: of the columns whose drift is measured; of a text, `TOKENS`.
         output_bins: the same of the output.
     """
 
@@ -55,7 +55,7 @@ class RowJob:
     onnx: Path
     encoding: Encoding
     key: tuple[str, ...] = ()
-    held: tuple[Column, ...] = ()
+    dataset_columns: tuple[Column, ...] = ()
     threads: int = 1
     batch_size: int = ROWS
     batch_tokens: int = PLACES
@@ -69,7 +69,7 @@ class RowJob:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns of the input that are looked at, where they are there."""
+        """The columns of the input that the job reads, as far as there are any."""
         return tuple(dict.fromkeys((KEY, *self.key, *self.needed)))
 
     @property
@@ -107,9 +107,9 @@ class RowJob:
 
     def parameters(self) -> Mapping[str, Any]:
         """Return what else changes the answers: how rows are read, and put together."""
-        held = [asdict(column) for column in self.held]
+        columns = [asdict(column) for column in self.dataset_columns]
         return {
-            "held": held,
+            "held": columns,
             "batch_size": self.batch_size,
             "batch_tokens": self.batch_tokens,
         }
@@ -133,7 +133,7 @@ class RowJob:
         as well.
         """
         features = self.encoding.encode(self._read(rows))
-        keys = declared_keys(rows, self.key, self.held)
+        keys = declared_keys(rows, self.key, self.dataset_columns)
         lists = pa.FixedSizeListArray.from_arrays(pa.array(features.ravel()), features.shape[1])
         columns = {
             KEY: self._hashed(rows, features) if keys is None else keys,
@@ -157,9 +157,9 @@ class RowJob:
         """Return what a client sends of rows that can be encoded, to the live model."""
         return self.encoding.request(self._read(rows))
 
-    def answered(self, rows: Dataset, means: ActorContext) -> Dataset:
+    def answer_rows(self, rows: Dataset, context: ActorContext) -> Dataset:
         """Answer rows in a pool of actors."""
-        return in_actors(rows, self, means)
+        return in_actors(rows, self, context)
 
     def worker(self) -> "Scorer":
         """Open a session."""
@@ -171,7 +171,9 @@ class RowJob:
     def _cells(self, rows: pa.RecordBatch | pa.Table, feature: Feature) -> pa.Array:
         """Return a column; cells of true and false as 1 and 0, infinite where they are neither."""
         cells = cells_of(rows, feature.name)
-        column = next((column for column in self.held if column.name == feature.name), None)
+        column = next(
+            (column for column in self.dataset_columns if column.name == feature.name), None
+        )
         if feature.kind != "number" or column is None or column.type != "bool":
             return cells
         read = cast(cells, column)

@@ -89,7 +89,7 @@ class Charge:
         bucket.take(sum(estimates) + self._output, clock())
 
     def count_piece(self, prompt: int, piece: Piece) -> None:
-        """Take what a piece of the answer to one of the prompts says was used."""
+        """Note the usage that a piece of the answer to one of the prompts reports."""
         input_tokens = piece.input_tokens - self._estimates.pop(prompt, piece.input_tokens)
         output_tokens = sum(piece.output_tokens)
         taken = min(output_tokens, self._output)

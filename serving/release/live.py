@@ -1,4 +1,4 @@
-"""The live versions: what each Triton serves, and what the release table says."""
+"""The live versions: what each Triton serves, and what the release table holds."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

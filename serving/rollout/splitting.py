@@ -36,7 +36,7 @@ STILL_SECONDS = 5.0
 
 
 def current(repository: Repository, model: str) -> Split | None:
-    """Return the step of the rollout that a model's configuration says is on, or None."""
+    """Return the step of the rollout in a model's configuration, or None."""
     config = repository.saved_config(model).config
     return split_of(from_text(config.decode())) if config else None
 
@@ -51,7 +51,7 @@ def start_split(
     """Serve a step of a rollout on a replica, whatever it serves now.
 
     Both versions must be staged. The step is loaded anew even if it was loaded: what was counted of
-    it on this replica begins at zero (`split_metrics.Reading.has_step` tells whether it is there).
+    it on this replica begins at zero (`split_metrics.Reading.has_step` shows whether it is there).
     Versions that are loaded stay as they are, or are loaded again `anew`.
 
     Raises:

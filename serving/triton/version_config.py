@@ -1,4 +1,4 @@
-"""How Triton is told of a version, whatever kind of model it is."""
+"""The configuration of a version for Triton, whatever kind of model it is."""
 
 from collections.abc import Collection, Hashable, Mapping
 from pathlib import Path
@@ -12,7 +12,7 @@ from millrace.serving.triton.version_folder import Artifact
 
 
 class TritonKind(Protocol):
-    """What Triton has to know of a kind of model."""
+    """How Triton serves a kind of model."""
 
     def config(
         self,

@@ -126,7 +126,7 @@ def read_version(folder: Path) -> Artifact:
         rules = (folder / RULES).read_text() if card.get("rules") else None
         serving = ServingSpec.model_validate(card["serving"])
         names = list(card.get("files", {ONNX: ""}))
-        draft = _draft_in(folder, card.get("draft"))
+        draft = _read_draft(folder, card.get("draft"))
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise _damaged(folder, error) from error
     return Artifact(
@@ -142,7 +142,7 @@ def read_version(folder: Path) -> Artifact:
 
 
 def digest_in(folder: Path) -> str:
-    """Return the digest that a folder's card tells; WorkError if there is no such card."""
+    """Return the digest in a folder's card; WorkError if there is no such card."""
     return str(_read_card(folder)["sha256"])
 
 
@@ -217,11 +217,12 @@ def _close(folder: Path) -> None:
     folder.chmod(0o750)
 
 
-def _draft_in(folder: Path, told: Mapping[str, Any] | None) -> Draft | None:
-    if told is None:
+def _read_draft(folder: Path, card: Mapping[str, Any] | None) -> Draft | None:
+    """Return the draft that a card describes; None without one."""
+    if card is None:
         return None
-    files = {name: folder / DRAFT / name for name in told["files"]}
-    return Draft(told["name"], files, told["sha256"])
+    files = {name: folder / DRAFT / name for name in card["files"]}
+    return Draft(card["name"], files, card["sha256"])
 
 
 def _read_card(folder: Path) -> dict[str, Any]:

@@ -20,8 +20,13 @@ from millrace.models.common.ray_cluster import connect_to_ray
 from millrace.models.config.language_spec import GenerationSpec
 from millrace.serving.batch.input.find_input import open_input
 from millrace.serving.batch.prompts.prompt_rows import Sampling
-from millrace.serving.batch.prompts.vllm_job import VllmJob, engine_arguments_of
-from millrace.serving.batch.prompts.vllm_workers import engines_of, gpus_of_ray, vllm_version
+from millrace.serving.batch.prompts.vllm_engines import (
+    engine_arguments_of,
+    engines_of,
+    gpus_of_ray,
+    vllm_version,
+)
+from millrace.serving.batch.prompts.vllm_job import VllmJob
 from millrace.serving.batch.scoring import RunOptions, Target, score
 from tests.language_model import byte_tokenizer
 

@@ -22,13 +22,12 @@ from millrace.serving.batch.monitoring.progress_counter import ActorProgress
 from millrace.serving.batch.monitoring.throughput import Work
 from millrace.serving.batch.prompts import vllm_job
 from millrace.serving.batch.prompts.prompt_rows import Sampling
+from millrace.serving.batch.prompts.vllm_engines import engine_arguments_of, vllm_version
 from millrace.serving.batch.prompts.vllm_job import (
     STAGE,
     VllmJob,
-    engine_arguments_of,
     processor_of,
 )
-from millrace.serving.batch.prompts.vllm_workers import vllm_version
 from millrace.serving.batch.scoring import RunOptions, Target, score
 from tests.stand_ins.vllm_variant import write_variant
 

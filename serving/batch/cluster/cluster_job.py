@@ -51,7 +51,7 @@ class Order:
         pipeline: its name.
         file: digest of its file.
         date: the partition.
-        source: the rows; None for what the pipeline says.
+        source: the rows; None for the pipeline's.
         tables: root of the tables.
         registry: address of MLflow.
         version: the version that scores; None for the approved one.

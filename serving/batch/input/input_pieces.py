@@ -193,20 +193,20 @@ def _split_file(
 
 
 def declared_keys(
-    rows: pa.RecordBatch | pa.Table, key: Sequence[str], held: Sequence[Column]
+    rows: pa.RecordBatch | pa.Table, key: Sequence[str], dataset_columns: Sequence[Column]
 ) -> pa.Array | None:
     """Return the rows' keys: their own `_key`, or the key columns, joined; None without either.
 
     Args:
         rows: as they were read.
         key: the key columns.
-        held: the columns as the dataset has them.
+        dataset_columns: the columns as the dataset has them.
     """
     if KEY in rows.schema.names:
         return cast(cells_of(rows, KEY), Column(KEY, "string")).values
     if not key:
         return None
-    texts = {name: _key_cells(cells_of(rows, name), name, held) for name in key}
+    texts = {name: _key_cells(cells_of(rows, name), name, dataset_columns) for name in key}
     return joined_keys(pa.record_batch(texts), tuple(key))
 
 
@@ -218,10 +218,10 @@ def cells_of(rows: pa.RecordBatch | pa.Table, name: str) -> pa.Array:
     return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
 
 
-def _key_cells(cells: pa.Array, name: str, held: Sequence[Column]) -> pa.Array:
+def _key_cells(cells: pa.Array, name: str, dataset_columns: Sequence[Column]) -> pa.Array:
     """Return cells as the text that ingestion writes; a cell of another type keeps its text."""
     text = cast(cells, Column(name, "string")).values
-    column = next((column for column in held if column.name == name), None)
+    column = next((column for column in dataset_columns if column.name == name), None)
     if column is None:
         return text
     return pc.coalesce(cast(cells, column).values.cast(pa.string()), text)

@@ -1,1 +1,1 @@
-"""What a batch job says of itself: progress, throughput, drift, agreement."""
+"""The measurements of a batch job: progress, throughput, drift, agreement."""

@@ -101,15 +101,15 @@ def _bars(bins: Bins, counts: Counts) -> tuple[list[str], list[float], list[floa
     """Return label, expected and seen share of each bar; null only if there is any."""
     seen = counts / max(int(counts.sum()), 1)
     every = list(zip(bins.labels, bins.expected.tolist(), seen.tolist(), strict=True))
-    *held, null = every
+    *bars, null = every
     nulls = [null] if null[1] or null[2] else []
     if bins.kind != "number":
-        *values, other = held
+        *values, other = bars
         ranked = sorted(values, key=lambda bar: -max(bar[1:]))
         rest = [other, *ranked[MOST_BARS:]]
         joined = (other[0], sum(bar[1] for bar in rest), sum(bar[2] for bar in rest))
-        held = ranked[:MOST_BARS] + ([joined] if joined[1] or joined[2] else [])
-    labels, left, right = zip(*held, *nulls, strict=True)
+        bars = ranked[:MOST_BARS] + ([joined] if joined[1] or joined[2] else [])
+    labels, left, right = zip(*bars, *nulls, strict=True)
     return [_cut(label, VALUE) for label in labels], list(left), list(right)
 
 

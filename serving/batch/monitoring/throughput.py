@@ -196,7 +196,7 @@ def seconds_left(samples: Sequence[Sample], total: int, unit: Unit | None = None
     """Return how long the rest takes at the rate of the later half of the time so far.
 
     The time since the last commit counts only if it is longer than every other interval in that
-    half. So work under way does not look like a standstill, and a standstill is noticed.
+    half. So work in progress does not look like a standstill, and a standstill is noticed.
 
     Args:
         samples: the earliest first; the last one is of now.

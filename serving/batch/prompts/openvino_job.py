@@ -213,9 +213,9 @@ class PromptJob(Prompts):
         """Return how prompts go through Ray, to actors that only answer."""
         return slow_blocks_of(load, self.batch_size)
 
-    def answered(self, rows: Dataset, means: ActorContext) -> Dataset:
+    def answer_rows(self, rows: Dataset, context: ActorContext) -> Dataset:
         """Answer rows in a pool of actors."""
-        return in_actors(rows, self, means)
+        return in_actors(rows, self, context)
 
     def worker(self) -> "Generator":
         """Open an engine."""

@@ -85,8 +85,8 @@ class Prompts:
         prompt: the column with the prompts.
         sampling: how they are continued.
         key: columns that identify a row; a hash of the prompt when empty.
-        held: columns as the dataset holds them, as far as that is known.
-        output_bins: lengths in tokens whose drift is looked at.
+        dataset_columns: columns as the dataset has them, as far as that is known.
+        output_bins: bins of the lengths in tokens, for their drift.
         template: the model's, of chats; None where it has none.
     """
 
@@ -97,7 +97,7 @@ class Prompts:
     prompt: str = PROMPT
     sampling: Sampling = Sampling()
     key: tuple[str, ...] = ()
-    held: tuple[Column, ...] = ()
+    dataset_columns: tuple[Column, ...] = ()
     output_bins: tuple[Bins, ...] = ()
     template: ChatTemplate | None = None
 
@@ -113,7 +113,7 @@ class Prompts:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns of the input that are looked at, where they are there."""
+        """The columns of the input that the job reads, as far as there are any."""
         return tuple(dict.fromkeys((KEY, *self.key, self.prompt)))
 
     @property
@@ -145,13 +145,13 @@ class Prompts:
 
     def parameters(self) -> Mapping[str, Any]:
         """Return the other settings that change the answers."""
-        held = [asdict(column) for column in self.held]
-        return {"prompt": self.prompt, "sampling": asdict(self.sampling), "held": held}
+        columns = [asdict(column) for column in self.dataset_columns]
+        return {"prompt": self.prompt, "sampling": asdict(self.sampling), "held": columns}
 
     def encoded(self, rows: pa.RecordBatch | pa.Table) -> pa.Table:
         """Return `_key`, the prompt and `error` for every row; one without a text has an error.
 
-        A column of messages is a column of prompts too: what the model's chat template makes of
+        A column of messages is a column of prompts too: the model's chat template formats
         them, as for a client who sends messages.
         """
         read = self._read(rows)
@@ -164,23 +164,25 @@ class Prompts:
             pc.make_struct(unreadable, is_null, is_empty),
             *(f"{self.prompt} {fault}" for fault in (f"is not {kind}", "is missing", "is empty")),
         )
-        keys = declared_keys(rows, self.key, self.held)
+        keys = declared_keys(rows, self.key, self.dataset_columns)
         if keys is None:
             keys = hash_keys(hash_rows(pa.record_batch({TEXT: texts})))
         prompts = texts
         if is_chat:
-            prompts, refusals = self._rendered(texts)
+            prompts, refusals = self._render_chats(texts)
             errors = pc.coalesce(errors.cast(pa.string()), refusals)
         marks = pa.repeat(pa.scalar(is_chat), len(texts))
         columns = {KEY: keys, PROMPT: prompts, IS_CHAT: marks}
         return pa.table({**columns, ERROR: errors.cast(pa.string())})
 
     def has_messages(self, rows: pa.RecordBatch | pa.Table) -> bool:
-        """Tell whether the prompts of an input are chats."""
-        held = next((each.type for each in self.held if each.name == self.prompt), None)
-        return held == "messages" or is_list_of_structs(cells_of(rows, self.prompt).type)
+        """Return whether the prompts of an input are chats."""
+        declared = next(
+            (each.type for each in self.dataset_columns if each.name == self.prompt), None
+        )
+        return declared == "messages" or is_list_of_structs(cells_of(rows, self.prompt).type)
 
-    def asked(self, row: pa.RecordBatch) -> str | list[Message]:
+    def read_prompt(self, row: pa.RecordBatch) -> str | list[Message]:
         """Return what a client sends of one row: a text, or the messages of a chat."""
         (text,) = self._read(row).values.to_pylist()
         return parse_messages(text) if self.has_messages(row) else str(text)
@@ -191,17 +193,19 @@ class Prompts:
         is_chat = self.has_messages(rows)
         return cast(cells, Column(self.prompt, "messages" if is_chat else "string"))
 
-    def _rendered(self, chats: pa.Array) -> tuple[pa.Array, pa.Array]:
-        """Return what the template makes of chats, and why it does not take some; null for none."""
+    def _render_chats(self, chats: pa.Array) -> tuple[pa.Array, pa.Array]:
+        """Return the prompts of chats, and why the template refuses some; null for none."""
         prompts: list[str | None] = []
         refusals: list[str | None] = []
         for chat in chats.to_pylist():
-            prompt, refusal = (None, None) if chat is None else self._prompt(parse_messages(chat))
+            prompt, refusal = (
+                (None, None) if chat is None else self._render_chat(parse_messages(chat))
+            )
             prompts.append(prompt)
             refusals.append(refusal)
         return pa.array(prompts, pa.string()), pa.array(refusals, pa.string())
 
-    def _prompt(self, messages: list[Message]) -> tuple[str | None, str | None]:
+    def _render_chat(self, messages: list[Message]) -> tuple[str | None, str | None]:
         if self.template is None:
             return None, "the model has no chat template, and the prompt is a chat"
         try:

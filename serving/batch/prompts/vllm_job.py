@@ -1,13 +1,20 @@
-"""Prompts through a language model on GPUs: `ray.data.llm` with vLLM."""
+"""Prompts through a language model on GPUs: `ray.data.llm` with vLLM.
+
+A row carries its columns from stage to stage, and each stage adds its own: the tokens, the sampling
+parameters, the answer. Those of the engine are the fields of `vLLMOutputData` in
+`ray/llm/_internal/batch/stages/vllm_engine_stage.py` of Ray 2.60, and `__inference_error__`, empty
+where there is none. Why an answer ended is not among them.
+"""
 
 import logging
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,24 +22,37 @@ import ray
 from ray.data import ActorPoolStrategy, Dataset
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from millrace.models.config.language_spec import GenerationSpec
+from millrace.models.common.errors import WorkError
+from millrace.models.data.schema import KEY
 from millrace.serving.batch.actor import ActorContext, work_of
 from millrace.serving.batch.block_size import Blocks, Load
 from millrace.serving.batch.cluster.model_files import with_files_on_nodes
-from millrace.serving.batch.job import ROW
+from millrace.serving.batch.job import DEAD, ROW, TOKENS_IN, TOKENS_OUT, Answers
 from millrace.serving.batch.job_state import JobState
 from millrace.serving.batch.monitoring.progress_counter import Meter
-from millrace.serving.batch.prompts import vllm_rows
-from millrace.serving.batch.prompts.prompt_rows import Prompts
-from millrace.serving.batch.prompts.vllm_rows import Tokens, ends_of
-from millrace.serving.batch.prompts.vllm_workers import runtime_env_of
-from millrace.serving.triton.language.language_config import engine_arguments
+from millrace.serving.batch.prompts.prompt_rows import (
+    OUTPUT,
+    PROMPT,
+    Prompts,
+    chats_among,
+    context_of,
+    fault_in,
+    is_readable,
+    refused,
+)
+from millrace.serving.batch.prompts.vllm_engines import ends_of, runtime_env_of, tokenizer_of
 
+TEXT = "text"
+"""The prompt. As `prompt`, the name of the engine's own column, a refused row would come back
+without it."""
+TOKENS = "tokenized_prompt"
+SAMPLING = "sampling_params"
+FAULT = "__inference_error__"
+REFUSALS = ("VLLMValidationError", "ValueError")
+"""What vLLM raises against a prompt; all else that it raises is the engine's fault or ours."""
 BLOCK_BYTES = 256 * 1024
 """Of rows as they are on the way through Ray, where answers travel with all their tokens; a kill
 costs what the engines have of them."""
-MAX_NUM_SEQS = 256
-"""Answers that an engine works on at a time, where the live one is not given more."""
 BATCHES = 4
 """That an engine has at a time, or more where they are small: one that is done is replaced only
 when its last answer is, and the others keep the engine full till then."""
@@ -40,15 +60,15 @@ NO_STATISTICS = {"disable_log_stats": True}
 """Of each answer: Ray 2.60 cannot put a batch that has them after one where every row failed."""
 STAGE = "vLLMEngineStage"
 ENGINES = "engines"
-"""What all engines are called by the meter: no row tells which one answered it."""
+"""The name of all engines in the meter: no row shows which one answered it."""
 
 
 @dataclass(frozen=True)
 class VllmJob(Prompts):
-    """What every reader and every engine needs to know.
+    """A job of prompts, as readers and engines get it.
 
     Attributes:
-        arguments: of each engine, see `engine_arguments_of`.
+        arguments: of each engine, see `vllm_engines.engine_arguments_of`.
         vllm: version of vLLM.
         python: of the environment that has it; None for that of Ray itself.
         engines: how many.
@@ -73,50 +93,27 @@ class VllmJob(Prompts):
         del load
         return Blocks(BLOCK_BYTES, self.batch_size)
 
-    def answered(self, rows: Dataset, means: ActorContext) -> Dataset:
+    def answer_rows(self, rows: Dataset, context: ActorContext) -> Dataset:
         """Answer rows by engines of vLLM, tokens first."""
-        here, task = _spread() if means.model is not None else ({}, {})
+        here, task = _spread() if context.model is not None else ({}, {})
         variant = self.variant
-        if means.model is not None:
-            variant = with_files_on_nodes(self, means.model, "GPU").variant
+        if context.model is not None:
+            variant = with_files_on_nodes(self, context.model, "GPU").variant
         tokens = rows.map_batches(
             Tokens,
-            fn_constructor_args=(self.variant, means.state),
-            batch_size=means.blocks.rows_per_call,
+            fn_constructor_args=(self.variant, context.state),
+            batch_size=context.blocks.rows_per_call,
             batch_format="pyarrow",
             compute=ActorPoolStrategy(min_size=1, max_size=self.engines),
             **here,
         )
         answers: Dataset = processor_of(self, variant, task)(tokens)
-        put_aside = partial(_put_aside, workplace=means.state, meter=means.meter)
-        return answers.map_batches(put_aside, batch_size=None, batch_format="pyarrow", **task)
-
-
-def engine_arguments_of(
-    variant: Path, generation: GenerationSpec, batched_tokens: int | None = None
-) -> dict[str, Any]:
-    """Return how vLLM is to answer a night of prompts: keyword arguments of its engine.
-
-    They are those of the live one, so that it has room beside it. But nobody waits for a single
-    answer: there are more at a time, and no draft, which helps single ones and costs many.
-
-    Args:
-        variant: the folder of the model's files, absolute.
-        generation: how the model is served.
-        batched_tokens: that an engine reads in a step; None for as many as vLLM chooses.
-    """
-    alone = {"draft": None, "stream_interval": None}
-    most = max(generation.max_num_seqs, MAX_NUM_SEQS)
-    night = generation.model_copy(update={"max_num_seqs": most, **alone})
-    arguments = engine_arguments(variant, night)
-    if batched_tokens is not None:
-        # Every answer that is under way takes one in each step.
-        arguments["max_num_batched_tokens"] = max(batched_tokens, most)
-    return arguments
+        take_answers = partial(_take_answers, state=context.state, meter=context.meter)
+        return answers.map_batches(take_answers, batch_size=None, batch_format="pyarrow", **task)
 
 
 def processor_of(job: VllmJob, variant: Path, task: Mapping[str, Any]) -> Any:
-    """Return what takes a dataset of `Tokens` to one of what `vllm_rows.parted` reads.
+    """Return the processor from a dataset of `Tokens` to one for `split_answers`.
 
     It needs a Ray that is connected, and no vLLM here.
 
@@ -127,11 +124,11 @@ def processor_of(job: VllmJob, variant: Path, task: Mapping[str, Any]) -> Any:
     """
     from ray.data.llm import build_processor
 
-    with _silence():
+    with _silence_logging():
         processor = build_processor(
             processor_config(job, variant),
-            preprocess=partial(vllm_rows.asked, job=job),
-            postprocess=partial(vllm_rows.answered, job=job, ends=ends_of(job.variant)),
+            preprocess=partial(build_engine_columns, job=job),
+            postprocess=partial(build_output_row, job=job, ends=ends_of(job.variant)),
             preprocess_map_kwargs=dict(task),
             postprocess_map_kwargs=dict(task),
         )
@@ -144,7 +141,7 @@ def processor_of(job: VllmJob, variant: Path, task: Mapping[str, Any]) -> Any:
 def processor_config(job: VllmJob, variant: Path) -> Any:
     """Return how ray.data.llm runs the engines: its `vLLMEngineProcessorConfig`.
 
-    Prompts are texts to go on from, already in tokens, so none of its other stages runs. A row
+    Prompts are texts to continue, already in tokens, so none of its other stages runs. A row
     that an engine refuses comes back with the reason and does not end the job.
 
     Args:
@@ -180,20 +177,20 @@ def _spread() -> tuple[dict[str, Any], dict[str, Any]]:
     return {**task, "scheduling_strategy": NodeAffinitySchedulingStrategy(node, soft=False)}, task
 
 
-def _put_aside(rows: pa.Table, workplace: JobState, meter: Meter) -> pa.Table:
-    """Return the answers among rows of the processor; the others are put aside."""
-    answers = vllm_rows.parted(rows)
+def _take_answers(rows: pa.Table, state: JobState, meter: Meter) -> pa.Table:
+    """Return the answers among rows of the processor; write the refused rows to the state."""
+    answers = split_answers(rows)
     if answers.refused.num_rows:
         # The same rows come under the same name again.
         first = pc.min(answers.refused[ROW]).as_py()
-        workplace.refuse(f"{first:019d}-{ENGINES}", answers.refused)
+        state.refuse(f"{first:019d}-{ENGINES}", answers.refused)
     meter.add(ENGINES, 0.0, work_of(answers.rows))
     return answers.rows
 
 
 @contextmanager
-def _silence() -> Iterator[None]:
-    """Keep what is told while a processor is built from the terminal; it calls `ray.init` again."""
+def _silence_logging() -> Iterator[None]:
+    """Log nothing while a processor is built, which calls `ray.init` again."""
     logger, disabled = logging.getLogger("ray"), logging.root.manager.disable
     level = logger.level
     logging.disable(logging.INFO)
@@ -202,3 +199,130 @@ def _silence() -> Iterator[None]:
     finally:
         logging.disable(disabled)
         logger.setLevel(level)
+
+
+def build_engine_columns(row: Mapping[str, Any], job: Prompts) -> dict[str, Any]:
+    """Return the columns that the engine reads besides the tokens of the prompt.
+
+    Args:
+        row: `ROW`, `KEY`, `TEXT` and `TOKENS`.
+        job: how prompts are continued.
+    """
+    sampling = job.sampling
+    parameters: dict[str, Any] = {
+        "max_tokens": sampling.max_tokens,
+        "temperature": sampling.temperature,
+        "repetition_penalty": sampling.repetition_penalty,
+    }
+    if sampling.temperature > 0:
+        parameters |= {"top_p": sampling.top_p, "seed": job.seed_of(int(row[ROW]))}
+        if sampling.top_k is not None:
+            parameters["top_k"] = sampling.top_k
+    if sampling.stop:
+        # A stop that is in the text shows that it ended the answer; it is cut off afterwards.
+        parameters |= {"stop": list(sampling.stop), "include_stop_str_in_output": True}
+    return {SAMPLING: parameters}
+
+
+def build_output_row(row: Mapping[str, Any], job: Prompts, ends: Collection[int]) -> dict[str, Any]:
+    """Return the row of the output, of `OUTPUT`, for one that the engine has answered.
+
+    Args:
+        row: as the engine returns it, without a fault.
+        job: how the prompt was continued.
+        ends: tokens that end an answer.
+    """
+    text, tokens = row["generated_text"], row["generated_tokens"]
+    ended = job.sampling.ended(text)
+    is_end = ended is not None or (len(tokens) > 0 and int(tokens[-1]) in ends)
+    return {
+        KEY: row[KEY],
+        "completion": text if ended is None else ended,
+        "finish_reason": "stop" if is_end else "length",
+        TOKENS_IN: row["num_input_tokens"],
+        TOKENS_OUT: row["num_generated_tokens"],
+        "model_version": job.version,
+        ROW: row[ROW],
+    }
+
+
+def split_answers(rows: pa.Table) -> Answers:
+    """Split the output of ray.data.llm into answers and rows that vLLM refused.
+
+    Args:
+        rows: of `build_output_row`, and `FAULT`, empty; of a refused row all columns that the
+            engine returned. A block of no rows may have no columns.
+
+    Raises:
+        WorkError: a row failed for another reason than its content.
+    """
+    if not rows.num_rows:
+        return Answers(OUTPUT.empty_table(), DEAD.empty_table())
+    is_good = pc.equal(rows[FAULT], "")
+    good = rows.filter(is_good)
+    answers = good.select(OUTPUT.names).cast(OUTPUT) if good.num_rows else OUTPUT.empty_table()
+    bad = rows.filter(pc.invert(is_good))
+    if not bad.num_rows:
+        return Answers(answers, DEAD.empty_table())
+    faults = dict(enumerate(map(describe_refusal, bad[FAULT].to_pylist())))
+    return Answers(answers, refused(bad, bad[TEXT].to_pylist(), faults))
+
+
+def describe_refusal(fault: str) -> str:
+    """Return why vLLM does not take a prompt.
+
+    Args:
+        fault: the name of an exception's class, and its message.
+
+    Raises:
+        WorkError: it is not the prompt's fault.
+    """
+    kind, _, message = fault.partition(": ")
+    if kind not in REFUSALS:
+        raise WorkError(
+            "vLLM failed at a prompt; nothing was committed",
+            seen=fault.splitlines()[0],
+            hint="look at the log of the engine, in the logs of Ray, and run it again",
+        )
+    return f"vLLM does not take the prompt: {message}"
+
+
+class Tokens:
+    """Turns prompts into tokens, in an actor of Ray Data.
+
+    Args:
+        variant: the folder of the model's files.
+        state: takes the prompts that leave no room for an answer.
+    """
+
+    def __init__(self, variant: Path, state: JobState) -> None:
+        self.tokenizer, self.context = tokenizer_of(variant), context_of(variant)
+        self.state, self.name = state, uuid4().hex[:8]
+
+    def __call__(self, rows: pa.Table) -> pa.Table:
+        """Return `ROW`, `KEY`, `TEXT` and `TOKENS` of the prompts that can be answered.
+
+        Args:
+            rows: `ROW`, `KEY` and the prompt.
+        """
+        texts = rows[PROMPT].to_pylist()
+        prompts = zip(texts, chats_among(rows), strict=True)
+        ids = [self._tokenize(text, is_chat=is_chat) for text, is_chat in prompts]
+        pairs = zip(texts, ids, strict=True)
+        faults = {
+            n: fault for n, pair in enumerate(pairs) if (fault := fault_in(*pair, self.context))
+        }
+        if faults:
+            dead = refused(rows, texts, faults)
+            self.state.refuse(f"{pc.min(dead[ROW]).as_py():019d}-{self.name}", dead)
+        good = pa.array([n for n in range(len(texts)) if n not in faults], pa.int64())
+        lists = pa.array(ids, pa.list_(pa.int32()))
+        columns = {ROW: rows[ROW], KEY: rows[KEY], TEXT: rows[PROMPT], TOKENS: lists}
+        return pa.table(columns).take(good)
+
+    def _tokenize(self, text: str, *, is_chat: bool) -> list[int]:
+        if not is_readable(text, self.context):
+            return []
+        return list(
+            self.tokenizer(text, add_special_tokens=not is_chat, verbose=False)["input_ids"]
+        )

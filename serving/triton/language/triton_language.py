@@ -69,13 +69,13 @@ class TritonLanguage:
 
 
 def _require_draft(artifact: Artifact) -> None:
-    """Raise InputError unless there is a draft where one is asked for, and it fits."""
-    asked, draft = artifact.serving.generation.draft, artifact.draft
-    if (asked is None) != (draft is None):
+    """Raise InputError unless there is a draft where one is configured, and it fits."""
+    wanted, draft = artifact.serving.generation.draft, artifact.draft
+    if (wanted is None) != (draft is None):
         raise InputError(
             "the version's draft is not the one that serving.generation.draft names",
             seen=draft or "no draft",
-            valid=asked or "no draft",
+            valid=wanted or "no draft",
             hint="register the model again",
         )
     if draft is not None:

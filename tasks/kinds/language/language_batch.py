@@ -26,8 +26,13 @@ from millrace.serving.batch.prompts.prompt_rows import (
     context_of,
     is_readable,
 )
-from millrace.serving.batch.prompts.vllm_job import VllmJob, engine_arguments_of
-from millrace.serving.batch.prompts.vllm_workers import engines_of, gpus_of_ray, vllm_version
+from millrace.serving.batch.prompts.vllm_engines import (
+    engine_arguments_of,
+    engines_of,
+    gpus_of_ray,
+    vllm_version,
+)
+from millrace.serving.batch.prompts.vllm_job import VllmJob
 from millrace.serving.release.golden_prompts import INEXACT
 from millrace.serving.triton.client import TritonClient
 from millrace.serving.triton.streams import stream_request
@@ -165,7 +170,7 @@ class LivePrompts:
             stop=own.stop,
             max_tokens=min(own.max_tokens, COMPARED_TOKENS),
         )
-        answer = self.ask(self.job.asked(example.row), sampling, seconds)
+        answer = self.ask(self.job.read_prompt(example.row), sampling, seconds)
         return text_difference(
             example.written["completion"],
             answer.texts[0],

@@ -141,7 +141,7 @@ def test_a_text_is_sent_as_a_text() -> None:
     tokenizer = train_tokenizer(iter(["a b c"] * 9), 32, 8)
     encoding = Encoding((Feature("t", "text", 8),), "y", ("no", "yes"), tokenizer=tokenizer)
     example = Example("1", pa.record_batch({"t": ["a b"]}), {"prediction": "no", "score": 0.5})
-    job = replace(ROWS, encoding=encoding, held=())
+    job = replace(ROWS, encoding=encoding, dataset_columns=())
     live_rows(job, [0.5, 0.5], asked).difference(example, 5.0)
     assert {name: array.tolist() for name, array in asked[0][0].items()} == {"text": [["a b"]]}
 

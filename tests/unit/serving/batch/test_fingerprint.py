@@ -25,7 +25,7 @@ MANIFEST = {"format": "delta", "table": "t", "version": 3}
         replace(ROWS, key=()),
         replace(ROWS, batch_size=1),
         replace(ROWS, batch_tokens=1),
-        replace(ROWS, held=(Column("a", "bool"),)),
+        replace(ROWS, dataset_columns=(Column("a", "bool"),)),
     ],
 )
 def test_another_model_key_or_parameter_is_another_job(other: RowJob) -> None:

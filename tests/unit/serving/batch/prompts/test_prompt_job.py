@@ -168,10 +168,15 @@ def test_a_column_of_messages_is_asked_as_the_template_has_it(job: PromptJob, ma
 def test_messages_are_text_too_where_the_dataset_holds_them_so(job: PromptJob, made: Made) -> None:
     template, held = chat_template_of(made.folder), (Column("prompt", "messages"),)
     text = json.dumps(CHAT)
-    for each, wanted in ((job, text), (replace(job, held=held), "<|user|>the mill\n<|assistant|>")):
+    for each, wanted in (
+        (job, text),
+        (replace(job, dataset_columns=held), "<|user|>the mill\n<|assistant|>"),
+    ):
         good, _ = read(replace(each, template=template), prompt=[text])
         assert good["prompt"].to_pylist() == [wanted]
-    assert replace(job, held=held).asked(pa.record_batch({"prompt": [text]})) == CHAT
+    assert (
+        replace(job, dataset_columns=held).read_prompt(pa.record_batch({"prompt": [text]})) == CHAT
+    )
 
 
 def test_chats_without_a_template_are_dead(job: PromptJob) -> None:

@@ -12,8 +12,8 @@ from millrace.models.data.sources.source import Chunk
 from millrace.serving.batch.folder import Folder
 from millrace.serving.batch.input.reader import split_chunk
 from millrace.serving.batch.job_state import JobState
-from millrace.serving.batch.prompts.vllm_job import VllmJob, engine_arguments_of, processor_config
-from millrace.serving.batch.prompts.vllm_rows import Tokens, ends_of
+from millrace.serving.batch.prompts.vllm_engines import ends_of, engine_arguments_of
+from millrace.serving.batch.prompts.vllm_job import Tokens, VllmJob, processor_config
 from millrace.serving.triton.language.language_config import engine_arguments
 from tests.stand_ins.vllm_variant import write_variant
 

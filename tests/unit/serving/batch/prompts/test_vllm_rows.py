@@ -8,7 +8,11 @@ import pytest
 
 from millrace.models.common.errors import WorkError
 from millrace.serving.batch.prompts.prompt_rows import OUTPUT, Prompts, Sampling
-from millrace.serving.batch.prompts.vllm_rows import answered, asked, parted
+from millrace.serving.batch.prompts.vllm_job import (
+    build_engine_columns,
+    build_output_row,
+    split_answers,
+)
 
 ROW = {"_row": 3, "_key": "k", "text": "the mill", "tokenized_prompt": [5, 6]}
 ENDS = frozenset([0, 9])
@@ -42,28 +46,30 @@ def block(*rows: dict[str, Any]) -> pa.Table:
 
 
 def test_a_greedy_prompt_is_asked_for_without_what_draws() -> None:
-    assert asked(ROW, job(seed=4, top_k=3, top_p=0.5)) == {
+    assert build_engine_columns(ROW, job(seed=4, top_k=3, top_p=0.5)) == {
         "sampling_params": {"max_tokens": 256, "temperature": 0.0, "repetition_penalty": 1.0}
     }
 
 
 def test_what_draws_is_told_with_the_seed_of_the_row() -> None:
     drawn = job(temperature=0.8, seed=4, top_k=3, top_p=0.5)
-    words = asked(ROW, drawn)["sampling_params"]
+    words = build_engine_columns(ROW, drawn)["sampling_params"]
     assert {name: words[name] for name in ("temperature", "top_k", "top_p", "seed")} == {
         **{"temperature": 0.8, "top_k": 3, "top_p": 0.5},
         "seed": drawn.seed_of(3),
     }
-    assert asked({**ROW, "_row": 8}, drawn)["sampling_params"]["seed"] != words["seed"]
+    assert (
+        build_engine_columns({**ROW, "_row": 8}, drawn)["sampling_params"]["seed"] != words["seed"]
+    )
 
 
 def test_a_stop_is_left_in_the_answer_to_be_seen_there() -> None:
-    words = asked(ROW, job(stop=("a", "b")))["sampling_params"]
+    words = build_engine_columns(ROW, job(stop=("a", "b")))["sampling_params"]
     assert (words["stop"], words["include_stop_str_in_output"]) == (["a", "b"], True)
 
 
 def test_an_answer_becomes_a_row_of_the_output() -> None:
-    assert answered(handed_back(), job(), ENDS) == {
+    assert build_output_row(handed_back(), job(), ENDS) == {
         **{"_key": "k", "completion": "turned", "finish_reason": "length", "_row": 3},
         **{"prompt_tokens": 2, "completion_tokens": 2, "model_version": 7},
     }
@@ -81,13 +87,13 @@ def test_an_answer_becomes_a_row_of_the_output() -> None:
 def test_an_answer_ends_with_an_end_or_a_stop_or_by_its_length(
     text: str, tokens: tuple[int, ...], stop: tuple[str, ...], completion: str, reason: str
 ) -> None:
-    found = answered(handed_back(text, tokens), job(stop=stop), ENDS)
+    found = build_output_row(handed_back(text, tokens), job(stop=stop), ENDS)
     assert (found["completion"], found["finish_reason"]) == (completion, reason)
 
 
 def test_a_row_that_vllm_refuses_is_dead_and_its_neighbour_answered() -> None:
-    good = {**answered(handed_back(), job(), ENDS), "__inference_error__": ""}
-    found = parted(block(good, failed("VLLMValidationError: too long: by 3")))
+    good = {**build_output_row(handed_back(), job(), ENDS), "__inference_error__": ""}
+    found = split_answers(block(good, failed("VLLMValidationError: too long: by 3")))
     assert found.rows.schema == OUTPUT
     assert found.rows["_row"].to_pylist() == [3]
     assert found.refused.to_pylist() == [
@@ -99,13 +105,13 @@ def test_a_row_that_vllm_refuses_is_dead_and_its_neighbour_answered() -> None:
 
 
 def test_a_block_may_hold_refused_rows_alone_or_nothing() -> None:
-    found = parted(block(failed("ValueError: no")))
+    found = split_answers(block(failed("ValueError: no")))
     assert (found.rows.num_rows, found.refused.num_rows) == (0, 1)
-    assert found.rows.schema == parted(pa.table({})).rows.schema == OUTPUT
+    assert found.rows.schema == split_answers(pa.table({})).rows.schema == OUTPUT
 
 
 @pytest.mark.parametrize("kind", ["EngineGenerateError", "RuntimeError", "QueueOverflowError"])
 def test_what_is_not_the_prompts_fault_ends_the_job(kind: str) -> None:
     with pytest.raises(WorkError, match="vLLM failed at a prompt") as caught:
-        parted(block(failed(f"{kind}: CUDA error")))
+        split_answers(block(failed(f"{kind}: CUDA error")))
     assert caught.value.seen == f"{kind}: CUDA error"

@@ -1,4 +1,4 @@
-"""Where vLLM answers a night of prompts: on the GPUs of Ray, by the Python that has it."""
+"""vLLM's engines: arguments, tokens, their number on Ray's GPUs, the Python that has vLLM."""
 
 import json
 import os
@@ -13,13 +13,17 @@ from typing import Any
 import ray
 
 from millrace.models.common.errors import InputError, TransientError
+from millrace.models.config.language_spec import GenerationSpec
+from millrace.serving.triton.language.language_config import engine_arguments
 
+MAX_NUM_SEQS = 256
+"""Answers that an engine works on at a time, where the live one is not given more."""
 SECONDS = 600
 """To start a process on a machine with a GPU and import vLLM there."""
 SOME_OF_A_GPU = 0.01
 """It brings a task to a machine that has one."""
 NO_USAGE_STATS = {"VLLM_NO_USAGE_STATS": "1"}
-"""DO_NOT_TRACK is set already, to a word that vLLM does not take for yes."""
+"""DO_NOT_TRACK is set already, to a value that vLLM does not read as true."""
 QUESTION = (
     "import json, platform, ray, ray.data.llm, vllm; print(json.dumps("
     "{'python': platform.python_version(), 'ray': ray.__version__, 'vllm': vllm.__version__}))"
@@ -31,11 +35,57 @@ ELSEWHERE = (
 )
 
 
+def engine_arguments_of(
+    variant: Path, generation: GenerationSpec, batched_tokens: int | None = None
+) -> dict[str, Any]:
+    """Return the keyword arguments of vLLM's engine for a night of prompts.
+
+    They are those of the live one, so that it has room beside it. But nobody waits for a single
+    answer: there are more at a time, and no draft, which helps single ones and costs many.
+
+    Args:
+        variant: the folder of the model's files, absolute.
+        generation: how the model is served.
+        batched_tokens: that an engine reads in a step; None for as many as vLLM chooses.
+    """
+    most = max(generation.max_num_seqs, MAX_NUM_SEQS)
+    night = generation.model_copy(
+        update={"max_num_seqs": most, "draft": None, "stream_interval": None}
+    )
+    arguments = engine_arguments(variant, night)
+    if batched_tokens is not None:
+        # Every answer in progress takes one in each step.
+        arguments["max_num_batched_tokens"] = max(batched_tokens, most)
+    return arguments
+
+
+def tokenizer_of(variant: Path) -> Any:
+    """Return the tokenizer that vLLM too reads from a variant."""
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(variant, local_files_only=True, trust_remote_code=False)
+
+
+def ends_of(variant: Path) -> frozenset[int]:
+    """Return the tokens at which vLLM ends an answer: the tokenizer's end, and the config's.
+
+    As in `SamplingParams.update_from_generation_config` of vLLM 0.32.
+
+    Args:
+        variant: the folder of the model's files.
+    """
+    files = (variant / name for name in ("generation_config.json", "config.json"))
+    config = json.loads(next(file for file in files if file.is_file()).read_text())
+    end = config.get("eos_token_id")
+    ends = set(end) if isinstance(end, list) else {end}
+    return frozenset((ends | {tokenizer_of(variant).eos_token_id}) - {None})
+
+
 def engines_of(wanted: int | None, gpus: float, gpus_each: int) -> int:
     """Return how many engines answer.
 
     Args:
-        wanted: as the pipeline says; None for as many as there is room for.
+        wanted: the pipeline's number; None for as many as there is room for.
         gpus: what Ray has.
         gpus_each: what an engine takes.
 
@@ -85,11 +135,11 @@ def vllm_version(python: Path | None, seconds: float = SECONDS) -> str:
         TransientError: there was no answer in time.
     """
     options = {"num_cpus": 0, "num_gpus": SOME_OF_A_GPU, "max_retries": 0}
-    asked = ray.remote(ask).options(**options).remote(python)
+    task = ray.remote(inspect_python).options(**options).remote(python)
     try:
-        told = ray.get(asked, timeout=seconds)
+        found = ray.get(task, timeout=seconds)
     except ray.exceptions.RayError as error:
-        ray.cancel(asked, force=True)
+        ray.cancel(task, force=True)
         raise TransientError(
             "no machine with a GPU said whether it has vLLM",
             seen=f"nothing in {seconds:g} s"
@@ -97,11 +147,11 @@ def vllm_version(python: Path | None, seconds: float = SECONDS) -> str:
             else str(error).partition("\n")[0],
             hint="see by `ray status` whether other jobs hold the GPUs, and try again",
         ) from error
-    return require(told, python)
+    return require_versions(found, python)
 
 
-def ask(python: Path | None) -> dict[str, str]:
-    """Return which vLLM, Ray and Python are here, or the `fault` of looking; in a task of Ray.
+def inspect_python(python: Path | None) -> dict[str, str]:
+    """Return the versions of vLLM, Ray and Python here, or the `fault`; in a task of Ray.
 
     Args:
         python: as for `runtime_env_of`.
@@ -109,32 +159,32 @@ def ask(python: Path | None) -> dict[str, str]:
     command = [str(python or sys.executable), "-c", QUESTION]
     environment = {**os.environ, **NO_USAGE_STATS}
     try:
-        said = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     except OSError as error:
         return {"fault": str(error)}
     except subprocess.CalledProcessError as error:
         return {"fault": (error.stderr.strip().splitlines() or ["it ended without a word"])[-1]}
     # vLLM logs to the same place
-    found: dict[str, str] = json.loads(said.stdout.strip().splitlines()[-1])
+    found: dict[str, str] = json.loads(done.stdout.strip().splitlines()[-1])
     return found
 
 
-def require(told: Mapping[str, str], python: Path | None) -> str:
+def require_versions(found: Mapping[str, str], python: Path | None) -> str:
     """Return the version of vLLM.
 
     Args:
-        told: what `ask` returned.
-        python: what it was asked by.
+        found: what `inspect_python` returned.
+        python: the Python that was inspected.
 
     Raises:
         InputError: there is none, or a Ray or a Python that this one cannot work with.
     """
     own = {"python": _short(platform.python_version()), "ray": ray.__version__}
-    fault = told.get("fault")
+    fault = found.get("fault")
     if fault is None:
-        others = {"python": _short(told["python"]), "ray": told["ray"]}
+        others = {"python": _short(found["python"]), "ray": found["ray"]}
         if others == own:
-            return told["vllm"]
+            return found["vllm"]
         fault = f"Python {others['python']} with ray {others['ray']}"
     raise InputError(
         "the environment of vLLM cannot answer prompts",

@@ -8,7 +8,12 @@ import pytest
 import ray
 
 from millrace.models.common.errors import InputError
-from millrace.serving.batch.prompts.vllm_workers import ask, engines_of, require, runtime_env_of
+from millrace.serving.batch.prompts.vllm_engines import (
+    engines_of,
+    inspect_python,
+    require_versions,
+    runtime_env_of,
+)
 
 STAND_INS = Path(__file__).parents[4] / "stand_ins"
 HERE = {"python": platform.python_version(), "ray": ray.__version__, "vllm": "0.33.0"}
@@ -50,19 +55,19 @@ def test_a_python_is_asked_for_its_versions(tmp_path: Path) -> None:
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\nPYTHONPATH={STAND_INS} exec {sys.executable} "$@"\n')
     python.chmod(0o755)
-    assert ask(python) == {**HERE, "vllm": "0.32.0+stand.in"}
+    assert inspect_python(python) == {**HERE, "vllm": "0.32.0+stand.in"}
 
 
 def test_a_python_that_is_not_there_or_has_no_vllm_is_a_fault(tmp_path: Path) -> None:
-    assert "No such file" in ask(tmp_path / "python")["fault"]
+    assert "No such file" in inspect_python(tmp_path / "python")["fault"]
     python = tmp_path / "without"
     python.write_text("#!/bin/sh\necho Traceback >&2\necho No module named vllm >&2\nexit 1\n")
     python.chmod(0o755)
-    assert ask(python) == {"fault": "No module named vllm"}
+    assert inspect_python(python) == {"fault": "No module named vllm"}
 
 
 def test_an_environment_that_fits_tells_its_vllm() -> None:
-    assert require(HERE, None) == "0.33.0"
+    assert require_versions(HERE, None) == "0.33.0"
 
 
 @pytest.mark.parametrize(
@@ -75,6 +80,6 @@ def test_an_environment_that_fits_tells_its_vllm() -> None:
 )
 def test_an_environment_that_does_not_fit_is_told(told: dict[str, str], seen: str) -> None:
     with pytest.raises(InputError, match="cannot answer prompts") as caught:
-        require(told, Path("/p"))
+        require_versions(told, Path("/p"))
     assert seen in str(caught.value)
     assert f"ray[data]=={ray.__version__}" in str(caught.value)
