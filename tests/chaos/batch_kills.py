@@ -254,15 +254,15 @@ def _tell(sample: Any, *_: Any) -> None:
 
 def soak(folder: Path, kills: int, rows: int) -> Iterator[str]:
     """Kill so many jobs, and yield a line for each; an assertion fails at the first loss."""
-    installation = [folder / "many", folder / "one"]
-    for place, files in zip(installation, (MANY, 1), strict=True):
+    folders = [folder / "many", folder / "one"]
+    for place, files in zip(folders, (MANY, 1), strict=True):
         place.mkdir()
         prepare(place, rows, files)
-    assert run(installation[0]).code == 0
-    undisturbed, wrong = content(installation[0]), dead(installation[0])
+    assert run(folders[0]).code == 0
+    undisturbed, wrong = content(folders[0]), dead(folders[0])
     chance, counted = random.Random(0), 0
     while counted < kills:
-        folder = installation[counted // len(KILLS) % len(installation)]
+        folder = folders[counted // len(KILLS) % len(folders)]
         for name in ("out", "dead"):
             subprocess.run(["rm", "-rf", folder / name], check=True)
         kill = KILLS[counted % len(KILLS)]

@@ -95,8 +95,8 @@ class Stage:
     def require_every_row_once(self, day: str) -> None:
         table = deltalake.DeltaTable(self.tables).to_pyarrow_table(filters=[("date", "=", day)])
         table = table.sort_by("_row")
-        installation = np.repeat(np.arange(FILES) * 2**40, ROWS) + np.tile(np.arange(ROWS), FILES)
-        assert table["_row"].to_pylist() == installation.tolist()
+        positions = np.repeat(np.arange(FILES) * 2**40, ROWS) + np.tile(np.arange(ROWS), FILES)
+        assert table["_row"].to_pylist() == positions.tolist()
         best = softmax(self.rows @ weights_of(WEIGHTS)).argmax(axis=1)
         assert table["prediction"].to_pylist() == [LABELS[each] for each in best]
 

@@ -98,7 +98,7 @@ def test_nobody_approves_what_nobody_is_known_to_have_trained(
 
 
 @pytest.mark.parametrize("kind", ["x86_64, amx_int8", this_machine().kind])
-def test_a_form_that_was_chosen_on_another_kind_of_machine_is_flagged(
+def test_a_variant_that_was_chosen_on_another_kind_of_machine_is_flagged(
     line: Line, live: Planted, kind: str
 ) -> None:
     second = plant(line.installation, live.name, good(0, machine_kind=kind))

@@ -41,15 +41,15 @@ def drift_figure(drifts: Sequence[Drift], limit: float) -> Figure:
     shown = ranked[:MOST_COLUMNS]
     figure = Figure(figsize=(8, 1.4 + 0.28 * max(len(shown), 3)), layout="constrained")
     axes = figure.subplots()
-    installation = np.arange(len(shown))
+    positions = np.arange(len(shown))
     colors = [FAR if drift.exceeds(limit) else FINE for drift in shown]
-    axes.barh(installation, [drift.psi for drift in shown], height=0.7, color=colors)
+    axes.barh(positions, [drift.psi for drift in shown], height=0.7, color=colors)
     limits = [limit + drift.noise for drift in shown]
     label = f"limit, {limit:g} above what chance gives"
     ends = np.repeat(np.arange(len(shown) + 1) - 0.5, 2)[1:-1]
     line: dict[str, Any] = {"color": "black", "linestyle": "--", "linewidth": 1.2, "label": label}
     axes.plot(np.repeat(limits, 2), ends, **line)
-    axes.set_yticks(installation, [_cut(drift.column) for drift in shown])
+    axes.set_yticks(positions, [_cut(drift.column) for drift in shown])
     axes.set(xlabel="PSI against the training rows")
     axes.set_title(_title(ranked, limit), fontsize=11)
     axes.set_xlim(0, _width(shown, limits))
@@ -87,12 +87,10 @@ def shares_figure(columns: Sequence[tuple[Bins, Counts]]) -> Figure:
 
 def _draw_shares(axes: Any, bins: Bins, counts: Counts) -> None:
     labels, expected, seen = _bars(bins, counts)
-    installation = np.arange(len(labels))
-    axes.bar(installation - 0.2, expected, width=0.4, color=EXPECTED, label="training rows")
-    axes.bar(installation + 0.2, seen, width=0.4, color=SEEN, label="rows of the job")
-    axes.set_xticks(
-        installation, labels, rotation=45, ha="right", rotation_mode="anchor", fontsize=8
-    )
+    positions = np.arange(len(labels))
+    axes.bar(positions - 0.2, expected, width=0.4, color=EXPECTED, label="training rows")
+    axes.bar(positions + 0.2, seen, width=0.4, color=SEEN, label="rows of the job")
+    axes.set_xticks(positions, labels, rotation=45, ha="right", rotation_mode="anchor", fontsize=8)
     axes.yaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
     axes.grid(alpha=0.3, axis="y")
 
