@@ -16,17 +16,20 @@ from torch import nn
 
 from millrace.models.common import user_code
 from millrace.models.common.errors import InputError, nearest
+from millrace.models.config.model_kind import load_object
 from millrace.models.config.training_spec import ModelSpec
-from millrace.models.families.cnn import ResNet
-from millrace.models.families.mlp import Perceptron
 from millrace.models.families.network import Network
 from millrace.models.families.objective import Objective
 from millrace.models.families.pretrained import resolve_pretrained
-from millrace.models.families.text_classifier import TextClassifier
 from millrace.models.inference.features import Encoding
 
 Family = Callable[..., nn.Module]
-FAMILIES: dict[str, Family] = {"mlp": Perceptron, "cnn": ResNet, "text_classifier": TextClassifier}
+FAMILIES = {
+    "mlp": "millrace.models.families.mlp:Perceptron",
+    "cnn": "millrace.models.families.cnn:ResNet",
+    "text_classifier": "millrace.models.families.text_classifier:TextClassifier",
+}
+"""Where each family is."""
 OF_TEXT = ("text_classifier",)
 
 
@@ -57,7 +60,7 @@ def family_of(spec: ModelSpec, folder: Path) -> Family:
             valid=f"{', '.join(FAMILIES)} or module:Class",
             hint=nearest(spec.family, list(FAMILIES)) or "bring your own with module:Class",
         )
-    return FAMILIES[spec.family]
+    return cast(Family, load_object(FAMILIES[spec.family]))
 
 
 def build_network(

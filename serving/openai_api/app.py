@@ -7,6 +7,7 @@ import argparse
 import logging
 import re
 import secrets
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -21,6 +22,8 @@ from millrace.models.common.installation import Endpoint
 from millrace.serving.openai_api.api_key import KEYS_FILE
 from millrace.serving.openai_api.connection import CLIENT_GONE, ClientGone
 from millrace.serving.openai_api.error_response import SERVER, ApiError, overloaded
+from millrace.serving.openai_api.model_catalog import ModelCatalog
+from millrace.serving.openai_api.rate_limit import RateLimiter
 from millrace.serving.openai_api.request_handler import RequestHandler, ServerSettings
 from millrace.serving.origin_check import OriginCheck, OriginPolicy, loopback_hosts
 
@@ -42,7 +45,9 @@ def create_app(settings: ServerSettings) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        handler = RequestHandler(settings)  # its connections belong to this event loop
+        # Their connections belong to this event loop.
+        catalog = ModelCatalog(settings.triton, time.monotonic, time.time)
+        handler = RequestHandler(settings, catalog, RateLimiter(time.monotonic))
         for path, method, endpoint in (
             ("/v1/models", "GET", handler.list_models),
             ("/v1/models/{model:path}", "GET", handler.describe_model),
@@ -52,6 +57,7 @@ def create_app(settings: ServerSettings) -> FastAPI:
             app.add_api_route(path, endpoint, methods=[method], response_model=None)
         yield
         await handler.close()
+        await catalog.close()
 
     app = FastAPI(openapi_url=None, lifespan=lifespan, redirect_slashes=False)
     app.add_api_route("/health", _health, methods=["GET"])

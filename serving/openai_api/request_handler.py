@@ -71,27 +71,21 @@ class RequestHandler:
 
     Args:
         settings: of the server.
-        clock: monotonic seconds.
-        wall: seconds since the epoch.
+        catalog: of the models that answer.
+        rate_limiter: of the keys.
     """
 
     def __init__(
-        self,
-        settings: ServerSettings,
-        clock: Callable[[], float] = time.monotonic,
-        wall: Callable[[], float] = time.time,
+        self, settings: ServerSettings, catalog: ModelCatalog, rate_limiter: RateLimiter
     ) -> None:
-        self._settings, self._clock, self._wall = settings, clock, wall
+        self._settings, self._catalog, self._rate_limiter = settings, catalog, rate_limiter
         self._client = AsyncLanguageClient(settings.triton)
-        self._catalog = ModelCatalog(settings.triton, clock, wall)
-        self._key_file = KeyFile(settings.keys, clock)
+        self._key_file = KeyFile(settings.keys, time.monotonic)
         self._keys: tuple[ApiKey, ...] = ()
-        self._rate_limiter = RateLimiter(clock)
 
     async def close(self) -> None:
-        """Close the connections, and end the streams."""
+        """Close the connection to the models, and end the streams."""
         await self._client.close()
-        await self._catalog.close()
 
     async def list_models(self, request: Request) -> Response:
         """List the language models that answer now."""
@@ -134,7 +128,7 @@ class RequestHandler:
         text_request = read_request(await read_body(request, self._settings.max_body_bytes))
         request_id = request.state.request_id
         prefix = "chatcmpl" if text_request.is_chat else "cmpl"
-        reply = Reply(text_request, f"{prefix}-{secrets.token_hex(16)}", int(self._wall()))
+        reply = Reply(text_request, f"{prefix}-{secrets.token_hex(16)}", int(time.time()))
         if text_request.stream:
             return EventStream(self._stream_events(reply, key, request_id))
         response = self._build_response(reply, key, request_id)
@@ -176,7 +170,7 @@ class RequestHandler:
         self, request: TextRequest, key: ApiKey, usage: Usage, request_id: str
     ) -> AsyncGenerator[PromptPiece, None]:
         """Yield the pieces of all answers, counted and charged to the key."""
-        begun, outcome = self._clock(), "left"
+        begun, outcome = time.monotonic(), "left"
         try:
             model = await self._find_model(request.model)
             with self._rate_limiter.charge(key, request.prompts, request.output_tokens) as charge:
@@ -199,7 +193,7 @@ class RequestHandler:
             log.info(
                 "%s %s key %s, model %r: %d tokens in, %d out, %.3f s",
                 *(request_id, outcome, key.name, request.model),
-                *(usage.input_tokens, usage.output_tokens, self._clock() - begun),
+                *(usage.input_tokens, usage.output_tokens, time.monotonic() - begun),
             )
 
     async def _generate_one(

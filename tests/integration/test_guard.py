@@ -147,8 +147,8 @@ def test_answers_are_those_of_the_bare_server(served) -> None:
 
 
 def test_curl_with_its_own_content_type_is_answered(served) -> None:
-    variant = {"Content-Type": "application/x-www-form-urlencoded"}
-    assert served.ask(GOOD, headers=variant).status == 200
+    form = {"Content-Type": "application/x-www-form-urlencoded"}
+    assert served.ask(GOOD, headers=form).status == 200
 
 
 @pytest.mark.parametrize("binary", [True, False])

@@ -334,10 +334,10 @@ def test_clients_see_the_same_model(served) -> None:
         return str(error.value)
 
     endpoint = served.client.endpoint
-    installation = ((http, endpoint.http), (grpc, endpoint.grpc))
-    before, too_large = [seen(*place) for place in installation], refused()
+    protocols = ((http, endpoint.http), (grpc, endpoint.grpc))
+    before, too_large = [seen(*each) for each in protocols], refused()
     served.start_split("same", 50)
-    assert [seen(*place) for place in installation] == before
+    assert [seen(*each) for each in protocols] == before
     assert refused() == too_large
     assert served.client.predict("same", {"x": ROWS}, version=1).keys() == {"scores", "label"}
     with pytest.raises(InputError, match=r"valid: x: FP32 \[-1, 4\]"):

@@ -128,21 +128,21 @@ def _write(sequences: StoredSequences, folder: Path) -> None:
     dataset = dataset_of(DeltaTable(sequences.uri, version=sequences.version))
     wanted = pc.field("split") == sequences.split
     rows = max(1, _BATCH_BYTES // (4 * sequences.context))
-    installation: list[npt.NDArray[np.int64]] = []
+    read_positions: list[npt.NDArray[np.int64]] = []
     schema = pa.schema([dataset.schema.field(name) for name in _COLUMNS])
     with ipc.new_file(str(folder / _FILE), schema) as writer:
         for batch in scan_batches(dataset, _COLUMNS, wanted, rows):
             if batch.num_rows:
                 writer.write_batch(batch)
-                installation.append(batch["position"].to_numpy())
-    np.save(folder / _INDEX, _index(installation, sequences))
+                read_positions.append(batch["position"].to_numpy())
+    np.save(folder / _INDEX, _index(read_positions, sequences))
 
 
 def _index(
-    installation: list[npt.NDArray[np.int64]], sequences: StoredSequences
+    read_positions: list[npt.NDArray[np.int64]], sequences: StoredSequences
 ) -> npt.NDArray[np.int64]:
     """Return the batch and the row in it of every position, int64 `[rows, 2]`."""
-    positions = np.concatenate([np.zeros(0, np.int64), *installation])
+    positions = np.concatenate([np.zeros(0, np.int64), *read_positions])
     if not np.array_equal(np.sort(positions), np.arange(sequences.rows)):
         raise WorkError(
             f"the token table {sequences.uri} is damaged",
@@ -150,7 +150,7 @@ def _index(
             valid=f"the positions 0 to {sequences.rows - 1}, each once",
             hint="delete the token table and run again",
         )
-    sizes = [len(place) for place in installation]
+    sizes = [len(place) for place in read_positions]
     index = np.empty((sequences.rows, 2), dtype=np.int64)
     index[positions, 0] = np.repeat(np.arange(len(sizes)), sizes)
     index[positions, 1] = np.concatenate([np.arange(size) for size in sizes])

@@ -13,7 +13,7 @@ from millrace.export.onnx.conversions.int8_static import Ranges, quantize
 from millrace.models.config.compression_spec import QuantizationAwareSpec
 from millrace.models.inference.features import FEATURES
 from millrace.models.inference.onnx_session import OnnxSession
-from millrace.models.training.compression.quantization import FakeQuantization
+from millrace.models.training.compression.compression import FakeQuantization
 
 
 def ranges_in(int8: Path) -> list[torch.Tensor]:

@@ -11,8 +11,8 @@ def test_an_image_is_moved_by_no_more_than_it_may_be_and_zeros_come_in() -> None
     moved = Augment(shift=1)(image)
     assert moved.shape == image.shape
     assert torch.equal(moved.sum(dim=(2, 3)), torch.tensor([[1.0, 2.0]]).expand(400, 2))
-    installation = {(int(y), int(x)) for _, y, x in moved[:, 0].nonzero()}
-    assert installation == {(y, x) for y in (1, 2, 3) for x in (1, 2, 3)}
+    shifts = {(int(y), int(x)) for _, y, x in moved[:, 0].nonzero()}
+    assert shifts == {(y, x) for y in (1, 2, 3) for x in (1, 2, 3)}
 
 
 def test_channels_of_an_image_move_together() -> None:

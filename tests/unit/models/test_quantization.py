@@ -18,11 +18,12 @@ from millrace.models.training.checkpoint import (
     load_weights,
     save_checkpoint,
 )
-from millrace.models.training.compression.compression import Compression, require_compressible
-from millrace.models.training.compression.quantization import (
+from millrace.models.training.compression.compression import (
     WEIGHT_LEVELS,
+    Compression,
     FakeQuantization,
     Range,
+    require_compressible,
     round_weight,
 )
 

@@ -62,7 +62,7 @@ def test_little_room_is_left_over() -> None:
     lengths = [random.Random(n).randint(1, 200) for n in range(20_000)]
     packed = best_fit(lengths, 256)
     assert sum(lengths) / (256 * len(packed)) > 0.995
-    assert sorted(place for installation in packed for place in installation) == list(range(20_000))
+    assert sorted(position for sequence in packed for position in sequence) == list(range(20_000))
 
 
 def test_what_waits_is_bounded() -> None:

@@ -41,8 +41,8 @@ def place(text: str) -> int:
     return ONE + int(text[1:]) if text.startswith("+") else int(text)
 
 
-def dead(*installation: int) -> pa.Table:
-    rows = [{"_row": each, "_key": None, "reason": "bad", "row": "{}"} for each in installation]
+def dead(*positions: int) -> pa.Table:
+    rows = [{"_row": each, "_key": None, "reason": "bad", "row": "{}"} for each in positions]
     return pa.Table.from_pylist(rows, schema=DEAD)
 
 

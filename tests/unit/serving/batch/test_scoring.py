@@ -377,8 +377,8 @@ def test_an_input_that_changes_while_it_is_scored_is_not_committed(
 def test_rows_know_their_place_in_the_input(tmp_path: Path, scored: Scored) -> None:
     for name in ("1", "2"):
         (tmp_path / f"{name}.csv").write_text(HEADER + f"{name}1,1,0,x\n{name}2,1,0,x\n")
-    installation = {row["_key"]: row["_row"] for row in scored(tmp_path / "*.csv")}
-    assert installation == {"11": 0, "12": 1, "21": FILE_ROWS, "22": FILE_ROWS + 1}
+    positions = {row["_key"]: row["_row"] for row in scored(tmp_path / "*.csv")}
+    assert positions == {"11": 0, "12": 1, "21": FILE_ROWS, "22": FILE_ROWS + 1}
 
 
 def test_columns_that_folders_give_are_read(tmp_path: Path, scored: Scored) -> None:
