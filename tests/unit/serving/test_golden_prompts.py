@@ -27,14 +27,14 @@ def test_an_answer_counts_from_where_it_parts(certified, found, share) -> None:
 @pytest.mark.parametrize(("prompts", "answers"), [([], []), (["a", "b"], ["c"])])
 def test_what_is_not_whole_is_refused(prompts, answers) -> None:
     golden = {"prompts": prompts, "answers": answers, "max_tokens": 4, "exact": True}
-    with pytest.raises(WorkError, match="golden answers are not whole"):
+    with pytest.raises(WorkError, match="golden prompts and answers are incomplete"):
         GoldenPrompts.of(golden, None)
 
 
 def test_an_answer_of_transformers_to_each_prompt_or_to_none() -> None:
     golden = {"prompts": ["a", "b"], "answers": ["c", "d"], "max_tokens": 4, "exact": True}
     assert GoldenPrompts.of(golden, None).transformers == ()
-    with pytest.raises(WorkError, match="golden answers are not whole"):
+    with pytest.raises(WorkError, match="golden prompts and answers are incomplete"):
         GoldenPrompts.of({**golden, "transformers": ["c"]}, None)
 
 
