@@ -82,7 +82,7 @@ def config_of(spec: DecoderSpec) -> "PretrainedConfig":
 
 
 def _sizes(params: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the sizes of a small decoder, changed by `params`; transformers' defaults are large."""
+    """Return the sizes of a small decoder, changed by `params`; transformers' own are large."""
     sizes = {"hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4, **params}
     width, heads = sizes["hidden_size"], sizes["num_attention_heads"]
     derived = {"intermediate_size": 3 * width} if isinstance(width, int) else {}
