@@ -216,8 +216,8 @@ BAD = {
     "eats": "MemoryError",
     "crashes": "crashed: SIGABRT",
     "killed": "was killed",
-    "writes_nothing": "left no model",
-    "writes_rubbish": "no ONNX model",
+    "writes_nothing": "wrote no model",
+    "writes_rubbish": "no valid ONNX model",
 }
 
 
