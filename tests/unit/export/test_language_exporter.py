@@ -96,7 +96,7 @@ def test_the_exact_form_answers_as_transformers(exact: LanguageCandidate) -> Non
         ({}, "greedy tokens for 0 of 0 prompts"),
         (
             {"prompts": 1, "greedy_equal": 1, "texts": 3, "texts_equal": 1},
-            "splits 2 of 3 texts otherwise",
+            "splits 2 of 3 texts differently",
         ),
     ],
 )
