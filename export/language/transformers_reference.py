@@ -1,9 +1,9 @@
-"""The results of transformers on held-out text, the reference for all variants; it is a program.
+"""The reference for all variants: the results of transformers on held-out text.
 
-It runs in its own process, in float32, once for all variants. It writes the log-probabilities at
-every token that counts in the loss, its greedy continuations of some prompts, and its tokenization
-of the prompts' texts. The prompts are tokenized again from their text, so that a variant can be
-given the same prompts as text too.
+This program runs in its own process, in float32, once for all variants. It writes the
+log-probabilities at every token that counts in the loss, its greedy continuations of some prompts,
+and its tokenization of the prompts' texts. The prompts are tokenized again from their text, so that
+a variant can be given the same prompts as text too.
 """
 
 import json
@@ -100,7 +100,7 @@ def write_reference_in_subprocess(
         "millrace.export.language.transformers_reference",
         words,
         limits,
-        what="the reference",
+        what="the run of transformers on held-out text",
         retry_killed=False,
     )
     values = json.loads(told.splitlines()[-1])

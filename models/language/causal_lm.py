@@ -108,7 +108,7 @@ def _read(spec: DecoderSpec) -> "PreTrainedModel":
     options: dict[str, Any] = {"revision": spec.revision, "trust_remote_code": False}
     try:
         config = AutoConfig.from_pretrained(name, **options)
-    except Exception as error:  # whatever transformers makes of a folder
+    except Exception as error:  # transformers may raise anything on a damaged folder
         raise _unreadable(name, error) from error
     _require_known(spec.params, _keys(type(config)), f"model.params of {name!r}")
     for key, value in spec.params.items():
@@ -121,7 +121,7 @@ def _read(spec: DecoderSpec) -> "PreTrainedModel":
                 name, config=config, dtype=torch.float32, use_safetensors=True, **options
             ),
         )
-    except Exception as error:  # whatever transformers makes of a folder
+    except Exception as error:  # transformers may raise anything on a damaged folder
         raise _unreadable(name, error) from error
 
 
