@@ -1,1 +1,1 @@
-"""Checkpoint in, artifact and certificate out."""
+"""Export: turns a checkpoint into an artifact with a certificate."""

@@ -1,4 +1,4 @@
-"""A candidate: one exported variant of one training run, and how it was measured."""
+"""A candidate: one exported variant of a trained model, with its measurements."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -6,35 +6,35 @@ from typing import Any, Generic, Protocol, TypeVar
 
 
 class Stage(Protocol):
-    """How far a variant is from the model that was trained."""
+    """The differences of a variant from the trained model."""
 
     @property
     def name(self) -> str:
-        """The name of the candidate."""
+        """The candidate's name."""
         ...
 
     @property
     def score(self) -> float | None:
-        """Its metric on the test split; None where it was not measured."""
+        """The metric on the test split; None if it was not measured."""
         ...
 
     @property
     def loss(self) -> float | None:
-        """What it lost of the metric, relative: 0.01 is one percent; None if not measured."""
+        """The relative loss of the metric: 0.01 is one percent; None if not measured."""
         ...
 
     @property
     def is_finite(self) -> bool:
-        """Whether all its answers are finite, as far as that was measured."""
+        """Whether all measured outputs are finite."""
         ...
 
 
 class Speed(Protocol):
-    """How fast a variant answers on this machine, with the threads that serving uses."""
+    """The speed of a variant on this machine, with the threads that serving uses."""
 
     @property
     def latency_ms(self) -> float:
-        """Milliseconds until a client that is alone has an answer."""
+        """Milliseconds of one request when no other request is running."""
         ...
 
     @property
@@ -49,19 +49,19 @@ P = TypeVar("P", bound=Speed)
 
 @dataclass(frozen=True)
 class Candidate(Generic[S, P]):
-    """One variant of the model.
+    """One variant of the model, with its measurements.
 
     Attributes:
-        name: of the variant: `onnx-fp32`, `openvino-int8`, …
+        name: name of the variant: `onnx-fp32`, `openvino-int8`, …
         path: its file or folder; None if it could not be made.
         digest: sha256 of the file, or over the files of the folder.
-        size_bytes: of all its files.
-        speed: on this machine.
-        stage: its distance from the model that was trained.
+        size_bytes: size of all its files.
+        speed: its speed on this machine.
+        stage: its differences from the trained model.
         reason: why it is refused; None if it passes its gates.
-        notes: how it was found, where that took a search.
-        is_served: whether a Triton backend here serves it. If not, it is measured to compare the
-            others with, and never chosen.
+        notes: log of the search that found the variant; empty if it needed no search.
+        is_served: whether a Triton backend here can serve it. If not, it is measured only for
+            comparison, and never chosen.
     """
 
     name: str

@@ -1,7 +1,7 @@
-"""The certificate: what a model lost on its way from training to live serving.
+"""The certificate: the differences between a trained model, its exported variants and live serving.
 
-Every stage answers the same golden requests and the same test split. Its difference, and its loss
-of the metric, are against the first stage: the model as it was trained.
+Every stage is measured on the same golden requests and the same test split. Its difference and its
+metric loss are relative to the first stage, which is the trained model.
 """
 
 import json
@@ -17,13 +17,13 @@ from millrace.models.common.bounded_files import bounded_json
 
 @dataclass(frozen=True)
 class CertifiedVariant(Generic[S, P]):
-    """One candidate, as it was measured.
+    """The measurements of one candidate.
 
     Attributes:
-        name: of the candidate.
+        name: the candidate's name.
         digest: sha256 over its files; empty if it could not be made.
-        stage: its distance from the model that was trained.
-        speed: on the machine of the certificate.
+        stage: its differences from the trained model.
+        speed: its speed on the machine of the certificate.
         reason: why it was refused; None if it passed its gates.
     """
 
@@ -36,18 +36,18 @@ class CertifiedVariant(Generic[S, P]):
 
 @dataclass(frozen=True, kw_only=True)
 class Header:
-    """What the certificate of every kind of model says.
+    """The fields of every certificate, for all kinds of models.
 
     Attributes:
-        model: registered model.
-        candidate: the variant that was chosen.
+        model: name of the registered model.
+        candidate: name of the chosen variant.
         digest: sha256 of the chosen file, or over the files of the chosen folder.
         dataset: name of the dataset.
-        dataset_version: snapshot that the test split is of.
+        dataset_version: version of the snapshot with the test split.
         dataset_digest: digest of that snapshot.
         passed: whether the chosen candidate passed its gates.
-        machine: what the candidates were measured on, in words.
-        machine_kind: what machines share on which that choice holds.
+        machine: description of the machine that measured the candidates.
+        machine_kind: its GPU, or its CPU architecture and flags; the choice is valid for this kind.
     """
 
     model: str
@@ -63,14 +63,14 @@ class Header:
 
 @dataclass(frozen=True, kw_only=True)
 class Certificate(Header):
-    """The evidence that is kept with a model version as `certificate.json`.
+    """The evidence that is stored with a model version as `certificate.json`.
 
-    Each kind of model has a subclass, which adds what only it measures.
+    Each kind of model has a subclass, which adds its own measurements.
 
     Attributes:
-        stages: in the order of the way; the model that was trained is the first.
-        forms: every candidate that was asked for, in their order; empty in a certificate of before
-            that was kept.
+        stages: stages from training to live serving; the first is the trained model.
+        forms: every candidate of the pipeline file, in its order; empty in old certificates, which
+            do not have this field.
     """
 
     stages: tuple[Any, ...] = ()
@@ -83,7 +83,7 @@ class Certificate(Header):
         return found
 
     def stage(self, name: str) -> Any:
-        """Return the stage of that name; None if there is none."""
+        """Return the stage with a name; None if there is none."""
         candidates = (variant.stage for variant in self.forms if variant.stage is not None)
         return next((each for each in (*self.stages, *candidates) if each.name == name), None)
 
@@ -93,10 +93,10 @@ class Certificate(Header):
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """Read what `to_json` wrote.
+        """Return the certificate that `to_json` wrote.
 
         Raises:
-            ValueError: it is no certificate.
+            ValueError: the text is not a certificate.
         """
         try:
             return TypeAdapter(cls).validate_python(bounded_json(text))
@@ -109,5 +109,5 @@ class Certificate(Header):
 def certify_candidates(
     candidates: Sequence[Candidate[S, P]],
 ) -> tuple[CertifiedVariant[S, P], ...]:
-    """Return candidates without what holds on this machine alone: where their files are."""
+    """Return the measurements of candidates, without the local paths of their files."""
     return tuple(CertifiedVariant(c.name, c.digest, c.stage, c.speed, c.reason) for c in candidates)

@@ -1,7 +1,7 @@
-"""The programs that make one variant out of another, and the commands that make it again.
+"""The programs that convert one variant into another, and the commands that reproduce a variant.
 
-Each runs in a process of its own, with limits: one that hangs, crashes or takes too much memory is
-a candidate with its reason, and the others go on.
+Each program runs in a subprocess with time and memory limits. If a program hangs, crashes or takes
+too much memory, its candidate is refused with the reason, and the other candidates are still made.
 """
 
 import shlex
@@ -19,19 +19,19 @@ from millrace.models.common.subprocess_runner import Limits, run_in_subprocess
 COMMANDS = "commands.sh"
 CALIBRATION = "calibration.npz"
 DRAFT = ".draft"
-"""Ends the name of a variant that is not whole yet."""
+"""Suffix of a variant that is not complete yet."""
 
 
 @dataclass(frozen=True)
 class ConversionPrograms:
-    """The programs of a package, run in one folder.
+    """Runs the conversion programs of a package in one folder.
 
     Attributes:
-        package: of the programs.
-        folder: where the variants are.
-        limits: what one program may take.
-        source: the file or folder that the first of them reads.
-        needs: the Python packages that make the variants again, in words.
+        package: the package with the programs.
+        folder: folder of the variants.
+        limits: time and memory limits of one program.
+        source: name of the file or folder that the first program reads.
+        needs: names of the Python packages that are needed to reproduce the variants.
     """
 
     package: ModuleType
@@ -42,26 +42,30 @@ class ConversionPrograms:
 
     @property
     def programs(self) -> Path:
-        """The folder of the programs' source."""
+        """The folder with the programs' source code."""
         return Path(str(self.package.__file__)).parent
 
     def run(self, program: str, words: Sequence[str | Path]) -> None:
-        """Run a program with limits.
+        """Run a program with time and memory limits.
+
+        Args:
+            program: name of the program's module.
+            words: arguments of its command line.
 
         Raises:
-            WorkError: it failed, or took more than the limits.
+            WorkError: the program failed, or exceeded the limits.
         """
         run_in_subprocess(
             program, list(words), self.limits, what="its conversion", retry_killed=False
         )
 
     def keep(self, name: str, program: str, words: Sequence[str]) -> None:
-        """Keep the programs and the command that makes a variant again, whether it works or not.
+        """Store the programs' source and the command that makes a variant; it need not succeed.
 
         Args:
-            name: the variant.
-            program: the module that makes it.
-            words: its arguments, with paths relative to the folder.
+            name: the variant's name.
+            program: name of the program's module.
+            words: arguments of its command line, with paths relative to the folder.
         """
         copied = self.folder / self.programs.name
         if not copied.exists():
@@ -77,7 +81,7 @@ class ConversionPrograms:
             file.write(f"# {name}\n{shlex.join(command)}\n".replace(DRAFT, ""))
 
     def reproduction(self) -> tuple[Path, ...]:
-        """Return the programs, the commands and what they read; nothing if none has run."""
+        """Return the paths of the programs, the commands and their input; empty if none has run."""
         if not (self.folder / COMMANDS).exists():
             return ()
         names = (self.programs.name, COMMANDS, self.source, CALIBRATION)
@@ -87,10 +91,15 @@ class ConversionPrograms:
 def measure_candidate(
     name: str, measure: Callable[[], Candidate[Any, Any]], *, is_served: bool = True
 ) -> Candidate[Any, Any]:
-    """Return a candidate; one that cannot be made or measured has the reason.
+    """Return the measured candidate; if it cannot be made or measured, a candidate with the reason.
+
+    Args:
+        name: the candidate's name.
+        measure: makes and measures the candidate.
+        is_served: whether a Triton backend here can serve the variant.
 
     Raises:
-        MillraceError: a transient one: the source of the rows failed, not the variant.
+        TransientError: the source of the rows failed, not the variant.
     """
     try:
         return measure()

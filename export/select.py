@@ -1,4 +1,4 @@
-"""Which candidates are good enough, and which of them is served."""
+"""Decides which candidates pass the gates, and which of them is registered."""
 
 import math
 from collections.abc import Sequence
@@ -8,19 +8,20 @@ from millrace.export.candidate import Candidate, P, S
 
 MIB = 2**20
 NOISE = 0.05
-"""Medians of the same variant on an idle machine differ by less, nearly always."""
+"""Relative noise of a median latency: on an idle machine, repeated medians nearly always differ by
+less."""
 OBJECTIVES = ("metric", "latency", "throughput", "size")
 
 
 @dataclass(frozen=True)
 class Gates:
-    """What a candidate may lose.
+    """The limits that a candidate must meet.
 
     Attributes:
-        max_loss: of the metric, relative.
-        loss_name: what is lost, in words.
-        max_size_mib: of its files; None for any.
-        smaller_is_better: of two metrics.
+        max_loss: largest relative loss of the metric.
+        loss_name: name of that loss in messages.
+        max_size_mib: largest size of the candidate's files; None for no limit.
+        smaller_is_better: whether a smaller metric is better.
     """
 
     max_loss: float
@@ -30,9 +31,9 @@ class Gates:
 
 
 def apply_gates(candidate: Candidate[S, P], gates: Gates) -> Candidate[S, P]:
-    """Return a measured candidate with the reason why it is refused, if it is.
+    """Return a measured candidate, with the reason if a gate refuses it.
 
-    A NaN fails every comparison, so each is written such that NaN is refused.
+    A comparison with NaN is false, so each comparison is written such that NaN is refused.
     """
     return replace(candidate, reason=candidate.reason or _refusal(candidate, gates))
 
@@ -46,24 +47,24 @@ def _refusal(candidate: Candidate[S, P], gates: Gates) -> str | None:
         return f"{gates.loss_name} {loss} is more than {gates.max_loss:.2%}"
     if gates.max_size_mib is not None and not size <= gates.max_size_mib:
         has = f"{size * 1024:,.0f} KiB" if size < 1 else f"{size:,.2f} MiB"
-        return f"its {has} are more than export.max_size_mib, {gates.max_size_mib:g} MiB"
+        return f"its size {has} is more than export.max_size_mib, {gates.max_size_mib:g} MiB"
     return None
 
 
 def choose(
     candidates: Sequence[Candidate[S, P]], objective: str, gates: Gates
 ) -> Candidate[S, P] | None:
-    """Return the candidate to register, or None if none was measured with finite answers.
+    """Return the candidate to register, or None if none was measured with finite outputs.
 
-    It is the best one by the objective among those that passed; among those as good as the best,
-    but for the noise of a measurement, the one that the pipeline file names first. Where none
-    passed it is the nearest: the best one by the objective whose loss is within the gate, else the
-    one that lost least.
+    Among the candidates that passed, this is the best by the objective. If several are as good as
+    the best, within measurement noise, it is the one that the pipeline file names first. If none
+    passed, it is the best by the objective among those whose loss is within the gate, else the one
+    with the smallest loss.
 
     Args:
-        candidates: measured, the gates applied.
+        candidates: measured candidates, with the gates applied.
         objective: latency, throughput, size or metric.
-        gates: what they may lose.
+        gates: limits that the candidates must meet.
     """
     served = [each for each in candidates if each.is_served and each.path is not None]
     passed = [each for each in served if each.passed]
@@ -94,7 +95,11 @@ def _nearest(
 
 
 def cost(candidate: Candidate[S, P], objective: str, gates: Gates) -> float:
-    """Return what is to be small: milliseconds, seconds by unit, bytes, or the metric's loss."""
+    """Return a candidate's cost by an objective; smaller is better.
+
+    The cost is milliseconds for latency, seconds per row or token for throughput, bytes for size,
+    and the metric, negated if a larger one is better.
+    """
     speed, stage = candidate.speed, candidate.stage
     if speed is None or stage is None:
         return math.inf
@@ -109,7 +114,7 @@ def cost(candidate: Candidate[S, P], objective: str, gates: Gates) -> float:
 
 
 def pareto_front(candidates: Sequence[Candidate[S, P]], gates: Gates) -> frozenset[str]:
-    """Return the names of the measured candidates that no other one beats in every objective."""
+    """Return the names of the candidates on the Pareto front over all objectives."""
     costs = {
         each.name: [cost(each, objective, gates) for objective in OBJECTIVES]
         for each in candidates

@@ -1,1 +1,1 @@
-"""Variants of a causal language model: made, measured and judged."""
+"""Variants of a causal language model: conversion, measurement and gates."""

@@ -1,4 +1,4 @@
-"""The engines that continue texts with a variant on the CPU, and how fast they are."""
+"""The engines that generate text with a variant on the CPU, and their speed."""
 
 import json
 import time
@@ -18,24 +18,25 @@ STREAMS = (1, 8, 32)
 CACHE_GIB = 1
 ROUNDS, LEAST = 7, 2
 SECONDS = 4.0
-"""For the rounds of one number of streams, at most; `LEAST` are always made."""
+"""Time limit of the rounds for one number of streams; at least `LEAST` rounds are always run."""
 Properties = Mapping[str, str | int]
 EXACT: Properties = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
-"""What makes the engine compute as transformers does: its defaults are shorter numbers."""
+"""OpenVINO properties for float32, in which transformers computes; the defaults of the engine have
+lower precision."""
 
 
 @dataclass(frozen=True)
 class LanguageSpeed:
-    """What was measured with the threads of one server.
+    """The speed and memory of a variant, with the threads of one server.
 
     Attributes:
-        time_to_first_token_ms: median at one stream, of prompts of `prompt_tokens`.
-        ms_per_token: median at one stream, of every token after the first.
-        tokens_per_second: median by the number of streams: new tokens of all of them together.
-        prompt_tokens: length of the prompts.
-        new_tokens: of each answer.
-        peak_memory_bytes: of the process, a cache of 1 GiB at most included; 0 for vLLM, whose
-            memory is the GPU's.
+        time_to_first_token_ms: median time to the first token at one stream, in milliseconds.
+        ms_per_token: median time per later token at one stream, in milliseconds.
+        tokens_per_second: median of new tokens per second over all streams, by number of streams.
+        prompt_tokens: tokens of each prompt.
+        new_tokens: tokens of each continuation.
+        peak_memory_bytes: peak memory of the process, with a key-value cache of up to 1 GiB; 0 for
+            vLLM, which uses GPU memory.
     """
 
     time_to_first_token_ms: float
@@ -47,23 +48,23 @@ class LanguageSpeed:
 
     @property
     def latency_ms(self) -> float:
-        """Time to the first token and of one more, at one stream."""
+        """Time to the first token plus the time of one more token, at one stream."""
         return self.time_to_first_token_ms + self.ms_per_token
 
     @property
     def per_second(self) -> float:
-        """New tokens per second at the most streams."""
+        """New tokens per second at the largest number of streams."""
         return self.tokens_per_second[max(STREAMS)]
 
 
 @dataclass(frozen=True)
 class Continuation:
-    """One round of continued prompts.
+    """The continuations of several prompts that ran at once.
 
     Attributes:
-        tokens: of each prompt, `new` of them.
-        first: seconds to the first token of any.
-        whole: seconds to the last of all.
+        tokens: the new tokens of each prompt.
+        first: seconds until the first token of any prompt.
+        whole: seconds until the last token of all prompts.
     """
 
     tokens: list[list[int]]
@@ -72,11 +73,11 @@ class Continuation:
 
 
 class Engine:
-    """OpenVINO GenAI's continuous batching, greedy and without prefix caching.
+    """OpenVINO GenAI's continuous batching, with greedy decoding and without prefix caching.
 
     Args:
-        variant: the folder.
-        properties: of the device.
+        variant: folder of the variant.
+        properties: OpenVINO properties of the device.
     """
 
     def __init__(self, variant: Path, properties: Properties) -> None:
@@ -85,7 +86,7 @@ class Engine:
         scheduler = genai.SchedulerConfig()
         scheduler.cache_size = CACHE_GIB
         scheduler.max_num_seqs = max(STREAMS)
-        # the same prompts come several times: what is measured is work, not memory
+        # off, because the same prompts are repeated and a cache would hide their cost
         scheduler.enable_prefix_caching = False
         self._pipeline = genai.ContinuousBatchingPipeline(
             variant, scheduler, "CPU", dict(properties)
@@ -98,7 +99,7 @@ class Engine:
         return [int(token) for token in found[0]]
 
     def run(self, prompts: Sequence[Array], new: int) -> Continuation:
-        """Continue all prompts at once by `new` tokens each, whatever they are."""
+        """Continue all prompts at once by `new` tokens each, also after an end token."""
         config = greedy_config(self._pipeline.get_config(), new, ignore_eos=True)
         began = time.perf_counter()
         handles = [self._added(prompt, config) for prompt in prompts]
@@ -125,19 +126,19 @@ Run = Callable[[Sequence[Array], int], Continuation]
 
 
 def speed_of(run: Run, prompts: Sequence[Array], new: int) -> LanguageSpeed:
-    """Measure one stream, and then several.
+    """Measure the speed at each number of streams in `STREAMS`.
 
     Args:
-        run: continues prompts.
-        prompts: as many as the most streams, all of one length.
-        new: tokens of each answer, 2 or more.
+        run: continues prompts; called with prompts and the number of new tokens.
+        prompts: prompts of equal length, as many as the largest number of streams.
+        new: tokens of each continuation, 2 or more.
     """
     rates: dict[int, float] = {}
     rounds: list[Continuation] = []
     for streams in reversed(STREAMS):
         rounds = _rounds(run, prompts[:streams], new)
         rates[streams] = streams * new / median(each.whole for each in rounds)
-    # the last were of one stream
+    # the last rounds had one stream
     first = median(each.first for each in rounds)
     later = median((each.whole - each.first) / (new - 1) for each in rounds)
     return LanguageSpeed(
@@ -146,7 +147,7 @@ def speed_of(run: Run, prompts: Sequence[Array], new: int) -> LanguageSpeed:
 
 
 def _rounds(run: Run, prompts: Sequence[Array], new: int) -> list[Continuation]:
-    """Run some rounds; the first of all warms up and is left out."""
+    """Run several rounds, and return them without a first round that warms up."""
     run(prompts, new)
     made: list[Continuation] = []
     until = time.perf_counter() + SECONDS
@@ -156,11 +157,11 @@ def _rounds(run: Run, prompts: Sequence[Array], new: int) -> list[Continuation]:
 
 
 class OnnxEngine:
-    """onnxruntime-genai's generator, greedy.
+    """onnxruntime-genai's generator, with greedy decoding.
 
     Args:
-        variant: the folder.
-        threads: of one operator.
+        variant: folder of the variant.
+        threads: threads of one operator.
     """
 
     def __init__(self, variant: Path, threads: int) -> None:
@@ -178,15 +179,15 @@ class OnnxEngine:
         return [int(token) for token in self._tokenizer.encode(text)]
 
     def logits_of(self, ids: Array) -> Array:
-        """Return the logits of one piece, `[n, vocabulary]`."""
+        """Return the logits of one token sequence, `[n, vocabulary]`."""
         generator = self._generator(1, len(ids) + 1)
         generator.append_tokens(ids.astype(np.int32)[None])
         return np.asarray(generator.get_output("logits")[0], np.float32)
 
     def run(self, prompts: Sequence[Array], new: int) -> Continuation:
-        """Continue all prompts by `new` tokens each, those of one length together.
+        """Continue all prompts by `new` tokens each; prompts of equal length run together.
 
-        A text is never ended early: its end is the least likely token till then.
+        No text ends early, because `min_length` suppresses the end token.
         """
         began, first = time.perf_counter(), 0.0
         tokens: dict[int, list[int]] = {}

@@ -1,9 +1,10 @@
-"""How far a variant is from transformers on held-out text: perplexity, KL and agreement.
+"""Compares a variant with transformers on held-out text: perplexity, KL divergence and agreement.
 
-By OpenVINO's plain inference of the same graph with the same properties as the engine's: of the
-engine no probabilities of a given text are to be had. Only one piece is in memory at a time.
+The probabilities come from OpenVINO's plain inference of the same model with the same properties,
+because the serving engine does not return probabilities of a given text. Only one chunk of text is
+in memory at a time.
 
-The engine itself is compared token by token, by what it continues prompts with.
+The engine itself is compared by the tokens of its greedy continuations of prompts.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -19,18 +20,18 @@ from millrace.models.common.arrays import Array
 
 NUMBERS = 2**22
 LogitsOf = Callable[[Array], Array]
-"""Tokens `[n]` to logits `[n, vocabulary]`, float32."""
+"""Function from tokens `[n]` to logits `[n, vocabulary]`, float32."""
 
 
 @dataclass(frozen=True)
 class Fidelity:
-    """What was measured on held-out text.
+    """Measurements on held-out text, over the tokens that count in the loss.
 
     Attributes:
-        perplexity: exp of the mean negative log-likelihood, over the tokens that count.
-        mean_kl: mean of KL(transformers ‖ variant) over the same tokens, in nats.
-        top1_agreement: share of these tokens where both hold the same one for the likeliest.
-        tokens: that counted.
+        perplexity: exp of the mean negative log-likelihood.
+        mean_kl: mean of KL(transformers ‖ variant), in nats.
+        top1_agreement: share of tokens for which both predict the same most likely token.
+        tokens: number of tokens.
     """
 
     perplexity: float
@@ -40,19 +41,19 @@ class Fidelity:
 
 
 def log_softmax(logits: Array) -> Array:
-    """Return logarithms of probabilities, `[rows, vocabulary]`, float64."""
-    with np.errstate(invalid="ignore"):  # what is not finite is found out by what it leads to
+    """Return log-probabilities, `[rows, vocabulary]`, float64."""
+    with np.errstate(invalid="ignore"):  # non-finite logits make the final metrics non-finite
         shifted = logits.astype(np.float64) - logits.max(axis=-1, keepdims=True)
         return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True)))
 
 
 def fidelity(logits_of: LogitsOf, pieces: TokenPieces, reference: Path) -> Fidelity:
-    """Compare a variant with a reference.
+    """Compare a variant with transformers on held-out text.
 
     Args:
-        logits_of: answers one piece at a time.
-        pieces: the text of the reference.
-        reference: its folder.
+        logits_of: returns the variant's logits for one chunk of text.
+        pieces: the held-out text.
+        reference: folder with the results of transformers for this text.
     """
     expected = np.load(reference / LOG_PROBABILITIES, mmap_mode="r")
     row, loss, divergence, agreed = 0, 0.0, 0.0, 0
@@ -66,19 +67,23 @@ def fidelity(logits_of: LogitsOf, pieces: TokenPieces, reference: Path) -> Fidel
             agreed += int((logs.argmax(axis=1) == wanted.argmax(axis=1)).sum())
             row += len(logs)
     tokens = max(row, 1)
-    # a divergence of nothing may round to less than nothing
+    # a divergence of zero may be rounded to a negative number
     mean_kl = max(divergence / tokens, 0.0) if np.isfinite(divergence) else divergence
     return Fidelity(float(np.exp(loss / tokens)), mean_kl, agreed / tokens, row)
 
 
 def parts(rows: int, vocabulary: int) -> Iterator[slice]:
-    """Yield rows in parts of few numbers: in float64 a long piece is gigabytes."""
+    """Yield slices of at most `NUMBERS` logits; in float64 a long text takes gigabytes."""
     step = max(1, NUMBERS // vocabulary)
     yield from (slice(at, at + step) for at in range(0, rows, step))
 
 
 def plain_inference(compiled: Any) -> LogitsOf:
-    """Return what answers pieces with a compiled model with state, as `to_ir` makes it."""
+    """Return a function from tokens to logits.
+
+    Args:
+        compiled: compiled OpenVINO model with state, as `to_ir` converts it.
+    """
     request = compiled.create_infer_request()
 
     def logits_of(ids: Array) -> Array:
@@ -98,13 +103,13 @@ def plain_inference(compiled: Any) -> LogitsOf:
 
 @dataclass(frozen=True)
 class Greedy:
-    """Prompts that were continued, and how.
+    """Counts of the engine's greedy continuations that equal those of transformers.
 
     Attributes:
-        prompts: all of them.
-        equal: those with the same tokens.
-        ties: those that part from transformers at a token whose logit is no more than `TIE` above
-            the next one, and are not compared from there on.
+        prompts: number of prompts.
+        equal: number of continuations with the same tokens.
+        ties: number of continuations that first differ at a tie: a token whose logit in
+            transformers is at most `TIE` above the next. Later tokens are not compared.
     """
 
     prompts: int
@@ -113,16 +118,16 @@ class Greedy:
 
     @property
     def exact(self) -> bool:
-        """Whether nothing but a tie tells the variant from transformers."""
+        """Whether all continuations are equal, except for ties."""
         return self.prompts > 0 and self.equal + self.ties == self.prompts
 
 
 def compare_tokens(answers: Sequence[Answer], tokens: Sequence[Sequence[int]]) -> Greedy:
-    """Compare what the engine continued with transformers' answers.
+    """Compare the engine's greedy continuations with those of transformers.
 
     Args:
-        answers: of transformers.
-        tokens: of the engine, for the same prompts in their order.
+        answers: prompts and continuations of transformers.
+        tokens: continuations of the engine for the same prompts, in the same order.
     """
     equal, ties = 0, 0
     for answer, generated in zip(answers, tokens, strict=True):

@@ -1,7 +1,8 @@
 """Continue the texts on stdin greedily: `python -m millrace.export.language.golden_texts VARIANT`.
 
-In a process of its own; with the engine's own tokenizer and detokenizer, as serving does it. So a
-release can ask the same, and see the variant answer what it answered when it was certified.
+The program runs in its own process and uses the engine's tokenizer and detokenizer, as serving
+does. So a release can send the same prompts to Triton, and compare the continuations with those of
+the certificate.
 """
 
 import json
@@ -25,15 +26,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Golden:
-    """What a variant was asked and answered when it was certified.
+    """Prompts, and a variant's greedy continuations of them when it was certified.
 
     Attributes:
-        prompts: texts.
-        answers: what it continued each with, greedily.
-        max_tokens: of an answer.
-        exact: whether the variant computes in float32, so that an answer is the same whatever else
-            the engine works on.
-        transformers: what transformers continues each with.
+        prompts: prompts as text.
+        answers: the variant's continuation of each prompt.
+        max_tokens: largest number of tokens of a continuation.
+        exact: whether the variant computes in float32, so that continuations do not depend on other
+            requests in the same batch.
+        transformers: transformers' continuation of each prompt.
     """
 
     prompts: tuple[str, ...]
@@ -43,7 +44,7 @@ class Golden:
     transformers: tuple[str, ...] = ()
 
     def to_json(self) -> str:
-        """Return it as JSON."""
+        """Return the prompts and continuations as JSON."""
         return json.dumps(asdict(self), indent=1)
 
 
@@ -54,17 +55,17 @@ def make_golden(
     threads: int,
     vllm_python: Path | None = None,
 ) -> Golden:
-    """Return what a variant answers.
+    """Run a variant on the golden prompts, and return them with its continuations.
 
     Args:
-        variant: the folder.
-        reference: what transformers continued, and with what.
-        limits: what the process may take.
+        variant: folder of the variant.
+        reference: results of transformers, with the prompts and its continuations.
+        limits: time and memory limits of the subprocess.
         threads: threads that serving will use.
-        vllm_python: the Python of an environment that has vLLM; None for this one.
+        vllm_python: Python interpreter of an environment with vLLM; None for this one.
 
     Raises:
-        WorkError: it does not answer, or takes more than the limits.
+        WorkError: the variant cannot be run, or the run exceeded the limits.
     """
     words: list[str | Path] = [variant.path, "--threads", str(threads)]
     words += ["--new", str(reference.new_tokens)]
@@ -92,7 +93,7 @@ def make_golden(
 def answer_prompts(
     variant: Path, prompts: Sequence[str], new: int, properties: dict[str, Any]
 ) -> list[str]:
-    """Continue all texts at once, by `new` tokens each at most."""
+    """Return the greedy continuations of texts, of at most `new` tokens each, run all at once."""
     disable_openvino_telemetry()
     import openvino
     import openvino_genai as genai
@@ -109,7 +110,7 @@ def answer_prompts(
 
 
 def main() -> None:
-    """Answer what is on stdin."""
+    """Continue the texts on stdin, a JSON list, and print the continuations as JSON."""
     made = ArgumentParser(description=__doc__)
     made.add_argument("variant", type=Path)
     made.add_argument("--threads", type=int, required=True)

@@ -1,4 +1,4 @@
-"""What is measured of a language model's variants: their stages, and their certificate."""
+"""The measurements of a language model's variants: their stages and their certificate."""
 
 import math
 from dataclasses import dataclass, replace
@@ -10,20 +10,20 @@ from millrace.export.language.engine_speed import LanguageSpeed
 
 @dataclass(frozen=True)
 class LanguageStage:
-    """How far a variant is from transformers in float32.
+    """The differences of a variant from transformers in float32.
 
     Attributes:
-        name: of the variant; `transformers` for the first stage of all.
-        perplexity: on held-out text.
-        perplexity_increase: relative to transformers': 0.01 is one percent more.
-        mean_kl: KL(transformers ‖ variant) by token, in nats.
-        top1_agreement: share of tokens where both hold the same one for the likeliest.
-        tokens: of held-out text that were measured.
-        prompts: continued greedily by the engine, all at once.
-        greedy_equal: those with transformers' tokens.
-        greedy_ties: those that part at two logits as good as equal.
-        texts: split by the variant's own tokenizer.
-        texts_equal: those with the tokens of transformers' tokenizer.
+        name: name of the variant; `transformers` for the first stage.
+        perplexity: perplexity on held-out text.
+        perplexity_increase: increase relative to transformers: 0.01 is one percent more.
+        mean_kl: mean of KL(transformers ‖ variant) per token, in nats.
+        top1_agreement: share of tokens for which both predict the same most likely token.
+        tokens: number of measured tokens of held-out text.
+        prompts: number of prompts that the engine continued greedily, all at once.
+        greedy_equal: number of continuations with the same tokens as in transformers.
+        greedy_ties: number of continuations that first differ where two logits are nearly equal.
+        texts: number of texts that the variant's own tokenizer tokenized.
+        texts_equal: number of these texts with the same tokens as in transformers.
         size_bytes: size of the folder; None for transformers.
     """
 
@@ -52,7 +52,7 @@ class LanguageStage:
 
     @property
     def is_finite(self) -> bool:
-        """Whether perplexity and divergence are numbers."""
+        """Whether perplexity and KL divergence are finite."""
         return math.isfinite(self.perplexity) and math.isfinite(self.mean_kl)
 
 
@@ -61,17 +61,21 @@ LanguageCandidate = Candidate[LanguageStage, LanguageSpeed]
 
 @dataclass(frozen=True)
 class LiveStage:
-    """How the live Triton continues the golden prompts greedily: alone, and all at once.
+    """The live Triton's greedy continuations of the golden prompts: sent alone, and many at once.
 
     Attributes:
-        difference: share of the certified answers, in characters, that it gives otherwise; the
-            larger of alone and beside others.
-        prompts: that `millrace certify` asked; 0 where only a release has asked.
-        in_flight: of them at a time, at most.
-        certified_alone: answered alone as certified, to the letter; so certified_in_flight.
-        transformers_alone: answered alone as by transformers; None if that was not kept; so
-            transformers_in_flight.
-        perplexity: of the registered files on the held-out text; None if not measured again.
+        difference: share of characters that differ from the certified continuations; the larger of
+            alone and in flight.
+        prompts: number of prompts that `millrace certify` sent; 0 if only a release measured it.
+        in_flight: largest number of prompts that were sent at once.
+        certified_alone: number of continuations equal to the certified ones, sent alone.
+        certified_in_flight: number of continuations equal to the certified ones, sent at once.
+        transformers_alone: number of continuations equal to those of transformers, sent alone;
+            None if transformers' continuations are not stored.
+        transformers_in_flight: number of continuations equal to those of transformers, sent at
+            once; None if transformers' continuations are not stored.
+        perplexity: perplexity of the registered files on the held-out text; None if it was not
+            measured again.
     """
 
     difference: float
@@ -85,12 +89,12 @@ class LiveStage:
 
     @property
     def as_certified(self) -> str:
-        """How many are answered as certified, in words."""
+        """How many continuations equal the certified ones, in words."""
         return self._describe_counts(self.certified_alone, self.certified_in_flight)
 
     @property
     def as_transformers(self) -> str | None:
-        """How many answers are those of transformers, in words; None if it is not known."""
+        """How many continuations equal those of transformers, in words; None if not known."""
         if self.transformers_alone is None or self.transformers_in_flight is None:
             return None
         return self._describe_counts(self.transformers_alone, self.transformers_in_flight)
@@ -105,13 +109,14 @@ class LanguageCertificate(Certificate):
     """The certificate of a language model.
 
     Attributes:
-        stages: transformers, with which the variants are compared.
-        forms: every variant that was asked for, as it was measured.
-        max_perplexity_increase: the gate.
-        tokens_fingerprint: of the token table that the held-out text is of; empty if not known.
-        live: the last stage; None before the live Triton was asked.
-        unigram: perplexity on the test split of a model that looks at no other token; None in a
-            certificate of before that was kept.
+        stages: the first stage, transformers, with which the variants are compared.
+        forms: every variant of the pipeline file, with its measurements.
+        max_perplexity_increase: largest relative increase of the perplexity that passes.
+        tokens_fingerprint: fingerprint of the token table with the held-out text; empty if not
+            known.
+        live: the last stage; None before the live Triton was measured.
+        unigram: perplexity of a unigram model on the test split; None in old certificates, which do
+            not have this field.
     """
 
     stages: tuple[LanguageStage, ...] = ()
@@ -122,13 +127,13 @@ class LanguageCertificate(Certificate):
     unigram: float | None = None
 
     def stage(self, name: str) -> LanguageStage | None:
-        """Return the stage of that name; None if there is none."""
+        """Return the stage with a name; None if there is none."""
         found: LanguageStage | None = super().stage(name)
         return found
 
     @property
     def candidates(self) -> tuple[LanguageCandidate, ...]:
-        """The variants as candidates whose files are elsewhere."""
+        """The variants as candidates without paths, because their files are not here."""
         return tuple(
             LanguageCandidate(
                 name=variant.name,
@@ -142,5 +147,5 @@ class LanguageCertificate(Certificate):
         )
 
     def with_live(self, live: LiveStage) -> "LanguageCertificate":
-        """Return the certificate with its last stage."""
+        """Return the certificate with `live` as its last stage."""
         return replace(self, live=live)

@@ -37,11 +37,11 @@ PROGRAM_OF_EXACT = LANGUAGE_VARIANTS[EXACT_VARIANT].program
 def language_gates(
     max_perplexity_increase: float = 0.01, max_size_mib: float | None = None
 ) -> Gates:
-    """Return what a variant of a language model may lose.
+    """Return the limits that a variant of a language model must meet.
 
     Args:
-        max_perplexity_increase: relative to transformers'.
-        max_size_mib: of the folder; None for any.
+        max_perplexity_increase: largest increase of the perplexity, relative to transformers.
+        max_size_mib: largest size of the variant's folder; None for no limit.
     """
     return Gates(
         max_perplexity_increase, "perplexity increase", max_size_mib, smaller_is_better=True
@@ -53,17 +53,17 @@ class LanguageExporter:
     """Makes the variants of one language model in one folder.
 
     Attributes:
-        checkpoint: the folder of the model and its tokenizer, as transformers writes it.
-        held_out: text that the model has not learnt from, and is measured on.
-        calibration: called for text of the train split.
-        folder: where the variants go.
+        checkpoint: folder of the model and its tokenizer, in the format of transformers.
+        held_out: text to measure on, which the model was not trained on.
+        calibration: returns calibration text of the train split.
+        folder: folder of the variants.
         threads: threads that serving will use.
         candidates: names of the variants, the preferred ones first.
-        gates: what they may lose.
-        limits: what one conversion or one measurement may take.
-        groups: of weights of 4 bits.
-        held: how much is measured.
-        vllm_python: the Python of an environment that has vLLM; None for this one.
+        limits: time and memory limits of one conversion or one measurement.
+        gates: limits that a variant must meet.
+        groups: how 4-bit weights are grouped.
+        held: how much of the held-out text is measured.
+        vllm_python: Python interpreter of an environment with vLLM; None for this one.
     """
 
     checkpoint: Path
@@ -82,28 +82,29 @@ class LanguageExporter:
 
     @cached_property
     def context(self) -> int:
-        """Tokens of the longest text, by the model's config.
+        """The context length in tokens, from the model's config.
 
         Raises:
-            InputError: it has no limit.
+            InputError: the config has no context length.
         """
         return number_of(self.checkpoint, "max_position_embeddings")
 
     @cached_property
     def reference(self) -> Reference:
-        """What transformers answers to the held-out text, asked once.
+        """The results of transformers on the held-out text, computed on first use.
 
         Raises:
             InputError: there is no held-out text.
-            WorkError: the checkpoint cannot be read, or takes more than the limits.
+            WorkError: the checkpoint cannot be read, or the run exceeded the limits.
         """
         vocab_size = number_of(self.checkpoint, "vocab_size")
         pieces = self.held.of(self.held_out, vocab_size, self.context)
         if not pieces.counted:
             raise InputError(
                 "there is no held-out text to measure the variants on",
-                seen=f"{len(self.held_out.lengths)} pieces, {self.held_out.counted} tokens count",
-                valid="a piece of two tokens or more",
+                seen=f"{len(self.held_out.lengths)} documents or chunks, "
+                f"{self.held_out.counted} tokens that count in the loss",
+                valid="a document of two tokens or more",
             )
         return write_reference_in_subprocess(
             *(self.checkpoint, pieces, self._reference, self.held.prompts, self.held.new_tokens),
@@ -119,12 +120,12 @@ class LanguageExporter:
 
     @cached_property
     def inexact(self) -> str | None:
-        """Why the engine does not compute what the model does, or None; measured on first use.
+        """How the exact variant differs from transformers, or None; measured on first use.
 
-        The other variants of OpenVINO are made of the exact one, and inherit its faults.
+        The other OpenVINO variants are converted from the exact one, so they have its errors too.
 
         Raises:
-            WorkError: the exact variant cannot be made, or does not answer.
+            WorkError: the exact variant cannot be made or run.
         """
         if EXACT_VARIANT in self._stages:
             return find_inexactness(self._stages[EXACT_VARIANT])
@@ -140,12 +141,12 @@ class LanguageExporter:
         return find_inexactness(stage)
 
     def measure_candidates(self) -> Iterator[LanguageCandidate]:
-        """Yield the row of every variant that is asked for, one at a time.
+        """Make and measure every variant in `candidates`, one at a time.
 
         Raises:
             TransientError: the calibration text cannot be read.
             InputError: there is no held-out text.
-            WorkError: transformers itself cannot answer.
+            WorkError: transformers itself cannot run the model.
         """
         try:
             for name in self.candidates:
@@ -155,9 +156,13 @@ class LanguageExporter:
             shutil.rmtree(self._reference, ignore_errors=True)
 
     def measure_one(self, name: str, reference: Reference) -> LanguageCandidate:
-        """Make, measure and judge one variant.
+        """Make and measure one variant, and apply the gates.
 
-        One that cannot be made is a candidate with the reason, not a failed run.
+        A variant that cannot be made is returned as a candidate with the reason; the run goes on.
+
+        Args:
+            name: the variant's name.
+            reference: results of transformers on the held-out text.
 
         Raises:
             TransientError: the calibration text cannot be read.
@@ -176,7 +181,7 @@ class LanguageExporter:
         return measure_candidate(name, measure_variant, is_served=served)
 
     def measure(self, name: str, variant: VariantFolder, reference: Reference) -> LanguageCandidate:
-        """Measure a folder as the variant of that name."""
+        """Measure a variant's folder, and return the candidate with the given name."""
         found = measure(
             *(name, variant, self._reference, reference),
             context=self.context,
@@ -189,11 +194,11 @@ class LanguageExporter:
         return found
 
     def make(self, name: str) -> VariantFolder:
-        """Make one variant, and return its folder; a variant that is there is not made again.
+        """Make one variant unless its folder exists, and return the folder.
 
         Raises:
-            InputError: there is no variant of that name.
-            WorkError: it cannot be made, or not on this machine.
+            InputError: there is no variant with this name.
+            WorkError: the variant cannot be made, or not on this machine.
         """
         if name not in LANGUAGE_VARIANTS:
             raise InputError(
@@ -220,18 +225,18 @@ class LanguageExporter:
         try:
             self._convert(name, variant, draft)
             if not draft.is_dir():
-                raise WorkError("its conversion left no model")
+                raise WorkError("its conversion wrote no model")
             try:
                 VariantFolder.read(draft)
             except InputError as error:
-                raise WorkError(f"its conversion left no whole model: {error.seen}") from error
+                raise WorkError(f"its conversion wrote no complete model: {error.seen}") from error
             draft.rename(path)
         finally:
             shutil.rmtree(draft, ignore_errors=True)
         return VariantFolder.read(path)
 
     def _convert(self, name: str, variant: LanguageVariant, draft: Path) -> None:
-        """Run the program that makes a variant, with limits, and keep the command."""
+        """Run the program that makes a variant, with limits, and store its command."""
         from_checkpoint = variant.source == CHECKPOINT
         source = self.checkpoint if from_checkpoint else self.make(variant.source).path
         options = [*variant.options, *(self.groups.options if variant.grouped else ())]
@@ -245,7 +250,7 @@ class LanguageExporter:
         self.programs.run(variant.program, [source, draft, *options])
 
     def _calibrating(self) -> Path:
-        """Return the calibration text's file."""
+        """Return the file of the calibration text; write it first if it does not exist."""
         path = self.folder / CALIBRATION
         if not path.exists():
             self.calibration().write(path)
@@ -253,7 +258,7 @@ class LanguageExporter:
 
     @property
     def programs(self) -> ConversionPrograms:
-        """What makes one variant out of another."""
+        """The conversion programs of language models."""
         needs = "openvino and nncf alone, or with onnxruntime-genai or llmcompressor"
         return ConversionPrograms(conversions, self.folder, self.limits, EXACT_VARIANT, needs)
 
@@ -267,5 +272,5 @@ def find_inexactness(stage: LanguageStage) -> str | None:
     if (alike := stage.greedy_equal + stage.greedy_ties) < max(stage.prompts, 1):
         return f"it gives transformers' greedy tokens for {alike} of {stage.prompts} prompts"
     if (other := stage.texts - stage.texts_equal) > 0:
-        return f"its tokenizer splits {other} of {stage.texts} texts otherwise"
+        return f"its tokenizer splits {other} of {stage.texts} texts differently from transformers"
     return None

@@ -1,7 +1,7 @@
 """Measure one variant: `python -m millrace.export.language.language_probe VARIANT REFERENCE`.
 
-It runs in its own process: a crash ends nothing else, and the memory measured is the variant's.
-What it measured is one line of JSON on stdout.
+The program runs in its own process, so that a crash ends nothing else, and the measured memory is
+that of the variant. It prints the results as one line of JSON.
 """
 
 import json
@@ -26,7 +26,7 @@ AnyEngine = Engine | OnnxEngine | VllmEngine
 
 
 def exactness(engine: AnyEngine, reference: Path) -> dict[str, Any]:
-    """Return how the engine's tokens compare with transformers', and the variant's tokenizer."""
+    """Compare the engine's greedy tokens, and the variant's tokenizer, with transformers."""
     answers = read_answers(reference)
     continuation = engine.run([each.prompt for each in answers], len(answers[0].tokens))
     texts = json.loads((reference / TEXTS).read_text())
@@ -38,20 +38,20 @@ def exactness(engine: AnyEngine, reference: Path) -> dict[str, Any]:
 def measure_variant(
     variant: VariantFolder, reference: Path, properties: Properties, room: int
 ) -> Any:
-    """Return all that is measured of a variant.
+    """Return all measurements of a variant.
 
     Args:
-        variant: the folder.
-        reference: what transformers answered.
-        properties: of the device, for plain inference and for the engine.
-        room: tokens of the context.
+        variant: folder of the variant.
+        reference: folder with the results of transformers.
+        properties: OpenVINO properties of the device, for plain inference and for the engine.
+        room: the model's context length in tokens.
     """
     pieces = TokenPieces.read(reference / PIECES)
     near, engine = open_variant(variant, pieces, reference, properties)
     found = exactness(engine, reference)
     prompt, new = speed_lengths(room)
     speed = speed_of(engine.run, pieces.prompts(max(STREAMS), (prompt,)), new)
-    if not isinstance(engine, VllmEngine):  # whose memory is the GPU's
+    if not isinstance(engine, VllmEngine):  # vLLM uses GPU memory, which is not measured
         speed = replace(speed, peak_memory_bytes=peak_memory())
     return {**found, "fidelity": asdict(near), "speed": asdict(speed)}
 
@@ -59,7 +59,7 @@ def measure_variant(
 def open_variant(
     variant: VariantFolder, pieces: TokenPieces, reference: Path, properties: Properties
 ) -> tuple[Fidelity, AnyEngine]:
-    """Return how near a variant is to the reference, and the engine that it is for."""
+    """Return a variant's differences from transformers, and its loaded engine."""
     if variant.is_onnx:
         onnx = OnnxEngine(variant.path, int(properties[THREADS]))
         return fidelity(onnx.logits_of, pieces, reference), onnx
@@ -70,19 +70,22 @@ def open_variant(
 
     compiled = openvino.Core().compile_model(variant.ir, "CPU", dict(properties))
     near = fidelity(plain_inference(compiled), pieces, reference)
-    del compiled  # the engine compiles it again, its own way
+    del compiled  # frees memory, because the engine compiles the model again
     return near, Engine(variant.path, properties)
 
 
 def speed_lengths(room: int) -> tuple[int, int]:
-    """Return the tokens of a timed prompt and of its answer, which a context has room for.
+    """Return the numbers of tokens of a timed prompt and its continuation that fit a context.
 
     Raises:
-        WorkError: it has none for both.
+        WorkError: the context is too short for both.
     """
     prompt, new = min(64, room // 2), min(64, room - room // 2)
     if prompt < 1 or new < 2:
-        raise WorkError("the context is too short to be timed", seen=f"{room} tokens")
+        raise WorkError(
+            "the context is too short to time a prompt and its continuation",
+            seen=f"{room} tokens",
+        )
     return prompt, new
 
 
@@ -93,7 +96,7 @@ def main() -> None:
     made.add_argument("reference", type=Path)
     made.add_argument("--context", type=int, required=True)
     made.add_argument("--threads", type=int, default=1)
-    made.add_argument("--tokens-only", action="store_true", help="nothing but the greedy tokens")
+    made.add_argument("--tokens-only", action="store_true", help="compare greedy tokens only")
     given = made.parse_args()
     disable_openvino_telemetry()
     variant = VariantFolder.read(given.variant)

@@ -1,4 +1,4 @@
-"""The variants a language model can take, and the program that makes each."""
+"""The variants of a language model, with the program that makes each and its requirements."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,24 +11,25 @@ from millrace.models.inference.language_engine import EngineName
 
 EXACT_VARIANT = "openvino-fp32"
 CHECKPOINT = "checkpoint"
-"""The source of a variant that is made of what training left."""
+"""The source of a variant that is converted from the training checkpoint."""
 
 
 @dataclass(frozen=True)
 class LanguageVariant:
-    """How one variant is made out of another.
+    """How one variant is converted from another.
 
     Attributes:
-        program: the module that makes it.
-        options: for its command line.
-        grouped: whether it has weights in groups, whose size and share are the pipeline's.
-        calibrated: whether it needs text of the train split.
-        source: the variant that it is made of, or `CHECKPOINT`.
-        package: the module that must be there to make it, where Millrace does without.
-        distribution: what installs that.
-        install: what to run instead, where its own name is not enough.
-        engine: what opens it.
-        is_served: whether a Triton backend here serves it.
+        program: name of the conversion program's module.
+        options: options of its command line.
+        grouped: whether weights are quantized in groups; size and ratio are in the pipeline file.
+        calibrated: whether the program needs calibration text of the train split.
+        source: name of the variant that is converted, or `CHECKPOINT`.
+        package: optional Python module that the program needs; empty if it needs none.
+        distribution: name of the distribution that installs the package.
+        install: command that installs the package, if `pip install` of the distribution is not
+            enough.
+        engine: engine that loads the variant.
+        is_served: whether a Triton backend here can serve the variant.
     """
 
     program: str
@@ -43,10 +44,10 @@ class LanguageVariant:
     is_served: bool = True
 
     def lacking(self, vllm_python: Path | None = None) -> str | None:
-        """Return why it cannot be made or measured here, or None if nothing is known against it.
+        """Return what the variant needs and this machine lacks, or None if it lacks nothing.
 
         Args:
-            vllm_python: the Python of an environment that has vLLM; None for this one.
+            vllm_python: Python interpreter of an environment with vLLM; None for this one.
         """
         if self.engine == "vllm" and (reason := lacking_vllm(vllm_python)):
             return reason
@@ -58,27 +59,27 @@ class LanguageVariant:
 
 
 def lacking_vllm(python: Path | None) -> str | None:
-    """Return why vLLM cannot measure a variant on this machine, or None if nothing is known.
+    """Return what this machine lacks to measure a variant with vLLM, or None if it lacks nothing.
 
     Args:
-        python: the Python of an environment that has vLLM; None for this one.
+        python: Python interpreter of an environment with vLLM; None for this one.
     """
     if this_gpu() is None:
         return "vLLM measures it on an NVIDIA GPU, and there is none here"
     if python is None and find_spec("vllm") is None:
-        return "vLLM is not installed here: MILLRACE_VLLM_PYTHON names a Python that has it"
+        return "vLLM is not installed here: set MILLRACE_VLLM_PYTHON to a Python that has vLLM"
     if python is not None and not python.is_file():
-        return f"MILLRACE_VLLM_PYTHON names no Python: there is no {python}"
+        return f"MILLRACE_VLLM_PYTHON is not a Python interpreter: there is no file {python}"
     return None
 
 
 @dataclass(frozen=True)
 class Groups:
-    """How weights of 4 bits are grouped.
+    """How 4-bit weights are grouped.
 
     Attributes:
-        size: weights that share a scale; -1 for all of a row.
-        ratio: share of the layers that get 4 bits; the others, the more sensitive, get 8.
+        size: number of weights that share a scale; -1 for a whole row.
+        ratio: share of the layers that get 4 bits; the more sensitive ones get 8 bits.
     """
 
     size: int = 64
@@ -86,7 +87,7 @@ class Groups:
 
     @property
     def options(self) -> tuple[str, ...]:
-        """For the command line of `compress_weights`."""
+        """Options for the command line of `compress_weights`."""
         return ("--group-size", str(self.size), "--ratio", f"{self.ratio:g}")
 
 

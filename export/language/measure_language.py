@@ -1,4 +1,4 @@
-"""Measures a variant of a language model against a reference, in a process of its own."""
+"""Measures a variant of a language model against transformers, in a subprocess."""
 
 import json
 from pathlib import Path
@@ -28,16 +28,16 @@ def measure(
 
     Args:
         name: the candidate's name.
-        variant: its folder.
-        folder: of the reference.
-        reference: what is in it.
-        context: tokens of the longest text.
+        variant: folder of the variant.
+        folder: folder with the results of transformers, the reference.
+        reference: summary of these results.
+        context: the model's context length in tokens.
         threads: threads that serving will use.
-        limits: what the process may take.
-        vllm_python: the Python of an environment that has vLLM; None for this one.
+        limits: time and memory limits of the subprocess.
+        vllm_python: Python interpreter of an environment with vLLM; None for this one.
 
     Raises:
-        WorkError: it cannot be opened, does not answer, or takes more than the limits.
+        WorkError: the variant cannot be loaded or run, or the measurement exceeded the limits.
     """
     python = vllm_python if variant.engine == "vllm" else None
     probe = run_probe(
@@ -60,7 +60,7 @@ def measure(
 
 
 def exactness_of(probe: dict[str, Any]) -> dict[str, int]:
-    """Return what a probe told of tokens, by the names of a `LanguageStage`."""
+    """Return a probe's counts of equal tokens, as keyword arguments of `LanguageStage`."""
     greedy = probe["greedy"]
     return {
         "prompts": greedy["prompts"],
@@ -81,10 +81,19 @@ def run_probe(
     tokens_only: bool = False,
     python: Path | None = None,
 ) -> dict[str, Any]:
-    """Return what the probe tells of a variant; of its greedy tokens only, if so asked.
+    """Run `language_probe` on a variant, and return its results.
+
+    Args:
+        variant: folder of the variant.
+        reference: folder with the results of transformers.
+        context: the model's context length in tokens.
+        threads: threads that serving will use.
+        limits: time and memory limits of the subprocess.
+        tokens_only: whether to compare only greedy tokens and tokenization.
+        python: Python interpreter of the subprocess; None for this one.
 
     Raises:
-        WorkError: it failed, or took more than the limits.
+        WorkError: the probe failed, or exceeded the limits.
     """
     options: list[str | Path] = [variant, reference, "--context", str(context)]
     options += ["--threads", str(threads)]

@@ -1,8 +1,8 @@
-"""`python -m millrace.export.language.text_loss VARIANT`: loss on texts or token pieces.
+"""Measure a variant's loss on text: `python -m millrace.export.language.text_loss VARIANT`.
 
-Texts are a JSON list on stdin and split by the variant's own tokenizer, so that variants with
-different tokens can be compared by one text; pieces are a file. It prints `{"loss": nats, "tokens":
-count}` over all of them.
+The text is either a JSON list on stdin or a file of token sequences (`TokenPieces`). Texts on stdin
+are tokenized by the variant's own tokenizer, so variants with different tokenizers can be compared.
+The program prints `{"loss": nats, "tokens": count}` over the whole text.
 """
 
 import json
@@ -27,16 +27,16 @@ from millrace.models.inference.language_engine import engine_of
 
 WHAT = "its measurement"
 Piece = tuple[Array, Array]
-"""Tokens `[n]`, and which of them count but for the first, bool `[n - 1]`."""
+"""Tokens `[n]`, and their loss mask without the first token, bool `[n - 1]`."""
 
 
 @dataclass(frozen=True)
 class TextLoss:
-    """What a variant makes of some texts.
+    """The loss of a variant on some texts.
 
     Attributes:
-        loss: negative log-likelihood, summed, in nats.
-        tokens: of its own that it is summed over.
+        loss: summed negative log-likelihood, in nats.
+        tokens: number of tokens in the sum, from the variant's own tokenizer.
     """
 
     loss: float
@@ -44,7 +44,7 @@ class TextLoss:
 
     @property
     def perplexity(self) -> float:
-        """By token."""
+        """The perplexity per token."""
         return exp(self.loss / max(self.tokens, 1))
 
 
@@ -55,18 +55,18 @@ def text_loss(
     limits: Limits,
     vllm_python: Path | None = None,
 ) -> TextLoss:
-    """Measure a variant by texts, in a process of its own.
+    """Return a variant's loss on texts, measured in a subprocess.
 
     Args:
-        variant: the folder.
+        variant: folder of the variant.
         texts: documents.
-        context: tokens that it sees at a time.
-        limits: what the process may take.
-        vllm_python: the Python of an environment that has vLLM; None for this one.
+        context: the model's context length in tokens.
+        limits: time and memory limits of the subprocess.
+        vllm_python: Python interpreter of an environment with vLLM; None for this one.
 
     Raises:
-        WorkError: it cannot be opened, or takes more than the limits.
-        TransientError: it was killed.
+        WorkError: the variant cannot be loaded, or the measurement exceeded the limits.
+        TransientError: the subprocess was killed.
     """
     given = json.dumps(list(texts)).encode()
     return _run_program([variant, "--context", str(context)], limits, vllm_python, given)
@@ -75,17 +75,17 @@ def text_loss(
 def pieces_loss(
     variant: Path, pieces: TokenPieces, limits: Limits, vllm_python: Path | None = None
 ) -> TextLoss:
-    """Measure a variant by the tokens that count in pieces, in a process of its own.
+    """Return a variant's loss on token sequences, measured in a subprocess.
 
     Args:
-        variant: the folder.
-        pieces: none longer than the context.
-        limits: what the process may take.
-        vllm_python: the Python of an environment that has vLLM; None for this one.
+        variant: folder of the variant.
+        pieces: token sequences, none longer than the context.
+        limits: time and memory limits of the subprocess.
+        vllm_python: Python interpreter of an environment with vLLM; None for this one.
 
     Raises:
-        WorkError: it cannot be opened, or takes more than the limits.
-        TransientError: it was killed.
+        WorkError: the variant cannot be loaded, or the measurement exceeded the limits.
+        TransientError: the subprocess was killed.
     """
     with tempfile.NamedTemporaryFile(suffix=".npz") as file:
         pieces.write(Path(file.name))
@@ -108,7 +108,7 @@ def _run_program(
 
 
 def summed(pieces: Iterable[Piece], logits_of: LogitsOf) -> TextLoss:
-    """Return the loss over all tokens that count."""
+    """Return the loss over all tokens that count in the loss mask."""
     loss, tokens = 0.0, 0
     for ids, counted in pieces:
         logits, labels = logits_of(ids)[:-1][counted], ids[1:][counted]
@@ -120,7 +120,7 @@ def summed(pieces: Iterable[Piece], logits_of: LogitsOf) -> TextLoss:
 
 
 def pieces_of(texts: Iterable[str], variant: Path, context: int) -> Iterator[Piece]:
-    """Yield the tokens of texts, cut to the context, of two tokens or more; all count."""
+    """Yield texts as chunks of 2 to `context` tokens, in which all tokens count."""
     from transformers import AutoTokenizer
 
     words = AutoTokenizer.from_pretrained(variant, local_files_only=True, trust_remote_code=False)
@@ -131,7 +131,7 @@ def pieces_of(texts: Iterable[str], variant: Path, context: int) -> Iterator[Pie
 
 
 def logits_of(variant: VariantFolder) -> LogitsOf:
-    """Return what answers pieces with a variant."""
+    """Load a variant, and return its function from tokens to logits."""
     if variant.engine == "vllm":
         return VllmEngine(variant.path).logits_of
     disable_openvino_telemetry()
@@ -145,8 +145,8 @@ def main() -> None:
     made = ArgumentParser(description=__doc__)
     made.add_argument("variant", type=Path)
     of = made.add_mutually_exclusive_group(required=True)
-    of.add_argument("--context", type=int, help="tokens that it sees at a time, of texts on stdin")
-    of.add_argument("--pieces", type=Path, help="an npz")
+    of.add_argument("--context", type=int, help="context length in tokens, for texts on stdin")
+    of.add_argument("--pieces", type=Path, help="npz file of token sequences")
     given = made.parse_args()
     variant = VariantFolder.read(given.variant)
     if given.pieces:

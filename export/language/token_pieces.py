@@ -1,4 +1,4 @@
-"""Token sequences to measure and to calibrate with, and how many of them."""
+"""Token sequences for measurements and for calibration, and limits on their number."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -10,31 +10,39 @@ from millrace.models.common.arrays import Array
 from millrace.models.common.errors import InputError
 
 PROMPT_LENGTHS = (8, 24, 48, 96)
-"""Tokens of the prompts that are answered greedily, in turn."""
+"""Lengths in tokens of the prompts to continue greedily, used in turn."""
 
 
 def prompt_lengths(context: int, new: int) -> tuple[int, ...]:
     """Return the lengths of prompts that leave room for `new` tokens in the context.
 
+    Args:
+        context: the model's context length in tokens.
+        new: number of tokens to generate.
+
     Raises:
-        InputError: none does.
+        InputError: the context has no room for a prompt.
     """
     room = context - new
     if room < 1:
         raise InputError(
-            "the context has no room for a prompt", seen=f"{context} tokens", valid=f"> {new}"
+            "the context has no room for a prompt and its continuation",
+            seen=f"{context} tokens",
+            valid=f"more than {new} tokens",
         )
     return tuple(length for length in PROMPT_LENGTHS if length <= room) or (room,)
 
 
 @dataclass(frozen=True)
 class TokenPieces:
-    """Pieces of text, one after the other.
+    """Tokens of several chunks, concatenated.
+
+    A chunk is a document, or a part of one that is longer than the context.
 
     Attributes:
-        input_ids: `[tokens]`, int64.
-        lengths: `[pieces]`, int64: the tokens of each; their sum is that of `input_ids`.
-        answer: `[tokens]`, bool: which tokens count in the loss; None for all.
+        input_ids: int64 `[tokens]`.
+        lengths: int64 `[chunks]`, tokens of each chunk; their sum is `tokens`.
+        answer: bool `[tokens]`, true for tokens that count in the loss; None if all count.
     """
 
     input_ids: Array
@@ -45,16 +53,16 @@ class TokenPieces:
         answers = len(self.input_ids) if self.answer is None else len(self.answer)
         if int(self.lengths.sum()) != len(self.input_ids) or answers != len(self.input_ids):
             raise InputError(
-                "the token pieces do not fit together",
-                seen=f"{len(self.input_ids)} tokens, lengths of {self.lengths.sum()}, "
-                f"{answers} answers",
-                valid="as many lengths in sum, and answers, as tokens",
+                "the arrays of TokenPieces do not fit together",
+                seen=f"{len(self.input_ids)} tokens, lengths with a sum of {self.lengths.sum()}, "
+                f"{answers} values of the loss mask",
+                valid="a sum of lengths, and a length of the mask, equal to the number of tokens",
             )
 
     def pieces(self) -> Iterator[tuple[Array, Array]]:
-        """Yield each piece of two tokens and more, `[n]`, and which of its tokens count.
+        """Yield each chunk of two tokens or more, `[n]`, and its loss mask, bool `[n - 1]`.
 
-        The first token is predicted by nothing, so the second array is `[n - 1]`, bool.
+        The loss mask starts at the second token, because the first is never predicted.
         """
         ends = np.cumsum(self.lengths)
         for end, length in zip(ends, self.lengths, strict=True):
@@ -65,11 +73,11 @@ class TokenPieces:
 
     @property
     def counted(self) -> int:
-        """Tokens that are predicted and count."""
+        """Number of tokens that are predicted and count in the loss."""
         return sum(int(counted.sum()) for _, counted in self.pieces())
 
     def first(self, counted: int, context: int) -> "TokenPieces":
-        """Return the first pieces, cut to the context, while no more tokens count than that."""
+        """Return the first chunks with at most `counted` counting tokens, each cut to `context`."""
         ids: list[Array] = []
         answers: list[Array] = []
         for piece, counts in self.pieces():
@@ -86,18 +94,20 @@ class TokenPieces:
         )
 
     def prompts(self, count: int, lengths: Sequence[int]) -> list[Array]:
-        """Return prompts, `[n]` each, cut from the text side by side.
+        """Return prompts, `[n]` each, cut from the text without overlap.
 
         Args:
-            count: how many; they come again where the text is too short for so many.
-            lengths: of the prompts, in turn; a piece that is shorter is taken whole.
+            count: number of prompts; they repeat if the text is too short.
+            lengths: lengths of the prompts, used in turn; a shorter chunk is used whole.
 
         Raises:
-            InputError: there is no piece of two tokens.
+            InputError: there is no chunk of two tokens or more.
         """
         pieces = [piece for piece, _ in self.pieces()]
         if not pieces:
-            raise InputError("there is no text to cut prompts from", valid="pieces of two tokens")
+            raise InputError(
+                "there is no text to cut prompts from", valid="a document of two tokens or more"
+            )
         made: list[Array] = []
         start = 0
         while len(made) < count:
@@ -110,13 +120,13 @@ class TokenPieces:
         return made
 
     def write(self, path: Path) -> None:
-        """Write an npz that `read` and the programs of `conversions` read."""
+        """Write an npz file for `read` and for the programs in `conversions`."""
         answers = {} if self.answer is None else {"answer": self.answer}
         np.savez(path, input_ids=self.input_ids, lengths=self.lengths, **answers)
 
     @classmethod
     def read(cls, path: Path) -> "TokenPieces":
-        """Read what `write` wrote."""
+        """Read an npz file of `write`."""
         with np.load(path, allow_pickle=False) as file:
             answer = file["answer"] if "answer" in file.files else None
             return cls(file["input_ids"], file["lengths"], answer)
@@ -127,14 +137,14 @@ FLOAT = 4
 
 @dataclass(frozen=True)
 class Held:
-    """How much held-out text variants are measured on.
+    """How much held-out text the variants are measured on.
 
     Attributes:
-        tokens: that count, at most.
-        kept_bytes: of transformers' probabilities on disk while variants are measured; there are
-            as many tokens as fit.
-        prompts: continued greedily.
-        new_tokens: of each answer.
+        tokens: largest number of tokens that count in the loss.
+        kept_bytes: largest size on disk of transformers' log-probabilities; it limits the tokens
+            too.
+        prompts: number of prompts to continue greedily.
+        new_tokens: tokens of each continuation.
     """
 
     tokens: int = 16_384
@@ -143,11 +153,11 @@ class Held:
     new_tokens: int = 32
 
     def of(self, pieces: TokenPieces, vocab_size: int, context: int) -> TokenPieces:
-        """Return the text that is measured, cut to a context.
+        """Return the part of the held-out text to measure, with chunks cut to the context.
 
         Args:
-            pieces: held-out text.
-            vocab_size: tokens that a model chooses from.
-            context: tokens that it sees at a time.
+            pieces: the held-out text.
+            vocab_size: the model's vocabulary size.
+            context: the model's context length in tokens.
         """
         return pieces.first(min(self.tokens, self.kept_bytes // (FLOAT * vocab_size)), context)

@@ -1,8 +1,9 @@
-"""What transformers answers, for the variants to be measured against; it is a program.
+"""The reference for all variants: the results of transformers on held-out text.
 
-In a process of its own, once for all variants: the logarithms of its probabilities at every token
-that counts, its greedy tokens for some prompts, and how it splits their texts. In float32. Prompts
-are of the tokens that their text is split into, so that they can be asked as text too.
+This program runs in its own process, in float32, once for all variants. It writes the
+log-probabilities at every token that counts in the loss, its greedy continuations of some prompts,
+and its tokenization of the prompts' texts. The prompts are tokenized again from their text, so that
+a variant can be given the same prompts as text too.
 """
 
 import json
@@ -28,24 +29,24 @@ ANSWERS = "answers.npz"
 TEXTS = "texts.json"
 PIECES = "pieces.npz"
 AT_ONCE = 16
-"""Prompts of one length that are answered together."""
+"""Batch size for prompts of equal length."""
 SPARE = 8
-"""Prompts more than are asked for: in their place where two are alike, or a tie decides."""
+"""Number of additional prompts, which replace duplicates and prompts with a tie."""
 TIE = 1e-4
-"""Two logits that are as near are alike: the order of a sum in float32 decides between them."""
+"""Two logits that differ by at most this are a tie: float32 rounding decides between them."""
 
 
 @dataclass(frozen=True)
 class Reference:
-    """What transformers answered to held-out text.
+    """Summary of the results of transformers on held-out text.
 
     Attributes:
-        perplexity: over the tokens that count.
-        tokens: that count.
-        prompts: that were answered greedily.
-        new_tokens: of each answer.
-        texts: different prompts as text, and how each goes on up to the end of text; without those
-            where a tie decides.
+        perplexity: perplexity over the tokens that count in the loss.
+        tokens: number of these tokens.
+        prompts: number of prompts that were continued greedily.
+        new_tokens: tokens of each continuation.
+        texts: different prompts as text, with their continuations up to the end token; without
+            prompts whose continuation has a tie.
     """
 
     perplexity: float
@@ -57,12 +58,12 @@ class Reference:
 
 @dataclass(frozen=True)
 class Answer:
-    """A prompt and how it goes on.
+    """A prompt and its greedy continuation.
 
     Attributes:
-        prompt: `[n]`, int64.
-        tokens: `[new tokens]`, int64, greedy.
-        margins: `[new tokens]`, float32: the largest logit less the second.
+        prompt: int64 `[n]`.
+        tokens: int64 `[new tokens]`, the continuation.
+        margins: float32 `[new tokens]`, the largest logit minus the second largest.
     """
 
     prompt: Array
@@ -71,25 +72,25 @@ class Answer:
 
     @property
     def is_clear(self) -> bool:
-        """Whether no tie decided."""
+        """Whether the continuation has no tie."""
         return bool((self.margins > TIE).all())
 
 
 def write_reference_in_subprocess(
     checkpoint: Path, pieces: TokenPieces, folder: Path, prompts: int, new: int, limits: Limits
 ) -> Reference:
-    """Write a reference into a new folder.
+    """Run transformers on held-out text in a subprocess, and write the results into a folder.
 
     Args:
-        checkpoint: the folder of the model.
+        checkpoint: folder of the model.
         pieces: the held-out text.
-        folder: where to write.
-        prompts: to be answered greedily.
-        new: tokens of each answer.
-        limits: what the process may take.
+        folder: folder to write.
+        prompts: number of prompts to continue greedily.
+        new: tokens of each continuation.
+        limits: time and memory limits of the subprocess.
 
     Raises:
-        WorkError: the checkpoint cannot be read, or takes more than the limits.
+        WorkError: the checkpoint cannot be read, or the run exceeded the limits.
     """
     folder.mkdir(parents=True, exist_ok=True)
     pieces.write(folder / PIECES)
@@ -99,7 +100,7 @@ def write_reference_in_subprocess(
         "millrace.export.language.transformers_reference",
         words,
         limits,
-        what="the reference",
+        what="the run of transformers on held-out text",
         retry_killed=False,
     )
     values = json.loads(told.splitlines()[-1])
@@ -107,7 +108,7 @@ def write_reference_in_subprocess(
 
 
 def read_answers(folder: Path) -> list[Answer]:
-    """Return the greedy answers of a reference."""
+    """Return the prompts and continuations of `write_answers`."""
     with np.load(folder / ANSWERS, allow_pickle=False) as file:
         ends = np.cumsum(file["lengths"])
         prompts = [
@@ -119,7 +120,7 @@ def read_answers(folder: Path) -> list[Answer]:
 
 
 def write_answers(folder: Path, answers: Sequence[Answer]) -> None:
-    """Write what `read_answers` reads."""
+    """Write prompts and continuations for `read_answers`."""
     np.savez(
         folder / ANSWERS,
         prompts=np.concatenate([each.prompt for each in answers]),
@@ -130,10 +131,10 @@ def write_answers(folder: Path, answers: Sequence[Answer]) -> None:
 
 
 def scored(model: Any, pieces: TokenPieces, path: Path) -> float:
-    """Write log-probabilities at all tokens that count, and return the perplexity.
+    """Write log-probabilities at all tokens that count in the loss, and return the perplexity.
 
-    The file is `[counted, vocabulary]` float32, one piece after the other; it is written as it
-    comes and never held.
+    The file is float32 `[counted, vocabulary]`. It is a memory map, so it is never in memory as a
+    whole.
     """
     import torch
 
@@ -154,7 +155,7 @@ def scored(model: Any, pieces: TokenPieces, path: Path) -> float:
 
 
 def continued(model: Any, prompts: Sequence[Array], new: int) -> list[Answer]:
-    """Return greedy answers by transformers' `generate`; prompts of one length go together."""
+    """Return greedy continuations from transformers' `generate`, for prompts in their order."""
     import torch
     from transformers import GenerationConfig
 
@@ -162,7 +163,7 @@ def continued(model: Any, prompts: Sequence[Array], new: int) -> list[Answer]:
         **{"max_new_tokens": new, "do_sample": False, "pad_token_id": 0},
         **{"return_dict_in_generate": True, "output_logits": True},
     )
-    # the model's own stops and penalties are not for a comparison
+    # without the model's own stop tokens and penalties, which would disturb the comparison
     model.generation_config = GenerationConfig()  # type: ignore[no-untyped-call]
     made: dict[int, Answer] = {}
     order = sorted(range(len(prompts)), key=lambda n: len(prompts[n]))
@@ -181,9 +182,9 @@ def continued(model: Any, prompts: Sequence[Array], new: int) -> list[Answer]:
 
 
 def split_texts(tokenizer: Any, prompts: Sequence[Array]) -> list[tuple[str, list[int]]]:
-    """Return the texts of prompts, each with the tokens that the tokenizer makes of it.
+    """Return the texts of prompts, each with its token ids from the tokenizer.
 
-    The token that the tokenizer begins every text with is none of the text's.
+    A beginning-of-text token that the tokenizer adds to every text is removed from the text.
     """
     texts = [str(tokenizer.decode(prompt)) for prompt in prompts]
     if (begin := tokenizer.bos_token) and tokenizer.bos_token_id in tokenizer("").input_ids:
@@ -194,13 +195,15 @@ def split_texts(tokenizer: Any, prompts: Sequence[Array]) -> list[tuple[str, lis
 def continuation_texts(
     tokenizer: Any, texts: Sequence[str], answers: Sequence[Answer], ends: Collection[int]
 ) -> tuple[tuple[str, str], ...]:
-    """Return different prompts and their answers as text, up to what ends an answer.
+    """Return different prompts and their continuations as text, up to an end token.
+
+    Prompts whose continuation has a tie are left out.
 
     Args:
-        tokenizer: of transformers.
-        texts: the prompts.
-        answers: to each.
-        ends: the tokens that end an answer.
+        tokenizer: the transformers tokenizer.
+        texts: the prompts as text.
+        answers: the continuation of each prompt.
+        ends: ids of the end tokens.
     """
     found: dict[str, str] = {}
     for text, answer in zip(texts, answers, strict=True):
@@ -212,7 +215,7 @@ def continuation_texts(
 
 
 def main() -> None:
-    """Answer all that is asked."""
+    """Write the reference's files, and print its summary as JSON."""
     made = ArgumentParser(description=__doc__)
     made.add_argument("checkpoint", type=Path)
     made.add_argument("pieces", type=Path)

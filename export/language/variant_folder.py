@@ -1,4 +1,4 @@
-"""A variant of a language model: one folder that its engine opens as it is."""
+"""A variant of a language model: one folder that its engine loads directly."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,18 +18,18 @@ NEEDED = (
 )
 ONNX_CONFIG = "genai_config.json"
 ONNX_NEEDED = ("model.onnx", ONNX_CONFIG, "tokenizer.json", "tokenizer_config.json")
-"""Of a variant for onnxruntime-genai."""
+"""Required files of a variant for onnxruntime-genai."""
 VLLM_NEEDED = (CONFIG, "tokenizer.json", "tokenizer_config.json")
-"""Of a variant for vLLM, beside its weights."""
+"""Required files of a variant for vLLM, beside its weights."""
 
 
 @dataclass(frozen=True)
 class VariantFolder:
-    """A variant that is whole.
+    """The folder of a variant, with all required files.
 
     Attributes:
-        path: the folder.
-        files: all its files, by their names in it.
+        path: path of the folder.
+        files: paths of all files, by their names relative to the folder.
     """
 
     path: Path
@@ -37,10 +37,10 @@ class VariantFolder:
 
     @classmethod
     def read(cls, path: Path) -> "VariantFolder":
-        """Look at a folder.
+        """Return the variant in a folder, after a check that no required file is missing.
 
         Raises:
-            InputError: a file is missing.
+            InputError: a required file is missing.
         """
         files = {
             file.relative_to(path).as_posix(): file
@@ -52,7 +52,7 @@ class VariantFolder:
             needed = VLLM_NEEDED
         if missing := [name for name in needed if name not in files]:
             raise InputError(
-                f"the variant {path.name} is not whole",
+                f"the folder of the variant {path.name} lacks files",
                 seen=f"no {', '.join(missing)}",
                 valid=", ".join(needed),
             )
@@ -60,30 +60,30 @@ class VariantFolder:
 
     @property
     def is_onnx(self) -> bool:
-        """Whether it is for onnxruntime-genai."""
+        """Whether the variant is for onnxruntime-genai."""
         return ONNX_CONFIG in self.files
 
     @property
     def engine(self) -> EngineName:
-        """What serves it, if anything does."""
+        """The engine that the variant is for."""
         return engine_of(self.files)
 
     @property
     def ir(self) -> Path:
-        """The graph of the model."""
+        """The path of the OpenVINO model (IR)."""
         return self.files[f"{IR}.xml"]
 
     @property
     def properties(self) -> dict[str, str]:
-        """What the engine is to be given with this variant: OpenVINO's properties."""
+        """OpenVINO properties that the engine needs for this variant."""
         return own_properties(self.path)
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the names and digests of all files, in hexadecimal."""
+        """SHA-256 over the names and digests of all files, in hexadecimal."""
         return digest_of_all(self.files)
 
     @property
     def size_bytes(self) -> int:
-        """Size of all files."""
+        """Size of all files in bytes."""
         return sum(file.stat().st_size for file in self.files.values())

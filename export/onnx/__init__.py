@@ -1,1 +1,1 @@
-"""ONNX variants: exported from PyTorch, converted, and searched for in mixed precision."""
+"""ONNX variants: export from PyTorch, conversions, and a search for mixed precision."""

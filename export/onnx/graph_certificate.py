@@ -1,4 +1,4 @@
-"""What is measured of an ONNX graph: its speed, its stages, and its certificate."""
+"""The measurements of an ONNX model: its speed, its stages and its certificate."""
 
 import math
 from collections.abc import Callable
@@ -14,12 +14,13 @@ from millrace.models.inference.answers import Answers
 
 @dataclass(frozen=True)
 class GraphSpeed:
-    """What was measured with the threads of one instance.
+    """The speed and memory of a variant, with the threads of one serving instance.
 
     Attributes:
-        p50_ms: median latency of one row, milliseconds; so p99_ms.
+        p50_ms: median latency of one row, in milliseconds.
+        p99_ms: 99th percentile of that latency, in milliseconds.
         rows_per_second: throughput of full batches.
-        peak_memory_bytes: of the process, all that it loaded included.
+        peak_memory_bytes: peak memory of the whole process.
     """
 
     p50_ms: float
@@ -40,19 +41,20 @@ class GraphSpeed:
 
 @dataclass(frozen=True)
 class GraphStage:
-    """One stage of the way.
+    """One stage from training to live serving, with its differences from the trained model.
 
     Attributes:
         name: `pytorch`, the name of a candidate, or `triton`.
         golden_difference: largest absolute difference from PyTorch on the golden batch.
-        test_difference: the same on the test split; None where it was not run on it.
-        metric: task metric on the test split; None likewise.
+        test_difference: the same on the test split; None if the stage was not run on it.
+        metric: task metric on the test split; None if the stage was not run on it.
         metric_loss: relative loss of the metric against PyTorch; negative is a gain.
-        metric_low: lower end of the metric's 95% interval; so metric_high.
-        worst_class: the class with the lowest metric on its own rows; empty for a number.
-        worst_metric: that metric.
-        ties: GPU, driver, TensorRT and CUDA that it was measured with; empty without TensorRT.
-        size_bytes: size of its file; None if there is none, or it is not known.
+        metric_low: lower end of the metric's 95% interval.
+        metric_high: upper end of the metric's 95% interval.
+        worst_class: the class with the lowest metric on its own rows; empty in regression.
+        worst_metric: the metric of that class.
+        ties: GPU, driver, TensorRT and CUDA of the measurement; empty without TensorRT.
+        size_bytes: size of the file; None if there is no file, or its size is not known.
     """
 
     name: str
@@ -79,7 +81,7 @@ class GraphStage:
 
     @property
     def is_finite(self) -> bool:
-        """Whether its differences are finite; one that was not measured is no fault."""
+        """Whether all measured differences are finite."""
         measured = (self.golden_difference, self.test_difference)
         return all(math.isfinite(each) for each in measured if each is not None)
 
@@ -89,19 +91,20 @@ GraphCandidate = Candidate[GraphStage, GraphSpeed]
 
 @dataclass(frozen=True, kw_only=True)
 class GraphCertificate(Certificate):
-    """The certificate of an ONNX graph.
+    """The certificate of an ONNX model.
 
     Attributes:
-        stages: PyTorch, every candidate that was measured, and `triton` once a release has asked.
-        test_rows: rows of the test split.
-        golden_rows: rows of the golden batch.
-        metric_name: what `metric` is.
-        max_metric_loss: the gate.
-        reference: the registered version that this one is shown beside, measured as the stages
-            are: its teacher, or the model before it was compressed.
-        batch_sizes: rows of the requests that the golden batch was asked in, ascending.
-        constant: metric on the test split of always answering the same, the commonest class or the
-            mean; None in a certificate of before that was measured.
+        stages: PyTorch, every measured candidate, and `triton` after a release measured it.
+        forms: every candidate of the pipeline file, with its measurements.
+        test_rows: number of rows of the test split.
+        golden_rows: number of rows of the golden batch.
+        metric_name: name of the metric.
+        max_metric_loss: largest relative loss of the metric that passes.
+        reference: stage of a registered version for comparison: the teacher, or the model before
+            compression.
+        batch_sizes: numbers of rows of the requests with the golden batch, ascending.
+        constant: metric on the test split of a constant prediction, the most frequent class or the
+            mean; None in old certificates, which do not have this field.
     """
 
     stages: tuple[GraphStage, ...] = ()
@@ -115,18 +118,18 @@ class GraphCertificate(Certificate):
     constant: float | None = None
 
     def stage(self, name: str) -> GraphStage | None:
-        """Return the stage of that name; None if there is none."""
+        """Return the stage with a name; None if there is none."""
         found: GraphStage | None = super().stage(name)
         return found
 
     def with_stage(self, stage: GraphStage) -> "GraphCertificate":
-        """Return the certificate with a stage added, or replaced if it was there."""
+        """Return the certificate with a stage added; it replaces a stage of the same name."""
         others = tuple(known for known in self.stages if known.name != stage.name)
         return replace(self, stages=(*others, stage))
 
 
 def largest_difference(answers: Array, reference: Array) -> float:
-    """Return the largest absolute difference; infinite where an answer is not finite."""
+    """Return the largest absolute difference; infinite for a wrong shape or a non-finite value."""
     if answers.shape != reference.shape or not np.isfinite(answers).all():
         return float("inf")
     return float(np.abs(answers.astype(np.float64) - reference).max(initial=0.0))
@@ -141,14 +144,14 @@ def relative_loss(metric: float, reference: float) -> float:
 
 @dataclass(frozen=True)
 class Baseline:
-    """The best constant answer on the test split; a model that is no better is not certified.
+    """The best constant prediction on the test split; a model that is no better is not certified.
 
     Attributes:
-        answer: what it always answers, in words.
-        metric_name: what `metric` is.
-        metric: its metric.
-        balanced: what decides between it and a model with the same metric.
-        is_telling: whether the test split holds more than one answer.
+        answer: the constant prediction, in words.
+        metric_name: name of the metric.
+        metric: metric of the constant prediction.
+        balanced: balanced metric of the constant prediction, for a model with the same metric.
+        is_telling: whether the test split has more than one target value.
     """
 
     answer: str
@@ -158,14 +161,15 @@ class Baseline:
     is_telling: bool
 
     def refusal(self, metric: float, balanced: Callable[[], float]) -> str | None:
-        """Return why a model does not pass, or None.
+        """Return why a model is no better than the constant prediction, or None if it is better.
 
-        It must be better. With the same metric it is where it is right about more than the
-        commonest class, and it passes where the test split has one class only, which tells nothing.
+        With the same metric, a model is better if its balanced metric is. If the test split has
+        only one class, which distinguishes nothing, the same metric with a positive balanced metric
+        is enough.
 
         Args:
-            metric: the model's, on the same rows; a NaN is never better.
-            balanced: asks for the model's, where it is needed.
+            metric: the model's metric on the same rows; NaN is never better.
+            balanced: returns the model's balanced metric; called only if needed.
         """
         if metric > self.metric:
             return None
@@ -180,15 +184,16 @@ class Baseline:
 
 
 def baseline_of(meaning: Answers, train: Array, target: Array) -> Baseline:
-    """Return the constant answer of a task.
+    """Return the best constant prediction of a task on the test split.
 
-    It is the better one of what the train split says and what the test split does: of many classes
-    the commonest one may not occur in a small test split, and any model is better than nothing.
+    It is the better of two: the constant from the train split and the one from the test split. The
+    train split alone is not enough, because its most frequent class may be missing in a small test
+    split, and then any model would be better.
 
     Args:
-        meaning: how answers are read.
+        meaning: interprets the model's outputs.
         train: targets of the train split.
-        target: those of the test split; of one class only, it is that of the train split.
+        target: targets of the test split; if they have one value only, just the train split counts.
     """
     learnt = [train, target] if meaning.varies(target) else [train]
     answers = max(

@@ -1,7 +1,8 @@
-"""Answer batches, and measure it: `python -m …onnx.graph_probe MODEL BATCHES ANSWERS`.
+"""Run a model on batches and time it: `python -m …onnx.graph_probe MODEL BATCHES ANSWERS`.
 
-It runs in its own process: a crash ends nothing else, and the memory measured is the variant's.
-What it measured is one line of JSON on stdout; the answers go into the npz ANSWERS.
+The program runs in its own process, so that a crash ends nothing else, and the measured memory is
+that of the variant. It prints the measured speed as one line of JSON, and writes the model's
+outputs into the npz file ANSWERS.
 """
 
 import json
@@ -26,7 +27,7 @@ Session = OnnxSession | EngineSession
 WARM_UP = 20
 REQUESTS = 300
 SECONDS = 2.0
-"""Time for each of both measurements, at most; ten requests are always made."""
+"""Time limit of each of the two measurements; at least `LEAST` requests are always made."""
 LEAST = 10
 
 
@@ -34,9 +35,9 @@ def speed_of(session: Session, row: batch_file.Batch, batch: batch_file.Batch) -
     """Measure requests of one row, and then of a full batch.
 
     Args:
-        session: the opened model.
-        row: one row.
-        batch: as many rows as serving puts together at most.
+        session: session of the loaded model.
+        row: a batch of one row.
+        batch: a batch of the largest size in serving.
     """
     rows = _rows(batch)
     single, full = _seconds(session, row), _seconds(session, batch)
@@ -57,7 +58,7 @@ def _seconds(session: Session, inputs: batch_file.Batch) -> list[float]:
 
 
 def main() -> None:
-    """Measure the first batch of one row and the last of the largest size, and answer them all."""
+    """Time the first batch of one row and the last of the largest size; run the model on all."""
     parser = ArgumentParser(description=__doc__)
     parser.add_argument("model", type=Path)
     parser.add_argument("batches", type=Path)
@@ -73,7 +74,7 @@ def main() -> None:
             largest = batch
     session = _open_session(given.model, given.threads, given.tensorrt)
     speed = speed_of(session, row or {}, largest or {})
-    if this_machine().cores > given.threads:  # the answers are not timed: all cores may give them
+    if this_machine().cores > given.threads:  # the outputs are not timed, so all cores are used
         session = _open_session(given.model, this_machine().cores, given.tensorrt)
     answers = [{"answers": session.run(batch)} for batch in batch_file.read(given.batches)]
     batch_file.write(given.answers, answers)
@@ -84,7 +85,8 @@ def _open_session(model: Path, threads: int, tensorrt: Mapping[str, str] | None)
     if model.suffix == SUFFIX:
         return EngineSession(model)
     if tensorrt is not None:
-        OnnxSession(model)  # batch scoring and a release's first trial have no TensorRT
+        # The model must load without TensorRT too, which batch scoring and release trials lack.
+        OnnxSession(model)
     return OnnxSession(model, threads, tensorrt)
 
 

@@ -1,4 +1,4 @@
-"""The variants of a graph, the program that makes each, and what it needs of the machine."""
+"""The ONNX and TensorRT variants, with the program that makes each and its requirements."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -11,21 +11,21 @@ from millrace.models.common.hardware import Gpu
 FP32 = "onnx-fp32"
 MIXED = "onnx-int8-mixed"
 STATIC_VARIANT = "onnx-int8-static"
-"""What the mixed one is, with layers in float."""
+"""The mixed-precision variant is this variant with some layers in float."""
 
 
 @dataclass(frozen=True)
 class Variant:
-    """How one variant is made out of another.
+    """How one variant is converted from another.
 
     Attributes:
-        program: the module that makes it.
-        options: for its command line.
-        calibrated: whether it needs rows of the train split.
-        source: the variant that it is made of.
-        package: the module that must be there to make it, where Millrace does without; so is the
-            extra called that installs it.
-        compute_capability: the least that the GPU must have; None where no GPU is needed.
+        program: name of the conversion program's module.
+        options: options of its command line.
+        calibrated: whether the program needs calibration rows of the train split.
+        source: name of the variant that is converted.
+        package: optional Python module that the program needs, and the name of the Millrace extra
+            that installs it; empty if it needs none.
+        compute_capability: lowest compute capability of the GPU; None if no GPU is needed.
     """
 
     program: str
@@ -72,11 +72,11 @@ VARIANTS: Mapping[str, Variant] = {
     "onnx-fp8-modelopt": _modelopt("fp8"),
     "onnx-int4-modelopt": _modelopt("int4"),
 }
-"""All but `FP32`, which is made by PyTorch itself, and `MIXED`, which is searched for."""
+"""All ONNX variants except `FP32`, which PyTorch exports, and `MIXED`, which a search finds."""
 
 
 def _engine(source: str, compute_capability: tuple[int, int] = (7, 5)) -> Variant:
-    """By default the least that TensorRT 11 runs with."""
+    """Return an engine variant; the default compute capability is the lowest of TensorRT 11."""
     return Variant(
         TENSORRT, source=source, package="tensorrt", compute_capability=compute_capability
     )
@@ -92,25 +92,26 @@ ENGINES: Mapping[str, Variant] = {
     "tensorrt-fp8-modelopt": _engine("onnx-fp8-modelopt", (8, 9)),
     "tensorrt-int4-modelopt": _engine("onnx-int4-modelopt"),
 }
-"""Engines for the GPU of this machine: measured, never registered. Their source says the types."""
+"""Engines for the GPU of this machine, with the number types of their source variant. They are
+measured, but never registered."""
 GRAPH_VARIANTS: tuple[str, ...] = (FP32, *VARIANTS, MIXED, *ENGINES)
-"""What `export.candidates` may name."""
+"""The names that `export.candidates` accepts."""
 
 
 DISTRIBUTIONS: Mapping[str, tuple[str, ...]] = {
     "tensorrt": tuple(TENSORRT_PACKAGES),
     "modelopt": ("nvidia-modelopt",),
 }
-"""What installs each package, any of them."""
+"""The distributions that install each package; any one of them suffices."""
 
 
 def lacking(variant: Variant, gpu: Gpu | None, installed: Collection[str]) -> str | None:
-    """Return why a variant cannot be made here, or None if nothing is known to stand against it.
+    """Return what a variant needs and this machine lacks, or None if it lacks nothing.
 
     Args:
         variant: the variant.
-        gpu: the GPU of this machine.
-        installed: the packages of `DISTRIBUTIONS` that are there.
+        gpu: the GPU of this machine; None if it has none.
+        installed: the packages of `DISTRIBUTIONS` that are installed.
     """
     if variant.compute_capability is not None:
         if gpu is None:

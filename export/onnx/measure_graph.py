@@ -1,4 +1,4 @@
-"""Measures a variant against PyTorch: difference, metric and its error, speed and memory."""
+"""Measures a variant: difference from PyTorch, metric with its interval, speed and memory."""
 
 import json
 import tempfile
@@ -36,11 +36,11 @@ RESAMPLES = 300
 def interval(
     objective: Objective, answers: Array, target: Array
 ) -> tuple[float | None, float | None]:
-    """Return the 95% percentile bootstrap interval of the metric (Efron 1979); no ends for one row.
+    """Return the metric's 95% percentile bootstrap interval (Efron 1979); two Nones for one row.
 
     Args:
-        objective: gives the metric.
-        answers: `[rows, outputs]`.
+        objective: training objective, which has the metric.
+        answers: the variant's outputs, `[rows, outputs]`.
         target: `[rows]`.
     """
     if len(target) < 2:
@@ -62,7 +62,10 @@ def interval(
 
 
 def worst_class(objective: Objective, answers: Array, target: Array) -> tuple[str, float | None]:
-    """Return the class with the lowest metric on its own rows, and that; nothing for a number."""
+    """Return the class with the lowest metric on its own rows, and that metric.
+
+    In regression, which has no classes, return an empty name and None.
+    """
     if not isinstance(objective, ClassAnswers):
         return "", None
     by_class = {}
@@ -75,18 +78,18 @@ def worst_class(objective: Objective, answers: Array, target: Array) -> tuple[st
 
 @dataclass(frozen=True)
 class Evidence:
-    """What every variant is measured on, and what PyTorch answered.
+    """The rows that every variant is measured on, and the trained model's outputs for them.
 
     Attributes:
-        read: what the model reads.
-        golden: `[golden rows, width]`, a text filled up to the width.
-        test: `[test rows, width]`, likewise.
-        target: the test split's target, as `Encoding.encode_target` gives it.
-        golden_answers: PyTorch's answers to the golden batch.
-        test_answers: PyTorch's answers to the test split.
-        metric: PyTorch's metric on the test split.
-        batch_rows: rows of a full batch in serving.
-        trained_as: what answered, in a word.
+        read: the model's input.
+        golden: `[golden rows, width]`; texts are padded to the width.
+        test: `[test rows, width]`; texts are padded to the width.
+        target: the test split's target, from `Encoding.encode_target`.
+        golden_answers: the trained model's outputs for the golden batch.
+        test_answers: the trained model's outputs for the test split.
+        metric: the trained model's metric on the test split.
+        batch_rows: number of rows of a full batch in serving.
+        trained_as: name of the trained model's stage, such as `pytorch`.
     """
 
     read: ModelInput
@@ -101,15 +104,15 @@ class Evidence:
 
     @property
     def stage(self) -> GraphStage:
-        """The model that was trained as the first stage of the certificate."""
+        """The first stage of the certificate: the trained model."""
         return GraphStage(self.trained_as, 0.0, 0.0, self.metric, 0.0)
 
     def golden_batches(self) -> Iterator[tuple[Array, Array]]:
-        """Yield the golden batch in several ways, each with PyTorch's answers to its rows.
+        """Yield the golden batch cut into requests, each with the trained model's outputs.
 
-        It comes in full batches, in small ones and alone, as a release will ask for it. Texts are
-        filled up to the longest of each; once all of them as far as they can be, and once as
-        serving puts them together, by length.
+        The requests have the sizes that a release will send: full batches, small batches and single
+        rows. Texts are padded to the longest of a request. The texts also come once padded to the
+        full width, and once grouped by length, as serving batches them.
         """
         parts = golden_requests(len(self.golden), self.batch_rows)
         if self.read.padding is not None:
@@ -119,11 +122,11 @@ class Evidence:
 
     @property
     def batch_sizes(self) -> tuple[int, ...]:
-        """Rows of the requests that the golden batch is asked in, ascending."""
+        """Numbers of rows of the requests that the golden batch is cut into, ascending."""
         return tuple(sorted({len(rows) for rows, _ in self.golden_batches()}))
 
     def full(self) -> Iterator[Array]:
-        """Yield the test split in full batches, texts filled up to the longest of theirs."""
+        """Yield the test split in full batches; texts are padded to the longest of their batch."""
         for start in range(0, len(self.test), self.batch_rows):
             yield self.read.trimmed(self.test[start : start + self.batch_rows])
 
@@ -139,7 +142,18 @@ def gather_evidence(
     batch_rows: int = 64,
     trained_as: str = "pytorch",
 ) -> Evidence:
-    """Let PyTorch answer the test split and its first rows, the golden batch."""
+    """Run the trained model on the test split and on the golden batch, the first rows of it.
+
+    Args:
+        served: trained module from `[rows, width]` to float32 `[rows, outputs]`.
+        objective: training objective, which has the metric.
+        read: the module's input.
+        test: encoded rows of the test split, `[rows, width]`.
+        target: the test split's target.
+        golden_rows: number of rows of the golden batch.
+        batch_rows: number of rows of a full batch in serving.
+        trained_as: name of the trained model's stage.
+    """
     served = served.eval().cpu()
 
     def answer(rows: Array) -> Array:
@@ -164,19 +178,19 @@ def measure(
     *,
     tensorrt: Mapping[str, str] | None = None,
 ) -> GraphCandidate:
-    """Measure one exported file, in a process of its own.
+    """Measure one exported file in a subprocess.
 
     Args:
         name: the candidate's name.
-        path: the file.
-        evidence: what PyTorch answered.
-        objective: gives the metric.
+        path: the exported file.
+        evidence: rows to measure on, with the trained model's outputs.
+        objective: training objective, which has the metric.
         threads: threads that serving will use.
-        limits: what the process may take.
-        tensorrt: options of onnxruntime's TensorRT provider; None for without it.
+        limits: time and memory limits of the subprocess.
+        tensorrt: options of onnxruntime's TensorRT provider; None: do not use TensorRT.
 
     Raises:
-        WorkError: it cannot be opened, does not answer, or takes more than the limits.
+        WorkError: the file cannot be loaded or run, or the measurement exceeded the limits.
     """
     words = ["--threads", str(threads)]
     words += [] if tensorrt is None else ["--tensorrt", json.dumps(dict(tensorrt))]
@@ -214,7 +228,7 @@ def measure(
 def _run_probe(
     path: Path, evidence: Evidence, options: Sequence[str], limits: Limits
 ) -> tuple[GraphSpeed, list[Array], Array]:
-    """Return the speed, the answers to the golden batches, and those to the test split."""
+    """Return the speed, the outputs for each golden request, and those for the test split."""
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         requests, responses = Path(folder) / "asked.npz", Path(folder) / "answered.npz"
         parts = [rows for rows, _ in evidence.golden_batches()]

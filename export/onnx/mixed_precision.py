@@ -1,8 +1,9 @@
-"""The mixed variant: what int8 costs most stays in float, as few layers as the budget needs.
+"""The mixed-precision variant: the layers most sensitive to int8 stay in float, all others do not.
 
-Layers are ordered by what int8 does to the answers when it is applied to one alone, as in Wu et al.
+Layers are ordered by the error of the outputs when only that layer is in int8, as in Wu et al.
 2020, "Integer Quantization for Deep Learning Inference", section 5.3 (partial quantization). The
-more of them stay in float the less is lost, so the fewest are found by doubling and then halving.
+more layers stay in float, the smaller the metric loss. So the smallest number of layers within the
+budget is found by doubling the number and then bisecting.
 """
 
 import json
@@ -22,17 +23,17 @@ from millrace.export.onnx.graph_variants import (
 from millrace.models.common.errors import WorkError
 
 Try = Callable[[Sequence[str]], GraphCandidate]
-"""Makes and measures the variant with these layers in float."""
+"""Makes and measures the variant with the given layers in float."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """One try of the search.
+    """One measured variant of the search.
 
     Attributes:
         kept: layers in float, the most sensitive first.
-        variant: as it was measured on the validation split.
-        held: whether its loss is within the budget.
+        variant: the variant's measurements on the validation split.
+        held: whether its metric loss is within the budget.
     """
 
     kept: tuple[str, ...]
@@ -40,8 +41,8 @@ class Step:
     held: bool
 
     def __str__(self) -> str:
-        """Return it in words."""
-        verdict = "holds" if self.held else "too much"
+        """Return a line for the variant's notes."""
+        verdict = "within the limit" if self.held else "above the limit"
         kept = ", ".join(self.kept) or "none"
         size = f"{self.variant.size_bytes / 1024:,.0f} KiB"
         p50 = f"{self.variant.speed.p50_ms:.3f} ms" if self.variant.speed else "unmeasured"
@@ -57,13 +58,13 @@ def _loss(variant: GraphCandidate) -> float:
 
 
 def fewest_in_float(layers: Sequence[str], tried: Try, budget: float) -> tuple[Step, ...]:
-    """Return the tries of a search for the fewest layers that must stay in float.
+    """Search for the fewest layers that must stay in float, and return all measured variants.
 
-    The answer is the one with the fewest layers among those that held; none did if all layers must.
+    `best` picks the result. At least one layer is in int8 in every variant that is tried.
 
     Args:
-        layers: the most sensitive first.
-        tried: makes and measures a variant; called once for each number of layers.
+        layers: names of the layers, the most sensitive first.
+        tried: makes and measures a variant; called once per number of layers.
         budget: largest relative loss of the metric.
     """
     steps: dict[int, Step] = {}
@@ -72,7 +73,7 @@ def fewest_in_float(layers: Sequence[str], tried: Try, budget: float) -> tuple[S
         if count not in steps:
             kept = tuple(layers[:count])
             variant = tried(kept)
-            # NaN fails every comparison, and so it does not hold
+            # a comparison with NaN is false, so a NaN loss is above the budget
             steps[count] = Step(kept, variant, _loss(variant) <= budget)
         return steps[count].held
 
@@ -86,7 +87,7 @@ def fewest_in_float(layers: Sequence[str], tried: Try, budget: float) -> tuple[S
 
 
 def best(steps: Sequence[Step]) -> Step | None:
-    """Return the step that held with the fewest layers in float, or None."""
+    """Return the step within the budget that has the fewest layers in float, or None."""
     held = [step for step in steps if step.held]
     return min(held, key=lambda step: len(step.kept), default=None)
 
@@ -100,16 +101,17 @@ def mixed_variant(
     convert: Callable[[str, Path, Variant], None],
     measure: Callable[[Path], GraphCandidate],
 ) -> Variant:
-    """Return the static variant with as few layers in float as the budget needs.
+    """Return the static int8 variant with as few layers in float as the budget needs.
 
     Args:
-        folder: of the variants; what was tried is written to `onnx-int8-mixed.txt` there.
+        folder: folder of the variants; the search is logged there in `onnx-int8-mixed.txt`.
         budget: largest relative loss of the metric.
-        convert: runs the program of a variant, by a name, into a file.
+        convert: runs the conversion program of a variant; called with a name for the commands file,
+            the file to write and the variant.
         measure: measures a file on the validation split.
 
     Raises:
-        WorkError: none has to stay, or even all but one are not enough.
+        WorkError: no layer has to stay in float, or one layer in int8 is already above the budget.
     """
     draft, costs = folder / f"{MIXED}.try", folder / COSTS
     known: dict[tuple[str, ...], GraphCandidate] = {}
@@ -132,9 +134,12 @@ def mixed_variant(
     (folder / f"{MIXED}.txt").write_text("\n".join([*notes, *map(str, steps)]))
     found = best(steps)
     if found is None:
-        raise WorkError("no variant with a layer in int8 is within the budget")
+        raise WorkError("with any layer in int8, the metric loss is above export.max_metric_loss")
     if not found.kept:
-        raise WorkError(f"{STATIC_VARIANT} is within the budget: no layer has to stay in float")
+        raise WorkError(
+            f"no layer has to stay in float, because the metric loss of {STATIC_VARIANT} is within "
+            "export.max_metric_loss"
+        )
     return _keeping(found.kept)
 
 

@@ -1,4 +1,4 @@
-"""Makes and measures the variants of one trained graph, one at a time."""
+"""Makes and measures the ONNX variants of one trained model, one at a time."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -40,7 +40,7 @@ from millrace.models.families.objective import Objective
 from millrace.models.inference.model_input import ModelInput
 
 RESCUES = ("onnx-int8-smooth", MIXED)
-"""What is tried where a static variant loses too much."""
+"""Variants to try if a statically quantized variant loses more than the metric limit."""
 
 
 @dataclass(frozen=True)
@@ -48,20 +48,21 @@ class Exporter:
     """Makes the variants of one trained model in one folder.
 
     Attributes:
-        served: `[rows, width]` to float32 `[rows, outputs]`.
-        objective: names the output and gives the metric.
-        read: its input.
-        calibration: called for calibration batches, `[rows, width]`.
-        validation: called for what a search measures its tries on; never the test split.
-        folder: where the files go.
+        served: trained module from `[rows, width]` to float32 `[rows, outputs]`.
+        objective: training objective, which has the metric and the output's name.
+        read: the module's input.
+        calibration: returns calibration batches, `[rows, width]`.
+        validation: returns the rows that the mixed-precision search measures on; never the test
+            split.
+        folder: folder of the variants.
         threads: threads that serving will use.
-        spec: what to make, and what it may lose and take.
-        axes: the sizes of the dynamic dimensions, for engines.
-        timing_caches: folder of what speeds up the next build of an engine; None keeps nothing.
-        tensorrt: options of onnxruntime's TensorRT provider, by its names, where the ONNX variants
-            are served, and so measured, with it; None for without.
-        trained_as: what `served` is, in a word: the first stage of the certificate.
-        to_onnx: writes what was trained as ONNX to a file; None for PyTorch's exporter.
+        spec: the pipeline's export settings.
+        axes: sizes of the dynamic dimensions, for TensorRT engines.
+        timing_caches: folder of TensorRT's timing caches; None for no cache.
+        tensorrt: options of onnxruntime's TensorRT provider, if serving uses TensorRT; None: do not
+            use TensorRT.
+        trained_as: name of the trained model's stage, the first of the certificate.
+        to_onnx: writes the trained model to an ONNX file; None to use PyTorch's exporter.
     """
 
     served: nn.Module
@@ -80,27 +81,32 @@ class Exporter:
 
     @property
     def limits(self) -> Limits:
-        """What one conversion or one measurement may take."""
+        """Time and memory limits of one conversion or one measurement."""
         return self.spec.limits.of_process
 
     @property
     def gates(self) -> Gates:
-        """What a variant may lose."""
+        """The limits that a variant must meet."""
         return Gates(self.spec.max_metric_loss, max_size_mib=self.spec.max_size_mib)
 
     @property
     def programs(self) -> ConversionPrograms:
-        """What makes one variant out of another."""
+        """The conversion programs of ONNX variants."""
         source, needs = f"{FP32}.onnx", "onnx and onnxruntime alone"
         return ConversionPrograms(conversions, self.folder, self.limits, source, needs)
 
     def candidates(
         self, evidence: Evidence, latency_slo_ms: float | None = None
     ) -> Iterator[GraphCandidate]:
-        """Make and measure every variant that is asked for, one at a time.
+        """Make and measure every variant of the pipeline file, one at a time.
 
-        A variant that cannot be made is a candidate with the reason, not a failed run. Where a
-        static variant lost too much, those that may hold are tried whether asked for or not.
+        A variant that cannot be made is yielded as a candidate with the reason; the run goes on. If
+        a statically quantized variant lost more than the metric limit, the variants of `RESCUES`
+        are made too.
+
+        Args:
+            evidence: golden batch and test split, with the trained model's outputs.
+            latency_slo_ms: largest p99 latency of one row; None for no limit.
 
         Raises:
             TransientError: the calibration rows cannot be read.
@@ -128,7 +134,7 @@ class Exporter:
         return replace(found, notes=self._notes(name))
 
     def measure(self, name: str, path: Path, evidence: Evidence) -> GraphCandidate:
-        """Measure a file as the variant of that name."""
+        """Measure a file, and return the candidate with the given variant name."""
         options = None if name in ENGINES else self.tensorrt
         found = measure(
             name, path, evidence, self.objective, self.threads, self.limits, tensorrt=options
@@ -136,10 +142,10 @@ class Exporter:
         return replace(found, notes=self._notes(name), is_served=name not in ENGINES)
 
     def make(self, name: str) -> Path:
-        """Make one variant, and return its file; a variant that is there is not made again.
+        """Make one variant unless its file exists, and return the file.
 
         Raises:
-            WorkError: it cannot be made, or not on this machine.
+            WorkError: the variant cannot be made, or not on this machine.
         """
         if name in ENGINES:
             return self._engine(name)
@@ -157,13 +163,13 @@ class Exporter:
             self.convert(name, draft, self._mixed_variant())
         else:
             self.convert(name, draft, VARIANTS[name])
-        # Written by onnx itself, so that loading and saving it again keeps its digest.
+        # Saved by onnx, so that the digest stays the same when the file is loaded and saved again.
         onnx.save_model(_read_model(draft), path)
         draft.unlink()
         return path
 
     def _mixed_variant(self) -> Variant:
-        """Search for the mixed variant on the validation split."""
+        """Search for the mixed-precision variant on the validation split."""
         evidence, budget = self.validation(), self.spec.max_metric_loss
 
         def measure_try(path: Path) -> GraphCandidate:
@@ -177,7 +183,7 @@ class Exporter:
         _require(variant)
         ties = this_fingerprint()
         if ties is None:
-            raise WorkError("the version of TensorRT is not known")
+            raise WorkError("the installed version of TensorRT cannot be determined")
         path = file_of(self.folder, name, ties)
         if path.exists():
             return path
@@ -185,21 +191,21 @@ class Exporter:
         local = ("--timing-cache", str(timing_cache(cache, ties))) if cache else ()
         self.convert(name, draft, replace(variant, options=options_of(self.axes)), local)
         if not draft.is_file():
-            raise WorkError("its conversion left no engine")
+            raise WorkError("its conversion wrote no engine")
         draft.rename(path)
         return path
 
     def convert(self, name: str, target: Path, variant: Variant, local: Sequence[str] = ()) -> None:
-        """Run the program that makes a variant, with limits, and keep the command.
+        """Run the program that makes a variant, with limits, and store its command.
 
         Args:
-            name: the variant.
-            target: where to write.
-            variant: how it is made.
-            local: options that mean nothing on another machine, and are not kept.
+            name: the variant's name, for the commands file.
+            target: file to write.
+            variant: program and options.
+            local: options for this machine only, which are not stored with the command.
 
         Raises:
-            WorkError: it failed, or took more than the limits.
+            WorkError: the program failed, or exceeded the limits.
         """
         files, options = [self.make(variant.source), target], list(variant.options)
         if variant.calibrated:
@@ -213,7 +219,7 @@ class Exporter:
         return tuple(path.read_text().splitlines()) if path.exists() else ()
 
     def _calibrating(self) -> Path:
-        """Return the calibration batches' file."""
+        """Return the file of the calibration batches; write it first if it does not exist."""
         path = self.folder / CALIBRATION
         if not path.exists():
             batch_file.write(path, ({self.read.name: rows} for rows in self.calibration()))
@@ -221,7 +227,7 @@ class Exporter:
 
 
 def _latency_refusal(candidate: GraphCandidate, latency_slo_ms: float | None) -> str | None:
-    """Return that one row takes too long, or None; a NaN takes too long."""
+    """Return a reason if the latency of one row is above the limit or NaN, else None."""
     speed = candidate.speed
     if latency_slo_ms is None or (speed is not None and speed.p99_ms <= latency_slo_ms):
         return None
@@ -230,22 +236,22 @@ def _latency_refusal(candidate: GraphCandidate, latency_slo_ms: float | None) ->
 
 
 def _draft(path: Path) -> Path:
-    """Return where a file is written until it is whole."""
+    """Return the path where a file is written until it is complete."""
     return path.with_name(f"{path.name}{DRAFT}")
 
 
 def _require(variant: Variant) -> None:
-    """Raise unless this machine has what the variant needs; nothing runs for one without it."""
+    """Raise a WorkError unless this machine has the GPU and packages that the variant needs."""
     if (reason := lacking(variant, this_gpu(), installed_packages())) is not None:
         raise WorkError(reason)
 
 
 def _read_model(draft: Path) -> onnx.ModelProto:
     if not draft.is_file():
-        raise WorkError("its conversion left no model")
+        raise WorkError("its conversion wrote no model")
     try:
         model = onnx.load(draft, load_external_data=False)
         onnx.checker.check_model(model)
     except (DecodeError, onnx.checker.ValidationError) as error:
-        raise WorkError("its conversion left no ONNX model", seen=error) from error
+        raise WorkError("its conversion wrote no valid ONNX model", seen=error) from error
     return model

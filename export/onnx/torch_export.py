@@ -1,7 +1,7 @@
-"""PyTorch to ONNX, by torch's current exporter.
+"""Exports a PyTorch module to ONNX with torch's current exporter.
 
-`python -m millrace.export.onnx.torch_export FILE` exports the module on stdin to FILE. The run that
-trained the module pickles it in memory; nothing that was stored is unpickled.
+`python -m millrace.export.onnx.torch_export FILE` reads a pickled module from stdin and exports it
+to FILE. The training run pickles the module in memory, so no stored file is ever unpickled.
 """
 
 import logging
@@ -29,19 +29,19 @@ _CHATTY = ("torch.onnx", "torch.export", "torch._dynamo", "torch.fx.experimental
 
 
 def export_onnx(served: nn.Module, read: ModelInput, output: str, path: Path) -> None:
-    """Write `served` as one ONNX file with a dynamic batch, and texts of any length.
+    """Write a module as one ONNX file with a dynamic batch size and, for text, a dynamic length.
 
     Args:
-        served: `[rows, width]` to float32 `[rows, outputs]`.
-        read: its input.
+        served: module from `[rows, width]` to float32 `[rows, outputs]`.
+        read: the module's input.
         output: name of the output.
-        path: where to write. Weights are inside this one file.
+        path: file to write, which includes the weights.
 
     Raises:
         WorkError: the module cannot be exported.
     """
     served = served.eval().cpu()
-    # Three rows: sizes 0 and 1 are special to torch.export and would be fixed.
+    # Three rows, because torch.export treats the sizes 0 and 1 as constants.
     example = (torch.from_numpy(read.example(3)),)
     dynamic = {0: torch.export.Dim("rows")}
     if read.padding is not None:
@@ -57,7 +57,7 @@ def export_onnx(served: nn.Module, read: ModelInput, output: str, path: Path) ->
                 input_names=[read.name],
                 output_names=[output],
                 opset_version=OPSET,
-                # By position: whatever `forward` calls its input.
+                # By position, because the name of `forward`'s argument is not known.
                 dynamic_shapes=(dynamic,),
                 external_data=False,
                 verbose=False,
@@ -70,14 +70,14 @@ def export_onnx(served: nn.Module, read: ModelInput, output: str, path: Path) ->
             "the model cannot be exported to ONNX",
             seen=_first_line(_last_cause(error)),
             valid="a forward without data-dependent control flow",
-            hint="try torch.onnx.export on the module alone",
+            hint="call torch.onnx.export on the module by itself to find the cause",
         ) from error
 
 
 def _strip(path: Path) -> None:
-    """Take out what torch notes of itself at every node: its stack, with this machine's paths.
+    """Remove the metadata that torch adds to every node: stack traces with local paths.
 
-    For a small model these notes are more than the weights.
+    For a small model they are larger than the weights.
     """
     model = onnx.load(path)
     for node in model.graph.node:
@@ -86,14 +86,14 @@ def _strip(path: Path) -> None:
 
 
 def _last_cause(error: BaseException) -> BaseException:
-    """Return what the exporter stumbled over: its own errors tell the step, not the fault."""
+    """Return the root cause of an error; the exporter's own error names only the failed step."""
     while error.__cause__ is not None:
         error = error.__cause__
     return error
 
 
 def _first_line(error: BaseException) -> str:
-    """Return the first line of its text, without a terminal's colours."""
+    """Return the first line of an error's text, without terminal colour codes."""
     plain = re.sub(r"\x1b\[[0-9;]*m", "", str(error)).strip()
     return plain.partition("\n")[0] or type(error).__name__
 
@@ -101,17 +101,17 @@ def _first_line(error: BaseException) -> str:
 def export_in_subprocess(
     served: nn.Module, read: ModelInput, output: str, path: Path, limits: Limits
 ) -> None:
-    """Do what `export_onnx` does, in its own process.
+    """Run `export_onnx` in a subprocess.
 
     Args:
-        served: `[rows, width]` to float32 `[rows, outputs]`.
-        read: its input.
+        served: module from `[rows, width]` to float32 `[rows, outputs]`.
+        read: the module's input.
         output: name of the output.
-        path: where to write.
-        limits: what it may take.
+        path: file to write.
+        limits: time and memory limits of the subprocess.
 
     Raises:
-        WorkError: the module cannot be exported, or takes more than the limits.
+        WorkError: the module cannot be exported, or the export exceeded the limits.
     """
     given = cloudpickle.dumps((served.eval().cpu(), read, output))
     run_in_subprocess(
@@ -125,7 +125,7 @@ def export_in_subprocess(
 
 
 def main() -> None:
-    """Export the pickled module on stdin to the file that is named."""
+    """Export the pickled module on stdin to the file named on the command line."""
     served, read, output = cloudpickle.loads(sys.stdin.buffer.read())
     export_onnx(served, read, output, Path(sys.argv[1]))
 

@@ -1,1 +1,1 @@
-"""A decoder of transformers as an OpenVINO model."""
+"""Conversion of transformers decoders to OpenVINO."""

@@ -1,10 +1,10 @@
-"""The attention of a decoder on its way to OpenVINO, and which decoders cannot be served.
+"""The attention function for converting a decoder to OpenVINO, and checks for unsupported decoders.
 
-Transformers calls it in the place of its own (`AttentionInterface`), so that every layer becomes
-one ScaledDotProductAttention with as many heads of keys and values as of queries: the pattern that
-the engine turns into paged attention.
+transformers calls this function instead of its own (`AttentionInterface`). Every layer then becomes
+one ScaledDotProductAttention with as many key and value heads as query heads, which the engine
+(OpenVINO GenAI) turns into paged attention.
 
-A decoder whose attention paged attention does not know is refused at export.
+A decoder whose attention is not supported by paged attention is refused at export.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -21,18 +21,18 @@ from millrace.models.common.errors import InputError
 
 NAME = "millrace_openvino"
 EXPERTS = "batched_mm"
-"""The way to compute a mixture of experts that has no shape that depends on values."""
+"""transformers' implementation of mixture of experts without data-dependent shapes."""
 
 
 @dataclass(frozen=True)
 class Attended:
-    """What one layer asked of attention.
+    """The features of attention that one layer uses.
 
     Attributes:
-        sliding_window: tokens that it looks back; None for all.
-        softcap: bound of its scores; None for none.
-        sinks: whether its scores have a column that no token is behind.
-        biased: whether something is added to its scores, beside the mask that the model was given.
+        sliding_window: number of tokens that the layer attends to; None for all.
+        softcap: bound of the attention scores; None for no bound.
+        sinks: whether the scores have an extra column without a token (attention sinks).
+        biased: whether a bias is added to the scores, besides the mask that the model was given.
     """
 
     sliding_window: int | None = None
@@ -43,11 +43,12 @@ class Attended:
 
 @dataclass
 class Attention:
-    """Attention in OpenVINO's variant; it remembers what it was asked for.
+    """Attention function that OpenVINO can convert; it records the features that each call uses.
 
     Attributes:
-        mask: the mask that the model gets, by which its own masks are recognized; None for none.
-        seen: what each call asked for.
+        mask: the mask that the model gets; another mask in a call is the layer's own. None to
+            recognize no masks.
+        seen: the features that each call used.
     """
 
     mask: Tensor | None = None
@@ -64,20 +65,20 @@ class Attention:
         scaling: float | None = None,
         **asked: Any,
     ) -> tuple[Tensor, None]:
-        """Attend, as transformers wants it.
+        """Compute attention, with the interface of transformers' attention functions.
 
         Args:
             module: the layer.
-            query: `[batch, heads, queries, width]`, as the others float32.
+            query: `[batch, heads, queries, width]`, float32 as all tensors here.
             key: `[batch, key heads, tokens, width]`.
             value: `[batch, key heads, tokens, value width]`.
             attention_mask: `[batch, 1, queries, tokens]`, added to the scores.
-            dropout: none is made.
-            scaling: of the scores; None for 1/√width.
-            asked: whatever else the layer asks for.
+            dropout: ignored.
+            scaling: factor of the scores; None for 1/√width.
+            asked: other features that the layer requests.
 
         Returns:
-            `[batch, queries, heads, value width]`, and no weights.
+            Output `[batch, queries, heads, value width]`, and None for the attention weights.
         """
         self.seen.append(
             Attended(
@@ -103,7 +104,7 @@ class Attention:
 
 
 def _repeated(heads: Tensor, groups: int) -> Tensor:
-    """Return each head `groups` times: by an expansion, which the engine undoes again."""
+    """Return each head repeated `groups` times, by an expansion that the engine removes again."""
     if groups == 1:
         return heads
     batch, count, tokens, width = heads.shape
@@ -115,7 +116,8 @@ def _repeated(heads: Tensor, groups: int) -> Tensor:
 def attending(model: PreTrainedModel, attention: Attention) -> Iterator[None]:
     """Replace a model's attention while the block runs.
 
-    A model that does not use `AttentionInterface` keeps its own, and none of its calls are seen.
+    A model that does not use `AttentionInterface` keeps its own attention, and its calls are not
+    recorded.
     """
     before = model.config._attn_implementation
     experts = getattr(model.config, "_experts_implementation", None)
@@ -135,16 +137,16 @@ def attending(model: PreTrainedModel, attention: Attention) -> Iterator[None]:
 
 
 ATTENTION = ("full_attention", "sliding_attention")
-"""Kinds of layers that keep keys and values of each token; which of them fit is asked later."""
+"""Kinds of layers that keep keys and values of each token. `refusal` checks which are supported."""
 
 
 def unlike(kinds: Collection[str], takes: Collection[str], alibi: bool) -> str | None:
-    """Return why a decoder is none of keys, values and positions, or None if it may be one.
+    """Return why a decoder does not use keys, values and position ids, or None if it may use them.
 
     Args:
-        kinds: of its layers, as its config names them; empty where it does not.
-        takes: names of what its forward takes.
-        alibi: whether its config says that its scores are shifted by distance.
+        kinds: kinds of its layers from its config; empty if the config does not name them.
+        takes: parameter names of its forward method.
+        alibi: whether its config says that it uses ALiBi.
     """
     other = sorted({kind for kind in kinds if kind not in ATTENTION})
     if other or "past_key_values" not in takes:
@@ -156,15 +158,16 @@ def unlike(kinds: Collection[str], takes: Collection[str], alibi: bool) -> str |
 
 
 def refusal(layers: int, context: int | None, seen: Sequence[Attended]) -> str | None:
-    """Return why the engine would not compute what the decoder does, or None.
+    """Return why the engine's attention would differ from the decoder's, or None if it would not.
 
-    Its paged attention is plain and causal: nothing bounds or shifts a score, and every token sees
-    all before it.
+    The engine's paged attention is plain and causal: no score is bounded or biased, and every token
+    attends to all tokens before it.
 
     Args:
-        layers: layers of the decoder.
-        context: tokens of the longest text; None if the decoder does not say.
-        seen: what each layer asked of attention; empty where the decoder has a way of its own.
+        layers: number of the decoder's layers.
+        context: the decoder's context length in tokens; None if its config has none.
+        seen: features that each layer's attention used; empty if the decoder does not use
+            `AttentionInterface`.
     """
     if seen and len(seen) != layers:
         return f"{len(seen)} attentions for {layers} layers: some layers are of another kind"
@@ -182,12 +185,12 @@ def refusal(layers: int, context: int | None, seen: Sequence[Attended]) -> str |
 
 
 def other_kind(layers: int, cached: int, attentions: int | None = None) -> str | None:
-    """Return why layers are not all attention over keys and values, or None if they are.
+    """Return why some layers are not attention over keys and values, or None if all are.
 
     Args:
-        layers: layers of the decoder.
-        cached: layers that keep keys and values.
-        attentions: attention operations of its graph; None if they were not counted.
+        layers: number of the decoder's layers.
+        cached: number of layers that keep keys and values.
+        attentions: number of attention operations in the OpenVINO graph; None if not counted.
     """
     if cached != layers:
         return (
@@ -195,32 +198,36 @@ def other_kind(layers: int, cached: int, attentions: int | None = None) -> str |
             "linear attention and state spaces are not served"
         )
     if attentions is not None and attentions != layers:
-        return f"its graph has {attentions} attention operations for {layers} layers"
+        return f"its OpenVINO graph has {attentions} attention operations for {layers} layers"
     return None
 
 
 def number_of(folder: Path, name: str) -> int:
-    """Return a number of the config in a folder: `vocab_size`, `max_position_embeddings`, ….
+    """Return an integer from a model's config: `vocab_size`, `max_position_embeddings`, ….
+
+    Args:
+        folder: folder with config.json.
+        name: key of the config.
 
     Raises:
-        InputError: it cannot be read, or has none of that name.
+        InputError: the config cannot be read, or has no integer with that key.
     """
     from transformers import AutoConfig
 
     try:
         config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    except Exception as error:  # whatever transformers makes of a folder
+    except Exception as error:  # transformers may raise anything on a damaged folder
         raise InputError(
-            f"the config in {folder.name} cannot be read",
+            f"the config.json in {folder.name} cannot be read",
             seen=next(iter(str(error).splitlines()), type(error).__name__),
-            valid="config.json of a decoder that this transformers knows",
+            valid="config.json of a decoder that the installed transformers supports",
             hint="run the pipeline of that model again",
         ) from error
     number = getattr(config.get_text_config(), name, None)
     if not isinstance(number, int):
         raise InputError(
-            f"the config of the {config.model_type} does not say {name}",
+            f"the config of the model of type {config.model_type} has no integer {name}",
             seen=number,
-            valid="a decoder with a limited context",
+            valid="a decoder with vocab_size and max_position_embeddings in its config",
         )
     return number

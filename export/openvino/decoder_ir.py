@@ -1,8 +1,8 @@
-"""A transformers decoder, with its cache, as a stateful OpenVINO model for continuous batching.
+"""Converts a transformers decoder, with its cache, to a stateful OpenVINO model (IR).
 
-Inputs: `input_ids` and `position_ids` `[batch, new tokens]`, `attention_mask` `[batch, all
-tokens]`, int64, and `beam_idx` `[batch]`, int32. Output: `logits`, `[batch, new tokens,
-vocabulary]`, float32. Keys and values are state.
+OpenVINO GenAI serves the model with continuous batching. Inputs: `input_ids` and `position_ids`
+`[batch, new tokens]`, `attention_mask` `[batch, all tokens]`, int64, and `beam_idx` `[batch]`,
+int32. Output: `logits`, `[batch, new tokens, vocabulary]`, float32. Keys and values are state.
 """
 
 import warnings
@@ -29,14 +29,14 @@ from millrace.models.common.quiet import disable_openvino_telemetry, quiet
 
 
 class Concatenating(Cache):
-    """Puts new keys and values behind those of the past.
+    """A key-value cache that concatenates new keys and values to past ones.
 
     Args:
-        pasts: of each layer, its keys and values, `[batch, heads, tokens, width]`; none at the
-            start of a text whose layers are not known yet.
+        pasts: past keys and values of each layer, `[batch, heads, tokens, width]`; empty for no
+            past.
 
     Attributes:
-        present: of each layer, past and new together; so far as it was asked.
+        present: keys and values of each updated layer, past and new together.
     """
 
     def __init__(self, pasts: Sequence[tuple[Tensor, Tensor]] = ()) -> None:
@@ -47,7 +47,7 @@ class Concatenating(Cache):
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any
     ) -> tuple[Tensor, Tensor]:
-        """Return all keys and values of a layer; it is asked once for each."""
+        """Add the new keys and values of a layer, and return all of them; call once per layer."""
         if self.pasts:
             keys, values = self.pasts[layer_idx]
             key_states, value_states = cat([keys, key_states], 2), cat([values, value_states], 2)
@@ -55,7 +55,7 @@ class Concatenating(Cache):
         return key_states, value_states
 
     def get_seq_length(self, layer_idx: int = 0, *_: Any) -> int:
-        """Return the tokens of the past."""
+        """Return the number of past tokens."""
         return self.pasts[0][0].shape[2] if self.pasts else 0
 
     def get_query_offset(self, layer_idx: int | None = 0) -> int:
@@ -63,25 +63,30 @@ class Concatenating(Cache):
         return self.get_seq_length()
 
     def get_mask_sizes(self, query_length: int, layer_idx: int = 0) -> tuple[int, int]:
-        """Return how many tokens there are to attend to, and where they begin."""
+        """Return the number of tokens to attend to, and the position of the first."""
         return self.get_seq_length() + query_length, 0
 
 
 BATCH, PAST, NEW = 2, 2, 3
-"""Sizes of what is traced; they are dynamic in the graph."""
-ALSO = "every layer plain causal attention: llama, qwen, mistral without a window, gpt2, phi, …"
+"""Sizes of the example inputs for tracing; these dimensions are dynamic in the OpenVINO model."""
+ALSO = "plain causal attention in every layer: llama, qwen, mistral without a window, gpt2, phi, …"
 
 
 @dataclass(frozen=True)
 class Widths:
-    """Keys and values of one layer: their heads, and the width of each."""
+    """The sizes of one layer's keys and values.
+
+    Attributes:
+        key: number of key heads, and their width.
+        value: number of value heads, and their width.
+    """
 
     key: tuple[int, int]
     value: tuple[int, int]
 
 
 class Traced(nn.Module):
-    """A decoder whose past is inputs and outputs, with a mask made here.
+    """A decoder with past keys and values as inputs and outputs, for tracing.
 
     Args:
         model: the decoder.
@@ -94,7 +99,7 @@ class Traced(nn.Module):
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor, position_ids: Tensor, *past: Tensor
     ) -> tuple[Tensor, ...]:
-        """Return the logits, and of each layer all keys and all values."""
+        """Return the logits, then all keys and all values of each layer."""
         cache = Concatenating(list(zip(past[::2], past[1::2], strict=True)))
         mask = causal_mask(attention_mask, past[0].shape[2], input_ids.shape[1])
         answer = self.model(
@@ -109,12 +114,12 @@ class Traced(nn.Module):
 
 
 def causal_mask(attention_mask: Tensor, past: int, new: int) -> Tensor:
-    """Return what is added to the scores: `[batch, 1, new, past + new]`, 0 where a token is seen.
+    """Return the mask to add to the scores: `[batch, 1, new, past + new]`, 0 for visible tokens.
 
     Args:
-        attention_mask: `[batch, past + new]`, 1 for a token and 0 for a filled place.
-        past: tokens before.
-        new: tokens now.
+        attention_mask: `[batch, past + new]`, 1 for a token and 0 for padding.
+        past: number of past tokens.
+        new: number of new tokens.
     """
     queries, keys = torch.arange(past, past + new), torch.arange(0, past + new)
     seen = attention_mask[:, None, None, :].bool() & (keys[None] <= queries[:, None])[None, None]
@@ -125,10 +130,10 @@ def to_ir(model: PreTrainedModel) -> Any:
     """Return a decoder as an `openvino.Model` with state.
 
     Args:
-        model: a causal language model in float32; it is left as it was.
+        model: a causal language model in float32; it is not changed.
 
     Raises:
-        InputError: the engine would not compute what this decoder does; the reason is in it.
+        InputError: the engine cannot compute the same as this decoder; the message has the reason.
     """
     disable_openvino_telemetry()
     import openvino
@@ -156,12 +161,16 @@ def to_ir(model: PreTrainedModel) -> Any:
         raise _refused(model, reason)
     made = make_stateful(ir, layers)
     if (paged := count_paged_attentions(made)) != layers:
-        raise _refused(model, f"paged attention takes {paged} of its {layers} layers")
+        raise _refused(model, f"paged attention supports {paged} of its {layers} layers")
     return made
 
 
 def _find_widths(model: PreTrainedModel, layers: int) -> list[Widths]:
-    """Ask the decoder once, and return what its layers keep, if the engine can serve them."""
+    """Run the decoder once, and return the sizes of its layers' keys and values.
+
+    Raises:
+        InputError: the engine cannot serve this decoder.
+    """
     config = model.config.get_text_config()
     kinds = getattr(config, "layer_types", None) or ()
     takes = signature(model.forward).parameters
@@ -180,10 +189,10 @@ def _find_widths(model: PreTrainedModel, layers: int) -> list[Widths]:
                 use_cache=True,
             )
     except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
-        # a layer that wants another kind of cache, a mask of its own, or no positions
-        raise _refused(model, f"it takes no plain cache, mask or positions: {_first(error)}") from (
-            error
-        )
+        # a layer needs another kind of cache or its own mask, or accepts no positions
+        raise _refused(
+            model, f"it does not work with a plain cache, mask or positions: {_first(error)}"
+        ) from error
     context = getattr(config, "max_position_embeddings", None)
     reason = other_kind(layers, len(cache.present)) or refusal(layers, context, attention.seen)
     if reason:
@@ -213,7 +222,9 @@ def _first(error: Exception) -> str:
 def _refused(model: PreTrainedModel, reason: str) -> InputError:
     kind = model.config.model_type
     return InputError(
-        f"the {kind} cannot be served with continuous batching: {reason}", seen=kind, valid=ALSO
+        f"a decoder of type {kind} cannot be served with continuous batching: {reason}",
+        seen=kind,
+        valid=ALSO,
     )
 
 
@@ -222,14 +233,16 @@ BEAM = "beam_idx"
 
 
 def make_stateful(ir: Any, layers: int) -> Any:
-    """Name what goes in and out, and make the keys and values state.
+    """Name the inputs and outputs, and turn the keys and values into state, in place.
 
-    The engine looks for these names. `beam_idx` chooses rows of the past, and every state has an
-    empty start by the batch's size: without one the engine finds a parameter that nobody declared.
+    The engine looks up these names. `beam_idx` selects rows of the past. Every state starts empty,
+    with the size of the batch, because without an initial value the engine fails on an undeclared
+    parameter.
 
     Args:
-        ir: inputs `FIRST` and then of each layer keys and values; outputs logits and likewise.
-        layers: layers of the decoder.
+        ir: an OpenVINO model with the inputs `FIRST` and then keys and values of each layer, and
+            the outputs logits and then keys and values of each layer.
+        layers: number of the decoder's layers.
     """
     from openvino._offline_transformations import apply_make_stateful_transformation
 
@@ -249,7 +262,7 @@ def make_stateful(ir: Any, layers: int) -> Any:
 
 
 def _choose_rows(ir: Any, pasts: list[Any]) -> None:
-    """Insert a Gather by `beam_idx` after each past."""
+    """Insert a Gather by `beam_idx` after each input of past keys or values."""
     from openvino import opset13 as ops
 
     beam = ops.parameter([-1], dtype=np.int32, name=BEAM)
@@ -264,7 +277,7 @@ def _choose_rows(ir: Any, pasts: list[Any]) -> None:
 
 
 def _start_empty(ir: Any, input_ids: Any) -> None:
-    """Give each state its start: no tokens, `[batch, heads, 0, width]`."""
+    """Set the initial value of each state to no tokens, `[batch, heads, 0, width]`."""
     from openvino import opset13 as ops
 
     shape = ops.shape_of(input_ids, output_type="i64")
@@ -279,7 +292,10 @@ def _start_empty(ir: Any, input_ids: Any) -> None:
 
 
 def count_paged_attentions(ir: Any) -> int:
-    """Return in how many layers the engine's own transformation finds attention; 0 if it fails."""
+    """Return how many layers the engine's own transformation turns into paged attention.
+
+    Return 0 if the transformation fails.
+    """
     from openvino._offline_transformations import paged_attention_transformation
 
     tried = ir.clone()

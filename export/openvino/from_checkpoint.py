@@ -1,6 +1,7 @@
-"""The exact variant of a decoder: `python -m millrace.export.openvino.from_checkpoint FROM TO`.
+"""Exports a decoder's exact variant: `python -m millrace.export.openvino.from_checkpoint FROM TO`.
 
-In float32, from a folder as transformers writes it, with its tokenizer as graphs beside it.
+FROM is a checkpoint folder in the format of transformers. TO gets the decoder in float32, and the
+tokenizer and detokenizer as OpenVINO models.
 """
 
 import json
@@ -25,14 +26,14 @@ from millrace.models.inference.language_engine import ENGINE
 
 
 def write_exact_variant(checkpoint: Path, target: Path) -> VariantFolder:
-    """Write the float32 variant.
+    """Write the float32 variant of a checkpoint.
 
     Args:
-        checkpoint: the folder of the model and its tokenizer.
-        target: a new folder.
+        checkpoint: folder of the model and its tokenizer.
+        target: folder to create.
 
     Raises:
-        InputError: the decoder or its tokenizer cannot be served; or a folder that is not whole.
+        InputError: the decoder or its tokenizer cannot be served, or the folder lacks a file.
     """
     disable_openvino_telemetry()
     import openvino
@@ -60,20 +61,20 @@ def write_exact_variant(checkpoint: Path, target: Path) -> VariantFolder:
 
 
 def tokenizer_graphs(tokenizer: Any) -> tuple[Any, Any]:
-    """Return a tokenizer of transformers as OpenVINO models: its graph, and that of the way back.
+    """Convert a transformers tokenizer to two OpenVINO models: the tokenizer and the detokenizer.
 
     Raises:
-        InputError: it cannot be converted.
+        InputError: the tokenizer cannot be converted.
     """
     disable_openvino_telemetry()
     from openvino_tokenizers import convert_tokenizer
 
     try:
-        # texts are served without special tokens
+        # the served text has no special tokens
         there, back = convert_tokenizer(tokenizer, with_detokenizer=True, skip_special_tokens=True)
-    except Exception as error:  # whatever it makes of a tokenizer that it does not know
+    except Exception as error:  # the converter may raise anything on an unknown tokenizer
         raise InputError(
-            "the tokenizer cannot be served: openvino_tokenizers does not convert it",
+            "the tokenizer cannot be served, because openvino_tokenizers cannot convert it",
             seen=(str(error) or type(error).__name__).splitlines()[0],
             valid="a tokenizer.json of byte-level BPE, SentencePiece or WordPiece",
         ) from error

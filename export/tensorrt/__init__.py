@@ -1,1 +1,1 @@
-"""TensorRT engines: what they are built for, and how one is answered with."""
+"""TensorRT engines: the sizes they are built for, and a session to run them."""

@@ -1,6 +1,6 @@
-"""A TensorRT engine: the sizes it is built for, the name of its file, and a session to answer with.
+"""A TensorRT engine: the sizes it is built for, the name of its file, and a session to run it.
 
-Not run on a GPU yet.
+This module has not been run on a GPU yet.
 """
 
 from collections.abc import Mapping
@@ -20,11 +20,12 @@ SUFFIX = ".plan"
 
 @dataclass(frozen=True)
 class Sizes:
-    """The sizes that one dynamic dimension of a model takes in serving.
+    """The sizes that one dynamic dimension of a model has in serving.
 
     Attributes:
-        smallest: so largest.
-        best: the size that kernels are chosen for.
+        smallest: smallest size.
+        best: the size that kernels are optimized for.
+        largest: largest size.
     """
 
     smallest: int
@@ -33,16 +34,16 @@ class Sizes:
 
 
 Axes = Mapping[str, Sizes]
-"""The sizes of each dynamic dimension, by its name in the graph: one optimization profile."""
+"""The sizes of each dynamic dimension, by its name in the ONNX graph: one optimization profile."""
 
 
 def axes_of(read: ModelInput, largest_batch: int, golden_rows: int) -> Axes:
-    """Return the sizes of a model's dynamic dimensions: the batch, and of a text its tokens.
+    """Return the sizes of a model's dynamic dimensions: rows, and tokens if the input is text.
 
     Args:
         read: the model's input.
-        largest_batch: serving's, which kernels are chosen for.
-        golden_rows: rows of the golden batch, which is asked as a whole.
+        largest_batch: largest batch in serving, which kernels are optimized for.
+        golden_rows: number of rows of the golden batch, which is sent as one request.
     """
     axes = {"rows": Sizes(1, largest_batch, max(largest_batch, golden_rows))}
     if read.padding is not None:
@@ -51,44 +52,51 @@ def axes_of(read: ModelInput, largest_batch: int, golden_rows: int) -> Axes:
 
 
 def file_of(folder: Path, name: str, ties: EngineFingerprint) -> Path:
-    """Return where the engine of a variant goes: its name says what it runs with."""
+    """Return the path of a variant's engine; the file name has the GPU, driver and TensorRT.
+
+    Args:
+        folder: folder of the variants.
+        name: the variant's name.
+        ties: the GPU and software versions that the engine depends on.
+    """
     return folder / f"{name}.{ties.slug}{SUFFIX}"
 
 
 def options_of(axes: Axes) -> tuple[str, ...]:
-    """Return the options of the program that builds an engine for these dynamic dimensions."""
+    """Return the command-line options of the engine builder for these dynamic dimensions."""
     words = (f"{n}={s.smallest}:{s.best}:{s.largest}" for n, s in axes.items())
     return tuple(word for axis in words for word in ("--axis", axis))
 
 
 def timing_cache(folder: Path, ties: EngineFingerprint) -> Path:
-    """Return the file that makes the next build in the same place quicker."""
+    """Return the path of TensorRT's timing cache, which speeds up later builds."""
     return folder / f"{ties.slug}.timing"
 
 
 class EngineSession:
-    """An engine on the GPU that it was built on; it answers as an `OnnxSession` does.
+    """A loaded engine, with the interface of `OnnxSession`.
 
-    Arrays in host memory go in and come out.
+    Inputs and outputs are arrays in host memory.
     """
 
     def __init__(self, path: Path) -> None:
         """Load an engine.
 
         Raises:
-            InputError: it was built for another GPU or another TensorRT, or is no engine.
+            InputError: the engine was built for another GPU or TensorRT, or the file is no engine.
         """
         import tensorrt as trt
         import torch
 
         self._trt, self._torch = trt, torch
-        self._runtime = trt.Runtime(trt.Logger(trt.Logger.ERROR))  # the engine does not keep it
+        # A reference, because the engine itself does not keep the runtime alive.
+        self._runtime = trt.Runtime(trt.Logger(trt.Logger.ERROR))
         self._engine = self._runtime.deserialize_cuda_engine(path.read_bytes())
         if self._engine is None:
             raise InputError(
-                f"{path.name} is not an engine that runs here",
-                valid="an engine that was built with this GPU, driver and TensorRT",
-                hint="build it again on this machine",
+                f"{path.name} is not a TensorRT engine that runs on this machine",
+                valid="an engine that was built with this GPU, driver and TensorRT version",
+                hint="build the engine again on this machine",
             )
         self._context: Any = self._engine.create_execution_context()
         names = [self._engine.get_tensor_name(n) for n in range(self._engine.num_io_tensors)]
@@ -97,14 +105,14 @@ class EngineSession:
         self._stream: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
 
     def run(self, inputs: Mapping[str, Array]) -> Array:
-        """Return the first output `[rows, …]` for one array for each input, `[rows, …]`.
+        """Run the engine on one array per input, `[rows, …]`; return the first output `[rows, …]`.
 
         Raises:
             WorkError: a shape is outside the optimization profile, or the engine failed.
         """
         torch, context = self._torch, self._context
         with torch.cuda.stream(self._stream):
-            # referenced until the end: TensorRT knows only their addresses
+            # Referenced until the end, because TensorRT has only the addresses of the tensors.
             tensors = {
                 name: torch.from_numpy(np.ascontiguousarray(array)).cuda()
                 for name, array in inputs.items()
@@ -112,21 +120,21 @@ class EngineSession:
             for name, tensor in tensors.items():
                 if not context.set_input_shape(name, tuple(tensor.shape)):
                     raise WorkError(
-                        f"the engine takes no {name} of this shape",
+                        f"the TensorRT engine does not accept {name} of this shape",
                         seen=tuple(tensor.shape),
-                        valid="the sizes of its optimization profile",
+                        valid="the sizes of the engine's optimization profile",
                     )
                 context.set_tensor_address(name, tensor.data_ptr())
             answer = self._empty_output()
             context.set_tensor_address(self._output, answer.data_ptr())
             if not context.execute_async_v3(self._stream.cuda_stream):
-                raise WorkError("the engine failed")
+                raise WorkError("the TensorRT engine failed to run")
             answered = answer.cpu()
         self._stream.synchronize()
         return np.asarray(answered.numpy())
 
     def _empty_output(self) -> Any:
-        """Return room on the GPU for the output, whose shape follows from those of the inputs."""
+        """Return an empty GPU tensor for the output, whose shape depends on the input shapes."""
         kind = self._trt.nptype(self._engine.get_tensor_dtype(self._output))
         shape = tuple(self._context.get_tensor_shape(self._output))
         return self._torch.from_numpy(np.empty(shape, kind)).cuda()

@@ -1,1 +1,1 @@
-"""vLLM, where it measures a variant on a GPU."""
+"""vLLM as the engine that measures a variant on a GPU."""

@@ -1,7 +1,8 @@
-"""vLLM as the engine that continues and scores texts with a variant, on a GPU.
+"""vLLM as the engine that generates and scores texts with a variant, on a GPU.
 
 vLLM pins other releases of torch and transformers than Millrace does, so it usually has its own
-environment. `VllmEngine` runs there; that environment needs numpy and no other package of Millrace.
+Python environment. `VllmEngine` runs there. Of Millrace's dependencies, that environment needs
+numpy only.
 """
 
 import time
@@ -17,10 +18,10 @@ from millrace.models.inference.language_engine import AUTO_FIT, NO_SHARE
 
 
 class VllmEngine:
-    """vLLM's offline engine, greedy and without prefix caching.
+    """vLLM's offline engine, with greedy decoding and without prefix caching.
 
     Args:
-        variant: the folder.
+        variant: folder of the variant.
     """
 
     def __init__(self, variant: Path) -> None:
@@ -34,21 +35,25 @@ class VllmEngine:
             max_num_seqs=max(STREAMS),
             kv_cache_memory_bytes=CACHE_GIB * 2**30,
             gpu_memory_utilization=NO_SHARE,
-            # the same prompts come several times: what is measured is work, not memory
+            # off, because the same prompts are repeated and a cache would hide their cost
             enable_prefix_caching=False,
             max_logprobs=-1,
         )
         self._count = 0
 
     def token_ids(self, text: str) -> list[int]:
-        """Return the tokens that the variant's own tokenizer makes of a text."""
+        """Return the token ids of a text from the variant's own tokenizer."""
         return [int(token) for token in self._llm.get_tokenizer()(text).input_ids]
 
     def logits_of(self, ids: Array) -> Array:
-        """Return log-probabilities of one piece of two tokens or more, `[n, vocabulary]`.
+        """Return log-probabilities of a token sequence, `[n, vocabulary]`.
 
-        The last row, of the token after the piece, is of zeros. The piece's last token is not part
-        of the prompt: one that fills the context leaves no room for an answer.
+        The last row, for the token after the sequence, is all zeros. The prompt is the sequence
+        without its last token, because vLLM must generate a token, and a prompt that fills the
+        context leaves no room for one.
+
+        Args:
+            ids: `[n]`, two tokens or more.
         """
         sampling = self._vllm.SamplingParams(
             **{"max_tokens": 1, "temperature": 0.0, "ignore_eos": True, "detokenize": False},
@@ -60,7 +65,7 @@ class VllmEngine:
         return np.stack([*rows, np.zeros_like(rows[0])])
 
     def run(self, prompts: Sequence[Array], new: int) -> Continuation:
-        """Continue all prompts at once by `new` tokens each, whatever they are."""
+        """Continue all prompts at once by `new` tokens each, also after an end token."""
         sampling = self._vllm.SamplingParams(
             **{"max_tokens": new, "temperature": 0.0, "ignore_eos": True, "detokenize": False}
         )
@@ -75,7 +80,7 @@ class VllmEngine:
         return Continuation(tokens, first, time.perf_counter() - began)
 
     def texts(self, prompts: Sequence[str], new: int) -> list[str]:
-        """Continue texts greedily by `new` tokens at most."""
+        """Return the greedy continuations of texts, of at most `new` tokens each."""
         sampling = self._vllm.SamplingParams(max_tokens=new, temperature=0.0)
         return [each.outputs[0].text for each in self._llm.generate(list(prompts), sampling)]
 
@@ -89,10 +94,10 @@ class VllmEngine:
 def by_token(flat: Any) -> list[Array]:
     """Return vLLM's flat log-probabilities by position, each `[vocabulary]`, float32.
 
-    The first position of a prompt has nothing before it, and none: it is empty.
+    The first position of a prompt has no log-probabilities, so its array is empty.
 
     Args:
-        flat: `FlatLogprobs`, with all tokens of the vocabulary at each position that has any.
+        flat: vLLM's `FlatLogprobs`, with all tokens of the vocabulary at every other position.
     """
     ids, logs = np.asarray(flat.token_ids, int), np.asarray(flat.logprobs, np.float32)
     rows = []

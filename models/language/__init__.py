@@ -1,1 +1,1 @@
-"""Causal language models: their data, their decoders and how they are trained."""
+"""Causal language models: their data, decoders and training."""

@@ -1,7 +1,8 @@
-"""The checkpoint that the run of a registered language model keeps: safetensors and tokenizer.
+"""The checkpoint of a registered language model, in its MLflow run: safetensors and tokenizer.
 
-A version's own files are one variant of it, which nothing can be trained from. The digest of the
-checkpoint is a tag of the version, written when it is registered and checked when it is fetched.
+The files of a registered version are an exported variant, which cannot be trained further. The
+digest of the checkpoint is a tag of the version, written at registration and checked when the
+checkpoint is downloaded.
 """
 
 import shutil
@@ -18,28 +19,28 @@ CHECKPOINT_TAG = "millrace.checkpoint_digest"
 
 
 def checkpoint_digest(folder: Path) -> str:
-    """Return the SHA-256 of a checkpoint, the names and contents of all of its files."""
+    """Return the SHA-256 over the names and contents of all files of a checkpoint."""
     files = (file for file in folder.rglob("*") if file.is_file())
     return digest_of_all({file.relative_to(folder).as_posix(): file for file in files})
 
 
 def fetched_checkpoint(version: ModelVersion, digest: str, tracking_uri: str, cache: Path) -> Path:
-    """Return the folder of a version's checkpoint, from the cache if it is there.
+    """Return the local folder of a version's checkpoint; download it unless it is in the cache.
 
     Args:
-        version: which one.
-        digest: of the checkpoint.
-        tracking_uri: of the MLflow that has it.
-        cache: folder for what was fetched.
+        version: the registered version.
+        digest: expected digest of the checkpoint.
+        tracking_uri: address of the MLflow server with the version.
+        cache: folder for downloaded checkpoints.
 
     Raises:
-        InputError: its run keeps no checkpoint, or another one than that.
-        TransientError: the artifact store does not answer.
+        InputError: the run has no checkpoint, or the checkpoint has another digest.
+        TransientError: the artifact store does not answer, or the cache cannot be written.
     """
     folder = cache / version.model / f"{version.version}-{ARTIFACT}-{digest[:16]}"
     if folder.is_dir() and checkpoint_digest(folder) == digest:
         return folder
-    shutil.rmtree(folder, ignore_errors=True)  # damaged since it was kept
+    shutil.rmtree(folder, ignore_errors=True)  # the cached copy is damaged
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent) as staging:
         got = _downloaded(version, tracking_uri, Path(staging))
@@ -54,10 +55,12 @@ def fetched_checkpoint(version: ModelVersion, digest: str, tracking_uri: str, ca
             )
         try:
             got.rename(folder)
-        except OSError as error:  # another run was first, or what was damaged is still there
+        except OSError as error:  # another run was first, or the damaged copy is still there
             if not folder.is_dir() or checkpoint_digest(folder) != digest:
                 raise TransientError(
-                    f"{folder} cannot be written", seen=error, hint="delete it, and try again"
+                    f"the downloaded checkpoint cannot be written to {folder}",
+                    seen=error,
+                    hint="delete that folder, and try again",
                 ) from error
     return folder
 
@@ -67,12 +70,13 @@ def _downloaded(version: ModelVersion, tracking_uri: str, folder: Path) -> Path:
     from mlflow.exceptions import MlflowException
 
     try:
-        # a server that passes artifacts on tells of lost ones as of a fault of its own
+        # Listed first, because a server that proxies artifacts reports a missing one as its own
+        # failure.
         kept = list_artifacts(
             run_id=version.run_id, artifact_path=ARTIFACT, tracking_uri=tracking_uri
         )
         if not kept:
-            raise FileNotFoundError(f"the run keeps no {ARTIFACT}")
+            raise FileNotFoundError(f"the run has no artifact {ARTIFACT}")
         got = download_artifacts(
             run_id=version.run_id,
             artifact_path=ARTIFACT,
@@ -86,6 +90,6 @@ def _downloaded(version: ModelVersion, tracking_uri: str, folder: Path) -> Path:
         raise (InputError if gone else TransientError)(
             f"the checkpoint of {version.model} version {version.version} cannot be fetched",
             seen=str(error).splitlines()[0] if str(error) else type(error).__name__,
-            hint=f"check the artifacts of MLflow's run {version.run_id}",
+            hint=f"check the artifacts of the MLflow run {version.run_id}",
         ) from error
     return Path(got)

@@ -1,7 +1,8 @@
-"""A registered language model as the one that training starts from.
+"""A registered language model as the pretrained model (the base) that training starts from.
 
-A pipeline names it by MLflow's address. That is looked up once: from then on it is the address of
-one version, and `model.revision` is the digest of its checkpoint, as it is a commit of the hub's.
+A pipeline names the base in `model.pretrained` by its MLflow address. The address is resolved once:
+then `model.pretrained` names one version, and `model.revision` is the digest of its checkpoint.
+For a model of the Hugging Face hub, `model.revision` is a commit.
 """
 
 from millrace.models.common.errors import InputError
@@ -14,10 +15,12 @@ from millrace.models.registry.version_files import ModelVersion
 
 
 def pinned_base(spec: ModelSpec, registry: Registry) -> ModelSpec:
-    """Return the model with its base pinned to a version and a digest; others as they are.
+    """Return the model spec with a registered base pinned to a version and a digest.
+
+    A spec with another base, or none, is returned unchanged.
 
     Raises:
-        InputError: there is no such version, it is not a language model, its run keeps no
+        InputError: there is no such version, it is not a language model, its run has no
             checkpoint with a digest, or `revision` is another digest.
         TransientError: MLflow cannot be reached.
     """
@@ -29,8 +32,8 @@ def pinned_base(spec: ModelSpec, registry: Registry) -> ModelSpec:
         raise InputError(
             f"model.pretrained {name!r} is not a language model",
             seen=in_words(version),
-            valid=f"a causal_lm that was registered, as {VALID}",
-            hint="name another model",
+            valid=f"a registered causal_lm, as {VALID}",
+            hint="name a language model in model.pretrained",
         )
     registry.require_trusted(version)
     digest = version.tags.get(CHECKPOINT_TAG, "")
@@ -38,7 +41,8 @@ def pinned_base(spec: ModelSpec, registry: Registry) -> ModelSpec:
         raise InputError(
             f"{in_words(version)} has no checkpoint to start from",
             seen=f"no tag {CHECKPOINT_TAG}",
-            valid="a version whose run keeps its checkpoint, as `millrace run` registers them now",
+            valid="a version whose run has a checkpoint, as registered by this version of "
+            "`millrace run`",
             hint="run the pipeline of that model again, and name the new version",
         )
     if spec.revision not in (None, digest):
@@ -46,17 +50,19 @@ def pinned_base(spec: ModelSpec, registry: Registry) -> ModelSpec:
             f"the checkpoint of {in_words(version)} is not the one of model.revision",
             seen=f"sha256 {digest}",
             valid=f"sha256 {spec.revision}",
-            hint="leave model.revision out, or name the version that it is of",
+            hint="remove model.revision, or name the version that this digest belongs to",
         )
     pinned = {"pretrained": uri_of(version.model, version.version), "revision": digest}
     return spec.model_copy(update=pinned)
 
 
 def fetched_base(spec: ModelSpec, registry: Registry) -> ModelSpec:
-    """Return a model whose base is pinned with that base as a folder of this machine.
+    """Return the model spec with its pinned base downloaded to a local folder.
+
+    A spec with another base, or none, is returned unchanged.
 
     Raises:
-        InputError: its run keeps no checkpoint any more, or another one.
+        InputError: the base's run has no checkpoint any more, or one with another digest.
         TransientError: MLflow or its artifact store does not answer.
     """
     if not is_model_uri(spec.pretrained):

@@ -1,6 +1,6 @@
-"""`causal_lm`: any decoder of transformers, from scratch by its config or pretrained.
+"""`causal_lm`: any decoder-only model of the transformers library, pretrained or from scratch.
 
-Only safetensors are read, and no code that comes with a model is run.
+Weights are read from safetensors only, and code that comes with a model is never run.
 """
 
 import dataclasses
@@ -23,21 +23,21 @@ _OF_THE_TOKENIZER = ("vocab_size", "bos_token_id", "eos_token_id", "pad_token_id
 
 
 def build_decoder(spec: DecoderSpec, seed: int) -> "PreTrainedModel":
-    """Return the decoder on the CPU, float32, in training mode; with LoRA its adapters are in it.
+    """Return the decoder on the CPU in float32 and training mode, with its LoRA adapters if any.
 
     The same seed gives the same weights in every process.
 
     Args:
-        spec: what it is made of.
-        seed: of the weights that are not pretrained.
+        spec: spec of the decoder.
+        seed: seed of the weights that are not pretrained.
 
     Raises:
         InputError: the params do not fit, the model cannot be read or does not fit the tokenizer,
-            or the decoder does not keep the pieces of a packed sequence apart.
+            or attention crosses the documents of a packed sequence.
     """
     if spec.lora is not None and spec.pretrained is None:
         raise InputError(
-            "adapters of a decoder from scratch would adapt nothing",
+            "model.lora needs a pretrained model: a decoder from scratch has no weights to adapt",
             seen="model.lora without model.pretrained",
             valid="model.lora with model.pretrained",
             hint="set model.pretrained, or leave model.lora out",
@@ -69,7 +69,7 @@ def config_of(spec: DecoderSpec) -> "PretrainedConfig":
         key: getattr(spec, key) for key in _OF_THE_TOKENIZER if key in known or key == "vocab_size"
     }
     if "max_position_embeddings" in known:
-        # under the architecture's own name for it, or it would not be heard
+        # under the architecture's own name for the key, because the alias would be ignored
         own = kind.attribute_map.get("max_position_embeddings", "max_position_embeddings")
         given[own] = spec.context
     for key, value in _sizes(params).items():
@@ -77,12 +77,12 @@ def config_of(spec: DecoderSpec) -> "PretrainedConfig":
             given[kind.attribute_map.get(key, key)] = value
     try:
         return kind(**{**given, **params})
-    except Exception as error:  # whatever a config finds wrong in its values
+    except Exception as error:  # a config may raise anything on wrong values
         raise _misfit(name, error) from error
 
 
 def _sizes(params: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the sizes of a small decoder; those of transformers' own configs have billions."""
+    """Return the sizes of a small decoder, changed by `params`; transformers' own are large."""
     sizes = {"hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4, **params}
     width, heads = sizes["hidden_size"], sizes["num_attention_heads"]
     derived = {"intermediate_size": 3 * width} if isinstance(width, int) else {}
@@ -97,7 +97,7 @@ def _from_scratch(spec: DecoderSpec) -> "PreTrainedModel":
     try:
         made = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
         return cast("PreTrainedModel", made)
-    except Exception as error:  # whatever a constructor finds wrong in its config
+    except Exception as error:  # a constructor may raise anything on a wrong config
         raise _misfit(config.model_type, error) from error
 
 
@@ -108,7 +108,7 @@ def _read(spec: DecoderSpec) -> "PreTrainedModel":
     options: dict[str, Any] = {"revision": spec.revision, "trust_remote_code": False}
     try:
         config = AutoConfig.from_pretrained(name, **options)
-    except Exception as error:  # whatever transformers makes of a folder
+    except Exception as error:  # transformers may raise anything on a damaged folder
         raise _unreadable(name, error) from error
     _require_known(spec.params, _keys(type(config)), f"model.params of {name!r}")
     for key, value in spec.params.items():
@@ -121,7 +121,7 @@ def _read(spec: DecoderSpec) -> "PreTrainedModel":
                 name, config=config, dtype=torch.float32, use_safetensors=True, **options
             ),
         )
-    except Exception as error:  # whatever transformers makes of a folder
+    except Exception as error:  # transformers may raise anything on a damaged folder
         raise _unreadable(name, error) from error
 
 
@@ -133,7 +133,7 @@ def _architecture(params: Mapping[str, Any]) -> str:
     if name in known:
         return str(name)
     raise InputError(
-        f"model.params.architecture {name!r} is not a decoder of transformers",
+        f"model.params.architecture {name!r} is not a decoder-only model of transformers",
         seen=name,
         valid="llama, qwen3, mistral, gpt2, … (the model_type of a config.json)",
         hint=nearest(str(name), known),
@@ -141,7 +141,7 @@ def _architecture(params: Mapping[str, Any]) -> str:
 
 
 def _keys(kind: "type[PretrainedConfig]") -> list[str]:
-    """Return a config's own keys, those it has by another name too, and no bookkeeping's."""
+    """Return a config class's own keys and their aliases, without those of `PretrainedConfig`."""
     from transformers import PretrainedConfig
 
     base = {each.name for each in dataclasses.fields(PretrainedConfig)}
@@ -154,13 +154,14 @@ def _require_known(params: Mapping[str, Any], known: list[str], where: str) -> N
     for key in params:
         if key in _OF_THE_TOKENIZER:
             raise InputError(
-                f"{key} is no key of {where}: the tokenizer tells it",
+                f"{key} is not a key of {where}: its value comes from the tokenizer",
                 seen=f"{key}: {params[key]}",
-                hint="leave it out; model.tokenizer.vocab_size says how many tokens are learnt",
+                hint="remove the key; model.tokenizer.vocab_size sets the size of a trained "
+                "tokenizer",
             )
         if key not in free:
             raise InputError(
-                f"{key} is no key of {where}",
+                f"{key} is not a key of {where}",
                 seen=key,
                 valid=", ".join(sorted(free)),
                 hint=nearest(key, free),
@@ -168,7 +169,7 @@ def _require_known(params: Mapping[str, Any], known: list[str], where: str) -> N
 
 
 def _require_fit(config: "PretrainedConfig", name: str, spec: DecoderSpec) -> None:
-    """Refuse a decoder with fewer tokens or positions than it will be given."""
+    """Refuse a decoder with a smaller vocabulary or context than training needs."""
     text = config.get_text_config(decoder=True)
     positions = getattr(text, "max_position_embeddings", None)
     limits = {
@@ -187,11 +188,11 @@ def _require_fit(config: "PretrainedConfig", name: str, spec: DecoderSpec) -> No
 
 def _misfit(name: str, error: Exception) -> InputError:
     return InputError(
-        f"a decoder {name!r} cannot be built with these params",
+        f"the decoder {name!r} cannot be built with these params",
         seen=" ".join(str(error).split()) or type(error).__name__,
-        valid="values that its config takes together",
-        hint="fix model.params; hidden_size is a multiple of num_attention_heads, and this of "
-        "num_key_value_heads",
+        valid="values that fit together in the decoder's config",
+        hint="fix model.params: hidden_size must be a multiple of num_attention_heads, and "
+        "num_attention_heads of num_key_value_heads",
     )
 
 

@@ -1,9 +1,10 @@
-"""A decoder's checkpoints: sharded ones to resume training from, and the folder of the trained one.
+"""A decoder's checkpoints: sharded ones to resume training from, and the folder of trained weights.
 
-A sharded checkpoint, by torch.distributed.checkpoint, holds `state/` (trained weights and the
-optimizer's state, a file for each worker), `rng-RANK.pt` and `place.json`. Every worker writes its
-own files into its own folder; Ray Train puts them together. Any number of workers reads them again,
-each what it needs. The trained decoder is one folder as transformers writes it.
+A sharded checkpoint, by torch.distributed.checkpoint, has `state/` (trained weights and the
+optimizer's state, one file per worker), `rng-RANK.pt` and `place.json`. Every worker writes its own
+files into its own folder, and Ray Train merges the folders. Any number of workers can read the
+checkpoint again, each only the parts that it needs. The trained decoder is one folder in the format
+of transformers.
 """
 
 import json
@@ -40,8 +41,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 _STATE, _PLACE = "state", "place.json"
-# Flat names make it independent of how the optimizer groups the parameters, which differs between
-# strategies. What is frozen comes from where the decoder was read.
+# Flat names make a checkpoint independent of the optimizer's parameter groups, which differ between
+# strategies. Frozen weights are not saved: they come from the pretrained model.
 _SHARDED = StateDictOptions(
     flatten_optimizer_state_dict=True, ignore_frozen_params=True, strict=False
 )
@@ -51,7 +52,7 @@ _WHOLE = StateDictOptions(full_state_dict=True, cpu_offload=True, ignore_frozen_
 def save_resume(
     folder: Path, decoder: "PreTrainedModel", optimizers: tuple[Optimizer, ...], place: Place
 ) -> None:
-    """Write this worker's part of a checkpoint; all workers call it at the same place."""
+    """Write this worker's part of a checkpoint; all workers call this after the same step."""
     rank = _rank()
     save(
         _contiguous(_states(decoder, optimizers)),
@@ -67,9 +68,9 @@ def save_resume(
 def load_resume(
     folder: Path, decoder: "PreTrainedModel", optimizers: tuple[Optimizer, ...]
 ) -> Place:
-    """Read weights, optimizer and random state, and return where the run stood.
+    """Load weights, optimizer and random state, and return the position of the run.
 
-    With another number of workers the random state, which dropout alone draws from, begins anew.
+    With another number of workers the random state, which only dropout uses, is not restored.
     """
     states = _states(decoder, optimizers)
     loaded = _contiguous(states)
@@ -88,9 +89,9 @@ def load_resume(
 
 
 def whole_weights(decoder: "PreTrainedModel") -> dict[str, Tensor]:
-    """Return all weights that are trained, on the CPU, to rank 0; all workers call it."""
+    """Return all trained weights on the CPU to rank 0; all workers call this."""
     found = get_model_state_dict(decoder, options=_WHOLE)
-    # A whole tensor of ddp comes to all ranks, a sharded one to the first.
+    # With ddp all ranks get the tensors; sharded tensors are gathered on rank 0 only.
     return {name: tensor for name, tensor in found.items() if isinstance(tensor, Tensor)}
 
 
@@ -102,7 +103,7 @@ def _states(decoder: "PreTrainedModel", optimizers: tuple[Optimizer, ...]) -> di
 
 
 def _contiguous(states: dict[str, Any]) -> dict[str, Any]:
-    """Return the states with every shard in one stretch: more than that is not written rightly."""
+    """Return the states with contiguous shards, because strided shards are saved incorrectly."""
     moved: dict[str, Any] = tree_map(_in_one_stretch, states)
     return moved
 
@@ -153,14 +154,13 @@ def save_decoder(
 ) -> None:
     """Write `config.json`, `generation_config.json`, `model.safetensors` and the tokenizer's files.
 
-    With LoRA the weights are the merged ones, and the adapter is kept in `adapter/`; the decoder
-    that was given has lost it.
+    With LoRA the adapter is saved in `adapter/` and then merged into the weights of `decoder`.
 
     Args:
-        folder: where to write; made if need be.
-        decoder: on the CPU, whole.
-        spec: what it was made of.
-        tokenizer: folder of the tokenizer's files; None for none.
+        folder: where to write; created if it does not exist.
+        decoder: the decoder on the CPU, not sharded.
+        spec: the spec that the decoder was built from.
+        tokenizer: folder of the tokenizer's files; None to write no tokenizer.
 
     Raises:
         WorkError: the tokenizer's folder has no tokenizer.json.
@@ -169,7 +169,7 @@ def save_decoder(
     whole = decoder if spec.lora is None else merge_adapter(decoder, folder)
     _set_special_tokens(whole, spec, tokenizer)
     with quiet_transformers():
-        # One file: what is read downstream knows no index of several.
+        # One file, because export and serving do not read an index of several files.
         whole.save_pretrained(folder, max_shard_size="1TB")
     if tokenizer is not None:
         _copy_tokenizer(tokenizer, folder)
@@ -178,9 +178,9 @@ def save_decoder(
 def _set_special_tokens(
     decoder: "PreTrainedModel", spec: DecoderSpec, tokenizer: Path | None
 ) -> None:
-    """Let generation end where the tokenizer's documents and turns end.
+    """Set the token ids that end generation: those that end a document or a turn.
 
-    And at the tokens that a pretrained decoder ended at before, if the tokenizer has them as such.
+    The end tokens of a pretrained decoder stay, if they are special tokens of the tokenizer too.
     """
     before = _ends_before(decoder, tokenizer)
     for holder in (decoder.config, decoder.generation_config):
@@ -194,7 +194,7 @@ def _set_special_tokens(
 
 
 def _ends_before(decoder: "PreTrainedModel", tokenizer: Path | None) -> list[int]:
-    """Return the tokens that end an answer by a decoder's own files, and are the tokenizer's."""
+    """Return a decoder's own end tokens that are special tokens of the tokenizer too."""
     config = decoder.generation_config
     if tokenizer is None or config is None or not (tokenizer / TOKENIZER_FILES[0]).is_file():
         return []
@@ -206,10 +206,10 @@ def _ends_before(decoder: "PreTrainedModel", tokenizer: Path | None) -> list[int
 def _copy_tokenizer(source: Path, folder: Path) -> None:
     if not (source / TOKENIZER_FILES[0]).is_file():
         raise WorkError(
-            "the tokenizer of the decoder is gone",
+            "the tokenizer's files were deleted during training",
             seen=source,
             valid="a folder with tokenizer.json",
-            hint="run again; do not delete files of a run while it trains",
+            hint="run the pipeline again; do not delete the files of a run while it trains",
         )
     for name in TOKENIZER_FILES:
         if (source / name).is_file():

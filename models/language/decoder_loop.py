@@ -1,4 +1,4 @@
-"""The training of a decoder: a loop that knows nothing of Ray, and the job that runs it there."""
+"""The training of a decoder: a loop that is independent of Ray, and the job that runs it on Ray."""
 
 import json
 import math
@@ -32,10 +32,10 @@ from millrace.models.training.network_learner import autocast_type
 from millrace.models.training.train_job import Report, TrainJob, Write
 
 EXPORTED = "model"
-"""Folder of the last checkpoint with the decoder as transformers writes it."""
+"""Folder in the last checkpoint with the trained decoder in the format of transformers."""
 _MIB = 1024**2
 VALIDATION_TOKENS = 65_536
-"""Of the held-out sequences, evenly apart, that every checkpoint is measured on."""
+"""Tokens of the evenly spread validation sequences that every checkpoint is measured on."""
 
 
 @dataclass(frozen=True)
@@ -43,13 +43,13 @@ class LanguageJob(TrainJob):
     """The training of a decoder; a `TrainJob`.
 
     Attributes:
-        decoder: what to train.
-        recipe: how.
-        train: sequences to learn from.
-        validation: sequences held out, which the perplexity is measured on.
-        tokenizer: folder of the tokenizer's files, which go with the decoder; None for none.
-        trace: folder where every worker notes which sequences it has learnt from, a line of JSON
-            for each step; None for no notes.
+        decoder: spec of the decoder.
+        recipe: training settings.
+        train: sequences to train on.
+        validation: held-out sequences for the validation perplexity.
+        tokenizer: folder of the tokenizer's files, saved with the decoder; None for no tokenizer.
+        trace: folder where every worker logs which sequences it trained on, one line of JSON per
+            step; None for no log.
     """
 
     decoder: DecoderSpec
@@ -67,16 +67,20 @@ class LanguageJob(TrainJob):
 
     @property
     def num_workers(self) -> int:
-        """Workers of the run."""
+        """Number of Ray Train workers."""
         return self.recipe.num_workers
 
     @property
     def max_failures(self) -> int:
-        """How often workers may fail and start again."""
+        """How often training may restart after a worker failed."""
         return self.recipe.max_failures
 
     def require_trainable(self) -> None:
-        """Build the decoder once, and see whether it can be spread over the workers."""
+        """Build the decoder once, and check that it can be sharded or split over the workers.
+
+        Raises:
+            InputError: the decoder cannot be built, sharded or split.
+        """
         decoder = build_decoder(self.decoder, self.recipe.seed)
         if self.recipe.parallel == "tp" and self.recipe.num_workers > 1:
             require_splittable(decoder, self.recipe.num_workers)
@@ -96,21 +100,21 @@ class LanguageJob(TrainJob):
 
 
 def threads_of(cores: int, workers: int) -> int:
-    """Return the torch threads of each of a machine's workers: their share of its cores.
+    """Return the torch threads of each worker: its share of the machine's cores.
 
-    Ray would give each as many as the CPUs it asks for, which is one.
+    Ray's default is as many threads as CPUs that a worker requests, which is one.
     """
     return max(1, cores // max(workers, 1))
 
 
 def train(job: LanguageJob, strategy: Strategy, start: Path | None, report: Report) -> None:
-    """Train from the beginning, or from a checkpoint.
+    """Train from the beginning or from a checkpoint.
 
     Args:
-        job: what to train, and how.
-        strategy: of this worker.
-        start: folder of a checkpoint to go on from; None for none.
-        report: called every `log_steps` and with every checkpoint, by all workers alike.
+        job: the training job.
+        strategy: this worker's parallel strategy.
+        start: folder of a checkpoint to resume from; None to start from the beginning.
+        report: called every `log_steps` and with every checkpoint, by all workers at the same step.
     """
     base = peak_memory(strategy.device)
     learner = Learner(job.decoder, job.recipe, strategy)
@@ -132,8 +136,8 @@ def train(job: LanguageJob, strategy: Strategy, start: Path | None, report: Repo
         metrics = _where(step, len(job.train)) | meter.collect() | {"learning_rate": rate}
         metrics["began_at"] = began_at
         if not math.isfinite(metrics["loss"]):
-            # The same on every worker, and again from any checkpoint: reported, not raised, so
-            # that it is not tried max_failures times.
+            # The loss is the same on every worker and would be after a restart. So it is reported,
+            # not raised, because Ray Train would restart training max_failures times.
             report(metrics, None)
             return
         if not saves:
@@ -144,7 +148,12 @@ def train(job: LanguageJob, strategy: Strategy, start: Path | None, report: Repo
 
 
 def course_of(job: LanguageJob, world_size: int) -> Course:
-    """Return the steps of a run by workers that have sequences of their own."""
+    """Return the steps of a run.
+
+    Args:
+        job: the training job.
+        world_size: number of workers that train on different sequences (with `tp` one).
+    """
     recipe = job.recipe
     return Course(
         sequences=len(job.train),
@@ -156,7 +165,7 @@ def course_of(job: LanguageJob, world_size: int) -> Course:
 
 
 def _estimated(job: LanguageJob, learner: Learner) -> float:
-    """Return how much memory a worker should take by the formula, in bytes."""
+    """Return the memory of a worker as estimated by `memory_of`, in bytes."""
     recipe = job.recipe
     load = Load(
         batch_size=recipe.batch_size,
@@ -182,7 +191,7 @@ def _batches(job: LanguageJob, strategy: Strategy, positions: Array) -> list[Mic
 
 
 def _validation(job: LanguageJob, strategy: Strategy) -> Iterator[MicroBatch]:
-    """Yield this worker's batches of held-out sequences, as many as every other's."""
+    """Yield this worker's batches of validation sequences; every worker has equally many."""
     size, world_size = job.recipe.batch_size, strategy.world_size
     most = max(1, VALIDATION_TOKENS // job.decoder.context)
     positions = spread(len(job.validation), most)
@@ -220,7 +229,7 @@ def _where(step: Step, sequences: int) -> dict[str, float]:
 
 
 def _note(job: LanguageJob, strategy: Strategy, step: Step) -> None:
-    """Note what this worker has learnt from."""
+    """Append the sequences that this worker trained on in a step to its log, if there is one."""
     if job.trace is None:
         return
     recipe = job.recipe

@@ -1,4 +1,4 @@
-"""Floating-point operations of training, and the share of a device's peak that they make."""
+"""Floating-point operations of training, and their share of a device's peak (MFU)."""
 
 import re
 from dataclasses import dataclass
@@ -25,18 +25,18 @@ PEAKS = {
     "L40": 181e12,
     "L4": 121e12,
 }
-"""Operations per second that NVIDIA's data sheets state for bfloat16 on tensor cores, dense (half
-of a figure "with sparsity"). A10G's is AWS's variant of the A10."""
+"""Dense bfloat16 operations per second on tensor cores, from NVIDIA's data sheets (half of a figure
+"with sparsity"). The A10G is AWS's variant of the A10."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What decides what a token costs.
+    """The sizes of a decoder that determine the operations per token.
 
     Attributes:
-        trained: parameters in matrix products that are trained; of experts the active share.
-        frozen: those that are not.
-        layers: with attention.
+        trained: number of trained parameters in matrix products; of experts only the active share.
+        frozen: number of frozen parameters in matrix products; of experts only the active share.
+        layers: number of layers with attention.
         heads: query heads of a layer.
         head_width: width of a head.
     """
@@ -49,20 +49,20 @@ class Cost:
 
 
 def flops_per_token(cost: Cost, context: int) -> float:
-    """Return the operations that learning from one token takes.
+    """Return the operations of one training step per token.
 
-    6 to a trained parameter (forward 2, backward 4: Kaplan et al. 2020), 4 to a frozen one, whose
-    own gradient is not computed, and 12 × layers × heads × head width × context for attention
-    (Chowdhery et al. 2022, "PaLM", appendix B). As there, attention is counted without a discount
-    for what the causal mask or the ends of pieces leave out, and what is computed again by gradient
-    checkpointing is not counted.
+    6 per trained parameter (forward 2, backward 4: Kaplan et al. 2020), 4 per frozen parameter,
+    because its own gradient is not computed, and 12 × layers × heads × head width × context for
+    attention (Chowdhery et al. 2022, "PaLM", appendix B). As in PaLM, attention is counted without
+    the causal mask or document boundaries, and the recomputation of gradient checkpointing is not
+    counted.
     """
     attention = 12.0 * cost.layers * cost.heads * cost.head_width * context
     return 6.0 * cost.trained + 4.0 * cost.frozen + attention
 
 
 def cost_of(decoder: "PreTrainedModel") -> Cost:
-    """Return the cost of a decoder that is whole, before it is spread."""
+    """Return the cost of a decoder before it is sharded or split over workers."""
     config = decoder.config.get_text_config(decoder=True)
     share = _active_share(config)
     looked_up = _looked_up(decoder)
@@ -79,10 +79,10 @@ def mfu(flops: float, tokens_per_second: float, device: str, devices: int) -> fl
     """Return the model FLOPs utilization (PaLM, appendix B), 0 to 1; None without a stated peak.
 
     Args:
-        flops: for each token.
-        tokens_per_second: over all devices.
-        device: name, as torch has it; of a CPU empty, for whose peak nothing is claimed.
-        devices: how many there are.
+        flops: operations per token.
+        tokens_per_second: tokens per second over all devices.
+        device: the device's name from torch; empty for a CPU, whose peak is not known.
+        devices: number of devices.
     """
     peak = peak_of(device)
     return None if peak is None else flops * tokens_per_second / (peak * devices)
@@ -98,7 +98,7 @@ def peak_of(device: str) -> float | None:
 
 
 def _looked_up(decoder: "PreTrainedModel") -> set[int]:
-    """Return the tables that are looked up, not multiplied with; a tied one is the head's too."""
+    """Return the ids of embedding tables that are only looked up: not one tied to the head."""
     head = decoder.get_output_embeddings()  # type: ignore[no-untyped-call]
     multiplied = id(head.weight) if head is not None else 0
     tables = (id(module.weight) for module in decoder.modules() if isinstance(module, nn.Embedding))
@@ -106,7 +106,7 @@ def _looked_up(decoder: "PreTrainedModel") -> set[int]:
 
 
 def _active_share(config: Any) -> float:
-    """Return the share of the experts that a token goes through; 1 without experts."""
+    """Return the share of the experts that process a token; 1 without experts."""
     names = ("num_local_experts", "num_experts", "n_routed_experts")
     there = next((getattr(config, name) for name in names if getattr(config, name, None)), None)
     taken = getattr(config, "num_experts_per_tok", None)

@@ -1,4 +1,4 @@
-"""Which held-out sequences a language model is measured on, and what a base reaches on them."""
+"""The held-out sequences to measure a language model on, and a base model's perplexity on them."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -14,27 +14,26 @@ from millrace.models.language.recipe import DecoderSpec
 from millrace.models.language.token_meter import perplexity
 
 HELD_OUT_TOKENS = 16_384
-"""From all of the test split: of its first modules alone, one perplexity was 13.5 and 16.3."""
+"""Number of test tokens to measure, spread over the whole test split. The beginning of the split
+alone is not representative: one perplexity was 13.5 and 16.3."""
 
 
 def spread_over(sequences: Sequences, tokens: int) -> Array:
-    """Return the positions of sequences, evenly apart, that hold about so many tokens: int64."""
+    """Return the int64 positions of evenly spread sequences with about `tokens` tokens in total."""
     most = tokens // len(sequences.sequence(0)[0]) + 1 if len(sequences) else 0
     return spread(len(sequences), most)
 
 
 @torch.no_grad()
 def base_perplexity(spec: DecoderSpec, measured: Callable[[int], Iterable[Packed]]) -> float:
-    """Return the perplexity of a pretrained decoder before it is trained further.
-
-    It is measured on the CPU in float32.
+    """Return the perplexity of a pretrained decoder before training, on the CPU in float32.
 
     Args:
-        spec: the decoder; its adapters are left out.
-        measured: takes the size of the vocabulary, returns sequences.
+        spec: spec of the decoder; its adapters are ignored.
+        measured: function from the vocabulary size to the sequences to measure on.
 
     Raises:
-        InputError: as `build_decoder` does.
+        InputError: the decoder cannot be built, as in `build_decoder`.
     """
     decoder = build_decoder(replace(spec, lora=None), seed=0)
     decoder.train(False)

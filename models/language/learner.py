@@ -1,4 +1,4 @@
-"""Decoder, loss, optimizer and strategy, as one thing to step, measure, save and load."""
+"""Decoder, loss, optimizers and strategy in one object that trains, measures, saves and loads."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -31,11 +31,11 @@ from millrace.models.language.micro_batches import IGNORED
 
 
 def summed_loss(decoder: nn.Module, batch: MicroBatch) -> Tensor:
-    """Return the sum of the losses of a batch's answers, float32 scalar.
+    """Return the cross-entropy summed over a batch's labels, float32 scalar.
 
     Args:
-        decoder: of transformers, also wrapped.
-        batch: on the decoder's device.
+        decoder: a transformers decoder, or a wrapper such as DDP.
+        batch: a batch on the decoder's device.
     """
     logits: Tensor = decoder(
         input_ids=batch.input_ids, position_ids=batch.position_ids, use_cache=False
@@ -50,12 +50,12 @@ def summed_loss(decoder: nn.Module, batch: MicroBatch) -> Tensor:
 
 @dataclass(frozen=True)
 class Stepped:
-    """What one step gave.
+    """The results of one step.
 
     Attributes:
-        loss: sum over the answers of this worker, float32 scalar, on its device.
-        answers: answers over all workers, float64 scalar.
-        norm: of the gradients, before they are scaled down.
+        loss: cross-entropy summed over this worker's labels, float32 scalar, on its device.
+        answers: number of labels over all workers, float64 scalar.
+        norm: norm of the gradients before clipping.
     """
 
     loss: Tensor
@@ -64,15 +64,16 @@ class Stepped:
 
 
 class Learner:
-    """The decoder of a run on one worker.
+    """The decoder of a run on one worker, with its optimizers.
 
     Attributes:
-        decoder: whole, sharded or split.
-        spec: what it is made of.
-        recipe: how it is trained.
-        strategy: how it is spread.
-        cost: what a token of it costs.
-        shape: what its memory depends on.
+        decoder: the decoder: whole, sharded or split, by the strategy.
+        spec: spec of the decoder.
+        recipe: training settings.
+        strategy: parallel strategy.
+        cost: sizes that determine the operations per token.
+        shape: sizes that determine the memory.
+        optimizers: the optimizers of the trained parameters.
     """
 
     def __init__(self, spec: DecoderSpec, recipe: Recipe, strategy: Strategy) -> None:
@@ -84,17 +85,18 @@ class Learner:
         self.cost, self.shape = cost_of(decoder), shape_of(decoder)
         self.decoder: PreTrainedModel = strategy.spread(decoder)
         self.optimizers = optimizers_of(self.decoder, recipe)
-        # Dropout differs between workers with sequences of their own, and is one where they share.
+        # Workers that train on different sequences have different dropout masks; workers that share
+        # their sequences (tp) have the same.
         torch.manual_seed(recipe.seed + strategy.rank)
 
     def step(self, batches: Sequence[MicroBatch], rate: float) -> Stepped:
-        """Learn from the micro-batches of a step.
+        """Train on the micro-batches of a step.
 
-        The loss is the mean over the answers of all workers and micro-batches together, so it does
-        not depend on who computes which.
+        The loss is the mean over the labels of all workers and micro-batches together, so it does
+        not depend on how sequences are distributed.
 
         Args:
-            batches: of this worker, as many as of every other.
+            batches: this worker's micro-batches; every worker has equally many.
             rate: learning rate.
         """
         self.decoder.train()
@@ -120,7 +122,7 @@ class Learner:
 
     @torch.no_grad()
     def measure(self, batches: Iterable[MicroBatch]) -> tuple[float, float]:
-        """Return the sum of the losses and the number of answers, over all workers."""
+        """Return the summed cross-entropy and the number of labels, over all workers."""
         self.decoder.train(False)
         sums = torch.zeros(2, dtype=torch.float64, device=self.strategy.device)
         for batch in batches:
@@ -130,20 +132,20 @@ class Learner:
         return loss, answers
 
     def save(self, folder: Path, place: Place) -> None:
-        """Write what it takes to go on; all workers call it."""
+        """Write a checkpoint to resume from; all workers call this."""
         save_resume(folder, self.decoder, self.optimizers, place)
 
     def load(self, folder: Path) -> Place:
-        """Go on from what `save` wrote."""
+        """Load a checkpoint of `save`, and return the position of the run."""
         return load_resume(folder, self.decoder, self.optimizers)
 
     def export(self, folder: Path, tokenizer: Path | None, *, writes: bool) -> None:
-        """Write the decoder as transformers does; all workers call it.
+        """Write the trained decoder in the format of transformers; all workers call this.
 
         Args:
             folder: where to write.
-            tokenizer: folder of the tokenizer's files.
-            writes: whether this worker is the one that writes; it makes the decoder once more.
+            tokenizer: folder of the tokenizer's files; None to write no tokenizer.
+            writes: whether this worker writes; it builds the decoder again for that.
         """
         weights = whole_weights(self.decoder)
         if not writes:
@@ -152,13 +154,13 @@ class Learner:
         missing = whole.load_state_dict(weights, strict=False).missing_keys
         trained = {name for name, each in whole.named_parameters() if each.requires_grad}
         if lost := trained.intersection(missing):
-            raise RuntimeError(f"weights are missing in what the workers gathered: {sorted(lost)}")
+            raise RuntimeError(f"the gathered weights lack trained parameters: {sorted(lost)}")
         whole.train(False)
         save_decoder(folder, whole, self.spec, tokenizer)
 
     def _loss(self, module: nn.Module | None, batch: MicroBatch) -> Tensor:
-        """Return the sum of the losses of a batch's answers, float32."""
+        """Return the cross-entropy summed over a batch's labels, float32."""
         if module is None:
-            raise RuntimeError("the decoder is not spread yet")
+            raise RuntimeError("call Strategy.spread(decoder) first")
         with self.strategy.autocast():
             return summed_loss(module, batch.on(self.strategy.device))

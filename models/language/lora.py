@@ -1,4 +1,4 @@
-"""Low-rank adapters by peft: Hu et al. 2021, "LoRA"."""
+"""Low-rank adapters with the library peft (Hu et al. 2021, "LoRA")."""
 
 import warnings
 from pathlib import Path
@@ -11,15 +11,15 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 ADAPTER = "adapter"
-"""Folder of a checkpoint where the adapter is kept by itself."""
+"""Folder in a checkpoint with the adapter's own weights."""
 _EVERY_LINEAR = "all-linear"
 
 
 def with_adapters(decoder: "PreTrainedModel", lora: Lora) -> "PreTrainedModel":
-    """Return the decoder with adapters, which alone are trained.
+    """Return the decoder with adapters; only the adapters are trainable.
 
     Raises:
-        InputError: it has no layers of these names, or peft cannot adapt them.
+        InputError: the decoder has no layers of these names, or peft cannot adapt them.
     """
     from peft import LoraConfig, get_peft_model
 
@@ -34,12 +34,12 @@ def with_adapters(decoder: "PreTrainedModel", lora: Lora) -> "PreTrainedModel":
     )
     try:
         with warnings.catch_warnings():
-            # peft asks transformers by a name that is deprecated there
+            # peft uses a name that is deprecated in transformers
             warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
             return cast("PreTrainedModel", get_peft_model(decoder, config))
     except ValueError as error:
         raise InputError(
-            "model.lora does not fit the decoder",
+            "the LoRA adapters of model.lora do not fit the decoder",
             seen=" ".join(str(error).split()),
             valid=", ".join(_names(decoder)),
             hint="name linear layers in model.lora.target_modules",
@@ -49,7 +49,7 @@ def with_adapters(decoder: "PreTrainedModel", lora: Lora) -> "PreTrainedModel":
 def merge_adapter(decoder: "PreTrainedModel", folder: Path) -> "PreTrainedModel":
     """Save the adapter to `folder/adapter`, and return the decoder with it merged into its weights.
 
-    The adapters are gone from the decoder that was given.
+    `decoder` itself loses its adapters.
     """
     adapted: object = decoder
     adapted.save_pretrained(folder / ADAPTER)  # type: ignore[attr-defined]
@@ -69,7 +69,7 @@ def _require_modules(decoder: "PreTrainedModel", lora: Lora) -> None:
 
 
 def _names(decoder: "PreTrainedModel") -> list[str]:
-    """Return the last parts of the names of the layers that have a matrix."""
+    """Return the last parts of the names of all layers with a weight matrix."""
     with_matrix = (
         name.rpartition(".")[2]
         for name, module in decoder.named_modules()

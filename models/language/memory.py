@@ -1,9 +1,9 @@
-"""How much memory training takes on every worker, by formula, to be held against what it took.
+"""Estimates the memory that training takes on every worker, to compare with the measured memory.
 
 Weights, gradients and optimizer are counted (Rajbhandari et al. 2020, "ZeRO", section 3: Adam keeps
-two numbers to a parameter). Activations follow Korthikanti et al. 2022, "Reducing Activation
+two numbers per parameter). Activations follow Korthikanti et al. 2022, "Reducing Activation
 Recomputation in Large Transformer Models", section 4, with two changes for today's decoders: the
-matrix of attention is not kept unless attention is eager, and a gated MLP keeps three wide vectors.
+attention matrix is not kept unless attention is eager, and a gated MLP keeps three wide vectors.
 """
 
 from dataclasses import dataclass
@@ -15,23 +15,23 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 _FULL = 4
-"""Bytes of a float32: weights, gradients and both moments of AdamW are kept in it."""
+"""Bytes of a float32, the type of weights, gradients and both moments of AdamW."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What decides how much memory a decoder takes.
+    """The sizes of a decoder that determine its memory.
 
     Attributes:
-        parameters: of the decoder, frozen ones included.
-        trained: those that are trained.
-        layers: decoder layers.
+        parameters: number of parameters, frozen ones included.
+        trained: number of trained parameters.
+        layers: number of decoder layers.
         hidden: width of the residual stream.
         intermediate: width of an MLP.
-        heads: query heads.
-        key_value_width: width of all keys of a token.
-        vocabulary: tokens that are predicted among.
-        gated: whether an MLP has a gate, as llama's.
+        heads: number of query heads of a layer.
+        key_value_width: width of all keys of a token in a layer.
+        vocabulary: vocabulary size.
+        gated: whether an MLP has a gate, as in llama.
         eager: whether attention keeps its matrix of weights.
     """
 
@@ -49,16 +49,16 @@ class Shape:
 
 @dataclass(frozen=True)
 class Load:
-    """What is trained at once, and how.
+    """The training settings that determine the memory.
 
     Attributes:
         batch_size: sequences of a micro-step.
-        context: tokens of each.
-        parallel: the strategy.
-        workers: that share it.
+        context: tokens of a sequence.
+        parallel: parallel strategy.
+        workers: number of workers.
         half: whether matrices are multiplied in bfloat16.
-        checkpointing: whether activations are computed again.
-        moments: numbers that the optimizer keeps for a weight.
+        checkpointing: whether activations are recomputed (gradient checkpointing).
+        moments: numbers that the optimizer keeps per weight.
     """
 
     batch_size: int
@@ -75,11 +75,11 @@ class Memory:
     """Bytes on one worker.
 
     Attributes:
-        weights: with the copies that are multiplied with.
-        gradients: of what is trained.
-        optimizer: AdamW's two moments, or the one of Muon.
-        activations: kept from the forward pass for the backward one.
-        logits: the answers for every token, and what the loss makes of them.
+        weights: the weights and their bfloat16 or gathered copies.
+        gradients: gradients of the trained weights.
+        optimizer: AdamW's two moments, or Muon's one.
+        activations: activations kept from the forward pass for the backward pass.
+        logits: the logits, their gradient and their log-softmax.
     """
 
     weights: float
@@ -90,18 +90,18 @@ class Memory:
 
     @property
     def total(self) -> float:
-        """All of them: what is held when the backward pass begins."""
+        """The sum: the memory when the backward pass begins."""
         return self.weights + self.gradients + self.optimizer + self.activations + self.logits
 
 
 def memory_of(shape: Shape, load: Load) -> Memory:
-    """Return what one worker needs."""
+    """Return the memory that one worker needs."""
     kept = load.workers if load.parallel in ("fsdp", "tp") else 1
-    # fsdp holds one layer whole, and fetches the next meanwhile.
+    # fsdp gathers one whole layer, and prefetches the next.
     whole = 2 * shape.parameters / max(shape.layers, 1) if load.parallel == "fsdp" else 0.0
     copies = 2 * (whole or shape.parameters / kept) if load.half else whole * _FULL
     tokens = load.batch_size * load.context
-    # float32 logits, their gradient and log-softmax; in bfloat16 the logits themselves besides.
+    # float32 logits, their gradient and log-softmax; with bfloat16 also the bfloat16 logits.
     logits = tokens * shape.vocabulary * (3 * _FULL + (2 if load.half else 0))
     return Memory(
         weights=_FULL * shape.parameters / kept + copies,
@@ -113,9 +113,10 @@ def memory_of(shape: Shape, load: Load) -> Memory:
 
 
 def activations_of(shape: Shape, load: Load) -> float:
-    """Return the bytes of activations that are kept.
+    """Return the bytes of activations that are kept for the backward pass.
 
-    With checkpointing a layer keeps its input alone, and one layer at a time keeps everything.
+    With gradient checkpointing a layer keeps its input only, and one layer at a time keeps all its
+    activations.
     """
     tokens, width = load.batch_size * load.context, 2 if load.half else _FULL
     layer = tokens * _numbers_of_a_layer(shape, load) * width
@@ -125,20 +126,20 @@ def activations_of(shape: Shape, load: Load) -> float:
 
 
 def _numbers_of_a_layer(shape: Shape, load: Load) -> float:
-    """Return how many numbers a layer keeps of every token."""
+    """Return how many numbers a layer keeps per token."""
     split = load.workers if load.parallel == "tp" else 1
-    # Both norms: their input in float32, normed, and what they give.
+    # Each of both norms: its input in float32, the normalized input, and its output.
     norms = 2 * 3 * shape.hidden
-    # Queries and keys before and after they are turned, values, and what attention gives.
+    # Queries and keys before and after the rotary embedding, values, and the attention output.
     attention = 3 * shape.hidden + 3 * shape.key_value_width
     scores = 2 * shape.heads * load.context if shape.eager else 0
-    # Of a gated MLP: the gate, what its activation gives, the other branch, and their product.
+    # A gated MLP: the gate, its activation, the other branch, and their product.
     mlp = (4 if shape.gated else 2) * shape.intermediate
     return norms + (attention + scores + mlp) / split
 
 
 def shape_of(decoder: "PreTrainedModel") -> Shape:
-    """Return the shape of a decoder that is whole."""
+    """Return the shape of a decoder before it is sharded or split over workers."""
     config = decoder.config.get_text_config(decoder=True)
     hidden, heads = int(config.hidden_size), int(config.num_attention_heads)
     width = getattr(config, "head_dim", None) or hidden // heads

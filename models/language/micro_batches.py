@@ -1,8 +1,9 @@
 """Micro-batches of packed sequences.
 
-Positions count from 0 in every piece, and no attention mask is given: transformers then takes every
-break in `position_ids` for the beginning of a sequence of its own
-(`masking_utils.find_packed_sequence_indices`), as long as there is no cache (`use_cache=False`).
+Positions count from 0 in every chunk (a document, or a part of one that is longer than the
+context), and no attention mask is given. transformers then masks attention across chunks: it treats
+every break in `position_ids` as the beginning of another sequence
+(`masking_utils.find_packed_sequence_indices`), if it is called without a cache (`use_cache=False`).
 """
 
 from collections.abc import Sequence
@@ -18,7 +19,7 @@ from millrace.models.language.corpus.sequences import Packed
 IGNORED = -100
 """The label of a token after which nothing is predicted."""
 MULTIPLE = 8
-"""Batches are filled up to a multiple of this many tokens, as tensor cores want them."""
+"""Batches are padded to a multiple of this many tokens, which suits tensor cores."""
 
 
 @dataclass(frozen=True)
@@ -27,10 +28,10 @@ class MicroBatch:
 
     Attributes:
         input_ids: int64 `[rows, width]`.
-        position_ids: int64 `[rows, width]`, from 0 in every piece.
+        position_ids: int64 `[rows, width]`, counted from 0 in every chunk.
         labels: int64 `[rows, width]`, the token to predict after each, or `IGNORED`.
-        tokens: tokens that are not filling.
-        answers: labels that are not ignored.
+        tokens: number of tokens that are not padding.
+        answers: number of labels that are not `IGNORED`.
     """
 
     input_ids: Tensor
@@ -40,7 +41,7 @@ class MicroBatch:
     answers: int
 
     def on(self, device: torch.device) -> "MicroBatch":
-        """Return it on a device."""
+        """Return the batch on a device."""
         return replace(
             self,
             input_ids=self.input_ids.to(device, non_blocking=True),
@@ -50,14 +51,15 @@ class MicroBatch:
 
 
 def micro_batch(sequences: Sequence[Packed], padding: int, multiple: int = MULTIPLE) -> MicroBatch:
-    """Put sequences together.
+    """Return sequences as one padded batch.
 
-    Without any it is one row of filling, which takes part in every collective and teaches nothing.
+    Without sequences the batch is one row of padding. The worker then still joins the collectives
+    of the other workers, and learns nothing.
 
     Args:
         sequences: the packed sequences.
-        padding: the token that fills up.
-        multiple: the width is a multiple of this.
+        padding: the id of the padding token.
+        multiple: the width of the batch is a multiple of this.
     """
     longest = max((len(ids) for ids, _, _ in sequences), default=1)
     shape = (max(len(sequences), 1), -(-longest // multiple) * multiple)
@@ -67,8 +69,8 @@ def micro_batch(sequences: Sequence[Packed], padding: int, multiple: int = MULTI
     for row, (ids, lengths, answer) in enumerate(sequences):
         width = len(ids)
         input_ids[row, :width] = ids
-        # Filling goes on with the last piece, which does not see it: a row of one piece then needs
-        # no mask. No position is higher than the longest sequence has.
+        # Padding continues the last chunk, whose tokens cannot see it. A row of one chunk then
+        # needs no mask. Positions stay below the length of the longest sequence.
         filled = positions_of([*lengths[:-1], lengths[-1] + shape[1] - width])
         position_ids[row] = np.minimum(filled, longest - 1)
         labels[row, :width] = labels_of(ids, lengths, answer)
@@ -82,19 +84,20 @@ def micro_batch(sequences: Sequence[Packed], padding: int, multiple: int = MULTI
 
 
 def positions_of(lengths: Sequence[int] | Array) -> Array:
-    """Return positions that count from 0 in every piece, int64 `[sum of lengths]`."""
+    """Return positions that count from 0 in every chunk, int64 `[sum of lengths]`."""
     return np.concatenate([np.arange(length, dtype=np.int64) for length in lengths])
 
 
 def labels_of(ids: Array, lengths: Sequence[int] | Array, answer: Array | None) -> Array:
     """Return the token to predict after each token, int64 `[tokens]`.
 
-    `IGNORED` after the last token of a piece, and where the next token does not count.
+    The label is `IGNORED` after the last token of a chunk, and if the next token does not count in
+    the loss.
 
     Args:
         ids: int32 `[tokens]`.
-        lengths: of the pieces.
-        answer: which tokens count, bool `[tokens]`; None for all.
+        lengths: tokens of each chunk.
+        answer: bool `[tokens]`, true for tokens that count in the loss; None if all count.
     """
     labels = np.full(len(ids), IGNORED, np.int64)
     labels[:-1] = ids[1:]

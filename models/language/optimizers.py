@@ -1,4 +1,4 @@
-"""The optimizers of a decoder, AdamW or Muon; the learning rate; clipping by the norm."""
+"""The optimizers of a decoder (AdamW, Muon), its learning-rate schedule and gradient clipping."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -23,8 +23,8 @@ from torch.distributed.tensor import DTensor, Shard
 def grad_norm(parameters: Iterable[nn.Parameter]) -> float:
     """Return the Euclidean norm of all gradients, over all shards.
 
-    torch's own `clip_grad_norm_` takes no mixture of sharded and whole gradients, as tensor
-    parallelism has it. Whole ones are the same on every worker and are counted once.
+    torch's `clip_grad_norm_` does not support a mixture of sharded and whole gradients, which
+    tensor parallelism has. Whole gradients are the same on every worker and are counted once.
     """
     grads = [each.grad for each in parameters if each.grad is not None]
     whole = _squares(_local(each) for each in grads if not is_sharded(each))
@@ -35,7 +35,7 @@ def grad_norm(parameters: Iterable[nn.Parameter]) -> float:
 
 
 def clip(parameters: Iterable[nn.Parameter], norm: float, most: float) -> None:
-    """Scale gradients down whose norm is `norm`, so that it is `most`; leave smaller ones."""
+    """Scale gradients with the norm `norm` down to the norm `most`, unless `norm` is smaller."""
     if norm <= most:
         return
     for each in parameters:
@@ -44,9 +44,9 @@ def clip(parameters: Iterable[nn.Parameter], norm: float, most: float) -> None:
 
 
 def is_sharded(tensor: Tensor) -> bool:
-    """Return whether other workers hold other parts of it."""
+    """Return whether a tensor is sharded over the workers."""
     return isinstance(tensor, DTensor) and any(
-        # a strided shard is one that several axes of a mesh, or a fused matrix, cut
+        # a strided shard comes from several axes of a device mesh, or from a fused matrix
         isinstance(each, Shard) or type(each).__name__ == "_StridedShard"
         for each in tensor.placements
     )
@@ -54,7 +54,7 @@ def is_sharded(tensor: Tensor) -> bool:
 
 def _squares(tensors: Iterable[Tensor]) -> Tensor:
     norms = [torch.linalg.vector_norm(each, dtype=torch.float32) for each in tensors]
-    # float64: a sum of squares of many parts
+    # in float64, because many squares are summed
     return torch.stack(norms).double().square().sum() if norms else torch.zeros(()).double()
 
 
@@ -63,25 +63,25 @@ def _local(tensor: Tensor) -> Tensor:
 
 
 BETAS = (0.9, 0.95)
-"""Of AdamW, as Brown et al. 2020 and Touvron et al. 2023 train."""
+"""AdamW's betas, from Brown et al. 2020 and Touvron et al. 2023."""
 
 
 def optimizers_of(decoder: "PreTrainedModel", recipe: Recipe) -> tuple[Optimizer, ...]:
-    """Return what steps a decoder; together they have all that is trained, each once.
+    """Return the optimizers of a decoder; each trained parameter is in exactly one of them.
 
-    Muon (Jordan et al. 2024) makes the step of a matrix orthogonal. Its rate is scaled such that
-    the step is as large as AdamW's (Liu et al. 2025, "Muon is scalable for LLM training"), so both
-    go by one learning rate. Embeddings, the head, norms and biases are AdamW's, as there.
+    Muon (Jordan et al. 2024) makes the update of a matrix orthogonal. The update is scaled to the
+    size of AdamW's (Liu et al. 2025, "Muon is scalable for LLM training"), so both use the same
+    learning rate. As in that paper, AdamW updates embeddings, the head, norms and biases.
 
     Raises:
-        InputError: Muon is to step matrices that are not whole on a worker.
+        InputError: Muon is chosen with a strategy that shards or splits matrices.
     """
     trained = [each for each in decoder.parameters() if each.requires_grad]
     if recipe.optimizer == "adamw":
         return (AdamW(groups_of(trained, recipe.weight_decay), lr=0.0, betas=BETAS),)
     if recipe.parallel != "ddp":
         raise InputError(
-            "training.optimizer: muon takes whole matrices",
+            "training.optimizer: muon needs whole matrices on every worker",
             seen=f"training.parallel: {recipe.parallel}",
             valid="training.parallel: ddp",
             hint="use adamw, or ddp",
@@ -102,10 +102,10 @@ def optimizers_of(decoder: "PreTrainedModel", recipe: Recipe) -> tuple[Optimizer
 
 
 def groups_of(trained: Sequence[nn.Parameter], weight_decay: float) -> list[dict[str, Any]]:
-    """Return parameters in groups that AdamW treats alike.
+    """Return parameter groups for AdamW.
 
-    Matrices decay, biases and norms do not; and shards are apart from whole tensors, as one call
-    takes only one kind.
+    Matrices have weight decay, biases and norms do not. Sharded and whole tensors are in different
+    groups, because one optimizer call cannot mix them.
     """
     groups: dict[tuple[bool, bool], list[nn.Parameter]] = {}
     for each in trained:
@@ -117,7 +117,7 @@ def groups_of(trained: Sequence[nn.Parameter], weight_decay: float) -> list[dict
 
 
 def moments_of(optimizers: Sequence[Optimizer]) -> float:
-    """Return how many numbers they keep for a weight, on average: Muon one, AdamW two."""
+    """Return how many numbers the optimizers keep per weight on average: Muon 1, AdamW 2."""
     weights = moments = 0
     for optimizer in optimizers:
         for group in optimizer.param_groups:
@@ -128,14 +128,14 @@ def moments_of(optimizers: Sequence[Optimizer]) -> float:
 
 
 def rate_at(progress: float, peak: float, warmup_ratio: float) -> float:
-    """Return the learning rate: a linear warm-up, then a cosine to zero.
+    """Return the learning rate: a linear warm-up, then a cosine decay to zero.
 
-    After Loshchilov & Hutter 2017, "SGDR", without restarts.
+    From Loshchilov & Hutter 2017, "SGDR", without restarts.
 
     Args:
         progress: share of the run that is done, 0 to 1.
-        peak: the highest rate.
-        warmup_ratio: share of the run that warms up.
+        peak: the highest learning rate.
+        warmup_ratio: share of the run with the warm-up.
     """
     if progress < warmup_ratio:
         return peak * progress / warmup_ratio

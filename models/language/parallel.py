@@ -1,12 +1,13 @@
 """How a decoder is spread over the workers: copied, sharded, or every layer split.
 
-    ddp   every worker holds the whole decoder and its own sequences (DistributedDataParallel)
-    fsdp  weights, gradients and optimizer are sharded layer by layer (FSDP2, Zhao et al. 2023,
-          "PyTorch FSDP"; Rajbhandari et al. 2020, "ZeRO", stage 3), each with its own sequences
+    ddp   every worker has the whole decoder and its own sequences (DistributedDataParallel)
+    fsdp  weights, gradients and optimizer state are sharded layer by layer, and every worker has
+          its own sequences (FSDP2, Zhao et al. 2023, "PyTorch FSDP"; Rajbhandari et al. 2020,
+          "ZeRO", stage 3)
     tp    every layer's matrices are split over the workers, which share their sequences (Shoeybi et
-          al. 2019, "Megatron-LM"), by the plan that transformers has for the architecture
+          al. 2019, "Megatron-LM"), by transformers' tensor-parallel plan for the architecture
 
-All begin with the same whole decoder, in every process, on the CPU.
+All strategies start from the same whole decoder, on the CPU of every process.
 """
 
 from collections.abc import Iterator
@@ -28,12 +29,14 @@ if TYPE_CHECKING:
 
 
 class Strategy:
-    """One worker alone, and what the others differ from.
+    """The strategy for a single worker, and the base class of the others.
 
     Attributes:
-        device: of this worker.
-        rank: among those that have sequences of their own; so world_size.
-        module: what forward is called on; None before `spread`.
+        device: this worker's device.
+        dtype: type of matrix products; None for float32.
+        rank: this worker's rank among the workers that train on different sequences.
+        world_size: number of workers that train on different sequences.
+        module: the module to call forward on; None before `spread`.
     """
 
     def __init__(self, device: torch.device, dtype: torch.dtype | None) -> None:
@@ -42,28 +45,28 @@ class Strategy:
         self.module: nn.Module | None = None
 
     def spread(self, decoder: "PreTrainedModel") -> "PreTrainedModel":
-        """Put the decoder where this worker computes, and return it."""
+        """Move the decoder to this worker's device, shard or split it, and return it."""
         self.module = decoder.to(cast(Any, self.device))
         return decoder
 
     @property
     def gradient_scale(self) -> float:
-        """By what a loss is multiplied, so that gradients are sums over the workers."""
+        """Factor for the loss that makes the gradients sums over the workers."""
         return 1.0
 
     @contextmanager
     def micro_step(self, is_last: bool) -> Iterator[None]:
-        """Hold gradients back from the other workers until the last micro-step of a step."""
+        """Delay the all-reduce of gradients until the last micro-step of a step."""
         yield
 
     def autocast(self) -> Any:
-        """Return the context that a forward pass is made in."""
+        """Return the autocast context of a forward pass."""
         if self.dtype is None:
             return nullcontext()
         return torch.autocast(self.device.type, dtype=self.dtype)
 
     def summed(self, values: Tensor) -> Tensor:
-        """Return sums over the workers that have sequences of their own."""
+        """Return `values` summed over the workers that train on different sequences."""
         if self.world_size > 1:
             dist.all_reduce(values)
         return values
@@ -76,7 +79,7 @@ class _WithOwnSequences(Strategy):
 
     @property
     def gradient_scale(self) -> float:
-        """Both average gradients over the workers."""
+        """The number of workers, because DDP and FSDP average gradients over the workers."""
         return float(self.world_size)
 
 
@@ -84,7 +87,7 @@ class CopiedStrategy(_WithOwnSequences):
     """`training.parallel: ddp`: every worker has all weights."""
 
     def spread(self, decoder: "PreTrainedModel") -> "PreTrainedModel":
-        """Copy the decoder of rank 0 to all."""
+        """Copy the decoder of rank 0 to all workers."""
         super().spread(decoder)
         ids = [self.device.index] if self.device.type == "cuda" else None
         self.module = DistributedDataParallel(decoder, ids, gradient_as_bucket_view=True)
@@ -92,19 +95,19 @@ class CopiedStrategy(_WithOwnSequences):
 
     @contextmanager
     def micro_step(self, is_last: bool) -> Iterator[None]:
-        """Hold gradients back until the last micro-step."""
+        """Delay the all-reduce of gradients until the last micro-step."""
         wrapped = cast(DistributedDataParallel, self.module)
         with nullcontext() if is_last else wrapped.no_sync():
             yield
 
 
 class ShardedStrategy(_WithOwnSequences):
-    """`fsdp`."""
+    """`training.parallel: fsdp`: every worker has a shard of each weight."""
 
     def spread(self, decoder: "PreTrainedModel") -> "PreTrainedModel":
-        """Shard every decoder layer, and what is left with the root."""
+        """Shard every decoder layer, and the other weights with the root module."""
         mesh = init_device_mesh(self.device.type, (self.world_size,))
-        # Each layer goes to the device as it is sharded: a GPU never holds the whole decoder.
+        # Each layer moves to the device when it is sharded, so a GPU never has the whole decoder.
         policy = MixedPrecisionPolicy(param_dtype=self.dtype, reduce_dtype=torch.float32)
         options: dict[str, Any] = {"mesh": mesh}
         if self.dtype is not None:
@@ -117,19 +120,19 @@ class ShardedStrategy(_WithOwnSequences):
 
     @contextmanager
     def micro_step(self, is_last: bool) -> Iterator[None]:
-        """Hold gradients back until the last micro-step."""
+        """Delay the reduction of gradients until the last micro-step."""
         cast(FSDPModule, self.module).set_requires_gradient_sync(is_last)
         yield
 
 
 class SplitStrategy(Strategy):
-    """`tp`."""
+    """`training.parallel: tp`: every worker has a part of each layer's matrices."""
 
     def spread(self, decoder: "PreTrainedModel") -> "PreTrainedModel":
-        """Split the decoder by transformers' plan for its architecture.
+        """Split the decoder by transformers' tensor-parallel plan for its architecture.
 
         Raises:
-            InputError: there is none, or the heads do not divide by the workers.
+            InputError: there is no plan, or the number of heads is not divisible by the workers.
         """
         require_splittable(decoder, workers())
         from transformers.distributed.configuration_utils import DistributedConfig
@@ -138,7 +141,7 @@ class SplitStrategy(Strategy):
         config, _, mesh = kind.prepare_distribute_model(DistributedConfig(tp_size=workers()))
         decoder.to(cast(Any, self.device))
         kind.maybe_distribute_model(decoder, config, mesh)
-        # The plan has replaced the parameters of both ends of a tie.
+        # The split replaced the parameters of tied weights, so they are tied again.
         decoder.tie_weights(recompute_mapping=False)
         self.module = decoder
         return decoder
@@ -154,20 +157,20 @@ _STRATEGIES: dict[Parallel, type[Strategy]] = {
 def strategy_of(
     parallel: Parallel, device: torch.device, dtype: torch.dtype | None = None
 ) -> Strategy:
-    """Return the strategy of this process, which is in a process group, or alone.
+    """Return the strategy of this process, which may be in a process group.
 
     Args:
         parallel: `ddp`, `fsdp` or `tp`.
-        device: of this worker.
-        dtype: what matrices are multiplied in; None for float32.
+        device: this worker's device.
+        dtype: type of matrix products; None for float32.
     """
-    # On one GPU fsdp is what it is on many, its mixed precision included.
+    # With fsdp a single GPU uses FSDP too, so that its mixed precision is the same as on many.
     alone = workers() == 1 and not (parallel == "fsdp" and dist.is_initialized())
     return (Strategy if alone else _STRATEGIES[parallel])(device, dtype)
 
 
 def workers() -> int:
-    """Return how many processes train together."""
+    """Return the number of processes that train together."""
     return dist.get_world_size() if dist.is_initialized() else 1
 
 
@@ -175,7 +178,7 @@ def layers_of(decoder: nn.Module) -> list[nn.Module]:
     """Return the decoder's layers, in order.
 
     Raises:
-        InputError: its modules do not tell which they are.
+        InputError: the decoder has no ModuleList with as many modules as its config has layers.
     """
     wanted = int(decoder.config.get_text_config(decoder=True).num_hidden_layers)  # type: ignore
     for module in decoder.modules():
@@ -190,22 +193,27 @@ def layers_of(decoder: nn.Module) -> list[nn.Module]:
 
 
 def require_splittable(decoder: "PreTrainedModel", several: int) -> None:
-    """Refuse what tensor parallelism cannot split evenly.
+    """Refuse a decoder that tensor parallelism cannot split evenly.
+
+    Args:
+        decoder: the whole decoder.
+        several: number of workers.
 
     Raises:
-        InputError: adapters, no plan, or heads that do not divide.
+        InputError: the decoder has LoRA adapters, transformers has no tensor-parallel plan for it,
+            or its number of heads is not divisible by the workers.
     """
     if hasattr(decoder, "peft_config"):
         raise InputError(
-            "adapters are not trained with training.parallel: tp",
+            "LoRA adapters cannot be trained with training.parallel: tp",
             seen="model.lora",
             valid="training.parallel: ddp or fsdp",
         )
     text = decoder.config.get_text_config(decoder=True)
-    # The class may have one for its head alone, which splits nothing that matters.
+    # The model class may have a plan for its head only, which would not split the layers.
     if not text.base_model_tp_plan:
         raise InputError(
-            f"transformers has no plan to split a {decoder.config.model_type!r} by",
+            f"transformers has no tensor-parallel plan for {decoder.config.model_type!r}",
             seen="training.parallel: tp",
             valid="training.parallel: ddp or fsdp, or an architecture with a plan, such as llama",
         )

@@ -1,4 +1,4 @@
-"""What a decoder is made of, and how it is trained: plain values that travel to every worker."""
+"""The spec of a decoder and its training settings: plain values that are sent to every worker."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,9 +16,9 @@ class Lora:
     Attributes:
         r: rank of every adapter.
         alpha: an adapter's output is scaled by `alpha / r`.
-        dropout: share of an adapter's inputs left out in training.
-        target_modules: last parts of the names of the layers that get one; None for every linear
-            layer but the head.
+        dropout: dropout rate of an adapter's inputs.
+        target_modules: last parts of the names of the layers that get an adapter; None for every
+            linear layer except the head.
     """
 
     r: int = 8
@@ -29,20 +29,20 @@ class Lora:
 
 @dataclass(frozen=True)
 class DecoderSpec:
-    """A decoder: from scratch by its config, or pretrained.
+    """A decoder, pretrained or built from scratch with a config.
 
     Attributes:
-        vocab_size: tokens that the tokenizer has.
-        context: tokens of a sequence at most.
-        params: `architecture` and keys of that architecture's config; of a pretrained one, keys of
-            its config that change nothing in the weights (a dropout).
-        pretrained: folder, or name on the Hugging Face hub; None for one from scratch.
-        revision: commit of the hub.
-        lora: adapters to train in place of the weights; None to train these.
-        bos_token_id: of the tokenizer, as the next two; None where it has none.
-        eos_token_id: ends a document.
-        pad_token_id: fills a batch up.
-        turn_end_ids: tokens that end an answer too, where the template ends a turn by others.
+        vocab_size: vocabulary size of the tokenizer.
+        context: largest number of tokens in a sequence.
+        params: `architecture` and keys of its config. For a pretrained decoder, keys of its config
+            that do not change the weights, such as a dropout.
+        pretrained: folder, or name on the Hugging Face hub; None to train from scratch.
+        revision: commit of the repository on the hub.
+        lora: adapters to train instead of the weights; None to train the weights.
+        bos_token_id: the tokenizer's token that begins a text; None if it has none.
+        eos_token_id: the tokenizer's token that ends a document; None if it has none.
+        pad_token_id: the tokenizer's padding token; None if it has none.
+        turn_end_ids: other tokens that end an assistant's turn in the chat template.
     """
 
     vocab_size: int
@@ -62,25 +62,25 @@ class Recipe:
     """How a decoder is trained.
 
     Attributes:
-        epochs: passes over the train split at most.
-        max_steps: steps of the optimizer at most; None for as many as the epochs have.
+        epochs: largest number of passes over the train split.
+        max_steps: largest number of optimizer steps; None for no limit but the epochs.
         batch_size: sequences per worker and micro-step; with `tp` all workers share them.
-        gradient_accumulation_steps: micro-steps to a step of the optimizer.
-        gradient_checkpointing: whether activations are computed again in the backward pass.
-        learning_rate: the highest.
-        optimizer: `adamw` for all, or `muon` for the matrices inside the decoder.
-        weight_decay: decoupled from the gradients; biases and norms are left out.
-        warmup_ratio: share of the run in which the rate rises from zero.
-        max_grad_norm: norm above which gradients are scaled down; None for any.
+        gradient_accumulation_steps: micro-steps per optimizer step.
+        gradient_checkpointing: whether activations are recomputed in the backward pass.
+        learning_rate: the highest learning rate of the schedule.
+        optimizer: `adamw` for all weights, or `muon` for the matrices inside the decoder.
+        weight_decay: decoupled weight decay; biases and norms have none.
+        warmup_ratio: share of the run in which the learning rate rises from zero.
+        max_grad_norm: norm above which gradients are scaled down; None for no clipping.
         parallel: `ddp` copies the decoder to every worker, `fsdp` shards it over them, `tp` splits
             every layer's matrices.
-        precision: autocast type; `auto` is bf16 on a GPU that has it, else fp32.
-        checkpoint_steps: steps between two checkpoints; None for the ends of epochs only.
+        precision: autocast type; `auto` is bf16 on a GPU that supports it, else fp32.
+        checkpoint_steps: steps between two checkpoints; None for one at the end of each epoch only.
         log_steps: steps between two reports.
         num_workers: Ray Train workers, one process each.
-        threads: torch threads of a worker; None to share this machine's cores among its workers.
-        seed: of weights, order and dropout.
-        max_failures: failures of workers to recover from by the last checkpoint.
+        threads: torch threads of a worker; None to share the machine's cores among its workers.
+        seed: seed of the weights, the order of sequences and dropout.
+        max_failures: how often training restarts from the last checkpoint after a worker failed.
     """
 
     epochs: int = 1

@@ -1,8 +1,8 @@
-"""Which sequences every step learns from, and where a run stands among them.
+"""The sequences of every training step, and the position of a run among its steps.
 
-The order follows from the seed and the epoch alone. A step takes the next `global_batch` sequences
-of it, whoever computes them, so a run goes on with another number of workers where it stopped: no
-sequence is seen twice in an epoch, and none is left out.
+The order depends on the seed and the epoch only. A step trains on the next `global_batch` sequences
+in this order, whichever worker computes them. So a run can resume with another number of workers:
+no sequence is repeated or left out in an epoch.
 """
 
 import math
@@ -16,12 +16,12 @@ from millrace.models.common.arrays import Array
 
 @dataclass(frozen=True)
 class Place:
-    """Where a run stands.
+    """The position of a run.
 
     Attributes:
-        epoch: epochs that are done.
-        sequences: sequences of the running epoch that are done.
-        step: steps of the optimizer that are done.
+        epoch: number of finished epochs.
+        sequences: number of finished sequences in the current epoch.
+        step: number of finished optimizer steps.
     """
 
     epoch: int = 0
@@ -34,11 +34,11 @@ class Step:
     """One step of the optimizer.
 
     Attributes:
-        positions: of the sequences it learns from, int64 `[at most global_batch]`.
-        progress: share of the run that is done half-way through it, above 0 and below 1.
-        after: where the run stands then.
-        ends_epoch: whether its epoch ends with it.
-        ends_run: whether it is the last.
+        positions: positions of its sequences in the split, int64 `[at most global_batch]`.
+        progress: share of the run that is done in the middle of the step, above 0 and below 1.
+        after: position of the run after the step.
+        ends_epoch: whether the step is the last of its epoch.
+        ends_run: whether the step is the last of the run.
     """
 
     positions: Array
@@ -53,11 +53,11 @@ class Course:
     """All steps of a run.
 
     Attributes:
-        sequences: of the train split.
-        global_batch: sequences to a step, over all workers and micro-steps.
-        epochs: passes at most.
-        max_steps: steps at most; None for as many as the epochs have.
-        seed: of the order.
+        sequences: number of sequences in the train split.
+        global_batch: sequences per step, over all workers and micro-steps.
+        epochs: largest number of passes over the train split.
+        max_steps: largest number of steps; None for no limit but the epochs.
+        seed: seed of the order.
     """
 
     sequences: int
@@ -68,12 +68,12 @@ class Course:
 
     @property
     def steps(self) -> int:
-        """Steps from beginning to end; the last of an epoch may have fewer sequences."""
+        """Number of steps of the run; the last step of an epoch may have fewer sequences."""
         whole = self.epochs * self._steps_per_epoch
         return whole if self.max_steps is None else min(whole, self.max_steps)
 
     def remaining(self, place: Place) -> Iterator[Step]:
-        """Yield the steps after a place."""
+        """Yield the steps after a position of the run."""
         total = self._seen(self._end())
         while place.epoch < self.epochs and not self._reached(place.step):
             order = epoch_order(self.sequences, self.seed, place.epoch)
@@ -107,7 +107,7 @@ class Course:
 
 
 def epoch_order(sequences: int, seed: int, epoch: int) -> Array:
-    """Return the positions of all sequences in an epoch's order, int64 `[sequences]`."""
+    """Return the positions of all sequences in the order of an epoch, int64 `[sequences]`."""
     generator = np.random.Generator(np.random.PCG64(np.random.SeedSequence((seed, epoch))))
     return generator.permutation(sequences)
 
@@ -115,18 +115,18 @@ def epoch_order(sequences: int, seed: int, epoch: int) -> Array:
 def share_of(
     positions: Array, batch_size: int, micro_steps: int, rank: int, world_size: int
 ) -> list[Array]:
-    """Return what one worker computes of a step, one array for each micro-step.
+    """Return the sequences of a step that one worker computes, one array per micro-step.
 
-    One worker with two micro-steps takes what two workers with one take between them. Where the
-    sequences do not suffice, the last arrays are empty: every worker makes every micro-step, as
-    the collectives of the others wait for it.
+    One worker with two micro-steps computes the same sequences as two workers with one each. If
+    there are too few sequences, the last arrays are empty, because every worker must take part in
+    every micro-step: the collectives of the other workers wait for it.
 
     Args:
-        positions: of the step's sequences.
+        positions: positions of the step's sequences.
         batch_size: sequences per worker and micro-step.
-        micro_steps: micro-steps of a step.
-        rank: of the worker.
-        world_size: workers with sequences of their own.
+        micro_steps: micro-steps per step.
+        rank: rank of the worker.
+        world_size: number of workers that train on different sequences.
     """
     width = batch_size * world_size
     needed = min(micro_steps, max(1, -(-len(positions) // width)))

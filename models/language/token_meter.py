@@ -1,4 +1,4 @@
-"""What training is measured by, between two reports."""
+"""The metrics of training between two reports: loss, speed, gradient norm and memory."""
 
 import math
 import resource
@@ -21,10 +21,10 @@ class Meter:
     """Sums over the steps since the last report.
 
     Attributes:
-        strategy: over whom to sum.
-        flops: operations for each token.
-        base: memory that was taken before the decoder was built, in bytes.
-        estimated: memory that it should take by the formula, in bytes.
+        strategy: parallel strategy, which sums over the workers.
+        flops: floating-point operations per token.
+        base: peak memory before the decoder was built, in bytes.
+        estimated: memory of a worker as estimated by `memory_of`, in bytes.
     """
 
     strategy: Strategy
@@ -39,28 +39,30 @@ class Meter:
     _started: float = 0.0
 
     def start(self) -> None:
-        """Begin to count a step's time."""
+        """Start the clock of a step."""
         self._started = time.perf_counter()
 
     def add(self, stepped: Stepped, tokens: int) -> None:
-        """Count a step.
+        """Add a step to the sums, and stop its clock.
 
         Args:
-            stepped: what it gave.
-            tokens: of this worker.
+            stepped: results of the step.
+            tokens: number of this worker's tokens in the step.
         """
         self._loss.append(stepped.loss)
         self._answers.append(stepped.answers)
         self._tokens += tokens
-        self._norm = stepped.norm  # its float waits for the device, so the time is the step's
+        # The norm is a float, so the device has finished the step and the time is complete.
+        self._norm = stepped.norm
         self._seconds += time.perf_counter() - self._started
 
     def collect(self) -> dict[str, float]:
-        """Return the metrics and begin anew; all workers call it.
+        """Return the metrics and reset the sums; all workers call this.
 
-        `loss` is the mean over the answers, `tokens_per_second` over all workers, `mfu` only of a
-        device with a stated peak. `peak_memory_mib` is that of the worker with most, without what
-        it had before; on a CPU it is the process's.
+        `loss` is the mean over the predicted tokens that count, and `tokens_per_second` is over all
+        workers. `mfu` is there only if the device's peak is known. `peak_memory_mib` is the largest
+        of all workers, minus the memory before the decoder was built; on a CPU it is that of the
+        process.
         """
         device = self.strategy.device
         loss = torch.stack([each.double() for each in self._loss]).sum()
@@ -83,14 +85,14 @@ class Meter:
 
 
 def peak_memory(device: torch.device) -> int:
-    """Return the most that tensors took on a GPU, or this process on the machine, in bytes."""
+    """Return the peak memory of tensors on a GPU, or of this process on a CPU, in bytes."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _KIB
 
 
 def perplexity(loss: float) -> float:
-    """Return e to the mean loss; infinite where that is more than a float holds."""
+    """Return e to the mean loss; infinite if the result overflows a float."""
     try:
         return math.exp(loss)
     except OverflowError:

@@ -1,1 +1,1 @@
-"""The training loop and Ray Train around it."""
+"""The training loop, and how Ray Train runs it."""

@@ -1,8 +1,7 @@
 """Batches for the training loop from one worker's shard of the train split.
 
-A shard is streamed through Ray Data once. While it fits into `CACHE_BYTES` it is kept as tensors,
-so that later epochs cost no input pipeline at all; a larger one is streamed again every epoch and
-shuffled in a window.
+A shard that fits into `CACHE_BYTES` is read once and kept as tensors, so later epochs need no input
+pipeline. A larger shard is streamed again in every epoch and shuffled in a window.
 """
 
 from collections.abc import Iterator
@@ -24,7 +23,7 @@ Batch = tuple[Tensor, Tensor]
 
 
 class Shard(Protocol):
-    """The part of a Ray Data `DataIterator` that is used."""
+    """The methods of a Ray Data `DataIterator` that training uses."""
 
     def iter_batches(
         self,
@@ -43,12 +42,12 @@ class ShardBatches:
     """Shuffled batches of one worker's shard, epoch after epoch.
 
     Attributes:
-        shard: rows of the train split that this worker learns from.
-        encoding: rows to tensors.
-        batch_size: rows of a batch.
+        shard: this worker's rows of the train split.
+        encoding: encoding of rows to tensors.
+        batch_size: number of rows of a batch.
         seed: seed of the order; the epoch and the rank are mixed in.
         rank: rank of this worker.
-        cache_bytes: how large a shard may be to be kept in memory.
+        cache_bytes: largest size of a shard that is kept in memory, in bytes.
     """
 
     shard: Shard
@@ -63,10 +62,10 @@ class ShardBatches:
     def epoch(self, number: int) -> Iterator[Batch]:
         """Yield `(features [rows, raw_width], target [rows])`.
 
-        Texts of about a length come together, and are filled up to the longest of their batch.
+        Texts of similar length share a batch, and are padded to the longest of their batch.
 
-        A last batch of one row is left out, where batches are of more: one row alone has no
-        variance for batch norm to work with.
+        If `batch_size` is 2 or more, a last batch of one row is left out, because batch norm cannot
+        compute a variance of one row.
         """
         if self._kept is None and not self._too_large:
             self._keep()
@@ -109,7 +108,7 @@ class ShardBatches:
             yield from self._cut(window, torch.arange(len(window[1])), order)
 
     def _cut(self, kept: Batch, positions: Tensor, order: torch.Generator) -> Iterator[Batch]:
-        """Yield batches of shuffled places; of texts such that little of a batch is padding."""
+        """Yield batches of `kept` at shuffled positions; texts are bucketed by length."""
         read = self.encoding.input
         if read.padding is None:
             for part in torch.split(positions, self.batch_size):
@@ -124,9 +123,9 @@ class ShardBatches:
 def bucketed(
     positions: Tensor, lengths: Tensor, batch_size: int, order: torch.Generator
 ) -> list[Tensor]:
-    """Return batches of places of about the same length, in random order.
+    """Return batches of positions whose texts have similar lengths, in random order.
 
-    Each window of `_WINDOW_BATCHES` batches is sorted by length, so that an epoch stays random.
+    Only windows of `_WINDOW_BATCHES` batches are sorted by length, so the order stays random.
     """
     batches: list[Tensor] = []
     window = batch_size * _WINDOW_BATCHES

@@ -1,7 +1,7 @@
-"""The checkpoint of a training run: weights as safetensors, and what a resumed run needs.
+"""The checkpoint of a training run: weights as safetensors, and the state to resume from.
 
-A checkpoint folder holds `model.safetensors` (weights only, what everything downstream reads),
-`optimizer.pt` (tensors and plain values, read back with `weights_only=True`) and `state.json`.
+A checkpoint folder has `model.safetensors` (the weights, which the export reads), `optimizer.pt`
+(tensors and plain values, loaded with `weights_only=True`) and `state.json`.
 """
 
 import json
@@ -20,7 +20,7 @@ _STATE = "state.json"
 
 @dataclass(frozen=True)
 class TrainState:
-    """Where a run stands: `epoch` epochs are done."""
+    """The position of a run: the number of finished epochs."""
 
     epoch: int = 0
 
@@ -32,11 +32,11 @@ def save_checkpoint(
 
     Args:
         folder: where to write.
-        network: the network, not wrapped for distribution.
-        optimizer: `state_dict()` of optimizer, scheduler and scaler, by name.
-        state: where the run stands.
+        network: the network, without DDP's wrapper.
+        optimizer: `state_dict()` of optimizer, schedule, scaler and compression, by name.
+        state: position of the run.
     """
-    # Copies: safetensors refuses tensors that share memory, as tied weights do.
+    # Copies, because safetensors refuses tensors that share memory, such as tied weights.
     weights = {name: t.cpu().clone().contiguous() for name, t in network.state_dict().items()}
     save_file(weights, folder / WEIGHTS)
     torch.save(optimizer, folder / _OPTIMIZER)
@@ -49,6 +49,6 @@ def load_weights(folder: Path, network: nn.Module) -> None:
 
 
 def load_progress(folder: Path) -> tuple[dict[str, Any], TrainState]:
-    """Return the optimizer's states and where the run stood."""
+    """Return the states of optimizer, schedule, scaler and compression, and the run's position."""
     optimizer = torch.load(folder / _OPTIMIZER, weights_only=True, map_location="cpu")
     return optimizer, TrainState(**json.loads((folder / _STATE).read_text()))

@@ -1,4 +1,4 @@
-"""The training of a network: the same loop for every family, run by every Ray Train worker."""
+"""The training of a network: one loop for all families, which every Ray Train worker runs."""
 
 import math
 import random
@@ -24,7 +24,7 @@ from millrace.models.training.table_job import TRAIN, VALIDATION, Table, TableJo
 from millrace.models.training.train_job import Report, Write
 
 TEXT_ROWS = 64
-"""Texts that are validated at a time."""
+"""Texts of a validation batch."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class NetworkJob(NetworkRecipe, TableJob):
     """The training of a network; a `TrainJob`.
 
     Attributes:
-        table: the rows.
+        table: the rows to train and validate on.
     """
 
     table: Table = field(kw_only=True)
@@ -43,21 +43,21 @@ class NetworkJob(NetworkRecipe, TableJob):
 
     @property
     def num_workers(self) -> int:
-        """Workers of the run."""
+        """Number of Ray Train workers."""
         return self.training.num_workers
 
     @property
     def max_failures(self) -> int:
-        """How often workers may fail and start again."""
+        """How often training may restart after a worker failed."""
         return self.training.max_failures
 
     @property
     def cache_bytes(self) -> int:
-        """Bytes of encoded rows that a worker keeps."""
+        """Bytes of encoded rows that a worker keeps in memory."""
         return CACHE_BYTES
 
     def run(self, start: Path | None, report: Report) -> None:
-        """Train for the epochs that are left, reporting every epoch."""
+        """Train for the remaining epochs, and report each of them."""
         _train(self, start, report)
 
 
@@ -91,12 +91,12 @@ def _train(job: NetworkJob, start: Path | None, report: Report) -> None:
             "began_at": began_at,
         }
         if not math.isfinite(metrics["train_loss"]):
-            # The same on every rank, and again from any checkpoint: reported, not raised, so
-            # that Ray Train does not try it max_failures times.
+            # The loss is the same on every rank and would be after a restart. So it is reported,
+            # not raised, because Ray Train would restart training max_failures times.
             report(metrics, None)
             return
         due = state.epoch % spec.checkpoint_every == 0 or state.epoch == spec.epochs
-        # The checkpoint comes from rank 0: the ranks hold the same.
+        # Only rank 0 writes the checkpoint, because all ranks have the same weights.
         report(metrics, _writer(learner, state) if due and rank == 0 else None)
 
 
@@ -108,7 +108,7 @@ def _writer(learner: NetworkLearner, state: TrainState) -> Write:
 
 
 def _learn(learner: NetworkLearner, batches: Iterator[Batch]) -> Tensor:
-    """Learn from every batch; return `[loss × rows, rows, …]` summed over all workers."""
+    """Train on every batch; return `[loss × rows, rows, …]` summed over all workers."""
     learner.wrapped.train()
     sums = _Sums(learner)
     for features, target in batches:
@@ -119,7 +119,7 @@ def _learn(learner: NetworkLearner, batches: Iterator[Batch]) -> Tensor:
 @torch.no_grad()
 def _check(learner: NetworkLearner, batches: Iterator[Batch]) -> Tensor:
     """Measure every batch; return the same sums as `_learn`."""
-    # The network itself, not DDP's wrapper: ranks hold different numbers of batches here.
+    # The network itself, not DDP's wrapper, because ranks have different numbers of batches here.
     learner.network.eval()
     learner.share_buffers()
     sums = _Sums(learner)
@@ -131,7 +131,7 @@ def _check(learner: NetworkLearner, batches: Iterator[Batch]) -> Tensor:
 
 
 class _Sums:
-    """Loss and metric sums, kept on the device until the end of the epoch."""
+    """Sums of loss and metric, on the device until the end of the epoch."""
 
     def __init__(self, learner: NetworkLearner) -> None:
         outputs = torch.zeros(1, learner.objective.outputs, device=learner.device)
@@ -156,7 +156,7 @@ def _metrics(objective: Objective, split: str, sums: Tensor) -> dict[str, float]
 
 
 def _rows_of_rank(job: NetworkJob, rank: int, world_size: int) -> list[Batch]:
-    """Return every `world_size`-th batch of the validation split, so that no row is left out."""
+    """Return this rank's batches of the validation split: every `world_size`-th one."""
     encoding, shard = job.encoding, job.shard(VALIDATION)
     trimmed, rows = encoding.input.trimmed, 256 if encoding.tokenizer is None else TEXT_ROWS
     return [

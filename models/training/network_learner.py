@@ -1,4 +1,4 @@
-"""A network while it is trained: optimizer, schedule, precision and compression as one thing."""
+"""A network in training, with its optimizer, schedule, precision and compression."""
 
 import copy
 from contextlib import nullcontext
@@ -27,17 +27,17 @@ from millrace.models.training.compression.distillation import Teacher, Tutor
 
 @dataclass(frozen=True)
 class NetworkRecipe:
-    """What network is trained, and how.
+    """The network to train, and the training settings.
 
     Attributes:
-        model: family and params.
-        training: how to train.
-        encoding: rows to tensors.
-        folder: where the user's modules are.
-        train_rows: rows of the train split, over all workers.
-        find_unused_parameters: whether a step may leave parameters without a gradient; the same
-            for all ranks, or their collectives would not match.
-        teacher: whom to learn from; None for the true answers alone.
+        model: family and params of the model.
+        training: training settings.
+        encoding: encoding of rows to tensors.
+        folder: folder with the user's Python modules.
+        train_rows: number of rows in the train split, over all workers.
+        find_unused_parameters: whether a step may leave parameters without a gradient. It must be
+            the same for all ranks, because their collectives must match.
+        teacher: teacher for distillation; None to learn from the targets only.
     """
 
     model: ModelSpec
@@ -50,7 +50,7 @@ class NetworkRecipe:
 
 
 class NetworkLearner:
-    """Network, optimizer, schedule and precision, as one thing to step, save and load."""
+    """Network, optimizer, schedule and precision in one object that trains, saves and restores."""
 
     def __init__(self, recipe: NetworkRecipe, objective: Objective, device: torch.device) -> None:
         spec, world_size = recipe.training, ray.train.get_context().get_world_size()
@@ -66,7 +66,7 @@ class NetworkLearner:
         )
         self.max_grad_norm = spec.max_grad_norm
         steps = -(-recipe.train_rows // (spec.batch_size * world_size))
-        # Warm-up over a tenth and cosine to zero: Smith & Topin 2018, "Super-Convergence".
+        # Warm-up over 10% of the steps, cosine to zero: Smith & Topin 2018, "Super-Convergence".
         self.schedule = OneCycleLR(
             self.optimizer,
             max_lr=spec.learning_rate,
@@ -80,13 +80,13 @@ class NetworkLearner:
         self.compression = Compression(spec, self.network, steps)
 
     def autocast(self) -> Any:
-        """Return the context of a forward pass."""
+        """Return the autocast context of a forward pass."""
         if self.dtype is None:
             return nullcontext()
         return torch.autocast(self.device.type, dtype=self.dtype)
 
     def step(self, features: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-        """Learn from one batch; return its mean loss and the metric's sums, both detached."""
+        """Train on one batch; return its mean loss and the sums for the metric, both detached."""
         self.optimizer.zero_grad(set_to_none=True)
         with self.autocast(), self.compression.forward():
             logits = self.wrapped(features)
@@ -105,13 +105,13 @@ class NetworkLearner:
         return loss.detach(), self.objective.sums(logits.detach().float(), target)
 
     def share_buffers(self) -> None:
-        """Give every worker the running statistics of rank 0, which are the ones that are kept."""
+        """Broadcast rank 0's running statistics to all workers, as only rank 0's are saved."""
         if torch.distributed.is_initialized():
             for buffer in self.network.buffers():
                 torch.distributed.broadcast(buffer, src=0)
 
     def state(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps beside the weights."""
+        """Return the state that a checkpoint needs beside the weights."""
         return {
             "optimizer": self.optimizer.state_dict(),
             "schedule": self.schedule.state_dict(),
@@ -120,7 +120,7 @@ class NetworkLearner:
         }
 
     def restore(self, folder: Path) -> TrainState:
-        """Resume from a checkpoint, and return where it stands."""
+        """Load a checkpoint, and return the position of its run."""
         load_weights(folder, self.network)
         states, state = load_progress(folder)
         self.optimizer.load_state_dict(states["optimizer"])
@@ -131,7 +131,7 @@ class NetworkLearner:
 
 
 def parameter_groups(network: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """Return the parameters to decay, and those that do better without: biases and norms."""
+    """Return two parameter groups: one with weight decay, and biases and norms without it."""
     parameters = [each for each in network.parameters() if each.requires_grad]
     return [
         {"params": [each for each in parameters if each.ndim > 1], "weight_decay": weight_decay},
@@ -140,7 +140,7 @@ def parameter_groups(network: nn.Module, weight_decay: float) -> list[dict[str, 
 
 
 def autocast_type(precision: str, device: torch.device) -> torch.dtype | None:
-    """Return the autocast type, None for full precision."""
+    """Return the autocast type; None for full precision."""
     if precision == "auto":
         has_bf16 = device.type == "cuda" and torch.cuda.is_bf16_supported()
         return torch.bfloat16 if has_bf16 else None
@@ -150,21 +150,21 @@ def autocast_type(precision: str, device: torch.device) -> torch.dtype | None:
 def leaves_parameters_unused(network: Network, example: Array) -> bool:
     """Return whether some parameter gets no gradient from a forward and backward pass.
 
-    Telling DDP always (`find_unused_parameters=True`) would be safe too, but it then walks the
-    graph in every step: a tenth of the time of a small network's epoch. A copy of the network is
-    tried, and the random state is put back, so that trying changes nothing. Of one that cannot be
-    tried it is taken to be so.
+    DDP's `find_unused_parameters=True` for every network would be safe too. But DDP then walks the
+    autograd graph in every step, which takes a tenth of a small network's epoch. The pass runs on a
+    copy of the network, and the random state is restored, so the test changes nothing. If the pass
+    fails, the answer is True.
 
     Args:
-        network: on the CPU.
-        example: two rows as it takes them.
+        network: a network on the CPU.
+        example: two rows of input.
     """
     try:
         trial = copy.deepcopy(network)
         trial.train()
         with torch.random.fork_rng(devices=[]):
             trial(torch.from_numpy(example)).sum().backward()
-    except Exception:  # whatever a module of the user's raises: training itself will tell
+    except Exception:  # a user's module may raise anything; training itself will report the error
         return True
     parameters = [each for each in trial.parameters() if each.requires_grad]
     return any(each.grad is None for each in parameters)

@@ -1,4 +1,4 @@
-"""Training on the rows of a snapshot: who reads which of them, and how they come to the workers."""
+"""Training on the rows of a snapshot: which rows each worker reads, and how."""
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
@@ -23,15 +23,15 @@ TRAIN: Split = "train"
 VALIDATION: Split = "validation"
 BLOCK_ROWS = 65_536
 MOST_BYTES = 64 * 1024 * 1024
-"""Parquet of a table that each worker reads whole to take its part."""
+"""Largest size in Parquet of a table that each worker reads whole, to select its own rows."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """The rows to learn from.
+    """The rows to train and validate on.
 
     Attributes:
-        snapshot: where the rows come from; a place that every worker can read.
+        snapshot: snapshot with the rows, at an address that every worker can read.
         shares: shares of the splits.
     """
 
@@ -40,14 +40,14 @@ class Table:
 
 
 class TableJob(TrainJob):
-    """A job on the rows of a table.
+    """A training job on the rows of a table.
 
-    Every worker reads a small table for itself; Ray Data streams a large one.
+    Every worker reads a small table itself; Ray Data streams a large one.
 
     Attributes:
-        table: the rows.
-        encoding: rows to tensors.
-        train_rows: rows of the train split, over all workers.
+        table: the rows to train and validate on.
+        encoding: encoding of rows to tensors.
+        train_rows: number of rows in the train split, over all workers.
     """
 
     table: Table
@@ -57,7 +57,7 @@ class TableJob(TrainJob):
     @property
     @abstractmethod
     def cache_bytes(self) -> int:
-        """Bytes of encoded rows that a worker keeps of a small table."""
+        """Bytes of encoded rows that a worker may keep in memory; a small table needs less."""
 
     @cached_property
     def is_streamed(self) -> bool:
@@ -66,7 +66,7 @@ class TableJob(TrainJob):
         return not is_small(self.table.snapshot, self.encoding, rows, self.cache_bytes)
 
     def datasets(self) -> Mapping[str, ray.data.Dataset]:
-        """Return the splits that Ray Data streams; none of a small table."""
+        """Return the splits that Ray Data streams; empty for a small table."""
         if not self.is_streamed:
             return {}
         return {
@@ -75,9 +75,9 @@ class TableJob(TrainJob):
         }
 
     def shard(self, split: Split, rank: int = 0, world_size: int = 1) -> Shard:
-        """Return one worker's part of the rows; Ray Data has split them already where it streams.
+        """Return one worker's part of a split; with the default arguments, the whole split.
 
-        With its defaults it is the whole split.
+        If Ray Data streams the rows, it has split them already, and `rank` is ignored.
         """
         if self.is_streamed:
             shard: Shard = ray.train.get_dataset_shard(split)
@@ -87,8 +87,8 @@ class TableJob(TrainJob):
 
 def _rows(table: Table, split: Split, workers: int) -> ray.data.Dataset:
     snapshot, (low, high) = table.snapshot, split_bounds(table.shares)[split]
-    # Left to itself Ray Data makes hundreds of blocks, each read by a process that takes longer
-    # to start than a small table takes to read.
+    # By default Ray Data makes hundreds of blocks, each read by a process that takes longer to
+    # start than a small table takes to read.
     blocks = max(workers, snapshot.rows // BLOCK_ROWS)
     rows = ray.data.read_parquet(snapshots.files(snapshot), override_num_blocks=blocks)
     rows = rows.filter(expr=(col(BUCKET) >= low) & (col(BUCKET) < high))
@@ -97,18 +97,18 @@ def _rows(table: Table, split: Split, workers: int) -> ray.data.Dataset:
 
 @dataclass(frozen=True)
 class SnapshotShard:
-    """The rows of one split that one worker learns from, as a Ray Data shard gives them.
+    """One worker's rows of a split, with the interface of a Ray Data shard.
 
-    Every worker gets equally many, as `streaming_split(equal=True)` has it: ranks with more batches
-    than others would wait for their collectives for ever.
+    Every worker gets equally many rows, as with `streaming_split(equal=True)`, because a rank with
+    more batches than the others would wait for their collectives for ever.
 
     Attributes:
-        snapshot: where the rows are; a place that every worker can read.
+        snapshot: snapshot with the rows, at an address that every worker can read.
         shares: shares of the splits.
-        split: the split.
-        rank: takes the rows `rank`, `rank + world_size`, …
-        world_size: how many workers share the rows; the last rows are left out that would not be
-            enough for all.
+        split: train, validation or test.
+        rank: rank of the worker, which gets the rows `rank`, `rank + world_size`, …
+        world_size: number of workers that share the rows; up to `world_size - 1` last rows are left
+            out.
     """
 
     snapshot: snapshots.Snapshot
@@ -125,12 +125,12 @@ class SnapshotShard:
         local_shuffle_buffer_size: int | None = None,
         local_shuffle_seed: int | None = None,
     ) -> Iterator[pa.Table]:
-        """Yield tables of `batch_size` rows, the last one of what is left, in the table's order.
+        """Yield tables of `batch_size` rows (the last may be smaller) in the table's order.
 
-        With a buffer all rows are shuffled, however small it is: they are in memory.
+        With a shuffle buffer of any size all rows are shuffled, because they are in memory.
         """
         if batch_format != "pyarrow":
-            raise ValueError(f"batches come as pyarrow tables, not as {batch_format!r}")
+            raise ValueError(f"batch_format must be 'pyarrow', not {batch_format!r}")
         own = self._rows()
         if local_shuffle_buffer_size is not None:
             own = own.take(np.random.default_rng(local_shuffle_seed).permutation(len(own)))
@@ -149,6 +149,6 @@ class SnapshotShard:
 def is_small(
     snapshot: snapshots.Snapshot, encoding: Encoding, rows: int, tensor_bytes: int
 ) -> bool:
-    """Return whether a worker can read the table whole, and keep `rows` of it as tensors."""
+    """Return whether a worker can read the whole table, and keep `rows` of its rows as tensors."""
     stored = snapshots.stored_bytes(snapshot)
     return stored <= MOST_BYTES and rows * encoding.input.blank(1).nbytes <= tensor_bytes

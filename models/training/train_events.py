@@ -1,8 +1,8 @@
-"""Events of training, reported live to the driver.
+"""Training events, sent live from Ray Train's controller to the driver.
 
-Ray Train calls `UserCallback`s in its controller, another process than the one that the user
-watches and that holds the connection to MLflow. An actor in between keeps the events until the
-driver takes them; so workers need neither MLflow nor its credentials.
+Ray Train calls `UserCallback`s in its controller process. The driver, which the user watches and
+which is connected to MLflow, is another process. An actor between the two stores the events until
+the driver fetches them. So workers need neither MLflow nor its credentials.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,21 +20,30 @@ _POLL_SECONDS, _TOLD_SECONDS = 0.2, 10.0
 
 @dataclass(frozen=True)
 class Reported:
-    """Every worker reported; `metrics` are the same on all ranks."""
+    """All workers reported metrics, which are the same on all ranks."""
 
     metrics: dict[str, Any]
 
 
 @dataclass(frozen=True)
 class WorkersFailed:
-    """Workers died or raised; `causes` by rank. Ray Train restarts the group if it may."""
+    """Workers died or raised an error. Ray Train restarts them unless `max_failures` is reached.
+
+    Attributes:
+        causes: error message by rank.
+    """
 
     causes: dict[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Resumed:
-    """After a failure training resumed; so many epochs or steps were done, 0 is from the start."""
+    """Training resumed after a failure.
+
+    Attributes:
+        done: number of epochs or steps in the checkpoint; 0 if training restarted from the
+            beginning.
+    """
 
     done: int
 
@@ -43,37 +52,37 @@ TrainEvent = Reported | WorkersFailed | Resumed
 
 
 class EventLog:
-    """Actor: events wait here between Ray Train's controller and the driver."""
+    """Ray actor that stores events between Ray Train's controller and the driver."""
 
     def __init__(self) -> None:
         self.waiting: list[TrainEvent] = []
 
     def add(self, event: TrainEvent) -> None:
-        """Keep an event."""
+        """Store an event."""
         self.waiting.append(event)
 
     def take(self) -> list[TrainEvent]:
-        """Return the events since the last call."""
+        """Return the events since the last call, and forget them."""
         taken, self.waiting = self.waiting, []
         return taken
 
 
 class TellDriver(ray.train.UserCallback):
-    """Sends every report and failure to the event log.
+    """Callback of Ray Train that sends every report and failure to the event log.
 
-    Until the log has it, nothing goes on: once training is over nobody looks there any more, and
-    the last report would be lost.
+    It waits until the log has stored the event, because the driver reads the log for the last time
+    when training ends, and a late report would be lost.
     """
 
     def __init__(self, log: Any) -> None:
         self.log = log
 
     def after_report(self, run_context: Any, metrics: list[Any], checkpoint: Any) -> None:
-        """Tell what the workers reported."""
+        """Send what the workers reported to the event log."""
         self._tell(Reported(dict(metrics[0])))
 
     def after_exception(self, run_context: Any, worker_exceptions: dict[int, Exception]) -> None:
-        """Report which workers failed, and why."""
+        """Send the failed workers and their errors to the event log."""
         causes = {
             rank: f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"
             for rank, error in worker_exceptions.items()
@@ -81,13 +90,14 @@ class TellDriver(ray.train.UserCallback):
         self._tell(WorkersFailed(causes))
 
     def _tell(self, event: TrainEvent) -> None:
-        with suppress(ray.exceptions.RayError, TimeoutError):  # the driver hears of it by itself
+        # If the log is unreachable, the driver learns of a failure from Ray Train itself.
+        with suppress(ray.exceptions.RayError, TimeoutError):
             self.log.add.remote(event).future().result(_TOLD_SECONDS)
 
 
 @contextmanager
 def events_of_workers(on_event: Callable[[TrainEvent], None]) -> Iterator[TellDriver]:
-    """Give a callback for Ray Train whose events reach `on_event` in a thread of the driver."""
+    """Yield a callback for Ray Train; `on_event` gets its events in a thread of the driver."""
     log: Any = ray.remote(num_cpus=0)(EventLog).remote()
     finished = Event()
     failures: list[Exception] = []
@@ -101,10 +111,10 @@ def events_of_workers(on_event: Callable[[TrainEvent], None]) -> Iterator[TellDr
             while not finished.wait(_POLL_SECONDS):
                 drain()
             drain()
-        except Exception as error:  # a thread: kept, and raised where the caller can see it
+        except Exception as error:  # raised below, in the caller's thread
             failures.append(error)
 
-    # In the caller's context, so that Prefect knows which run the lines of its log belong to.
+    # In the caller's context, so that Prefect assigns the log lines to the right run.
     context = copy_context()
     thread = Thread(target=context.run, args=(pump,), name="train-events", daemon=True)
     thread.start()

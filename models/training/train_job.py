@@ -1,4 +1,4 @@
-"""What Ray Train's workers run, whatever is trained: one way to report, one to save and resume."""
+"""The interface of a training job for Ray Train: run, report, save and resume, for all models."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -11,20 +11,21 @@ if TYPE_CHECKING:
 Write = Callable[[Path], None]
 """Writes one worker's part of a checkpoint into an empty folder."""
 Report = Callable[[dict[str, Any], Write | None], None]
-"""Takes the metrics of a worker, and how it writes its part of a checkpoint where one is due.
+"""Reports a worker's metrics, and writes its part of a checkpoint if a `Write` is given.
 
-Every worker calls it equally often. The metrics have the job's `unit`, how much is done by then,
-and `began_at`, how much was done when the worker started.
+Every worker calls it equally often. Two metrics are required, both counted in the job's `unit`
+(epochs, steps or rounds): the one named by `unit`, how many are done, and `began_at`, how many were
+done when the worker started.
 """
 
 
 class TrainJob(ABC):
-    """All that a worker needs to know; it travels to the workers by pickle.
+    """A training job; it is pickled and sent to the workers.
 
     Attributes:
-        unit: what is counted: epoch, step or round.
-        loss: the metric that must stay finite.
-        advice: what to do where it does not.
+        unit: unit of progress: epoch, step or round.
+        loss: name of the metric that must stay finite.
+        advice: hint for the user if that metric is not finite.
     """
 
     unit: str
@@ -34,36 +35,36 @@ class TrainJob(ABC):
     @property
     @abstractmethod
     def num_workers(self) -> int:
-        """Workers of the run."""
+        """Number of Ray Train workers."""
 
     @property
     @abstractmethod
     def max_failures(self) -> int:
-        """How often workers may fail and start again."""
+        """How often training may restart after a worker failed."""
 
     @abstractmethod
     def run(self, start: Path | None, report: Report) -> None:
         """Train on one worker of Ray Train.
 
         Args:
-            start: folder of the checkpoint to resume from; None to begin.
-            report: called by all workers alike.
+            start: folder of the checkpoint to resume from; None to start from the beginning.
+            report: reports metrics; all workers must call it equally often.
         """
 
     def require_trainable(self) -> None:
-        """Refuse, before any worker is started, what they would refuse.
+        """Check, before any worker starts, that the model can be built and trained.
 
         Raises:
-            InputError: the model cannot be built.
+            InputError: the model cannot be built, or cannot be trained with these settings.
         """
         return
 
     def datasets(self) -> Mapping[str, "Dataset"]:
-        """Return what Ray Data streams to the workers, by name."""
+        """Return the datasets that Ray Data streams to the workers, by name."""
         return {}
 
     def trainer(self) -> Any:
-        """Return Ray Train's class of trainer, which sets up how the workers communicate."""
+        """Return the Ray Train trainer class, which sets up the communication of the workers."""
         from ray.train.torch import TorchTrainer
 
         return TorchTrainer

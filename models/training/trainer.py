@@ -25,18 +25,19 @@ from millrace.models.training.train_events import (
 from millrace.models.training.train_job import TrainJob, Write
 
 TRAIN = "train"
-"""The dataset whose rows are shared out; every worker gets all of the others."""
+"""The dataset that is split among the workers; of other datasets every worker gets all rows."""
 
 
 @dataclass(frozen=True)
 class TrainResult:
-    """What a training run left.
+    """The result of a training run.
 
     Attributes:
         checkpoint: folder of the last checkpoint.
-        history: the metrics of every report, in order; of what was done again, the later ones.
-        recoveries: for each time that workers failed, the epochs or steps that were done: training
-            resumed from the checkpoint of that one; 0 is from the beginning.
+        history: the metrics of every report, in order; for epochs or steps that were repeated after
+            a failure, the metrics of the repetition.
+        recoveries: for each failure, the number of epochs or steps in the checkpoint that training
+            resumed from; 0 if it restarted from the beginning.
     """
 
     checkpoint: Path
@@ -47,16 +48,16 @@ class TrainResult:
 def fit(
     job: TrainJob, storage: Path, name: str, on_event: Callable[[TrainEvent], None]
 ) -> TrainResult:
-    """Train with the Ray that is connected.
+    """Train on the connected Ray cluster.
 
     Args:
-        job: what the workers run.
-        storage: folder that all nodes see; checkpoints go to `storage/name`.
+        job: the training job.
+        storage: folder that all nodes can access; checkpoints go to `storage/name`.
         name: name of this run.
         on_event: called in a thread of this process for every report and failure.
 
     Raises:
-        InputError: the model cannot be built, or not trained in this way.
+        InputError: the model cannot be built, or cannot be trained with these settings.
         WorkError: the workers failed more often than `training.max_failures`, or the loss is not a
             number.
     """
@@ -91,12 +92,12 @@ def fit(
     if (fault := history.fault()) is not None:
         raise fault
     if result.checkpoint is None:
-        raise WorkError("training ended without a checkpoint", hint="see the Ray Train log above")
+        raise WorkError("training ended without a checkpoint", hint="read the Ray Train log above")
     return TrainResult(Path(result.checkpoint.path), history.reports, tuple(history.recoveries))
 
 
 def train_worker(config: dict[str, Any]) -> None:
-    """Train on one worker, from its checkpoint if there is one.
+    """Run the job on one worker; resume from Ray Train's checkpoint if there is one.
 
     Args:
         config: `{"job": TrainJob}`; Ray Train hands a dictionary to its workers.
@@ -111,7 +112,10 @@ def train_worker(config: dict[str, Any]) -> None:
 
 
 def _report(metrics: dict[str, Any], write: Write | None) -> None:
-    """Report from every worker, equally often; each brings its part of a checkpoint."""
+    """Report metrics, and this worker's part of a checkpoint, to Ray Train.
+
+    All workers must call this equally often.
+    """
     if write is None:
         ray.train.report(metrics)
         return
@@ -122,7 +126,7 @@ def _report(metrics: dict[str, Any], write: Write | None) -> None:
 
 def _data_config() -> ray.train.DataConfig:
     options = ray.data.ExecutionOptions()
-    options.preserve_order = True  # the same rows to the same rank in every run with this seed
+    options.preserve_order = True  # so that a rank gets the same rows in every run with this seed
     return ray.train.DataConfig(datasets_to_split=[TRAIN], execution_options=options)
 
 
@@ -133,11 +137,11 @@ def _scaling(workers: int) -> ray.train.ScalingConfig:
 
 
 class History:
-    """Reports and recoveries so far.
+    """The reports and recoveries of a training run so far.
 
     Attributes:
-        recoveries: for each time that training resumed after a failure, the epochs or steps that
-            were done; 0 is from the start.
+        recoveries: for each failure, the number of epochs or steps in the checkpoint that training
+            resumed from; 0 if it restarted from the beginning.
     """
 
     def __init__(self, job: TrainJob) -> None:
@@ -148,14 +152,14 @@ class History:
 
     @property
     def reports(self) -> tuple[dict[str, Any], ...]:
-        """The metrics of every report, in order; of what was done again, the later ones."""
+        """The metrics of every report, in order; those of a repetition replace the first ones."""
         return tuple(self._reports[done] for done in sorted(self._reports))
 
     def add(self, event: TrainEvent) -> list[TrainEvent]:
-        """Take in what happened, and return what there is to report of it.
+        """Record an event, and return the events to show to the user.
 
-        That training resumed is known with the first report after a failure, which says where its
-        worker began.
+        A `Resumed` event is added before the first report after a failure, because only that report
+        says from which epoch or step training resumed (`began_at`).
         """
         if isinstance(event, WorkersFailed):
             self._failed = True
@@ -173,7 +177,7 @@ class History:
         return [Resumed(began_at), Reported(metrics)]
 
     def fault(self) -> WorkError | None:
-        """Return what was wrong with a run that ended by itself, or None."""
+        """Return an error if the last reported loss is not finite, else None."""
         last = self.reports[-1] if self._reports else None
         if last is None or math.isfinite(last[self._job.loss]):
             return None
@@ -189,11 +193,11 @@ _NAMES_AN_ERROR = re.compile(r"^[\w.]*(Error|Exception)\b")
 
 
 def failure_of(error: Exception, causes: Iterable[Exception], max_failures: int) -> MillraceError:
-    """Return what to tell the user of a training run that failed for good.
+    """Return the error to show to the user after a failed training run.
 
     Args:
-        error: what Ray Train raised.
-        causes: the errors of the workers; an error of Ray's may hold the true one as `cause`.
+        error: the error that Ray Train raised.
+        causes: the errors of the workers; an error of Ray may have the original one as `cause`.
         max_failures: how many failures were allowed.
     """
     found = [getattr(cause, "cause", None) or cause for cause in causes]
@@ -203,7 +207,7 @@ def failure_of(error: Exception, causes: Iterable[Exception], max_failures: int)
     text = str(found[0] if found else error).strip()
     if _UNUSED in text:
         return WorkError(
-            "training failed: some steps leave parameters without a gradient, and others do not",
+            "training failed: in some steps, some parameters of the model get no gradient",
             seen=_UNUSED,
             hint="set training.find_unused_parameters: true",
         )

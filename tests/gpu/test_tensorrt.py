@@ -67,13 +67,13 @@ def test_an_engine_is_a_row_with_figures_and_what_it_is_tied_to(
 
 def test_a_batch_outside_the_profile_is_told(digits: Any, tmp_path: Path) -> None:
     session = EngineSession(digits.exporter(tmp_path).make("tensorrt-fp32"))
-    with pytest.raises(WorkError, match="takes no features of this shape"):
+    with pytest.raises(WorkError, match="does not accept features of this shape"):
         session.run({"features": np.zeros((65, 64), np.float32)})
 
 
 def test_a_file_that_is_no_engine_is_told(tmp_path: Path) -> None:
     (tmp_path / "e.plan").write_bytes(b"no engine")
-    with pytest.raises(InputError, match="not an engine that runs here"):
+    with pytest.raises(InputError, match="not a TensorRT engine that runs on this machine"):
         EngineSession(tmp_path / "e.plan")
 
 

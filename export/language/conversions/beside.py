@@ -1,4 +1,4 @@
-"""What a variant takes from the checkpoint as it is."""
+"""The tokenizer's files, which a variant copies from the checkpoint."""
 
 import shutil
 from pathlib import Path
@@ -10,7 +10,7 @@ TOKENIZER = (
 
 
 def copy_tokenizer(source: Path, target: Path) -> None:
-    """Copy the files of the tokenizer that are there."""
+    """Copy the tokenizer's files that exist in `source`."""
     for name in TOKENIZER:
         if (file := source / name).is_file():
             shutil.copyfile(file, target / name)

@@ -1,6 +1,6 @@
-"""A decoder's weights in bfloat16, as safetensors: what vLLM opens.
+"""Casts a decoder's weights to bfloat16 in safetensors, which vLLM loads.
 
-Reads a checkpoint as transformers writes it, and writes a folder. Needs torch and transformers.
+Reads a checkpoint in the format of transformers, and writes a folder. Needs torch and transformers.
 """
 
 from argparse import ArgumentParser
@@ -12,8 +12,8 @@ from .beside import copy_tokenizer
 def main() -> None:
     """Convert one folder."""
     made = ArgumentParser(description=__doc__)
-    made.add_argument("source", type=Path, help="the checkpoint, a folder")
-    made.add_argument("target", type=Path, help="where to write, a new folder")
+    made.add_argument("source", type=Path, help="folder of the checkpoint")
+    made.add_argument("target", type=Path, help="folder to create")
     given = made.parse_args()
     import torch
     from transformers import AutoModelForCausalLM

@@ -1,10 +1,10 @@
-"""A decoder in compressed-tensors, which vLLM opens, by llm-compressor.
+"""Quantizes a decoder with llm-compressor to compressed-tensors, which vLLM loads.
 
-w8a8 has weights of 8 bits by channel, and activations of 8 bits by token as they come; gptq and awq
-have weights of 4 bits in groups, without zero points. All but the head; what is left is bfloat16.
-Reads a checkpoint as transformers writes it, and writes a folder. Calibration text is an npz,
-`input_ids` and `lengths` of its pieces, int64 both. Works on a CPU too. Needs llmcompressor, torch
-and transformers.
+w8a8 has 8-bit weights with one scale per channel, and 8-bit activations scaled per token at run
+time. gptq and awq have 4-bit weights in groups, without zero points. All linear layers except the
+head are quantized; all other weights are bfloat16. Reads a checkpoint in the format of
+transformers, and writes a folder. Calibration text is an npz file with int64 `input_ids` and the
+int64 `lengths` of its chunks. Works on a CPU too. Needs llmcompressor, torch and transformers.
 """
 
 from argparse import ArgumentParser
@@ -18,18 +18,18 @@ from .beside import copy_tokenizer
 
 HEAD = "lm_head"
 GROUPS = (128, 64, 32)
-"""Weights that may share a scale: what vLLM's kernels take."""
+"""Group sizes (weights that share a scale) that vLLM's kernels support."""
 METHODS = ("w8a8", "gptq", "awq")
 
 
 def group_size(widths: Iterable[int]) -> int:
-    """Return the largest group that fills the rows of all layers.
+    """Return the largest group size that divides the input width of all layers.
 
     Args:
-        widths: inputs of each layer.
+        widths: input width of each layer.
 
     Raises:
-        ValueError: none does.
+        ValueError: no group size divides all widths.
     """
     seen = sorted(set(widths))
     for size in GROUPS:
@@ -39,11 +39,11 @@ def group_size(widths: Iterable[int]) -> int:
 
 
 def recipe(method: str, size: int) -> list[Any]:
-    """Return what is done to a model, in llm-compressor's words.
+    """Return llm-compressor's recipe for a method.
 
     Args:
         method: one of `METHODS`.
-        size: weights that share a scale, where they are in groups.
+        size: weights that share a scale; ignored by w8a8.
     """
     from llmcompressor.modifiers.gptq import GPTQModifier
     from llmcompressor.modifiers.quantization import QuantizationModifier
@@ -51,7 +51,7 @@ def recipe(method: str, size: int) -> list[Any]:
 
     if method == "w8a8":
         return [GPTQModifier(targets=["Linear"], scheme="W8A8", ignore=[HEAD])]
-    # no zero points, which transformers 5.23 does not read out of what is packed
+    # no zero points, because transformers 5.23 cannot read packed ones
     weights = {"num_bits": 4, "type": "int", "symmetric": True}
     weights |= {"strategy": "group", "group_size": size}
     groups = {"group_0": {"targets": ["Linear"], "weights": weights}}
@@ -61,7 +61,7 @@ def recipe(method: str, size: int) -> list[Any]:
 
 
 def texts(path: Path) -> list[dict[str, Any]]:
-    """Return what the decoder reads of each piece of calibration text, a batch of one each."""
+    """Return the decoder's inputs for each chunk of the calibration text, in batches of one."""
     import torch
 
     with np.load(path, allow_pickle=False) as file:
@@ -78,7 +78,7 @@ def compress(model: Any, method: str, data: Sequence[dict[str, Any]]) -> None:
     from llmcompressor.pipelines.cache import IntermediatesCache
 
     if not torch.accelerator.is_available():
-        # awq pins what it keeps for an accelerator, whether there is one or not
+        # awq pins its cache for an accelerator, even if there is none
         IntermediatesCache.pin_memory = lambda *_, **__: None
     layers = [m for n, m in model.named_modules() if isinstance(m, torch.nn.Linear) and n != HEAD]
     size = group_size(m.in_features for m in layers) if method != "w8a8" else 0
@@ -94,10 +94,10 @@ def compress(model: Any, method: str, data: Sequence[dict[str, Any]]) -> None:
 def main() -> None:
     """Convert one folder."""
     made = ArgumentParser(description=__doc__)
-    made.add_argument("source", type=Path, help="the checkpoint, a folder")
-    made.add_argument("target", type=Path, help="where to write, a new folder")
+    made.add_argument("source", type=Path, help="folder of the checkpoint")
+    made.add_argument("target", type=Path, help="folder to create")
     made.add_argument("--method", choices=METHODS, required=True)
-    made.add_argument("--calibration", type=Path, required=True, help="text, an npz")
+    made.add_argument("--calibration", type=Path, required=True, help="npz file with text")
     given = made.parse_args()
     import torch
     from transformers import AutoModelForCausalLM

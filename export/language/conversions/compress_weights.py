@@ -1,7 +1,8 @@
-"""Weights of a decoder in 8 or 4 bits, by nncf; activations stay as they are.
+"""Quantizes a decoder's weights to 8 or 4 bits with nncf; activations are not quantized.
 
-Reads and writes a folder: the graph is made anew, the other files are copied. Calibration text is
-an npz, `input_ids` and `lengths` of its pieces, int64 both.
+Reads a variant's folder and writes a new one: the OpenVINO model is converted, the other files are
+copied. Calibration text is an npz file with int64 `input_ids` and the int64 `lengths` of its
+chunks.
 """
 
 import logging
@@ -18,12 +19,13 @@ import numpy as np
 IR = "openvino_model.xml"
 WEIGHTS = "openvino_model.bin"
 ENGINE = "engine.json"
-"""How the engine computes the source exactly; what loses on purpose is computed fast."""
+"""Engine settings of the exact variant. They are not copied, so a quantized variant runs with the
+engine's faster defaults."""
 MODES = ("int8_asym", "int8_sym", "int4_asym", "int4_sym")
 
 
 def texts(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield what the decoder reads of each piece of calibration text."""
+    """Yield the decoder's inputs for each chunk of the calibration text."""
     with np.load(path, allow_pickle=False) as file:
         ids, lengths = file["input_ids"], file["lengths"]
     for end, length in zip(np.cumsum(lengths), lengths, strict=True):
@@ -37,12 +39,12 @@ def texts(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def compressed(model: Any, given: Namespace) -> Any:
-    """Return the model with its weights compressed as the command line says."""
+    """Return the model with its weights compressed by the options of the command line."""
     import nncf  # type: ignore[import-untyped,unused-ignore]
 
     options: dict[str, Any] = {}
     if given.mode.startswith("int4"):
-        # a layer whose width the group does not divide gets a smaller one, or 8 bits
+        # a layer whose width the group size does not divide gets smaller groups, or 8 bits
         fallback = nncf.AdvancedCompressionParameters(
             group_size_fallback_mode=nncf.GroupSizeFallbackMode.ADJUST,
             min_adjusted_group_size=16,
@@ -61,7 +63,7 @@ def compressed(model: Any, given: Namespace) -> Any:
 
 
 def in_four_bits(model: Any) -> bool:
-    """Tell whether any weights are."""
+    """Return whether any weights of a model have 4 bits."""
     constants = (op for op in model.get_ops() if op.get_type_name() == "Constant")
     return any(op.get_element_type().get_type_name() in ("u4", "i4") for op in constants)
 
@@ -69,20 +71,21 @@ def in_four_bits(model: Any) -> bool:
 def main() -> None:
     """Convert one folder."""
     made = ArgumentParser(description=__doc__)
-    made.add_argument("source", type=Path, help="the variant to convert, a folder")
-    made.add_argument("target", type=Path, help="where to write, a new folder")
+    made.add_argument("source", type=Path, help="folder of the variant to convert")
+    made.add_argument("target", type=Path, help="folder to create")
     made.add_argument("--mode", choices=MODES, default="int8_asym")
     made.add_argument(
         "--group-size", type=int, default=64, help="weights that share a scale; -1 for a row"
     )
-    made.add_argument("--ratio", type=float, default=1.0, help="of the layers that get 4 bits")
+    made.add_argument("--ratio", type=float, default=1.0, help="share of layers that get 4 bits")
     made.add_argument("--awq", action="store_true", help="activation-aware scaling of weights")
     made.add_argument("--scale-estimation", action="store_true", help="scales by least squares")
-    made.add_argument("--calibration", type=Path, help="text, an npz")
+    made.add_argument("--calibration", type=Path, help="npz file with text")
     given = made.parse_args()
     if (given.awq or given.scale_estimation) and given.calibration is None:
         made.error("--awq and --scale-estimation need --calibration")
-    # What is no fault of the model is not for the reader of a refusal, and nothing is sent.
+    # The program's last line on stderr is shown as the reason of a failure, so warnings are off.
+    # OpenVINO's telemetry is off too.
     warnings.simplefilter("ignore")
     logging.disable(logging.ERROR)
     sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
@@ -92,7 +95,7 @@ def main() -> None:
     if given.mode.startswith("int4") and not in_four_bits(model):
         sys.exit(
             f"no layer gets 4 bits with a group size of {given.group_size} and a ratio of "
-            f"{given.ratio:g}: 16 divides no layer's width, or the ratio is too small"
+            f"{given.ratio:g}: no layer's width is a multiple of 16, or the ratio is too small"
         )
     shutil.copytree(given.source, given.target, ignore=shutil.ignore_patterns(IR, WEIGHTS, ENGINE))
     openvino.save_model(model, given.target / IR, compress_to_fp16=False)

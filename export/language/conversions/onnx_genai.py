@@ -1,7 +1,7 @@
-"""An ONNX model of a decoder for onnxruntime-genai, by that package's own builder.
+"""Exports a decoder to ONNX for onnxruntime-genai, with that package's own builder.
 
-Reads a checkpoint as transformers writes it, and writes a folder. Needs onnxruntime-genai, torch
-and transformers.
+Reads a checkpoint in the format of transformers, and writes a folder. Needs onnxruntime-genai,
+torch and transformers.
 """
 
 import logging
@@ -16,8 +16,8 @@ from pathlib import Path
 def main() -> None:
     """Convert one folder."""
     made = ArgumentParser(description=__doc__)
-    made.add_argument("source", type=Path, help="the checkpoint, a folder")
-    made.add_argument("target", type=Path, help="where to write, a new folder")
+    made.add_argument("source", type=Path, help="folder of the checkpoint")
+    made.add_argument("target", type=Path, help="folder to create")
     made.add_argument("--precision", choices=("int8", "int4"), default="int4")
     given = made.parse_args()
     warnings.simplefilter("ignore")

@@ -1,4 +1,4 @@
-"""The command line that every conversion has, and the layers that it quantizes."""
+"""The command line that all conversions share, and the layers that they quantize."""
 
 import logging
 import sys
@@ -10,31 +10,33 @@ import onnx
 
 
 def parser(purpose: str | None, *, calibrated: bool = False) -> ArgumentParser:
-    """Return a parser that takes the file to convert and the file to write.
+    """Return a parser for the file to convert and the file to write.
 
     Args:
-        purpose: what the program does.
-        calibrated: whether it needs rows of the train split too.
+        purpose: description of the program.
+        calibrated: whether the program needs calibration rows too.
     """
-    # What is no fault of the model is not for the reader of a refusal.
+    # The program's last line on stderr is shown as the reason of a failure, so warnings are off.
     warnings.simplefilter("ignore")
     logging.disable(logging.ERROR)
     made = ArgumentParser(description=purpose)
     made.add_argument("source", type=Path, help="the model to convert")
-    made.add_argument("target", type=Path, help="where to write")
+    made.add_argument("target", type=Path, help="the file to write")
     if calibrated:
-        made.add_argument("--calibration", type=Path, required=True, help="batches, an npz")
+        made.add_argument(
+            "--calibration", type=Path, required=True, help="npz file with calibration batches"
+        )
     return made
 
 
 HEAVY = ["Conv", "Gemm", "MatMul"]
-"""The preprocessing and the softmax stay in float: one scale for all columns would flatten raw
-features of different ranges.
+"""Node types to quantize. The preprocessing and the softmax stay in float, because one scale for
+all columns would round away raw features with small ranges.
 """
 
 
 def require_layers(source: Path, kinds: list[str]) -> None:
-    """End the program with the reason unless the model has a layer of these kinds with weights."""
+    """Exit with a message unless the model has a node of these types with constant weights."""
     graph = onnx.load(source).graph
     weights = {initializer.name for initializer in graph.initializer}
     if not any(n.op_type in kinds and weights & set(n.input) for n in graph.node):

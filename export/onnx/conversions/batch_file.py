@@ -1,4 +1,4 @@
-"""Batches of named arrays in one npz file: what calibrates, and what is answered."""
+"""Batches of named arrays in one npz file, for calibration and for measurements."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -11,7 +11,7 @@ Batch = Mapping[str, Any]
 
 
 def write(path: Path, batches: Iterable[Batch]) -> None:
-    """Write batches in order; there may be none."""
+    """Write batches in order; `batches` may be empty."""
     arrays = {
         f"{number:06d}:{name}": array
         for number, batch in enumerate(batches)
@@ -22,7 +22,7 @@ def write(path: Path, batches: Iterable[Batch]) -> None:
 
 
 def read(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the batches as they were written."""
+    """Yield the batches in the order they were written."""
     with np.load(path, allow_pickle=False) as file:
         numbers = sorted({name.partition(":")[0] for name in file.files})
         for number in numbers:
@@ -31,7 +31,7 @@ def read(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def of_one_shape(path: Path) -> list[dict[str, Any]]:
-    """Return the batches cut to what all that are full have: rows, and tokens of a text."""
+    """Return the full batches, cut to the width of the narrowest: all arrays have one shape."""
     kept = list(read(path))
     rows = max((len(array) for batch in kept for array in batch.values()), default=0)
     full = [batch for batch in kept if all(len(array) == rows for array in batch.values())]

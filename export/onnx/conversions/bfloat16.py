@@ -1,7 +1,7 @@
-"""bf16 products: Conv, Gemm and MatMul take and give bf16, everything between stays in float32.
+"""bf16 products: Conv, Gemm and MatMul compute in bf16, all other nodes in float32.
 
-As torch.autocast does it: bf16 has float32's range, so no value overflows on the way. Weights are
-kept in bf16; inputs and outputs of the graph stay in float32.
+torch.autocast does the same. bf16 has float32's range, so no value overflows. Weights are stored in
+bf16; inputs and outputs of the model stay in float32.
 """
 
 from typing import Any
@@ -12,11 +12,16 @@ from onnx import TensorProto, helper, numpy_helper, version_converter
 from .arguments import HEAVY, parser, require_layers
 
 OPSET = 22
-"""The first in which Conv takes bf16."""
+"""The first opset in which Conv supports bf16."""
 
 
 class Narrowing:
-    """A graph on its way to bf16 layers: its nodes in order, and the copies that were made."""
+    """Converts the layers of a graph to bf16, one node at a time.
+
+    Attributes:
+        graph: the graph, which gets the bf16 weights.
+        nodes: the new nodes, in order.
+    """
 
     def __init__(self, graph: Any) -> None:
         self.graph = graph
@@ -27,11 +32,11 @@ class Narrowing:
         self._copies: dict[str, str] = {}
 
     def keep(self, node: Any) -> None:
-        """Take a node as it is."""
+        """Add a node unchanged."""
         self.nodes.append(node)
 
     def narrow(self, node: Any) -> None:
-        """Take a layer with its inputs and its output in bf16, and its output in float32 again."""
+        """Add a layer with bf16 inputs and output, and a cast of its output back to float32."""
         layer = onnx.NodeProto()
         layer.CopyFrom(node)
         layer.ClearField("input")
@@ -42,7 +47,7 @@ class Narrowing:
         self.nodes += [layer, back]
 
     def _copy_of(self, name: str) -> str:
-        """Return the name of a tensor's bf16 copy, made where it is first needed."""
+        """Return the name of a tensor's bf16 copy; add the copy if there is none yet."""
         if not name or name in self._copies:
             return self._copies.get(name, name)
         copy = self._copies[name] = f"{name}_bf16"
@@ -56,10 +61,10 @@ class Narrowing:
 
 
 def narrowed(model: Any) -> Any:
-    """Return the model with its heavy layers in bf16.
+    """Return the model with its Conv, Gemm and MatMul layers in bf16.
 
     Args:
-        model: in float32, of `OPSET` or a later one.
+        model: a float32 model of opset `OPSET` or later.
     """
     made = onnx.ModelProto()
     made.CopyFrom(model)

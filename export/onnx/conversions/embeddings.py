@@ -1,7 +1,8 @@
-"""Tables of embeddings as int8, one scale for each token.
+"""Quantizes embedding tables to int8, with one scale per token.
 
-ONNX Runtime's own way has one scale for the whole table, and a static variant would dequantize all
-of it in every run. Here the rows that a text needs are looked up first.
+ONNX Runtime's own quantization has one scale for the whole table, and a statically quantized model
+dequantizes the whole table in every run. Here the rows are looked up first, and only these are
+dequantized.
 """
 
 from collections.abc import Iterator
@@ -12,11 +13,11 @@ import onnx
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 LEAST = 256
-"""Rows of a table that is worth it."""
+"""Smallest number of rows of a table to quantize."""
 
 
 def quantize_tables(path: Path) -> None:
-    """Replace every large table of a model file by int8 and scales, in place."""
+    """Replace every large embedding table of a model file by int8 values and scales, in place."""
     model = onnx.load(path)
     graph = model.graph
     tables = {each.name: each for each in graph.initializer if _is_table(each)}

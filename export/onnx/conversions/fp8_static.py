@@ -1,8 +1,9 @@
-"""fp8 weights and activations (E4M3), their scales taken from rows of the train split (QDQ).
+"""fp8 weights and activations (E4M3, QDQ); activation scales come from rows of the train split.
 
-For TensorRT, on GPUs of compute capability 8.9 and above; onnxruntime multiplies no fp8 on a CPU.
-The format is that of Micikevicius et al. 2022, "FP8 Formats for Deep Learning"; the scales are
-onnxruntime's: the deviation of what was seen, relative to that of all fp8 numbers.
+For TensorRT, on GPUs of compute capability 8.9 and above; onnxruntime cannot multiply fp8 on a CPU.
+The format is that of Micikevicius et al. 2022, "FP8 Formats for Deep Learning". The scales are
+onnxruntime's: the standard deviation of the calibration values, relative to that of all fp8
+numbers.
 """
 
 import tempfile

@@ -12,7 +12,7 @@ def main() -> None:
     given = parser(__doc__).parse_args()
     model = onnx.shape_inference.infer_shapes(onnx.load(given.source))
     half = convert_float_to_float16(model, keep_io_types=True)
-    OnnxModel.graph_topological_sort(half.graph)  # its casts come last
+    OnnxModel.graph_topological_sort(half.graph)  # the conversion appends its casts at the end
     onnx.save_model(half, given.target)
 
 

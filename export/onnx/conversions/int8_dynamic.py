@@ -1,4 +1,4 @@
-"""int8 weights; activations are scaled by what each batch holds. Needs no calibration."""
+"""int8 weights; activations are scaled by the values of each batch. Needs no calibration."""
 
 import tempfile
 from pathlib import Path
@@ -11,7 +11,7 @@ from .arguments import parser, require_layers
 from .embeddings import quantize_tables
 
 LAYERS = ["Gemm", "MatMul"]
-"""Not Conv: ONNX Runtime's ConvInteger is slower than the float32 one."""
+"""Without Conv, because ONNX Runtime's ConvInteger is slower than its float32 Conv."""
 
 
 def main() -> None:
@@ -22,7 +22,7 @@ def main() -> None:
         prepared = Path(folder) / "prepared.onnx"
         quant_pre_process(str(given.source), str(prepared), skip_symbolic_shape=True)
         model = onnx.load(prepared)
-        # Weights of Gemm are transposed on the way, and shapes that were noted hold no more.
+        # Quantization transposes the weights of Gemm, which makes the inferred shapes wrong.
         model.graph.ClearField("value_info")
         quantize_dynamic(
             model,

@@ -1,4 +1,4 @@
-"""int8 weights and activations, their ranges taken from rows of the train split (QDQ)."""
+"""int8 weights and activations (QDQ); activation ranges come from rows of the train split."""
 
 import tempfile
 from argparse import ArgumentParser
@@ -21,7 +21,7 @@ from .arguments import HEAVY, parser, require_layers
 from .embeddings import quantize_tables
 
 ACTIVATIONS = {"u8": QuantType.QUInt8, "s8": QuantType.QInt8}
-"""u8 is what x86 processors multiply with signed weights; ARM and GPUs take s8."""
+"""x86 processors multiply u8 activations with signed weights; ARM and GPUs need s8 activations."""
 METHODS = {
     "minmax": CalibrationMethod.MinMax,
     "entropy": CalibrationMethod.Entropy,
@@ -30,9 +30,9 @@ METHODS = {
 
 
 class Rows(CalibrationDataReader):  # type: ignore[misc]
-    """Hands calibration batches to onnxruntime, once.
+    """Gives each calibration batch to onnxruntime once.
 
-    Its histograms take batches of one shape only.
+    The histogram methods (entropy, percentile) need batches of one shape.
     """
 
     def __init__(self, path: Path, method: str) -> None:
@@ -40,18 +40,19 @@ class Rows(CalibrationDataReader):  # type: ignore[misc]
         self._batches: Iterator[dict[str, Any]] = iter(all_of_them)
 
     def get_next(self) -> dict[str, Any] | None:
-        """Return the next feed, or None at the end."""
+        """Return the next batch, or None at the end."""
         return next(self._batches, None)
 
 
 @dataclass(frozen=True)
 class Ranges:
-    """How activations become integers.
+    """How activations are quantized.
 
     Attributes:
-        method: how a range is taken from what was seen: minmax, entropy or percentile.
-        activations: u8 or s8.
-        symmetric: as TensorRT wants it: zero is zero, weights have all 8 bits, the bias is a float.
+        method: calibration method for the ranges: minmax, entropy or percentile.
+        activations: integer type, u8 or s8.
+        symmetric: whether to quantize for TensorRT: zero points are 0, weights use all 8 bits, and
+            the bias stays in float.
     """
 
     method: str = "minmax"
@@ -62,7 +63,15 @@ class Ranges:
 def quantize(
     source: Path, target: Path, calibration: Path, ranges: Ranges, keep: Sequence[str] = ()
 ) -> None:
-    """Prepare a model, and quantize its heavy layers and its tables of embeddings."""
+    """Infer a model's shapes, and quantize its Conv, Gemm and MatMul layers and its embeddings.
+
+    Args:
+        source: the float32 model.
+        target: file to write.
+        calibration: npz file with calibration batches.
+        ranges: how activations are quantized.
+        keep: names of nodes that stay in float.
+    """
     with tempfile.TemporaryDirectory() as folder:
         prepared = Path(folder) / "prepared.onnx"
         quant_pre_process(str(source), str(prepared), skip_symbolic_shape=True)
@@ -80,20 +89,20 @@ def quantize_prepared(
     only: Sequence[str] | None = None,
     seen: Path | None = None,
 ) -> None:
-    """Quantize the heavy layers of a model whose shapes are inferred, per channel.
+    """Quantize the Conv, Gemm and MatMul layers of a model with inferred shapes, per channel.
 
-    Weights have 7 bits: x86 processors without VNNI add pairs of products in 16 bits, which 8 bits
-    overflow, so the answers would be other ones there (ONNX Runtime's guide to quantization).
-    Symmetric ones are for GPUs, which have no such trouble.
+    Weights have 7 bits, because x86 processors without VNNI add pairs of products in 16 bits, which
+    8-bit weights overflow; outputs would be wrong there (ONNX Runtime's guide to quantization).
+    Symmetric weights have 8 bits: they are for GPUs, which do not overflow.
 
     Args:
-        source: the float32 model, prepared.
-        target: where to write.
-        calibration: batches of rows of the train split.
-        ranges: how activations become integers.
+        source: the float32 model, after `quant_pre_process`.
+        target: file to write.
+        calibration: npz file with batches of rows of the train split.
+        ranges: how activations are quantized.
         keep: names of nodes that stay in float.
-        only: names of the nodes that do not; None for all others.
-        seen: where the ranges are kept for the next time; None to forget them.
+        only: names of the only nodes to quantize; None for all.
+        seen: file that caches the calibrated ranges between calls; None for no cache.
     """
     quantize_static(
         str(source),
@@ -111,7 +120,7 @@ def quantize_prepared(
         calibration_cache_path=seen,
         extra_options={
             "OpTypesToExcludeOutputQuantization": ["Gemm", "MatMul"],
-            "MatMulConstBOnly": True,  # attention multiplies two activations: they stay in float
+            "MatMulConstBOnly": True,  # products of two activations (attention) stay in float
             "ActivationSymmetric": ranges.symmetric,
             "QuantizeBias": not ranges.symmetric,
         },
@@ -119,7 +128,7 @@ def quantize_prepared(
 
 
 def with_ranges(made: ArgumentParser) -> ArgumentParser:
-    """Add the options that say how activations become integers."""
+    """Add the options for the quantization of activations to a parser."""
     made.add_argument("--method", choices=sorted(METHODS), default="minmax")
     made.add_argument("--activations", choices=sorted(ACTIVATIONS), default="u8")
     return made
@@ -128,8 +137,8 @@ def with_ranges(made: ArgumentParser) -> ArgumentParser:
 def main() -> None:
     """Convert one file."""
     made = with_ranges(parser(__doc__, calibrated=True))
-    made.add_argument("--keep", nargs="*", default=(), help="nodes that stay in float")
-    made.add_argument("--symmetric", action="store_true", help="as TensorRT wants it")
+    made.add_argument("--keep", nargs="*", default=(), help="names of nodes that stay in float")
+    made.add_argument("--symmetric", action="store_true", help="quantize for TensorRT")
     given = made.parse_args()
     require_layers(given.source, HEAVY)
     ranges = Ranges(given.method, given.activations, given.symmetric)

@@ -1,7 +1,7 @@
 """int8, fp8 or int4 (AWQ) by NVIDIA ModelOpt, for TensorRT.
 
 Lin et al. 2023, "AWQ: Activation-aware Weight Quantization for LLM Compression and Acceleration".
-Calibrates on the CPU with onnxruntime.
+Calibration runs on the CPU with onnxruntime.
 """
 
 import re
@@ -16,9 +16,10 @@ from . import batch_file
 from .arguments import HEAVY, parser, require_layers
 
 METHODS = {"int8": "max", "fp8": "max", "int4": "awq_clip"}
-"""ModelOpt 0.47's awq_lite fails without cupy where it folds a scale into the layer before."""
+"""Calibration methods. int4 uses awq_clip, because awq_lite of ModelOpt 0.47 fails without cupy
+when it folds a scale into the layer before."""
 BLOCK_SIZE = 32
-"""Weights with one scale, for int4."""
+"""Number of int4 weights that share a scale."""
 
 
 def rows_of(calibration: Path) -> dict[str, Any]:
@@ -31,19 +32,20 @@ def rows_of(calibration: Path) -> dict[str, Any]:
 
 
 def options_of(mode: str, model: Any) -> dict[str, Any]:
-    """Return what `modelopt.onnx.quantization.quantize` is to do for a mode and a model."""
+    """Return the arguments of `modelopt.onnx.quantization.quantize` for a mode and a model."""
     options = {"quantize_mode": mode, "calibration_method": METHODS[mode]}
     if mode == "int4":
         unfit = [re.escape(name) for name in unfit_layers(model)]
         return {**options, "block_size": BLOCK_SIZE, "nodes_to_exclude": unfit}
-    # It leaves products of one row alone, and takes a batch that is dynamic for one row.
+    # ModelOpt skips matrix-vector products, and treats a dynamic batch as one row. So the detection
+    # of such products is off.
     return {**options, "op_types_to_quantize": HEAVY, "enable_gemv_detection_for_trt": False}
 
 
 def unfit_layers(model: Any) -> list[str]:
-    """Return the layers that int4 has no blocks for, and that stay in float.
+    """Return the names of the layers that int4 cannot divide into blocks, which stay in float.
 
-    ModelOpt lays a block along the first dimension of the weights, which is a layer's input in
+    ModelOpt's blocks run along the first dimension of the weights, which is a layer's input in
     MatMul and its output in torch's Gemm.
     """
     weights = {each.name: list(each.dims) for each in model.graph.initializer}
@@ -74,7 +76,7 @@ def main() -> None:
     )
     nodes = onnx.load(given.target).graph.node
     if not any(node.op_type == "DequantizeLinear" for node in nodes):
-        sys.exit("ModelOpt quantized nothing in the model")
+        sys.exit("ModelOpt quantized no layer of the model")
 
 
 if __name__ == "__main__":

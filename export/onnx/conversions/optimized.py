@@ -1,10 +1,12 @@
 """onnxruntime's graph optimizations, applied once instead of at every load.
 
-Attention, LayerNorm with its skip and GELU with its bias become one node each in a transformer.
+In a transformer, attention, LayerNorm with its residual and GELU with its bias become one node
+each.
 
-onnxruntime's fusion of attention expects products that are divided by a scale, not multiplied, and
-a padding mask that is made in one way. torch's exporter writes neither. So scales are turned
-around, and the one mask of all layers is made anew; that the answers stay the same is tested.
+onnxruntime's attention fusion expects that scores are divided by a scale, not multiplied, and that
+the padding mask is computed in one particular way. torch's exporter writes neither. So the scales
+are inverted, and the mask that all layers share is rebuilt. Both models are run, and the rewritten
+one is used only if the outputs are the same.
 """
 
 import tempfile
@@ -33,7 +35,7 @@ def main() -> None:
 
 
 def fuse(model: onnx.ModelProto, target: Path) -> None:
-    """Fuse the nodes of a transformer."""
+    """Fuse the nodes of a transformer, and write the model to `target`."""
     turned, heads = turn_attention(model) or (model, Heads(0, 0))
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "plain.onnx"
@@ -43,15 +45,15 @@ def fuse(model: onnx.ModelProto, target: Path) -> None:
             model_type="bert",
             num_heads=heads.count,
             hidden_size=heads.hidden,
-            opt_level=0,  # the levels above choose kernels for the processor that this runs on
+            opt_level=0,  # higher levels choose kernels for this machine's processor
         )
     fused.save_model_to_file(str(target))
 
 
 def optimize(source: Path, target: Path) -> None:
-    """Fold constants and drop what does nothing, on any graph."""
+    """Fold constants and remove redundant nodes of any ONNX graph."""
     options = onnxruntime.SessionOptions()
-    # the levels above choose kernels for the processor that this runs on
+    # higher levels choose kernels for this machine's processor
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
     options.optimized_model_filepath = str(target)
     onnxruntime.InferenceSession(str(source), options, providers=["CPUExecutionProvider"])
@@ -59,22 +61,28 @@ def optimize(source: Path, target: Path) -> None:
 
 NEAR = 1e-4
 ROWS, TOKENS = 4, 4
-"""Of the input that both answer: as short as any text may have to be."""
+"""Shape of the input for the comparison of both models; short, because a model may have a small
+context."""
 
 
 @dataclass(frozen=True)
 class Heads:
-    """The shape of attention: how many heads, and the width of all of them together."""
+    """The shape of attention.
+
+    Attributes:
+        count: number of heads.
+        hidden: width of all heads together.
+    """
 
     count: int
     hidden: int
 
 
 def turn_attention(model: ModelProto) -> tuple[ModelProto, Heads] | None:
-    """Return the model with attention as the fusion expects it; None where there is none.
+    """Return the model with attention rewritten for the fusion; None if that is not possible.
 
     Args:
-        model: reads one tensor of tokens, and masks those that equal a constant.
+        model: a model with one input of tokens, which masks tokens equal to a constant (padding).
     """
     made = ModelProto()
     made.CopyFrom(model)
@@ -91,7 +99,7 @@ def turn_attention(model: ModelProto) -> tuple[ModelProto, Heads] | None:
 
 
 class _Graph:
-    """A graph, and what makes and holds each of its tensors."""
+    """An ONNX graph, with its nodes by output name and its constants by name."""
 
     def __init__(self, model: ModelProto) -> None:
         self.graph = model.graph
@@ -101,7 +109,7 @@ class _Graph:
         }
 
     def find_masked(self) -> Iterator[tuple[NodeProto, NodeProto, str]]:
-        """Yield for each attention the scaling of its products, the sum with the mask, the mask."""
+        """Yield for each attention its scaling node, its node that adds the mask, and the mask."""
         for softmax in self.graph.node:
             add = self.made_by.get(softmax.input[0]) if softmax.op_type == "Softmax" else None
             if add is None or add.op_type != "Add":
@@ -117,7 +125,7 @@ class _Graph:
         return is_scale and product is not None and product.op_type == "MatMul"
 
     def find_heads(self) -> Heads | None:
-        """Return the shape of attention by the first tensor that is cut into heads."""
+        """Return the shape of attention from the first tensor that is reshaped into heads."""
         for node in self.graph.node:
             shape = self.made_by.get(node.input[1]) if node.op_type == "Reshape" else None
             if shape is None or shape.op_type != "Concat" or len(shape.input) != 4:
@@ -132,7 +140,7 @@ class _Graph:
         return None
 
     def find_padding(self) -> NodeProto | None:
-        """Return the node that says which tokens are padding."""
+        """Return the node that compares tokens with the padding token; None if there is none."""
         tokens = self.graph.input[0].name
         nodes = (each for each in self.graph.node if each.op_type == "Equal")
         return next((each for each in nodes if self._compares(each, tokens)), None)
@@ -142,7 +150,7 @@ class _Graph:
         return len(others) == 1 and others[0] in self.constants
 
     def divide(self, node: NodeProto) -> None:
-        """Divide by the inverse of what is multiplied by."""
+        """Replace a multiplication by a constant with a division by its inverse."""
         factor = numpy_helper.to_array(self.constants[node.input[1]])
         name = f"{node.output[0]}.scale"
         self.graph.initializer.append(
@@ -151,14 +159,14 @@ class _Graph:
         node.op_type, node.input[1] = "Div", name
 
     def insert(self, after: NodeProto, made: tuple[list[NodeProto], list[TensorProto]]) -> None:
-        """Insert nodes after a node, and constants among the others."""
+        """Insert nodes after a node, and add their constants to the graph."""
         place = list(self.graph.node).index(after) + 1
         for node in reversed(made[0]):
             self.graph.node.insert(place, node)
         self.graph.initializer.extend(made[1])
 
     def vocabulary(self) -> int:
-        """Return how many tokens there are, by the table that they are looked up in."""
+        """Return the vocabulary size: the number of rows of the token embedding."""
         tokens = self.graph.input[0].name
         sizes = [
             self.constants[node.input[0]].dims[0]
@@ -171,7 +179,11 @@ class _Graph:
 
 
 def _make_mask(is_padding: str) -> tuple[list[NodeProto], list[TensorProto]]:
-    """Return what makes `attention_mask`, added to the products, of `[rows, tokens]`."""
+    """Return nodes and constants that compute `attention_mask`, which is added to the scores.
+
+    Args:
+        is_padding: name of the `[rows, tokens]` tensor that is true for padding.
+    """
     lowest = np.finfo(np.float32).min
     constants = {
         "mask.rows": np.array([1]),
@@ -191,7 +203,7 @@ def _make_mask(is_padding: str) -> tuple[list[NodeProto], list[TensorProto]]:
 
 
 def _answer_alike(model: ModelProto, made: ModelProto, graph: _Graph) -> bool:
-    """Whether both answer alike, with padding and without."""
+    """Return whether both models give the same outputs within `NEAR`, with and without padding."""
     padding = graph.find_padding()
     assert padding is not None
     token = next(each for each in padding.input if each in graph.constants)

@@ -1,7 +1,7 @@
-"""How much each layer alone costs in int8: what it does to the answers on rows of the train split.
+"""Measures the error of each layer when only that layer is in int8, on rows of the train split.
 
-Prints a JSON object: for each node its error, the mean square of the difference from the float
-model's answers, relative to theirs.
+Prints a JSON object with the error of each node: the mean squared difference from the float model's
+outputs, relative to the mean square of these outputs.
 """
 
 import json
@@ -23,7 +23,7 @@ MOST_BATCHES = 4
 
 
 def answers_of(path: Path, calibration: Path) -> Any:
-    """Return the first output of a model for some calibration batches, all rows after another."""
+    """Return the first output of a model for the first `MOST_BATCHES` batches, concatenated."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
@@ -32,20 +32,20 @@ def answers_of(path: Path, calibration: Path) -> Any:
 
 
 def quantized_nodes(path: Path) -> list[str]:
-    """Return the names of the nodes that hold constant weights."""
+    """Return the names of the Conv, Gemm and MatMul nodes with constant weights."""
     graph = onnx.load(path).graph
     weights = {each.name for each in graph.initializer}
     return [n.name for n in graph.node if n.op_type in HEAVY and weights & set(n.input)]
 
 
 def errors(source: Path, calibration: Path, ranges: Ranges) -> dict[str, float]:
-    """Return the error of each node that is quantized alone."""
+    """Return the error for each node when only that node is quantized."""
     found = {}
     with tempfile.TemporaryDirectory() as folder:
         prepared, alone = Path(folder) / "prepared.onnx", Path(folder) / "alone.onnx"
         quant_pre_process(str(source), str(prepared), skip_symbolic_shape=True)
         exact = answers_of(prepared, calibration)
-        seen = Path(folder) / "ranges.json"  # the rows go through the model once
+        seen = Path(folder) / "ranges.json"  # a cache, so that calibration runs only once
         for node in quantized_nodes(prepared):
             quantize_prepared(prepared, alone, calibration, ranges, only=[node], seen=seen)
             difference = answers_of(alone, calibration) - exact
@@ -54,7 +54,7 @@ def errors(source: Path, calibration: Path, ranges: Ranges) -> dict[str, float]:
 
 
 def main() -> None:
-    """Measure one file; `target` gets what is printed too."""
+    """Measure one file, and write the JSON object to `target` and to stdout."""
     given = with_ranges(parser(__doc__, calibrated=True)).parse_args()
     require_layers(given.source, HEAVY)
     ranges = Ranges(given.method, given.activations)

@@ -1,11 +1,12 @@
-"""int8 after SmoothQuant: outliers of activations are moved into the weights they meet.
+"""int8 after SmoothQuant: outliers of activations are moved into the weights they multiply.
 
 Xiao et al. 2022, "SmoothQuant: Accurate and Efficient Post-Training Quantization for Large Language
 Models": channel j of an activation is divided by s_j = max|X_j|^a / max|W_j|^(1-a), and row j of
-the weights multiplied by it, so the product is the same and both are easier to quantize. As there,
-what makes the activation divides where it can: a layer before it, through a ReLU, or a LayerNorm
-that feeds nothing else. A division of its own costs more than a pass over the activation: ONNX
-Runtime then leaves the layer before it in float.
+the weights is multiplied by s_j, so the product is the same and both are easier to quantize. As in
+the paper, the division is folded into the node that produces the activation, if that is possible: a
+layer, also one before a ReLU, or a LayerNorm, whose output nothing else reads. Otherwise a separate
+node divides. That costs more than a pass over the activation, because ONNX Runtime then leaves the
+layer before the node in float.
 """
 
 import tempfile
@@ -27,17 +28,18 @@ from .int8_static import Ranges, quantize, with_ranges
 LAYERS = ["Gemm", "MatMul"]
 SMALLEST = 1e-5
 FOLLOWS = {"Gemm": 1, "LayerNormalization": 1}
-"""First input of a node from which on all must be constants for it to divide what it makes."""
+"""Node types that a division can be folded into, with the index of the first input to divide. That
+input and all later ones must be constants."""
 
 
 @dataclass(frozen=True)
 class Product:
-    """A product of an activation and constant weights.
+    """A node that multiplies an activation by constant weights.
 
     Attributes:
-        node: the node.
+        node: the ONNX node.
         weights: float32 `[in, out]`.
-        transposed: whether the model holds them as `[out, in]`.
+        transposed: whether the model stores the weights as `[out, in]`.
     """
 
     node: Any
@@ -46,7 +48,12 @@ class Product:
 
 
 def products_of(graph: Any, taking: str | None = None) -> list[Product]:
-    """Return the products whose weights are constants of two dimensions, of one input or of any."""
+    """Return the products with constant two-dimensional weights.
+
+    Args:
+        graph: the ONNX graph.
+        taking: name of the activation that the products read; None for all products.
+    """
     constants = {each.name: each for each in graph.initializer}
     found = []
     for node in graph.node:
@@ -64,7 +71,7 @@ def products_of(graph: Any, taking: str | None = None) -> list[Product]:
 
 
 def largest_inputs(model: Any, names: Sequence[str], calibration: Path) -> dict[str, Any]:
-    """Return the largest magnitude of each channel of these activations, `[channels]`."""
+    """Return the largest magnitude of each channel of the named activations, `[channels]`."""
     watched = onnx.ModelProto()
     watched.CopyFrom(model)
     known = {each.name for each in watched.graph.output}
@@ -80,7 +87,7 @@ def largest_inputs(model: Any, names: Sequence[str], calibration: Path) -> dict[
     )
     found: dict[str, Any] = {}
     for batch in batch_file.read(calibration):
-        # asked for nothing, a session answers everything
+        # a session returns all outputs if it is called with an empty list of names
         seen = dict(zip(made, session.run(made, batch), strict=True)) if made else {}
         seen |= {name: batch[name] for name in names if name in inputs}
         for name, array in seen.items():
@@ -90,12 +97,13 @@ def largest_inputs(model: Any, names: Sequence[str], calibration: Path) -> dict[
 
 
 def scales(inputs: Any, weights: Sequence[Any], alpha: float) -> Any:
-    """Return what each channel is divided by, `[channels]`.
+    """Return the divisor of each channel of an activation, `[channels]`.
 
     Args:
         inputs: largest magnitude of each channel.
-        weights: the weights that it meets, each `[in, out]`.
-        alpha: share of the difficulty that goes into the weights, 0 to 1.
+        weights: the weights that multiply the activation, each `[in, out]`.
+        alpha: SmoothQuant's migration strength, 0 to 1: the share of the quantization difficulty
+            that moves into the weights.
     """
     rows = np.max([np.abs(each).max(axis=1) for each in weights], axis=0)
     raw = np.maximum(inputs, SMALLEST) ** alpha / np.maximum(rows, SMALLEST) ** (1 - alpha)
@@ -103,7 +111,7 @@ def scales(inputs: Any, weights: Sequence[Any], alpha: float) -> Any:
 
 
 def smooth(model: Any, calibration: Path, alpha: float) -> None:
-    """Move outliers into the weights, in place; what the model answers stays the same."""
+    """Move outliers into the weights, in place; the model's outputs stay the same."""
     graph = model.graph
     names = list(dict.fromkeys(each.node.input[0] for each in products_of(graph)))
     largest = largest_inputs(model, names, calibration)
@@ -125,9 +133,10 @@ def smooth(model: Any, calibration: Path, alpha: float) -> None:
 
 
 def _maker(graph: Any, name: str, takers: Sequence[Any]) -> Any:
-    """Return the node whose constants can divide an activation, or None.
+    """Return the node whose constants can be divided in place of an activation, or None.
 
-    Nothing but the products may take the activation. A ReLU in between divides as what it takes.
+    Only the products may read the activation. A ReLU between the node and the products is allowed,
+    because dividing before it gives the same result as dividing after it.
     """
     makers = {output: node for node in graph.node for output in node.output}
     maker, takes = makers.get(name), list(takers)
@@ -143,7 +152,7 @@ def _maker(graph: Any, name: str, takers: Sequence[Any]) -> Any:
 
 
 def _only(graph: Any, name: str, takers: Sequence[Any]) -> bool:
-    """Return whether these nodes alone take a value."""
+    """Return whether a tensor is read by these nodes only."""
     taking = {node.output[0] for node in graph.node if name in node.input}
     is_output = any(each.name == name for each in graph.output)
     return not is_output and taking == {each.output[0] for each in takers}
@@ -156,7 +165,7 @@ def _is_scaled(node: Any) -> bool:
 
 
 def _absorb(graph: Any, node: Any, by: Any) -> None:
-    """Divide what a node makes, by its constants."""
+    """Divide the output of a node, by dividing its constants."""
     constants = {each.name: each for each in graph.initializer}
     turned = any(each.name == "transB" and each.i for each in node.attribute)
     for position in range(FOLLOWS[node.op_type], len(node.input)):
@@ -166,7 +175,7 @@ def _absorb(graph: Any, node: Any, by: Any) -> None:
 
 
 def _divide(graph: Any, name: str, products: Sequence[Product], by: Any) -> None:
-    """Divide an activation by a node of its own, where these products take it."""
+    """Insert a node that divides an activation for these products."""
     smoothed, factor = f"{name}_smoothed", f"{name}_smoothing"
     graph.initializer.append(numpy_helper.from_array((1 / by).astype(np.float32), factor))
     place = min(position for position, node in enumerate(graph.node) if name in node.input)
@@ -176,7 +185,7 @@ def _divide(graph: Any, name: str, products: Sequence[Product], by: Any) -> None
 
 
 def _set(graph: Any, node: Any, position: int, array: Any) -> None:
-    """Give a node a constant of its own: the one it has may be another's too."""
+    """Replace a constant of a node by a new one, because other nodes may share the old one."""
     known = {each.name for each in graph.initializer}
     base = f"{node.input[position]}_of_{node.name or node.output[0]}"
     name = next(each for n in count() if (each := f"{base}_{n}") not in known)

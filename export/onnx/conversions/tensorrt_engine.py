@@ -1,8 +1,9 @@
-"""A TensorRT engine of an ONNX model, by TensorRT's own API.
+"""Builds a TensorRT engine of an ONNX model with TensorRT's own API.
 
-The engine computes in the types that the graph says: a TensorRT network is strongly typed, the
-only kind that TensorRT 11 has. Products of float32 are not rounded to TF32. It runs with this GPU,
-this driver and this version of TensorRT and no other ones. Not run on a GPU yet.
+The engine computes in the number types of the ONNX graph, because the TensorRT network is strongly
+typed (TensorRT 11 has no other kind). Products of float32 are not rounded to TF32. The engine runs
+only with the GPU, driver and version of TensorRT that it was built with. This program has not been
+run on a GPU yet.
 """
 
 import sys
@@ -23,8 +24,9 @@ class Range:
     """The sizes that one dynamic dimension may have.
 
     Attributes:
-        smallest: so largest.
-        best: the size that kernels are chosen for.
+        smallest: smallest size.
+        best: the size that kernels are optimized for.
+        largest: largest size.
     """
 
     smallest: int
@@ -33,14 +35,14 @@ class Range:
 
 
 def axis(word: str) -> tuple[str, Range]:
-    """Read `NAME=SMALLEST:BEST:LARGEST`, a dynamic dimension and its sizes."""
+    """Parse `NAME=SMALLEST:BEST:LARGEST`, a dynamic dimension and its sizes."""
     name, _, sizes = word.partition("=")
     try:
         smallest, best, largest = (int(size) for size in sizes.split(":"))
     except ValueError:
         raise ArgumentTypeError(f"{word!r} is not NAME=SMALLEST:BEST:LARGEST") from None
     if not name or not 0 < smallest <= best <= largest:
-        raise ArgumentTypeError(f"{word!r} is not in order, from 1 on")
+        raise ArgumentTypeError(f"{word!r} needs a name and ascending sizes from 1")
     return name, Range(smallest, best, largest)
 
 
@@ -49,10 +51,10 @@ def shapes(model: Any, axes: Mapping[str, Range]) -> dict[str, tuple[tuple[int, 
 
     Args:
         model: the ONNX model.
-        axes: the sizes of each dynamic dimension, by its name in the graph.
+        axes: the sizes of each dynamic dimension, by its name in the ONNX graph.
 
     Raises:
-        KeyError: a dynamic dimension that no sizes are given for.
+        KeyError: a dynamic dimension has no sizes in `axes`.
     """
     weights = {each.name for each in model.graph.initializer}
     found: dict[str, tuple[tuple[int, ...], ...]] = {}
@@ -75,7 +77,7 @@ def _sizes(dim: Any, axes: Mapping[str, Range]) -> Range:
 
 
 def parsed(trt: Any, logger: Any, network: Any, source: Path) -> None:
-    """Read the ONNX file into a network, or end the program with what the parser says."""
+    """Parse the ONNX file into a network, or exit with the parser's errors."""
     onnx_parser = trt.OnnxParser(network, logger)
     if not onnx_parser.parse(source.read_bytes()):
         errors = [str(onnx_parser.get_error(n)) for n in range(onnx_parser.num_errors)]
@@ -88,8 +90,8 @@ def main() -> None:
     made.add_argument(
         *("--axis",), type=axis, action="append", default=[], help="NAME=SMALLEST:BEST:LARGEST"
     )
-    made.add_argument("--timing-cache", type=Path, help="kept from one build to the next")
-    made.add_argument("--workspace", type=int, help="bytes of GPU memory for kernels; all if unset")
+    made.add_argument("--timing-cache", type=Path, help="file that speeds up later builds")
+    made.add_argument("--workspace", type=int, help="bytes of GPU memory for kernels; default all")
     given = made.parse_args()
     model = onnx.load(given.source)
     try:
@@ -100,17 +102,17 @@ def main() -> None:
 
 
 def built(given: Any, profile_shapes: Mapping[str, tuple[tuple[int, ...], ...]]) -> bytes:
-    """Return the engine.
+    """Return the serialized engine.
 
     Args:
-        given: the command line.
-        profile_shapes: of the inputs with dynamic dimensions.
+        given: parsed command line.
+        profile_shapes: smallest, best and largest shape of each input with dynamic dimensions.
     """
     import tensorrt as trt
 
     logger = trt.Logger(trt.Logger.ERROR)
     builder = trt.Builder(logger)
-    # The flag says nothing to TensorRT 11, where every network is so, and what to do to 10.
+    # TensorRT 10 needs this flag; in TensorRT 11 every network is strongly typed.
     network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
     parsed(trt, logger, network, given.source)
     config = builder.create_builder_config()
@@ -134,7 +136,7 @@ def built(given: Any, profile_shapes: Mapping[str, tuple[tuple[int, ...], ...]])
 
 
 def _keep(cache: Path, contents: bytes) -> None:
-    """Replace the cache as a whole: another build may read it, or write its own, now."""
+    """Replace the cache atomically, because another build may read or write it at the same time."""
     cache.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=cache.parent) as folder:
         draft = Path(folder) / cache.name

@@ -1,7 +1,7 @@
-"""From rows to documents: tokens, and which of them count in the loss.
+"""Converts rows to documents: their tokens, and which tokens count in the loss.
 
-Of a corpus all tokens count, of instructions the completion's, of a chat those of the assistant.
-The token that ends a document belongs to it.
+In a corpus all tokens count, in instructions those of the completion, in a chat those of the
+assistant. Every document ends with the end-of-text token.
 """
 
 import re
@@ -25,9 +25,9 @@ Mask = npt.NDArray[np.bool_]
 
 _GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
 _BATCH_CHARACTERS = 512 * 1024
-"""Text that is made tokens of at once: an encoding takes some 400 bytes to a token."""
+"""Characters that are tokenized at once; an `Encoding` takes about 400 bytes per token."""
 _CUT = re.compile(r"(?<=\S)\n(?=\S)")
-"""Where a longer text may be cut: no token of a byte-level BPE spans a line's end here."""
+"""Where a longer text may be cut: no token of a byte-level BPE spans such a line end."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Document:
 
     Attributes:
         ids: int32 `[tokens]`, at least one.
-        answer: bool `[tokens]`, which of them count in the loss; None for all.
+        answer: bool `[tokens]`, true for tokens that count in the loss; None if all count.
     """
 
     ids: Ids
@@ -44,7 +44,7 @@ class Document:
 
 
 def kind_of(schema: TableSchema) -> Kind:
-    """Return what the rows of a dataset are."""
+    """Return whether a dataset's rows are chats, instructions or plain text (a corpus)."""
     if schema.column(schema.target).type == "messages":
         return "messages"
     return "instructions" if schema.features else "corpus"
@@ -53,15 +53,15 @@ def kind_of(schema: TableSchema) -> Kind:
 def documents_of(
     rows: pa.RecordBatch, schema: TableSchema, tokenizer: LanguageTokenizer
 ) -> list[Document | None]:
-    """Return a document for each row; None for one without text, or without an answer.
+    """Return a document for each row; None for a row without text or without an answer.
 
     Args:
-        rows: of the snapshot, with the target and the features.
-        schema: of the snapshot.
-        tokenizer: makes the tokens.
+        rows: rows of the snapshot, with the target and the feature columns.
+        schema: the snapshot's schema.
+        tokenizer: the tokenizer.
 
     Raises:
-        InputError: the chat template cannot be used.
+        InputError: the tokenizer has no chat template, or its template fails on a chat.
     """
     kind, texts = kind_of(schema), rows[schema.target].to_pylist()
     if kind == "messages":
@@ -81,7 +81,7 @@ def documents_of(
 def _encoded(
     texts: Sequence[str], tokenizer: LanguageTokenizer, *, begins: bool = True
 ) -> list[Ids]:
-    """Return the tokens of texts; those that begin one, if the tokenizer has some, only on text."""
+    """Return the tokens of texts; an empty text has none, not even a beginning-of-text token."""
     end, found = tokenizer.end, []
     for batch in _batches(texts):
         parts = [_parts(text) for text in batch]
@@ -101,12 +101,12 @@ def _ids(texts: Sequence[str], tokenizer: LanguageTokenizer, *, begins: bool) ->
 
 
 def _without_end(ids: Ids, end: int) -> Ids:
-    """Some tokenizers end every text themselves; a prompt does not end there."""
+    """Remove a final end-of-text token, which some tokenizers add to every text."""
     return ids[:-1] if len(ids) and ids[-1] == end else ids
 
 
 def _parts(text: str) -> list[str]:
-    """Cut a long text at ends of lines, where that changes no token."""
+    """Cut a long text at line ends where the cut changes no token."""
     parts, start = [], 0
     while found := _CUT.search(text, start + _BATCH_CHARACTERS):
         parts.append(text[start : found.end()])
@@ -135,8 +135,8 @@ def _chat(chat: list[Message], tokenizer: LanguageTokenizer) -> Document | None:
     fast = tokenizer.fast
     if not fast.chat_template:
         raise InputError(
-            "the dataset has messages, and the tokenizer has no chat template",
-            hint="add a chat_template to its tokenizer_config.json",
+            "the dataset has messages, but the tokenizer has no chat template",
+            hint="add a chat_template to the tokenizer's tokenizer_config.json",
         )
     marked = _GENERATION.search(fast.get_chat_template()) is not None
     ids, answer = _by_markers(fast, chat) if marked else _by_prefixes(fast, chat)
@@ -144,7 +144,7 @@ def _chat(chat: list[Message], tokenizer: LanguageTokenizer) -> Document | None:
 
 
 def _by_markers(fast: Any, chat: list[Message]) -> tuple[Ids, Mask]:
-    """Use the template's own marks around what the assistant says."""
+    """Return the tokens of a chat and a mask from the template's `{% generation %}` blocks."""
     found = _rendered(
         fast, chat, tokenize=True, return_dict=True, return_assistant_tokens_mask=True
     )
@@ -153,10 +153,13 @@ def _by_markers(fast: Any, chat: list[Message]) -> tuple[Ids, Mask]:
 
 
 def _by_prefixes(fast: Any, chat: list[Message]) -> tuple[Ids, Mask]:
-    """Find what the assistant says: what the chat has beyond the chat up to there and its prompt.
+    """Return the tokens of a chat and a mask, found by rendering the chat up to each turn.
+
+    The text of an assistant's turn is the chat rendered with that turn, minus the chat rendered
+    before it with a generation prompt.
 
     Raises:
-        InputError: an earlier part of the chat is written otherwise when more follows.
+        InputError: the template renders an earlier message differently when more messages follow.
     """
     whole: str = _rendered(fast, chat, tokenize=False)
     encoding = fast.backend_tokenizer.encode(whole, add_special_tokens=False)
@@ -168,10 +171,10 @@ def _by_prefixes(fast: Any, chat: list[Message]) -> tuple[Ids, Mask]:
         begun = _begun(fast, chat[:place], said)
         if not all(longer.startswith(part) for part, longer in pairwise((begun, said, whole))):
             raise InputError(
-                "the tokenizer's chat template writes a message otherwise when others follow, so "
-                "what the assistant says cannot be found in it",
-                valid="a template that only adds to what it wrote, or one with {% generation %} "
-                "around what the assistant says",
+                "the tokenizer's chat template renders a message differently when others follow, "
+                "so the assistant's turns cannot be found in the rendered chat",
+                valid="a template that renders earlier messages the same, or one with "
+                "{% generation %} around the assistant's turns",
                 hint="fix chat_template in the tokenizer's folder",
             )
         answer |= (starts >= len(begun)) & (
@@ -181,9 +184,15 @@ def _by_prefixes(fast: Any, chat: list[Message]) -> tuple[Ids, Mask]:
 
 
 def _begun(fast: Any, before: list[Message], said: str) -> str:
-    """Return what is written when the assistant's turn begins.
+    """Return the rendered chat up to where the assistant's turn begins.
 
-    transformers renders no empty chat; where the assistant speaks first, its prompt is looked for.
+    transformers renders no empty chat. So if the assistant speaks first, the generation prompt of
+    another chat is searched for in `said`.
+
+    Args:
+        fast: the transformers tokenizer.
+        before: messages before the assistant's turn.
+        said: the chat rendered with the assistant's turn.
     """
     asked = before or [{"role": "user", "content": "?"}]
     begun: str = _rendered(fast, asked, tokenize=False, add_generation_prompt=True)
@@ -195,7 +204,7 @@ def _begun(fast: Any, before: list[Message], said: str) -> str:
 
 
 def _end_of_answer(said: str, start: int, end: str) -> int:
-    """Return where an answer ends: white space behind the token that ends it is the template's."""
+    """Return where an answer ends; white space after its end token belongs to the template."""
     trimmed = said.rstrip()
     return len(trimmed) if trimmed.endswith(end) and len(trimmed) > start else len(said)
 
@@ -203,9 +212,9 @@ def _end_of_answer(said: str, start: int, end: str) -> int:
 def _rendered(fast: Any, chat: list[Message], **options: Any) -> Any:
     try:
         return fast.apply_chat_template(chat, **options)
-    except Exception as error:  # whatever a template raises, on roles that it does not know
+    except Exception as error:  # a template may raise anything, for example on an unknown role
         raise InputError(
-            "the tokenizer's chat template does not take a chat of the dataset",
+            "the tokenizer's chat template cannot render a chat of the dataset",
             seen=f"{(str(error) or type(error).__name__).splitlines()[0]}; "
             f"roles {', '.join(message['role'] for message in chat)}",
             hint="fix the chats, or chat_template in the tokenizer's folder",

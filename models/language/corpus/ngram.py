@@ -1,10 +1,10 @@
-"""What a language model has to beat: a unigram and a trigram model of the same tokens.
+"""Baselines that a language model has to beat: a unigram and a trigram model of the same tokens.
 
 The trigram model is interpolated modified Kneser-Ney (Chen and Goodman 1999), interpolated down to
-the uniform distribution as KenLM does it (Heafield et al. 2013); discounts that cannot be estimated
-are KenLM's fallback of 0.5, 1 and 1.5. The unigram model adds one to every count (Laplace). Both
-see of a token what the model sees: the tokens before it in its piece. The first of a piece is not
-predicted.
+the uniform distribution as in KenLM (Heafield et al. 2013). Discounts that cannot be estimated are
+KenLM's fallback of 0.5, 1 and 1.5. The unigram model adds one to every count (Laplace). As in the
+language model, context does not cross chunks of a packed sequence (a document, or a part of a long
+one), and the first token of a chunk is not predicted.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 MAX_TOKENS = 4_000_000
-"""Tokens to count, at most: about half a GB of memory, some ten seconds."""
+"""Largest number of tokens to count: takes about half a GB of memory and ten seconds."""
 FALLBACK = (0.5, 1.0, 1.5)
 
 Counts = npt.NDArray[np.int64]
@@ -27,11 +27,11 @@ class Sequences(Protocol):
     """Packed sequences, by position."""
 
     def __len__(self) -> int:
-        """Return how many there are."""
+        """Return the number of sequences."""
         ...
 
     def sequence(self, position: int) -> tuple[Tokens, Sequence[int] | Tokens, Tokens | None]:
-        """Return the tokens, the lengths of the pieces, and which tokens count; None for all."""
+        """Return the tokens, the lengths of the chunks, and the loss mask; None if all count."""
         ...
 
 
@@ -40,11 +40,12 @@ class Baselines:
     """Perplexity per token on held-out sequences.
 
     Attributes:
-        unigram: of the unigram model.
-        trigram: of the trigram model.
-        tokens: held-out tokens that were predicted.
-        counted: tokens that the models were counted from.
-        base: of the model that training started from, before it; None of one from scratch.
+        unigram: perplexity of the unigram model.
+        trigram: perplexity of the trigram model.
+        tokens: number of held-out tokens that were predicted.
+        counted: number of train tokens that the n-grams were counted in.
+        base: perplexity of the pretrained model before this training; None if training started
+            from scratch.
     """
 
     unigram: float
@@ -56,12 +57,12 @@ class Baselines:
 
 @dataclass(frozen=True)
 class Trigrams:
-    """Tokens with the two before them, the first of every piece left out.
+    """Tokens and the two tokens before each, without the first token of every chunk.
 
     Attributes:
-        before: int64 `[tokens, 2]`, the last but one and the last token before; the number of the
-            vocabulary stands for the beginning of a piece.
-        token: int64 `[tokens]`.
+        before: int64 `[tokens, 2]`, the token two places before and the token one place before.
+            The id `vocab_size` marks the beginning of a chunk.
+        token: int64 `[tokens]`, the token to predict.
         counts: bool `[tokens]`, whether the token counts in the loss.
     """
 
@@ -73,13 +74,13 @@ class Trigrams:
 def baselines(
     train: Sequences, held_out: Sequences, vocab_size: int, max_tokens: int = MAX_TOKENS
 ) -> Baselines:
-    """Count on the train split and measure on another one.
+    """Count n-grams in the train split and return their perplexity on another split.
 
     Args:
-        train: sequences to count; the first ones, where there are more tokens than `max_tokens`.
-        held_out: sequences to measure on; likewise.
-        vocab_size: tokens are below it; at most two million, so that three fit 64 bits.
-        max_tokens: of each.
+        train: sequences to count; the first `max_tokens` tokens are used.
+        held_out: sequences to measure on; the first `max_tokens` tokens are used.
+        vocab_size: vocabulary size; at most two million, so that three token ids fit into 64 bits.
+        max_tokens: largest number of tokens of each split.
     """
     seen = trigrams_of(train, vocab_size, max_tokens)
     asked = trigrams_of(held_out, vocab_size, max_tokens)
@@ -93,7 +94,7 @@ def baselines(
 
 
 def trigrams_of(sequences: Sequences, vocab_size: int, max_tokens: int = MAX_TOKENS) -> Trigrams:
-    """Return every token with what stands before it in its piece."""
+    """Return every token with the two tokens before it in its chunk."""
     parts: list[tuple[Tokens, Tokens, Tokens]] = []
     tokens = position = 0
     while position < len(sequences) and tokens < max_tokens:
@@ -125,14 +126,14 @@ class KneserNey:
 
     Args:
         seen: the tokens to count.
-        vocab_size: tokens are below it.
+        vocab_size: vocabulary size.
     """
 
     def __init__(self, seen: Trigrams, vocab_size: int) -> None:
         self._base = base = vocab_size + 1
         keys = (seen.before[:, 0] * base + seen.before[:, 1]) * base + seen.token
         triples, counts = np.unique(keys, return_counts=True)
-        # Of shorter n-grams it counts in how many different contexts they were seen.
+        # For shorter n-grams, Kneser-Ney counts the different contexts in which they were seen.
         pairs, in_contexts = np.unique(triples % (base * base), return_counts=True)
         singles, in_words = np.unique(pairs % base, return_counts=True)
         self._third = _Order(triples, counts, base)
@@ -146,7 +147,7 @@ class KneserNey:
 
         Args:
             before: int64 `[tokens, 2]`, as `Trigrams.before`.
-            token: int64 `[tokens]`.
+            token: int64 `[tokens]`, the tokens to predict.
         """
         pairs = before[:, 1] * self._base + token
         triples = before[:, 0] * self._base**2 + pairs
@@ -156,12 +157,13 @@ class KneserNey:
 
 
 class _Order:
-    """The counts of one length of n-grams, discounted.
+    """The discounted counts of the n-grams of one length.
 
     Args:
-        keys: int64, rising: the n-grams as numbers, of which `key // base` is the context.
-        counts: how often each was seen, or in how many contexts.
-        base: of the numbers.
+        keys: int64, ascending: each n-gram as a number in base `base`; `key // base` is its
+            context.
+        counts: how often each n-gram was seen, or in how many contexts.
+        base: the base of the keys: the vocabulary size plus one.
     """
 
     def __init__(self, keys: Counts, counts: Counts, base: int) -> None:
@@ -173,7 +175,7 @@ class _Order:
         self._kept = self._counts - discount
 
     def discounted(self, keys: Counts) -> Floats:
-        """Return the share of each n-gram among those of its context, discounted; 0 if unseen."""
+        """Return the discounted probability of each n-gram in its context; 0 if unseen."""
         found, known = _find_keys(self._keys, keys)
         context, seen = _find_keys(self._contexts, keys // self._base)
         shares = np.zeros(len(keys))
@@ -182,7 +184,7 @@ class _Order:
         return shares
 
     def left_over(self, keys: Counts) -> Floats:
-        """Return what the discounts leave to the shorter n-grams; all in an unseen context."""
+        """Return the probability left to shorter n-grams in each context; 1 if it is unseen."""
         context, seen = _find_keys(self._contexts, keys // self._base)
         left = np.ones(len(keys))
         left[seen] = self._taken[context[seen]] / self._totals[context[seen]]
@@ -190,7 +192,7 @@ class _Order:
 
 
 def _find_keys(known: Counts, keys: Counts) -> tuple[Counts, npt.NDArray[np.bool_]]:
-    """Return where keys are among rising numbers, and whether they are there."""
+    """Return the position of each key in the ascending `known`, and whether `known` has it."""
     if not len(known):
         return np.zeros(len(keys), np.int64), np.zeros(len(keys), np.bool_)
     places = np.minimum(np.searchsorted(known, keys), len(known) - 1)
@@ -204,7 +206,7 @@ def _discounts(counts: Counts) -> Floats:
         return np.array([0.0, *FALLBACK])
     y = n1 / (n1 + 2 * n2)
     found = (1 - 2 * y * n2 / n1, 2 - 3 * y * n3 / n2, 3 - 4 * y * n4 / n3)
-    # Outside of these bounds a share would be negative, or nothing would be left to others.
+    # Outside these bounds a probability would be negative, or none left to shorter n-grams.
     sane = [0 < each < times for times, each in enumerate(found, 1)]
     return np.array([0.0, *(f if s else b for f, s, b in zip(found, sane, FALLBACK, strict=True))])
 

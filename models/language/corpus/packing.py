@@ -1,12 +1,13 @@
-"""Packs documents into sequences of at most the context's length, boundaries kept.
+"""Packs documents into sequences of at most the context's length, with their boundaries.
 
 Best-fit packing (Ding et al. 2024, "Fewer Truncations Improve Language Modeling"): a document that
-is longer than the context is cut into pieces of its length and a rest; then pieces go, by falling
-length, each into the sequence with the least room that it fits into (best-fit decreasing). No token
-is lost, and none is there twice. It is done window by window, so memory does not grow with the
-number of documents.
+is longer than the context is cut into chunks of the context's length and a rest. Then chunks, the
+longest first, go into the fullest sequence that still has room for them (best-fit decreasing). No
+token is lost or repeated. Documents are packed window by window, so memory does not grow with their
+number.
 
-Whether a decoder keeps the documents of a sequence apart is tried before it is trained on any.
+A chunk is a whole document, or a part of one that is longer than the context. Attention must not
+cross chunks, so each decoder is tested for that before it is trained.
 """
 
 from bisect import bisect_left, insort
@@ -31,12 +32,12 @@ WINDOW_PIECES = 65_536
 
 @dataclass(frozen=True)
 class Packed:
-    """One sequence.
+    """One packed sequence.
 
     Attributes:
-        ids: int32 `[tokens]`, at most the context.
-        lengths: int32 `[pieces]`, their sum is `tokens`.
-        answer: bool `[tokens]`, which tokens count in the loss; None for all.
+        ids: int32 `[tokens]`, at most as many as the context.
+        lengths: int32 `[chunks]`, tokens of each chunk; their sum is `tokens`.
+        answer: bool `[tokens]`, true for tokens that count in the loss; None if all count.
     """
 
     ids: Ids
@@ -45,7 +46,7 @@ class Packed:
 
     @property
     def loss_tokens(self) -> int:
-        """Tokens that are predicted: the first of a piece has nothing before it."""
+        """Number of tokens that count in the loss; the first of a chunk is never predicted."""
         counted = np.ones(len(self.ids), np.bool_) if self.answer is None else self.answer.copy()
         counted[np.cumsum(self.lengths) - self.lengths] = False
         return int(counted.sum())
@@ -58,13 +59,13 @@ def pack(
     window_tokens: int = WINDOW_TOKENS,
     window_pieces: int = WINDOW_PIECES,
 ) -> Iterator[Packed]:
-    """Yield packed sequences; the same documents in the same order make the same ones.
+    """Yield packed sequences; the same documents in the same order give the same sequences.
 
     Args:
-        documents: in the order of the data.
-        context: tokens of a sequence at most.
-        window_tokens: tokens that wait to be packed, at most by a document more.
-        window_pieces: pieces likewise.
+        documents: documents in the order of the data.
+        context: largest number of tokens in a sequence.
+        window_tokens: number of waiting tokens at which a window is packed.
+        window_pieces: number of waiting chunks at which a window is packed.
     """
     waiting: list[Document] = []
     tokens = 0
@@ -82,27 +83,27 @@ def pack(
 
 
 def pieces(document: Document, context: int) -> list[Document]:
-    """Cut a document into pieces of the context's length, and what is left over."""
+    """Cut a document into chunks of the context's length and a rest."""
     if len(document.ids) <= context:
         return [document]
     ids, answer = document.ids, document.answer
     ends = [slice(start, start + context) for start in range(0, len(ids), context)]
-    # Copies: a rest that waits would keep the whole document in memory.
+    # Copies, because a view of a waiting rest would keep the whole document in memory.
     return [
         Document(ids[part].copy(), None if answer is None else answer[part].copy()) for part in ends
     ]
 
 
 def best_fit(lengths: Sequence[int], context: int) -> list[list[int]]:
-    """Return which pieces go together: their places, in the order of the first of each.
+    """Return which chunks share a sequence: their indices, ordered by the first of each sequence.
 
     Args:
-        lengths: of the pieces, each from 1 to `context`.
-        context: the room of a sequence.
+        lengths: tokens of each chunk, from 1 to `context`.
+        context: largest number of tokens in a sequence.
     """
     bins: list[list[int]] = []
     with_room: dict[int, list[int]] = {}
-    rooms: list[int] = []  # those that some sequence has, rising
+    rooms: list[int] = []  # the free lengths that occur among the sequences, ascending
     for place in sorted(range(len(lengths)), key=lambda place: -lengths[place]):
         fitting = bisect_left(rooms, lengths[place])
         if fitting == len(rooms):
@@ -140,35 +141,35 @@ _FIRST, _SECOND = 5, 7
 
 
 def require_pieces_apart(decoder: "PreTrainedModel") -> None:
-    """Refuse a decoder whose second piece sees the first.
+    """Refuse a decoder in which a chunk of a packed sequence sees the chunk before it.
 
-    Recurrent ones carry their state over (mamba), some build a mask of their own (opt, falcon,
-    bloom). The answers for a piece, alone and behind another, are compared.
+    Recurrent decoders carry their state over (mamba), some others build their own mask (opt,
+    falcon, bloom). The test compares the logits of a chunk alone and behind another chunk.
 
     Args:
-        decoder: on the CPU, float32; its mode is put back.
+        decoder: a decoder on the CPU in float32; its training mode is restored.
 
     Raises:
-        InputError: it does not keep them apart, or cannot be tried.
+        InputError: a chunk sees the one before it, or the decoder fails on the test's input.
     """
     was_training = decoder.training
     decoder.train(False)
     try:
         apart = _keeps_documents_apart(decoder)
-    except Exception as error:  # whatever an unusual forward raises
+    except Exception as error:  # an unusual forward may raise anything
         raise InputError(
-            f"a decoder {decoder.config.model_type!r} fails on a short sequence",
+            f"the decoder {decoder.config.model_type!r} fails on a short sequence",
             seen=f"{type(error).__name__}: {error}".splitlines()[0],
-            valid="a decoder that takes input_ids and position_ids, and whose params fit together",
+            valid="a decoder with inputs input_ids and position_ids, and params that fit together",
             hint="fix model.params: num_key_value_heads divides num_attention_heads",
         ) from error
     finally:
         decoder.train(was_training)
     if not apart:
         raise InputError(
-            f"a decoder {decoder.config.model_type!r} cannot be trained on packed sequences",
-            seen="the second piece of a sequence is answered by the first as well",
-            valid="a decoder with attention by position_ids: llama, qwen3, mistral, gpt2, …",
+            f"the decoder {decoder.config.model_type!r} cannot be trained on packed sequences",
+            seen="in a packed sequence, the logits of a document depend on the document before it",
+            valid="a decoder that masks attention by position_ids: llama, qwen3, mistral, gpt2, …",
             hint="choose another model.params.architecture or model.pretrained",
         )
 
@@ -182,7 +183,8 @@ def _keeps_documents_apart(decoder: "PreTrainedModel") -> bool:
     alone = decoder(
         input_ids=tokens[:, _FIRST:], position_ids=positions[:, _FIRST:], use_cache=False
     ).logits
-    # A hundredth: matrix kernels round differently by shape; a piece that sees another is far off.
+    # Matrix kernels round differently by shape, so 1% of the spread is allowed. A chunk that sees
+    # another differs by far more.
     spread = alone.std().clamp(min=1e-6)
     return bool(((packed[:, _FIRST:] - alone).abs().max() / spread) < 1e-2)
 
@@ -197,13 +199,13 @@ SCHEMA = pa.schema(
     ]
 )
 BATCH_TOKENS = 1024 * 1024
-"""Tokens of a record batch, at most by a sequence more."""
+"""Number of tokens at which a record batch is written."""
 
 
 def batches_of(
     split: Split, sequences: Iterable[Packed]
 ) -> Iterator[tuple[pa.RecordBatch, list[Packed]]]:
-    """Yield record batches of `SCHEMA`, each with the sequences in it; positions count from 0."""
+    """Yield record batches of `SCHEMA`, each with its sequences; `position` counts from 0."""
     waiting: list[Packed] = []
     tokens = position = 0
     for sequence in sequences:

@@ -1,4 +1,8 @@
-"""Packed sequences of tokens, as training reads them."""
+"""Packed sequences of tokens, as training reads them.
+
+A packed sequence is several chunks in a row. A chunk is a document, or a part of one that is longer
+than the context.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,25 +11,25 @@ from typing import Protocol
 from millrace.models.common.arrays import Array
 
 Packed = tuple[Array, Sequence[int] | Array, Array | None]
-"""`input_ids` int32 `[tokens]`; the lengths of its pieces, in order, whose sum is `tokens`; which
+"""`input_ids` int32 `[tokens]`; the lengths of its chunks, in order, whose sum is `tokens`; which
 tokens count in the loss, bool `[tokens]`, None for all."""
 
 
 class Sequences(Protocol):
-    """The packed sequences of one split; a worker gets it pickled."""
+    """The packed sequences of one split; each worker gets a pickled copy of this object."""
 
     def __len__(self) -> int:
-        """Return how many there are."""
+        """Return the number of sequences."""
         ...
 
     def sequence(self, position: int) -> Packed:
-        """Return one, by its place in the split, from 0."""
+        """Return the sequence at a position in the split, counted from 0."""
         ...
 
 
 @dataclass(frozen=True)
 class SequencesInMemory:
-    """Sequences that are there already.
+    """Packed sequences in memory.
 
     Attributes:
         rows: the sequences.
@@ -34,9 +38,9 @@ class SequencesInMemory:
     rows: tuple[Packed, ...]
 
     def __len__(self) -> int:
-        """Return how many there are."""
+        """Return the number of sequences."""
         return len(self.rows)
 
     def sequence(self, position: int) -> Packed:
-        """Return one, by its place, from 0."""
+        """Return the sequence at a position, counted from 0."""
         return self.rows[position]

@@ -1,8 +1,8 @@
-"""The sequences of one split by their position, from a memory-mapped file.
+"""The packed sequences of one split, read by position from a memory-mapped file.
 
-A split of a token table is copied once to a folder of this machine, named by its fingerprint, as an
-uncompressed Arrow file. So reading is free of the store, and memory does not grow with the corpus:
-the pages belong to the file.
+A split of a token table is copied once to a local folder, named by the table's fingerprint, as an
+uncompressed Arrow file. Training then reads without the object store. Memory does not grow with the
+corpus, because the operating system can drop the pages of a mapped file.
 """
 
 import os
@@ -34,15 +34,15 @@ _FILE, _INDEX = "sequences.arrow", "index.npy"
 
 @dataclass(frozen=True)
 class StoredSequences:
-    """The sequences of a split. It is small when pickled: a worker opens the file for itself.
+    """The sequences of a split. Its pickle is small, because each worker opens the file itself.
 
     Attributes:
-        uri: the token table.
-        version: of the table.
-        split: which sequences.
-        rows: how many there are.
-        context: tokens of a sequence at most.
-        folder: where the copy is, or will be when the first sequence is read.
+        uri: address of the token table.
+        version: version of the token table.
+        split: train, validation or test.
+        rows: number of sequences.
+        context: largest number of tokens in a sequence.
+        folder: folder of the local copy, which is made when the first sequence is read.
     """
 
     uri: str
@@ -59,25 +59,25 @@ class StoredSequences:
         Args:
             table: the token table.
             split: train, validation or test.
-            cache: a folder of this machine for copies; safe to delete when idle.
+            cache: local folder for copies; safe to delete while no training runs.
         """
         folder = cache / f"{table.fingerprint}-{split}"
         rows = table.splits[split].rows
         return cls(table.uri, table.version, split, rows, table.context, folder)
 
     def __len__(self) -> int:
-        """Return how many there are."""
+        """Return the number of sequences."""
         return self.rows
 
     def sequence(self, position: int) -> tuple[Ids, list[int], Mask | None]:
-        """Return `input_ids` int32 `[tokens]`, the lengths of its pieces, and the answer.
+        """Return `input_ids` int32 `[tokens]`, the lengths of its chunks, and the loss mask.
 
-        The answer is bool `[tokens]`, which tokens count in the loss; None for all. The arrays are
-        views of the file, not to be written.
+        The loss mask is bool `[tokens]`, true for tokens that count in the loss; None if all
+        count. The arrays are read-only views of the file.
 
         Raises:
-            IndexError: there is no such position.
-            WorkError: the copy cannot be made.
+            IndexError: the split has no such position.
+            WorkError: the local copy cannot be written, or the token table is damaged.
         """
         if not 0 <= position < self.rows:
             raise IndexError(position)
@@ -107,7 +107,7 @@ def _open_file(sequences: StoredSequences) -> _Opened:
 
 
 def _copy(sequences: StoredSequences) -> None:
-    """Copy a split beside its place, and put it there once it is whole."""
+    """Copy a split into a temporary folder, and rename the folder when the copy is complete."""
     cache = sequences.folder.parent
     try:
         cache.mkdir(parents=True, exist_ok=True)
@@ -118,7 +118,8 @@ def _copy(sequences: StoredSequences) -> None:
         _write(sequences, made)
         os.rename(made, sequences.folder)
     except OSError as error:
-        if not sequences.folder.exists():  # else another process was faster, with the same rows
+        # If the folder exists, another process made the same copy first.
+        if not sequences.folder.exists():
             raise _unwritable(cache, error) from error
     finally:
         shutil.rmtree(made, ignore_errors=True)
@@ -141,14 +142,14 @@ def _write(sequences: StoredSequences, folder: Path) -> None:
 def _index(
     read_positions: list[npt.NDArray[np.int64]], sequences: StoredSequences
 ) -> npt.NDArray[np.int64]:
-    """Return the batch and the row in it of every position, int64 `[rows, 2]`."""
+    """Return the Arrow batch of every position and its row in that batch, int64 `[rows, 2]`."""
     positions = np.concatenate([np.zeros(0, np.int64), *read_positions])
     if not np.array_equal(np.sort(positions), np.arange(sequences.rows)):
         raise WorkError(
             f"the token table {sequences.uri} is damaged",
             seen=f"{len(positions)} sequences of {sequences.split} in version {sequences.version}",
             valid=f"the positions 0 to {sequences.rows - 1}, each once",
-            hint="delete the token table and run again",
+            hint="delete the token table and run the pipeline again",
         )
     sizes = [len(place) for place in read_positions]
     index = np.empty((sequences.rows, 2), dtype=np.int64)
@@ -159,7 +160,7 @@ def _index(
 
 def _unwritable(cache: Path, error: OSError) -> WorkError:
     return WorkError(
-        f"{cache} cannot hold a copy of the sequences",
+        f"the training sequences cannot be copied to {cache}",
         seen=error,
-        hint="make room on its disk, or move MILLRACE_HOME",
+        hint="free disk space, check the permissions, or set MILLRACE_HOME to another disk",
     )

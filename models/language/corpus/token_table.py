@@ -1,9 +1,10 @@
 """Token tables: a snapshot's documents as packed sequences of tokens, in a Delta table.
 
-One row is one sequence: `split`, `position` (0, 1, … within the split), `input_ids`, `lengths` (of
-the pieces of documents in it) and `answer` (which tokens count in the loss; null for all). What is
-known of it is in the metadata of its one commit. A fingerprint names what it is made from; where
-there is a version of that fingerprint, nothing is written.
+One row is one sequence: `split`, `position` (0, 1, … within the split), `input_ids`, `lengths`
+(tokens of each chunk in it, a document or a part of a long one) and `answer` (which tokens count in
+the loss; null for all). Each version of the table is one commit, with a `TokenTable` in its
+metadata. A fingerprint identifies the inputs that a version is made from. If a version with the
+same fingerprint exists, nothing is written.
 """
 
 import json
@@ -39,21 +40,21 @@ METADATA = "millrace.tokens"
 TOKENS, TOKENIZERS = "tokens", "tokenizers"
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 FORMAT = 1
-"""Part of the fingerprint; to be raised when documents become other sequences than before."""
+"""Part of the fingerprint. Raise it when a change makes other sequences of the same documents."""
 READ_ROWS = 256
-"""Documents that are in memory at once."""
+"""Number of documents that are read at once."""
 
 
 @dataclass(frozen=True)
 class SplitCounts:
-    """What there is of a split.
+    """Counts of one split of a token table.
 
     Attributes:
-        rows: sequences.
-        documents: documents in them.
-        tokens: tokens in them.
-        loss_tokens: tokens that are predicted and count in the loss.
-        skipped: rows of the snapshot without text, or without an answer.
+        rows: number of sequences.
+        documents: number of documents in the sequences.
+        tokens: number of tokens in the sequences.
+        loss_tokens: number of tokens that are predicted and count in the loss.
+        skipped: number of snapshot rows without text or without an answer.
     """
 
     rows: int = 0
@@ -69,16 +70,16 @@ class TokenTable:
 
     Attributes:
         name: the dataset's name.
-        uri: where its Delta table is.
-        version: the table's version.
-        fingerprint: of what it is made from.
-        snapshot_version: of the dataset.
-        snapshot_digest: of the dataset's rows.
-        context: tokens of a sequence at most.
-        tokenizer_uri: where its tokenizer is.
-        tokenizer_digest: of its tokenizer.
+        uri: address of the Delta table.
+        version: the Delta table's version.
+        fingerprint: digest of the inputs that the version is made from.
+        snapshot_version: version of the dataset's snapshot.
+        snapshot_digest: digest of the snapshot's rows.
+        context: largest number of tokens in a sequence.
+        tokenizer_uri: address of the table that has the tokenizer.
+        tokenizer_digest: digest of the tokenizer.
         splits: counts of each split.
-        created: whether the call that returned it made it, or found it.
+        created: true if this call made the version, false if the version existed.
     """
 
     name: str
@@ -94,7 +95,7 @@ class TokenTable:
     created: bool = False
 
     def tokenizer(self) -> LanguageTokenizer:
-        """Read its tokenizer."""
+        """Read the tokenizer that this version was made with."""
         return load_tokenizer(self.tokenizer_uri, self.tokenizer_digest)
 
 
@@ -106,21 +107,21 @@ def make_token_table(
     installation: Installation,
     on_progress: Progress | None = None,
 ) -> TokenTable:
-    """Make a snapshot's token table, or find it.
+    """Return a snapshot's token table; make it unless a version with its fingerprint exists.
 
-    Memory does not grow with the snapshot, but by the different words that a tokenizer is learnt
-    from.
+    Memory does not grow with the snapshot. If a tokenizer is trained, memory grows with the number
+    of different words.
 
     Args:
-        snapshot: of a corpus, of instructions or of chats.
+        snapshot: snapshot of a corpus, of instructions or of chats.
         shares: shares of the splits.
-        model: whose tokenizer, and whose `tokenizer.max_tokens` for the context.
-        folder: of the pipeline file.
-        installation: where the tables and the staging folder are.
+        model: the pipeline's model; its tokenizer and `tokenizer.max_tokens` (the context) count.
+        folder: the folder of the pipeline file.
+        installation: names the tables and the staging folder.
         on_progress: called with the number of documents read so far.
 
     Raises:
-        InputError: the tokenizer cannot be read, or a split holds no document.
+        InputError: the tokenizer cannot be read, or a split has no tokens to learn from.
         TransientError: another run published a token table first.
     """
     uri = installation.table(TOKENS, snapshot.name)
@@ -161,17 +162,19 @@ def make_token_table(
 def open_token_table(
     installation: Installation, name: str, fingerprint: str | None = None
 ) -> TokenTable:
-    """Return the newest token table of a dataset, or the one of a fingerprint.
+    """Return the newest token table of a dataset, or the newest with a fingerprint.
 
     Raises:
-        InputError: there is none.
+        InputError: there is no such token table.
     """
     uri = installation.table(TOKENS, name)
     delta = _open(uri)
     found = _find_version(name, uri, delta, installation, fingerprint) if delta else None
     if found is None:
         raise InputError(
-            f"there is no token table of {name!r}", seen=uri, hint="make it: millrace run FILE"
+            f"there is no token table of {name!r}",
+            seen=uri,
+            hint="run the pipeline, which makes the table: millrace run FILE",
         )
     return found
 
@@ -179,13 +182,13 @@ def open_token_table(
 def fingerprint_of(
     snapshot: Snapshot, shares: SplitSpec, model: ModelSpec, tokenizer: LanguageTokenizer | None
 ) -> str:
-    """Return what a token table is known by: all that its rows follow from.
+    """Return the fingerprint of a token table: a digest of all that its rows depend on.
 
     Args:
-        snapshot: where the documents are.
+        snapshot: snapshot with the documents.
         shares: shares of the splits.
-        model: whose tokenizer and context.
-        tokenizer: None for one that is learnt, which follows from the rest.
+        model: the pipeline's model; its tokenizer and context count.
+        tokenizer: the given tokenizer; None for a trained one, which the other values determine.
     """
     schema = snapshot.schema
     values = {
@@ -205,11 +208,11 @@ def fingerprint_of(
 def _read_given_tokenizer(
     model: ModelSpec, folder: Path, *, chat: bool
 ) -> LanguageTokenizer | None:
-    """Return the pipeline's tokenizer, or the pretrained model's; None where one is learnt."""
+    """Return the pipeline's or the pretrained model's tokenizer; None if one is to be trained."""
     source = model.tokenizer.source or model.pretrained
     if source is None:
         return None
-    # a commit of the model's repository is none of another one's
+    # `model.revision` is a commit of the model's repository, not of a separate tokenizer's
     revision = model.revision if source == model.pretrained else None
     return read_tokenizer(source, folder, revision, chat=chat)
 
@@ -239,7 +242,7 @@ def _spool(
     spool: Spool,
     on_progress: Progress | None,
 ) -> dict[Split, SplitCounts]:
-    """Write the sequences of all splits, and count them."""
+    """Write the sequences of all splits to the spool, and return their counts."""
     splits: dict[Split, SplitCounts] = {}
     read = 0
 
@@ -266,7 +269,7 @@ def _spool(
 
 @dataclass
 class _Documents:
-    """The documents of a split, counted as they go by."""
+    """Iterates over the documents of a split and counts them."""
 
     snapshot: Snapshot
     shares: SplitSpec
@@ -294,17 +297,17 @@ def _require_documents(splits: Mapping[Split, SplitCounts], snapshot: Snapshot) 
     if all(counts.loss_tokens for counts in splits.values()):
         return
     raise InputError(
-        "there are too few documents to train and to judge by",
+        "there are too few documents to train and to evaluate a model",
         seen=", ".join(f"{split} {c.documents} of {c.tokens} tokens" for split, c in splits.items())
-        + f"; {sum(counts.skipped for counts in splits.values())} of {snapshot.rows} rows hold no "
+        + f"; {sum(counts.skipped for counts in splits.values())} of {snapshot.rows} rows have no "
         "text, or no answer",
         valid="a document with two tokens or more in each split",
-        hint="bring more documents with different keys, or change dataset.split",
+        hint="add documents with different keys, or change dataset.split",
     )
 
 
 def _publish(delta: DeltaTable | None, table: TokenTable, spool: Spool) -> TokenTable:
-    """Write the rows beside the table's files and make them its newest version in one commit."""
+    """Write the rows to new files, and commit them as the table's newest version."""
     properties = WriterProperties(
         max_row_group_size=row_group_rows(spool),
         compression="ZSTD",
@@ -318,7 +321,7 @@ def _publish(delta: DeltaTable | None, table: TokenTable, spool: Spool) -> Token
             mode="overwrite" if delta else "error",
             configuration=None if delta else FOR_EVER,
             writer_properties=properties,
-            # No retries: Delta would then overwrite what another run has just published.
+            # No retries, because Delta would overwrite a version that another run just published.
             commit_properties=CommitProperties(_metadata(table), max_commit_retries=0),
         )
     except CommitFailedError as error:
@@ -330,7 +333,7 @@ def _publish(delta: DeltaTable | None, table: TokenTable, spool: Spool) -> Token
         raise kind(
             f"the token table of {table.name!r} could not be published",
             seen=str(error).partition("\n")[0],
-            hint=f"see that {table.uri} can be written; the table is as it was",
+            hint=f"check that {table.uri} can be written; the table is unchanged",
         ) from error
     return replace(table, version=delta.version() if delta else 0)
 
@@ -339,7 +342,7 @@ def _overtaken(table: TokenTable, error: Exception) -> TransientError:
     return TransientError(
         f"another run published a token table of {table.name!r} first",
         seen=error,
-        hint="run again; nothing of this one was published",
+        hint="run again; this run has published nothing",
     )
 
 
@@ -359,7 +362,7 @@ def _metadata(table: TokenTable) -> dict[str, str]:
 def _find_version(
     name: str, uri: str, delta: DeltaTable, installation: Installation, fingerprint: str | None
 ) -> TokenTable | None:
-    """Return the newest version, or the newest of a fingerprint; None where there is none."""
+    """Return the newest version, or the newest with a fingerprint; None if there is none."""
     for entry in sorted(delta.history(), key=lambda entry: -entry["version"]):
         values: dict[str, Any] = json.loads(entry.get(METADATA, "{}"))
         if values and fingerprint in (None, values["fingerprint"]):

@@ -1,7 +1,8 @@
-"""The tokenizer of a language model: a folder as transformers writes it, held as a value.
+"""The tokenizer of a language model: the files that transformers saves, kept in memory.
 
-It is read from a folder or the hub, or a byte-level BPE learnt from the train split. Its digest
-names it: equal files are one tokenizer, wherever they came from.
+The tokenizer is read from a folder or the Hugging Face hub, or is a byte-level BPE trained on the
+train split. It is identified by a digest of its files, so equal files are one tokenizer, wherever
+they came from.
 """
 
 import json
@@ -27,83 +28,83 @@ CHATML = (
     "{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
-"""The template of a tokenizer that has none: ChatML, in which the end of a turn is the tokenizer's
-own `eos_token`, so that generation stops there and no vocabulary has to grow."""
+"""The chat template for a tokenizer without one: ChatML, but a turn ends with the tokenizer's own
+`eos_token`, so that generation stops there and the vocabulary does not have to grow."""
 
 WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-"""Where tokens may end: Qwen2's pattern (Yang et al. 2024), in which a digit stands alone. One
-pattern, as two in a row are split otherwise by the engine's tokenizer."""
+"""Pre-tokenization pattern, of Qwen2 (Yang et al. 2024): every digit is a word of its own. It is
+one pattern, because OpenVINO's tokenizer splits differently after two patterns in a row."""
 
 _CONFIG, _TEMPLATE = "tokenizer_config.json", "chat_template.jinja"
 _SAID = "millrace"
 _LONG = re.compile(r"(\S{256})\S+|(\s{256})\s+")
-"""A word that is too long to learn tokens from: base64, a table of numbers, padding."""
+"""A word too long to train the tokenizer on: base64, a table of numbers, padding."""
 _OF_THE_MACHINE = ("is_local", "local_files_only", "name_or_path")
-"""What `tokenizer_config.json` says of where it was read, and not of the tokenizer."""
+"""Keys of `tokenizer_config.json` that describe where it was read from, not the tokenizer."""
 
 
 @dataclass(frozen=True)
 class LanguageTokenizer:
-    """A tokenizer's folder.
+    """The files of a tokenizer.
 
     Attributes:
-        files: contents by name: `tokenizer.json`, `tokenizer_config.json`, and
-            `chat_template.jinja` where it has a template.
+        files: contents by file name: `tokenizer.json`, `tokenizer_config.json`, and
+            `chat_template.jinja` if the tokenizer has a chat template.
     """
 
     files: Mapping[str, bytes]
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the names and contents, in hexadecimal."""
+        """SHA-256 of the file names and contents, in hexadecimal."""
         parts = (f"{n} {sha256(self.files[n]).hexdigest()}\n" for n in sorted(self.files))
         return sha256("".join(parts).encode()).hexdigest()
 
     def write(self, folder: Path) -> None:
-        """Write the files into a folder, which is made if need be."""
+        """Write the files into a folder, which is created if it does not exist."""
         folder.mkdir(parents=True, exist_ok=True)
         for name, contents in self.files.items():
             (folder / name).write_bytes(contents)
 
     @property
     def fast(self) -> Any:
-        """The transformers tokenizer: one object for all users of equal files in this process.
+        """The transformers tokenizer, cached by file contents in this process.
 
-        Only chats need it: importing transformers takes seconds.
+        Use it for chats only, because importing transformers takes seconds; else use `plain`.
         """
         return _open_tokenizer(tuple(sorted(self.files.items())))
 
     @property
     def plain(self) -> "Tokenizer":
-        """The tokenizer of the library `tokenizers` that reads text as text.
+        """The tokenizer of the library `tokenizers`.
 
-        Special tokens that are written out in a text are text there, not tokens.
+        A special token that is spelled out in a text is tokenized as ordinary text.
         """
         return _plain(tuple(sorted(self.files.items())))
 
     @property
     def vocab_size(self) -> int:
-        """One more than the largest token: rows that an embedding needs."""
+        """One more than the largest token id: the number of rows that an embedding needs."""
         return max(self.plain.get_vocab(with_added_tokens=True).values()) + 1
 
     @property
     def end(self) -> int:
-        """The token that ends a document."""
+        """The id of the token that ends a document."""
         return self._special("eos_token")
 
     @property
     def padding(self) -> int:
-        """The token that fills a batch up."""
+        """The id of the padding token."""
         return self._special("pad_token")
 
     @property
     def turn_ends(self) -> tuple[int, ...]:
-        """The token that the template puts behind what the assistant says, if it is not `end`.
+        """The id of the token that ends an assistant's turn, if it is not `end`; else empty.
 
-        Qwen's and Llama's base tokenizers end a document and a turn by different tokens.
+        Qwen's and Llama's base tokenizers end a document and a turn with different tokens.
         """
         fast = self.fast if self._has_template else None
         if fast is None or not fast.chat_template:
@@ -111,7 +112,7 @@ class LanguageTokenizer:
         chat = [{"role": "user", "content": "?"}, {"role": "assistant", "content": _SAID}]
         try:
             whole = str(fast.apply_chat_template(chat, tokenize=False))
-        except Exception:  # a template may refuse any chat: then there is no turn to end
+        except Exception:  # a template may refuse any chat: then no token that ends a turn is known
             return ()
         behind = fast.backend_tokenizer.encode(
             whole.rpartition(_SAID)[2].lstrip(), add_special_tokens=False
@@ -128,9 +129,9 @@ class LanguageTokenizer:
         found = self.plain.token_to_id(token["content"] if isinstance(token, dict) else token)
         if found is None:
             raise InputError(
-                f"the {name} of the tokenizer is none of its tokens",
+                f"the {name} of the tokenizer is not in its vocabulary",
                 seen=token,
-                hint=f"fix {name} in its {_CONFIG}",
+                hint=f"fix {name} in the tokenizer's {_CONFIG}",
             )
         return int(found)
 
@@ -138,18 +139,18 @@ class LanguageTokenizer:
 def read_tokenizer(
     source: str, folder: Path, revision: str | None = None, *, chat: bool = False
 ) -> LanguageTokenizer:
-    """Read a tokenizer.
+    """Read a tokenizer from a folder or from the Hugging Face hub.
 
-    One without a token for padding fills up with the one that ends a text.
+    A tokenizer without a padding token pads with its `eos_token`.
 
     Args:
         source: a folder beside the pipeline file, or a name on the Hugging Face hub.
-        folder: of the pipeline file.
-        revision: commit of the hub.
-        chat: whether messages are learnt from; a tokenizer without a template then gets `CHATML`.
+        folder: the folder of the pipeline file.
+        revision: commit of the repository on the hub.
+        chat: whether the dataset has messages; a tokenizer without a template then gets `CHATML`.
 
     Raises:
-        InputError: there is no such tokenizer, it has no `tokenizer.json`, or no token that ends.
+        InputError: there is no such tokenizer, or it has no `tokenizer.json` or no `eos_token`.
     """
     from transformers import AutoTokenizer
 
@@ -161,7 +162,7 @@ def read_tokenizer(
         read.backend_tokenizer.no_padding()
     except InputError:
         raise
-    except Exception as error:  # whatever transformers makes of a file
+    except Exception as error:  # transformers may raise anything on a damaged file
         raise InputError(
             f"the tokenizer {source!r} cannot be read",
             seen=(str(error) or type(error).__name__).splitlines()[0],
@@ -186,16 +187,15 @@ def read_tokenizer(
 def learn_tokenizer(
     texts: Iterable[str], vocab_size: int, *, chat: bool = False
 ) -> LanguageTokenizer:
-    """Learn a byte-level BPE: every string has tokens, none is unknown, each digit is its own.
+    """Train a byte-level BPE tokenizer: no string is unknown, and each digit is one token.
 
     Sennrich, Haddow and Birch 2016; bytes as in Radford et al. 2019; digits as in Chowdhery et al.
-    2022 (PaLM). The same texts make the same tokenizer.
+    2022 (PaLM). The same texts give the same tokenizer.
 
     Args:
-        texts: of the train split; of a word longer than 256 characters only these are learnt from.
-        vocab_size: tokens at most, the special ones included; there are fewer where the texts hold
-            too little.
-        chat: whether messages are learnt from; adds the token that begins a turn, and `CHATML`.
+        texts: texts of the train split; words are cut to their first 256 characters.
+        vocab_size: largest number of tokens, special ones included; short texts give fewer.
+        chat: whether the dataset has messages; adds the token that begins a turn, and `CHATML`.
     """
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 

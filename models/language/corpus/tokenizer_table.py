@@ -1,6 +1,6 @@
-"""The tokenizers that token tables were made with: a small Delta table, one row to a file.
+"""The tokenizers that token tables were made with: a small Delta table, one row per file.
 
-Columns: `digest`, `file` and `contents`. A tokenizer is named by its digest and written once.
+Columns: `digest`, `file` and `contents`. A tokenizer is identified by its digest and written once.
 """
 
 import pyarrow as pa
@@ -16,10 +16,10 @@ _SCHEMA = pa.schema([("digest", pa.string()), ("file", pa.string()), ("contents"
 
 
 def store_tokenizer(uri: str, tokenizer: LanguageTokenizer) -> None:
-    """Write a tokenizer in one commit, unless it is there.
+    """Write a tokenizer in one commit, unless the table already has it.
 
     Raises:
-        TransientError: something else was written at the same time.
+        TransientError: another tokenizer was written at the same time.
     """
     digest = tokenizer.digest
     if _is_stored(uri, digest):
@@ -38,15 +38,15 @@ def store_tokenizer(uri: str, tokenizer: LanguageTokenizer) -> None:
     except CommitFailedError as error:
         if not _is_stored(uri, digest):
             raise TransientError(
-                "another tokenizer was written at the same time", seen=error, hint="run again"
+                "another run wrote a tokenizer at the same time", seen=error, hint="run again"
             ) from error
 
 
 def load_tokenizer(uri: str, digest: str) -> LanguageTokenizer:
-    """Return the tokenizer of a digest.
+    """Return the tokenizer with a digest.
 
     Raises:
-        WorkError: it is not there, or not what its digest says.
+        WorkError: the table does not have this tokenizer, or its files do not match the digest.
     """
     try:
         rows = dataset_of(DeltaTable(uri)).to_table(filter=pc.field("digest") == digest)
@@ -56,9 +56,10 @@ def load_tokenizer(uri: str, digest: str) -> LanguageTokenizer:
     found = LanguageTokenizer(dict(zip(names, contents, strict=True)))
     if found.digest != digest:
         raise WorkError(
-            f"the tokenizer {digest[:12]} is not in the table of tokenizers",
-            seen=f"{uri}: {', '.join(names) or 'nothing of it'}",
-            hint="restore the table, or delete the token table and run again",
+            f"the tokenizer {digest[:12]} is missing or damaged in the tokenizer table",
+            seen=f"files of this tokenizer in {uri}: {', '.join(names) or 'none'}",
+            hint="restore the tokenizer table, or delete the token table and run the pipeline "
+            "again",
         )
     return found
 

@@ -1,1 +1,1 @@
-"""Smaller models by training: distillation, pruning, quantization-aware training."""
+"""Training of smaller models: distillation, pruning, quantization-aware training."""

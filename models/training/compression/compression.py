@@ -1,14 +1,14 @@
-"""What makes a model smaller while it is trained: pruning, and training with rounded numbers.
+"""Compression of a model during training: pruning and quantization-aware training.
 
-In the last part of quantization-aware training the network sees weights and activations rounded.
-Jacob et al. 2018, "Quantization and Training of Neural Networks for Efficient
+In the last part of quantization-aware training, weights and activations are rounded in the forward
+pass. Jacob et al. 2018, "Quantization and Training of Neural Networks for Efficient
 Integer-Arithmetic-Only Inference": the forward pass rounds as the int8 model will, gradients pass
-straight through, and the range of activations is a moving average of the batches'. The rounding is
-that of `millrace.export.onnx.conversions.int8_static`: uint8 activations with one scale, int8
-weights of 7 bits with a scale for each output channel. A batch norm that is folded into a
-convolution only changes these scales, so the weights are rounded as they are.
+straight through, and the range of activations is a moving average over batches. The rounding is
+that of `millrace.export.onnx.conversions.int8_static`: uint8 activations with one scale, and 7-bit
+weights in int8 with one scale per output channel. Export may fold a batch norm into a convolution.
+That changes only these scales, so the weights are rounded before the folding.
 
-`torch.ao.quantization` is deprecated; the operators below are torch's own.
+The fake-quantization operators are torch's own, because `torch.ao.quantization` is deprecated.
 """
 
 from contextlib import AbstractContextManager, nullcontext
@@ -29,17 +29,19 @@ from millrace.models.inference.model_input import ModelInput
 from millrace.models.training.compression.pruning import Pruner
 
 WEIGHT_LEVELS = 64
-"""Largest integer of a weight: ONNX Runtime's int8 with `reduce_range`."""
+"""Largest integer of a quantized weight, as in ONNX Runtime's int8 with `reduce_range`."""
 ACTIVATION_LEVELS = 255
 _TINY = torch.finfo(torch.float32).tiny
 _CALLS = (functional.linear, functional.conv1d, functional.conv2d, functional.conv3d)
 
 
 class Range:
-    """Smallest and largest activation that one layer reads, as a moving average.
+    """The moving average of the smallest and largest input of one layer.
 
     Attributes:
-        ends: float32 `[2]`, around zero; not a number as long as nothing was seen.
+        ends: float32 `[2]`, smallest and largest, with zero between them; NaN before the first
+            batch.
+        is_known: whether a batch was seen.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -47,13 +49,13 @@ class Range:
         self.is_known = False
 
     def see(self, inputs: Tensor, share: float) -> None:
-        """Take in a batch, as `share` of the range."""
+        """Move the range by `share` towards the range of a batch."""
         ends = torch.stack([inputs.min().clamp(max=0), inputs.max().clamp(min=0)]).float()
         self.ends = torch.lerp(self.ends, ends, share) if self.is_known else ends
         self.is_known = True
 
     def rounded(self, inputs: Tensor) -> Tensor:
-        """Return what is left of the inputs in uint8, as float32."""
+        """Return the inputs rounded to uint8 levels, as float32."""
         low, high = self.ends
         scale = ((high - low) / ACTIVATION_LEVELS).clamp(min=_TINY)
         zero_point = (-low / scale).round().to(torch.int32)
@@ -63,7 +65,7 @@ class Range:
 
 
 def round_weight(weight: Tensor) -> Tensor:
-    """Return what is left of `[outputs, …]` weights in 7 bits, symmetric, per output."""
+    """Return `[outputs, …]` weights rounded to 7 bits, symmetric, with one scale per output."""
     largest = weight.detach().float().abs().flatten(1).amax(dim=1)
     scale = (largest / WEIGHT_LEVELS).clamp(min=_TINY)
     zero_points = torch.zeros_like(scale, dtype=torch.int32)
@@ -73,17 +75,18 @@ def round_weight(weight: Tensor) -> Tensor:
 
 
 class FakeQuantization(TorchFunctionMode):
-    """Within it the layers of one network read rounded inputs and weights, once it has begun.
+    """Context in which the layers of a network compute with rounded inputs and weights.
 
-    The network itself stays as it is, and so do its checkpoints and what is exported.
+    Rounding begins at the epoch that `spec` sets. The network's own weights are not rounded, nor
+    are its checkpoints and its export.
 
     Args:
-        spec: when to begin.
-        network: whose linear and convolution layers are meant.
-        epochs: of the whole training.
+        spec: settings of quantization-aware training.
+        network: the network, whose linear and convolution layers are rounded.
+        epochs: number of epochs of the whole training.
 
     Raises:
-        InputError: the network has no such layer.
+        InputError: the network has no linear or convolution layer.
     """
 
     def __init__(self, spec: QuantizationAwareSpec, network: Network, epochs: int) -> None:
@@ -102,7 +105,7 @@ class FakeQuantization(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Round what a layer reads; leave every other call of torch alone."""
+        """Round the inputs and weights of the network's layers; pass all other calls through."""
         if self._active and func in _CALLS and len(args) > 1 and id(args[1]) in self._ranges:
             inputs, weight, *others = args
             kept = self._ranges[id(weight)]
@@ -112,40 +115,40 @@ class FakeQuantization(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
     def begin_epoch(self, epoch: int) -> None:
-        """Begin, if the share of training before it is over; `epoch` is counted from 0."""
+        """Start rounding if this epoch, counted from 0, is in the last part of training."""
         self._active = epoch >= self._spec.start * self._epochs
 
     def after_step(self) -> None:
-        """Do nothing: the weights are rounded when they are read."""
+        """Do nothing, because the weights are rounded in the forward pass."""
 
     def end_epoch(self) -> dict[str, float]:
-        """Give every worker the ranges of rank 0, and return whether there was rounding."""
+        """Broadcast rank 0's ranges to all workers, and return whether rounding is on."""
         if self._active and torch.distributed.is_initialized():
             for each in self._ranges.values():
                 torch.distributed.broadcast(each.ends, src=0)
         return {"quantized": float(self._active)}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the ranges, layer by layer."""
+        """Return the ranges of all layers, in order."""
         return {"ranges": [each.ends for each in self._ranges.values()]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take the ranges of a checkpoint."""
+        """Load the ranges of a checkpoint."""
         for each, ends in zip(self._ranges.values(), state["ranges"], strict=True):
             each.ends.copy_(ends)
             each.is_known = not bool(ends.isnan().any())
 
 
 class Compression:
-    """What the pipeline asks for, on one network; nothing, where it asks for nothing.
+    """The compression that the pipeline sets for a network: pruning, rounding, both or none.
 
     Args:
-        spec: how the network is trained.
-        network: on the device where it is trained.
-        steps: of an epoch.
+        spec: training settings.
+        network: the network, on the device where it is trained.
+        steps: number of steps of an epoch.
 
     Raises:
-        InputError: the network cannot be compressed so.
+        InputError: the network has no layers for this kind of compression.
     """
 
     def __init__(self, spec: TrainingSpec, network: Network, steps: int) -> None:
@@ -158,44 +161,45 @@ class Compression:
             self._members["quantization_aware"] = self._rounding = rounding
 
     def begin_epoch(self, epoch: int) -> None:
-        """Take note that this epoch, counted from 0, begins."""
+        """Prepare for an epoch, counted from 0; call this before its first step."""
         for member in self._members.values():
             member.begin_epoch(epoch)
 
     def forward(self) -> AbstractContextManager[object]:
-        """Return the context that the network runs in, in training and in validation."""
+        """Return the context of a forward pass, in training and in validation."""
         return self._rounding
 
     def after_step(self) -> None:
-        """Do what belongs after a step of the optimizer."""
+        """Update the compression; call this after every optimizer step."""
         for member in self._members.values():
             member.after_step()
 
     def end_epoch(self) -> dict[str, float]:
-        """Do what belongs before validation, and return what is to be logged."""
+        """Update the compression before validation, and return metrics to log."""
         found = [member.end_epoch() for member in self._members.values()]
         return {name: value for each in found for name, value in each.items()}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a checkpoint needs: tensors and plain values, the same on all ranks."""
+        """Return the state for a checkpoint: tensors and plain values, the same on all ranks."""
         return {name: member.state_dict() for name, member in self._members.items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a checkpoint."""
+        """Load the state of a checkpoint."""
         for name, member in self._members.items():
             member.load_state_dict(state[name])
 
 
 def require_compressible(spec: TrainingSpec, network: Network, read: ModelInput) -> None:
-    """Refuse what training or the export would stumble over.
+    """Check, before training, that a network can be compressed as the pipeline sets.
 
     Args:
-        spec: how the network is to be trained.
-        network: on the CPU.
-        read: what it reads.
+        spec: training settings.
+        network: the network, on the CPU.
+        read: the network's input.
 
     Raises:
-        InputError: the network cannot be compressed as the pipeline asks for.
+        InputError: the network has no layers for this kind of compression, or its units cannot be
+            removed.
     """
     Compression(spec, network, steps=1)
     if not _removes_units(spec):
@@ -206,15 +210,17 @@ def require_compressible(spec: TrainingSpec, network: Network, read: ModelInput)
     if not can_shrink(network.net, network.preprocess(rows)):
         name = type(network.net).__name__
         raise InputError(
-            f"units that {name}.removable_units() names cannot be removed",
-            seen="with every second one at zero, taking these out changes the answers or fails",
-            valid="units that go from producer to consumer through what maps zero to zero",
+            f"the units of {name}.removable_units() cannot be removed",
+            seen="with every second unit set to zero, removing those units fails or changes the "
+            "network's output",
+            valid="units between a producing and a consuming layer, with only functions between "
+            "them that map zero to zero",
             hint="fix that method, or set training.pruning.kind: magnitude",
         )
 
 
 def remove_pruned(spec: TrainingSpec, network: Network) -> None:
-    """Take the units that were pruned out of a trained network, so that it is smaller."""
+    """Remove the pruned units from a trained network, which makes it smaller."""
     if _removes_units(spec) and isinstance(network.net, HasUnits):
         shrink(network.net)
 

@@ -1,9 +1,10 @@
-"""Learning from a teacher's answers beside the true ones.
+"""Distillation: a student model learns from the targets and from a teacher model's predictions.
 
 Hinton, Vinyals, Dean 2015, "Distilling the Knowledge in a Neural Network": the student's softmax at
-a temperature follows the teacher's at the same one. A teacher is an exported version, so no code of
-its training is needed: the logarithm of its probabilities is its logits but for a constant, which
-softmax does not see. For a number the student follows the teacher's prediction.
+a temperature is trained towards the teacher's softmax at the same temperature. The teacher is a
+registered ONNX file, so its training code is not needed. Its logits are the logarithm of its
+probabilities plus a constant, which does not change the softmax. In regression the student is
+trained towards the teacher's prediction.
 """
 
 from dataclasses import dataclass, field
@@ -16,17 +17,18 @@ from millrace.models.families.objective import Objective, Regression
 from millrace.models.inference.onnx_session import OnnxSession
 
 SMALLEST = 1e-7
-"""Probabilities below are as good as this: float32 rounds them anyway."""
+"""Lower bound of the teacher's probabilities before the logarithm: smaller ones are noise in
+float32."""
 
 
 @dataclass(frozen=True)
 class Teacher:
-    """A version to learn from, as it travels to the workers.
+    """A registered version to learn from, as it is sent to the workers.
 
     Attributes:
-        name: model and version, for people.
-        model: bytes of its ONNX file.
-        temperature: of both softmaxes; the higher, the more the wrong classes count.
+        name: model and version, for messages.
+        model: bytes of the ONNX file.
+        temperature: temperature of both softmaxes; a higher one gives wrong classes more weight.
         weight: share of the teacher in the loss, 0 to 1.
     """
 
@@ -37,11 +39,11 @@ class Teacher:
 
 
 class Tutor:
-    """A teacher that is ready to answer, in one worker.
+    """A teacher loaded into ONNX Runtime in one worker.
 
     Args:
-        teacher: whom to learn from.
-        objective: what is learnt.
+        teacher: the teacher.
+        objective: the student's objective.
     """
 
     def __init__(self, teacher: Teacher, objective: Objective) -> None:
@@ -49,12 +51,12 @@ class Tutor:
         self._session = OnnxSession(teacher.model)
 
     def blended(self, loss: Tensor, features: Tensor, logits: Tensor) -> Tensor:
-        """Return the loss against the target and that against the teacher, weighted.
+        """Return the weighted sum of the loss against the target and against the teacher.
 
         Args:
             loss: the mean loss against the target, a scalar.
-            features: `[rows, width]`, as the graph reads them.
-            logits: float32 `[rows, outputs]`, the student's.
+            features: `[rows, width]`, the input of the student and the teacher.
+            logits: float32 `[rows, outputs]`, the student's logits.
         """
         answers = torch.from_numpy(self._session.answer(features.cpu().numpy()))
         soft = self._distance(logits, answers.to(logits.device))
@@ -67,5 +69,5 @@ class Tutor:
         temperature = self._teacher.temperature
         taught = torch.softmax(answers.clamp(min=SMALLEST).log() / temperature, dim=1)
         learnt = torch.log_softmax(logits / temperature, dim=1)
-        # Gradients of soft targets shrink by the square of the temperature.
+        # Gradients of soft targets shrink by the squared temperature, so the loss is scaled back.
         return functional.kl_div(learnt, taught, reduction="batchmean") * temperature**2

@@ -1,8 +1,9 @@
-"""Pruning while training: what is least becomes zero, more and more of it, and stays zero.
+"""Pruning during training: the smallest weights or units are set to zero, more and more of them.
 
-Magnitude pruning of weights and its schedule: Zhu & Gupta 2017, "To prune, or not to prune". Whole
-units go by their L1 norm (Li et al. 2017, "Pruning Filters for Efficient ConvNets"), here on the
-same schedule, and are taken out of the network that is exported.
+Magnitude pruning of weights and its schedule: Zhu & Gupta 2017, "To prune, or not to prune".
+Structured pruning removes whole units (neurons, channels) by their L1 norm (Li et al. 2017,
+"Pruning Filters for Efficient ConvNets"), here on the same schedule. The exported network is
+smaller by these units.
 """
 
 from collections.abc import Sequence
@@ -20,47 +21,49 @@ from millrace.models.families.units import LAYERS, HasUnits, Units
 
 
 class Prunable(Protocol):
-    """What is pruned piece by piece."""
+    """A group of elements to prune: the weights of a layer, or units."""
 
     def scores(self) -> Tensor:
-        """Return how much each piece matters, float32 `[pieces]`, 0 or more."""
+        """Return the importance of each element, float32 `[elements]`, 0 or more."""
         ...
 
     def keep(self, mask: Tensor) -> None:
-        """Set to zero what is not kept; `mask` is bool `[pieces]`."""
+        """Set all elements to zero for which `mask`, bool `[elements]`, is false."""
         ...
 
 
 @dataclass(frozen=True)
 class Weights:
-    """The weights of one layer, each by its magnitude."""
+    """The weights of one layer, each an element with its magnitude as the score."""
 
     values: Tensor
 
     def scores(self) -> Tensor:
-        """Return their magnitudes, float32 `[weights]`."""
+        """Return the magnitudes of the weights, float32 `[weights]`."""
         return self.values.float().abs().flatten()
 
     def keep(self, mask: Tensor) -> None:
-        """Set to zero what is not kept; `mask` is bool `[weights]`."""
+        """Set all weights to zero for which `mask`, bool `[weights]`, is false."""
         self.values[~mask.view_as(self.values)] = 0
 
 
 def sparsity_at(progress: float, spec: PruningSpec) -> float:
-    """Return the share to prune after a share of training: cubic, equation 1 of Zhu & Gupta."""
+    """Return the share to prune at a progress of 0 to 1: cubic, equation 1 of Zhu & Gupta."""
     done = min(max((progress - spec.start) / (spec.end - spec.start), 0.0), 1.0)
     return spec.sparsity * (1 - (1 - done) ** 3)
 
 
 def select_kept(scores: Sequence[Tensor], masks: Sequence[Tensor], sparsity: float) -> list[Tensor]:
-    """Return new masks: of all pieces together the least are pruned, those of before first.
+    """Return new masks that prune the elements with the lowest scores, over all prunables.
+
+    Elements that are pruned already stay pruned.
 
     Args:
-        scores: float32 `[pieces]` of each prunable.
-        masks: bool `[pieces]` likewise, false for what is pruned already.
-        sparsity: share of all pieces to prune, rounded down.
+        scores: float32 `[elements]` of each prunable.
+        masks: bool `[elements]` of each prunable, false for elements that are pruned already.
+        sparsity: share of all elements to prune, rounded down.
     """
-    # Scores are 0 or more, so that what is pruned comes first and stays pruned.
+    # Scores are 0 or more, so pruned elements (-1) are ranked first and stay pruned.
     ranked = torch.cat([s.masked_fill(~m, -1.0) for s, m in zip(scores, masks, strict=True)])
     kept = torch.ones_like(ranked, dtype=torch.bool)
     kept[ranked.argsort(stable=True)[: int(sparsity * len(ranked))]] = False
@@ -68,16 +71,16 @@ def select_kept(scores: Sequence[Tensor], masks: Sequence[Tensor], sparsity: flo
 
 
 class Pruner:
-    """Masks of one network's weights or units, and when they grow.
+    """Prunes the weights or units of one network on a schedule.
 
     Args:
-        spec: what to prune.
-        network: whose parameters change in place.
-        epochs: of the whole training.
-        steps: of an epoch.
+        spec: pruning settings.
+        network: the network; its parameters change in place.
+        epochs: number of epochs of the whole training.
+        steps: number of steps of an epoch.
 
     Raises:
-        InputError: there is nothing in the network to be pruned so.
+        InputError: the network has no weights or units for this kind of pruning.
     """
 
     def __init__(self, spec: PruningSpec, network: Network, epochs: int, steps: int) -> None:
@@ -89,17 +92,17 @@ class Pruner:
 
     @property
     def sparsity(self) -> float:
-        """Share of all pieces that is pruned."""
+        """Share of all elements that is pruned."""
         kept = torch.cat(self._masks)
         return 1 - float(kept.sum()) / len(kept)
 
     def begin_epoch(self, epoch: int) -> None:
-        """Count steps from here; `epoch` is counted from 0."""
+        """Restart the count of steps for an epoch, counted from 0."""
         self._epoch, self._step = epoch, 0
 
     @torch.no_grad()
     def after_step(self) -> None:
-        """Prune more when it is time to, and put what the step changed back to zero."""
+        """Prune more if it is due, and set pruned weights, which the step changed, to zero."""
         self._step += 1
         if self._step % self._spec.frequency == 0:
             self._prune_until(self._epoch + min(self._step / self._steps, 1.0))
@@ -107,7 +110,7 @@ class Pruner:
 
     @torch.no_grad()
     def end_epoch(self) -> dict[str, float]:
-        """Come to the sparsity of the epoch's end, and return it."""
+        """Prune to the sparsity of the epoch's end, and return it."""
         self._prune_until(self._epoch + 1.0)
         self._apply()
         return {"sparsity": self.sparsity}
@@ -117,7 +120,7 @@ class Pruner:
         return {"masks": self._masks}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take the masks of a checkpoint."""
+        """Load the masks of a checkpoint."""
         for mask, known in zip(self._masks, state["masks"], strict=True):
             mask.copy_(known)
 
@@ -148,9 +151,9 @@ def _prunable(spec: PruningSpec, network: Network) -> list[Prunable]:
         found = list(_units(network.net))
     if not found:
         raise InputError(
-            f"{type(network.net).__name__} has nothing that {spec.kind} pruning can prune",
+            f"{type(network.net).__name__} has no layers that {spec.kind} pruning can prune",
             valid="nn.Linear or nn.Conv layers; for structured pruning, one after another",
-            hint="leave training.pruning out, or choose another family",
+            hint="remove training.pruning, or choose another model.family",
         )
     return found
 
@@ -159,7 +162,7 @@ def _units(net: nn.Module) -> Sequence[Units]:
     named = _require_units(net)
     try:
         return named.removable_units()
-    except Exception as error:  # whatever a user's own method raises
+    except Exception as error:  # a user's own method may raise anything
         raise InputError(
             f"{type(net).__name__}.removable_units() failed",
             seen=f"{type(error).__name__}: {error}",
@@ -172,7 +175,7 @@ def _require_units(net: nn.Module) -> HasUnits:
     if isinstance(net, HasUnits):
         return net
     raise InputError(
-        f"{type(net).__name__} does not say which of its units can be removed",
+        f"{type(net).__name__} has no method removable_units(), which structured pruning needs",
         valid="mlp, cnn, or a class with a method "
         "removable_units() -> list[millrace.models.families.units.Units]",
         hint="add that method, or set training.pruning.kind: magnitude",
@@ -180,7 +183,7 @@ def _require_units(net: nn.Module) -> HasUnits:
 
 
 def _of_rank_0(mask: Tensor) -> Tensor:
-    """Return rank 0's mask: weights that differ in a last bit must not part the ranks."""
+    """Return rank 0's mask, because weights may differ in the last bit between ranks."""
     if not torch.distributed.is_initialized():
         return mask
     shared = mask.to(torch.uint8)

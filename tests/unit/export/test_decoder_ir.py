@@ -57,7 +57,7 @@ REFUSED = {
     "bloom": ({"hidden_size": 32, "n_layer": 2, "n_head": 4}, "ALiBi"),
     "falcon": ({**FALCON, "alibi": True}, "ALiBi"),
     "gptj": ({**GPT2, "rotary_dim": 4}, "0 attention operations for 2 layers"),
-    "deepseek_v3": (PLAIN, "paged attention takes 0 of its 2 layers"),
+    "deepseek_v3": (PLAIN, "paged attention supports 0 of its 2 layers"),
 }
 NEW = 12
 

@@ -209,7 +209,7 @@ def test_a_build_that_leaves_nothing_is_told(
     exported: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     on_a_gpu(monkeypatch, Variant("tests.unit.export.bad.writes_nothing"))
-    with pytest.raises(WorkError, match="left no engine"):
+    with pytest.raises(WorkError, match="wrote no engine"):
         exporter_of(exported, tmp_path, FP32).make("tensorrt-fp32")
 
 

@@ -96,7 +96,7 @@ def test_the_exact_form_answers_as_transformers(exact: LanguageCandidate) -> Non
         ({}, "greedy tokens for 0 of 0 prompts"),
         (
             {"prompts": 1, "greedy_equal": 1, "texts": 3, "texts_equal": 1},
-            "splits 2 of 3 texts otherwise",
+            "splits 2 of 3 texts differently",
         ),
     ],
 )
@@ -256,7 +256,7 @@ BAD = {
     "hangs": "its conversion did not end within 5 s",
     "crashes": "its conversion crashed: SIGABRT",
     "killed": "its conversion was killed",
-    "writes_nothing": "its conversion left no model",
+    "writes_nothing": "its conversion wrote no model",
     "eats": "MemoryError",
 }
 

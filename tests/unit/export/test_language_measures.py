@@ -215,7 +215,7 @@ def test_a_form_must_be_whole(tmp_path: Path) -> None:
         (tmp_path / name).write_text(name)
     assert VariantFolder.read(tmp_path).size_bytes == sum(len(name) for name in NEEDED)
     (tmp_path / NEEDED[0]).unlink()
-    with pytest.raises(InputError, match="is not whole") as error:
+    with pytest.raises(InputError, match="lacks files") as error:
         VariantFolder.read(tmp_path)
     assert error.value.seen == f"no {NEEDED[0]}"
 

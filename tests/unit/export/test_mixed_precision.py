@@ -55,4 +55,4 @@ def test_a_loss_that_is_not_known_does_not_hold() -> None:
 
 def test_a_step_is_told_in_words() -> None:
     told = str(Step(("a", "b"), variant(0.0123), False))
-    assert told == "2 layers in float: loss 1.23%, too much; 2 KiB, p50 0.250 ms (a, b)"
+    assert told == "2 layers in float: loss 1.23%, above the limit; 2 KiB, p50 0.250 ms (a, b)"

@@ -107,8 +107,8 @@ def test_candidates_come_measured_in_the_order_of_the_file(
         (2**20, 2.0, 0.0, None),
         (2**20, None, 0.0, None),
         (2**20, 1.9, 0.0, "p99 2.00 ms is more than serving.latency_slo_ms, 1.9 ms"),
-        (2**20 + 2**18, 2.0, 0.0, "its 1.25 MiB are more than export.max_size_mib, 1 MiB"),
-        (2**30, None, 0.0, "its 1,024.00 MiB are more than export.max_size_mib, 1 MiB"),
+        (2**20 + 2**18, 2.0, 0.0, "its size 1.25 MiB is more than export.max_size_mib, 1 MiB"),
+        (2**30, None, 0.0, "its size 1,024.00 MiB is more than export.max_size_mib, 1 MiB"),
         (2**30, 1.9, 0.025, "metric loss 2.50% is more than 1.00%"),
     ],
 )
@@ -216,8 +216,8 @@ BAD = {
     "eats": "MemoryError",
     "crashes": "crashed: SIGABRT",
     "killed": "was killed",
-    "writes_nothing": "left no model",
-    "writes_rubbish": "no ONNX model",
+    "writes_nothing": "wrote no model",
+    "writes_rubbish": "no valid ONNX model",
 }
 
 

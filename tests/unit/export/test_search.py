@@ -89,5 +89,5 @@ def test_the_notes_tell_what_each_layer_costs_and_each_step(
 ) -> None:
     notes = found[MIXED].notes
     assert sum("alone in int8" in note for note in notes) == 3
-    assert any(note.startswith("0 layers in float") and "too much" in note for note in notes)
-    assert any(note.startswith("1 layers in float") and "holds" in note for note in notes)
+    assert any(note.startswith("0 layers in float") and "above the limit" in note for note in notes)
+    assert any(note.startswith("1 layers in float") and "within" in note for note in notes)

@@ -151,10 +151,10 @@ def test_a_reason_that_was_there_before_the_gates_is_kept(kind: Kind) -> None:
     ("size", "most", "reason"),
     [
         (2**20, 1, None),
-        (2**20 + 2**18, 1, "its 1.25 MiB are more than export.max_size_mib, 1 MiB"),
-        (2**30, 1, "its 1,024.00 MiB are more than export.max_size_mib, 1 MiB"),
-        (3 * 2**20, 2, "its 3.00 MiB are more than export.max_size_mib, 2 MiB"),
-        (600 * 2**10, 0.5, "its 600 KiB are more than export.max_size_mib, 0.5 MiB"),
+        (2**20 + 2**18, 1, "its size 1.25 MiB is more than export.max_size_mib, 1 MiB"),
+        (2**30, 1, "its size 1,024.00 MiB is more than export.max_size_mib, 1 MiB"),
+        (3 * 2**20, 2, "its size 3.00 MiB is more than export.max_size_mib, 2 MiB"),
+        (600 * 2**10, 0.5, "its size 600 KiB is more than export.max_size_mib, 0.5 MiB"),
         (2**40, None, None),
     ],
 )

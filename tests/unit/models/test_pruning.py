@@ -221,9 +221,9 @@ class Squashed(Perceptron):
 @pytest.mark.parametrize(
     ("net", "kind", "what"),
     [
-        (Plain(), "structured", "does not say which of its units can be removed"),
-        (Perceptron(64, 3, hidden=()), "structured", "has nothing that structured pruning"),
-        (NoLayers(), "magnitude", "has nothing that magnitude pruning"),
+        (Plain(), "structured", "has no method removable_units"),
+        (Perceptron(64, 3, hidden=()), "structured", "has no layers that structured pruning"),
+        (NoLayers(), "magnitude", "has no layers that magnitude pruning"),
         (Squashed(), "structured", "cannot be removed"),
     ],
 )

@@ -65,7 +65,7 @@ def test_the_context_and_the_tokens_are_the_tokenizers(tiny: DecoderSpec) -> Non
 def test_an_unknown_key_is_refused_with_the_nearest(tiny: DecoderSpec) -> None:
     with pytest.raises(InputError) as told:
         build_decoder(changed(tiny, num_hidden_layer=3), 0)
-    assert "num_hidden_layer is no key of model.params of llama" in told.value.what
+    assert "num_hidden_layer is not a key of model.params of llama" in told.value.what
     assert told.value.hint is not None
     assert "num_hidden_layers" in told.value.hint
 
@@ -79,7 +79,7 @@ def test_an_unknown_architecture_is_refused_with_the_nearest(tiny: DecoderSpec) 
 @pytest.mark.parametrize(
     ("params", "what"),
     [
-        ({"vocab_size": 99}, "the tokenizer tells it"),
+        ({"vocab_size": 99}, "its value comes from the tokenizer"),
         ({"num_attention_heads": 5}, "cannot be built"),
         ({"max_position_embeddings": 16}, "does not fit the decoder"),
         ({"num_key_value_heads": 3}, "fails on a short sequence"),
@@ -172,7 +172,7 @@ def test_adapters_of_no_layer_are_refused_with_the_nearest(tiny: DecoderSpec, sa
 def test_a_tokenizer_goes_with_the_decoder(tiny: DecoderSpec, tmp_path: Path) -> None:
     tokenizer = tmp_path / "tokenizer"
     tokenizer.mkdir()
-    with pytest.raises(WorkError, match="is gone"):
+    with pytest.raises(WorkError, match="were deleted"):
         save_decoder(tmp_path / "a", build_decoder(tiny, 0), tiny, tokenizer)
     for name in ("tokenizer.json", "tokenizer_config.json", "notes.txt"):
         (tokenizer / name).write_text("{}")

@@ -141,14 +141,14 @@ def test_a_template_that_rewrites_what_came_before_is_told(
 ) -> None:
     last = "{{ messages | length }}" + CHATML
     tokenizer = with_template(chat_bpe, last)
-    with pytest.raises(InputError, match="otherwise when others follow"):
+    with pytest.raises(InputError, match="differently when others follow"):
         documents_of(chats(turns("a", "b", "c", "d")), CHATS, tokenizer)
 
 
 def test_a_template_that_does_not_know_a_role_is_told(chat_bpe: LanguageTokenizer) -> None:
     strict = "{{ raise_exception('only users') }}"
     tokenizer = with_template(chat_bpe, strict)
-    with pytest.raises(InputError, match="does not take a chat") as caught:
+    with pytest.raises(InputError, match="cannot render a chat") as caught:
         documents_of(chats(turns("a", "b")), CHATS, tokenizer)
     assert "only users" in str(caught.value)
     assert "roles user, assistant" in str(caught.value)

@@ -31,7 +31,7 @@ def test_heads_that_do_not_divide_are_told(tiny: DecoderSpec) -> None:
 
 def test_an_architecture_without_a_plan_is_told(tiny: DecoderSpec) -> None:
     gpt2 = {"architecture": "gpt2", "n_embd": 32, "n_layer": 1, "n_head": 2}
-    with pytest.raises(InputError, match="no plan to split"):
+    with pytest.raises(InputError, match="no tensor-parallel plan"):
         require_splittable(build_decoder(dataclasses.replace(tiny, params=gpt2), 0), 2)
 
 

@@ -121,5 +121,5 @@ def test_a_table_with_rows_missing_is_told_and_leaves_no_copy(
 
 def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path, table: TokenTable) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(WorkError, match="cannot hold a copy"):
+    with pytest.raises(WorkError, match="cannot be copied to"):
         StoredSequences.of(table, "train", tmp_path / "file" / "cache").sequence(0)

@@ -147,5 +147,5 @@ def test_a_template_of_its_own_stays(bpe: LanguageTokenizer, tmp_path: Path) -> 
 def test_an_end_that_is_no_token_is_told(bpe: LanguageTokenizer) -> None:
     config = json.loads(bpe.files["tokenizer_config.json"])
     broken = json.dumps({**config, "eos_token": "<nowhere>"}).encode()
-    with pytest.raises(InputError, match="none of its tokens"):
+    with pytest.raises(InputError, match="is not in its vocabulary"):
         _ = LanguageTokenizer({**bpe.files, "tokenizer_config.json": broken}).end
