@@ -189,7 +189,7 @@ def _update_schedules(settings: Settings, report: Report) -> None:
             raise WorkError(
                 f"the schedules were not in Prefect within {SCHEDULED_SECONDS:.0f} s",
                 seen=f"the end of {log}\n{_read_tail(log)}",
-                hint="the earlier schedules still apply; `millrace status` shows the new ones later",
+                hint="the earlier schedules still apply; `millrace status` shows the present ones",
             )
         time.sleep(POLL_SECONDS)
 

@@ -246,7 +246,7 @@ def _python_server(
     after: tuple[str, ...] = (),
     patience: float = Service.patience,
 ) -> Service:
-    """Return a server that runs a Python module and listens on the port in the setting NAME_port."""
+    """Return a server that runs a Python module and listens on the port in setting NAME_port."""
     address, field_name = _local_address(settings, name), f"{name}_port"
     return Service(
         name=name,

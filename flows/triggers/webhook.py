@@ -70,7 +70,7 @@ class Subscription:
 
     @property
     def description(self) -> str:
-        """The description in MLflow, with a digest of the secret, as MLflow never shows the secret."""
+        """The description in MLflow, with a digest of the secret, because MLflow hides secrets."""
         digest = hashlib.sha256(self.secret.encode()).hexdigest()[:12]
         return f"Releases at once what the alias champion says. Secret {digest}."
 
