@@ -150,7 +150,7 @@ class _Work:
         return np.concatenate(found)
 
     def stage(self, name: str, golden: Ask, test: Array) -> GraphStage:
-        """Return a stage: the golden batch against PyTorch in every request size, and the metric."""
+        """Return a stage: the golden batch in every request size against PyTorch, and metrics."""
         differences = [
             largest_difference(golden(part), self.answers[part])
             for part in golden_requests(len(self.golden), self.most)
