@@ -32,5 +32,5 @@ def test_muon_has_the_matrices_inside_and_adamw_the_rest(tiny: DecoderSpec) -> N
 @pytest.mark.parametrize("parallel", ["fsdp", "tp"])
 def test_muon_wants_whole_matrices(tiny: DecoderSpec, parallel: str) -> None:
     recipe = dataclasses.replace(RECIPE, parallel=parallel)
-    with pytest.raises(InputError, match="muon takes whole matrices"):
+    with pytest.raises(InputError, match="muon needs whole matrices"):
         optimizers_of(build_decoder(tiny, seed=0), recipe)
