@@ -32,7 +32,7 @@ class WarnOnce:
         self._message, self._last = message, ""
 
     def report(self, reason: str) -> None:
-        """Warn of a new reason; an empty one means that all is well again."""
+        """Warn of a new reason; an empty reason means that the problem is over."""
         if reason and reason != self._last:
             log.warning(self._message, reason)
         self._last = reason
@@ -63,7 +63,7 @@ def set_up_logging() -> None:
 
 
 def redirect_native_stderr(file: Path) -> None:
-    """Write the output of native code and child processes to file descriptor 2 to a log file.
+    """Redirect file descriptor 2, to which native code and child processes write, to a log file.
 
     Python's `sys.stderr` keeps its destination. Ray's C++ core writes warnings to file descriptor 2
     that mean nothing to a user.
@@ -76,14 +76,14 @@ def redirect_native_stderr(file: Path) -> None:
 
 
 def reserve_stdout() -> AbstractContextManager[object]:
-    """Send what libraries print to stderr while the block runs: stdout is for results alone."""
+    """Send what libraries print to stderr while the block runs; stdout is for results only."""
     return redirect_stdout(sys.stderr)
 
 
 def print_table(
     title: str, head: Sequence[str], rows: Iterable[Sequence[object]], *, numbers: int = 0
 ) -> None:
-    """Print a table; columns from index `numbers` on are right-aligned if it is not 0."""
+    """Print a table; columns from index `numbers` on are right-aligned if `numbers` > 0."""
     heading = Text(safe(title), style="bold")
     table = Table(title=heading, title_justify="left", header_style="bold")
     for position, name in enumerate(head):
@@ -100,7 +100,7 @@ def print_hint(text: str, label: str = "next") -> None:
 
 
 def print_piece(text: str) -> None:
-    """Print a piece of a text without ending the line."""
+    """Print a part of a text without ending the line."""
     sys.stdout.write(text)
     sys.stdout.flush()
 
@@ -129,7 +129,7 @@ def to_json_value(value: Any) -> Any:
 
 
 def print_error(error: MillraceError, *, as_json: bool) -> None:
-    """Print an error: on stdout as JSON, else on stderr."""
+    """Print an error: as JSON on stdout, else as text on stderr."""
     if as_json:
         print_json(error.as_dict())
         return
@@ -142,7 +142,7 @@ def print_error(error: MillraceError, *, as_json: bool) -> None:
 
 @contextmanager
 def exit_on_error() -> Iterator[None]:
-    """End this process with an error message, not a stack trace, at an error for the user."""
+    """Exit with an error message, not a stack trace, if the block raises a `MillraceError`."""
     try:
         yield
     except MillraceError as error:

@@ -18,15 +18,15 @@ def release_model(
 ) -> tuple[Outcome, ...]:
     """Reconcile every Triton server with the registry.
 
-    A refusal that an earlier release has reported is in its outcome, and does not fail this one.
+    A refusal that an earlier release has reported is in the outcome, but does not fail this run.
 
     Args:
-        asked_by: who or what requested it; stored with every event in the release table.
-        again: retry versions that were refused before.
+        asked_by: who or what requested the release; stored with every event in the release table.
+        again: whether to retry versions that were refused before.
         models: the models to release; None for all.
 
     Raises:
-        MillraceError: a model could not be released; the others were.
+        MillraceError: a model could not be released; the other models were.
     """
     installation = tool_variables.apply(settings.load()).installation()
     outcomes = reconcile_triton(installation, asked_by, run_link(), again, models)

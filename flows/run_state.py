@@ -1,8 +1,8 @@
-"""What runs for one home: the record that the supervisor writes to `HOME/run/`.
+"""The record of the services that run for one home; the supervisor writes it to `HOME/run/`.
 
-`services.json` lists what was started; a lock on `supervisor.lock` shows whether that is still
-true. The kernel releases the lock when the supervisor dies, so neither a crash, a reboot nor a
-reused process id can make a stale record look alive.
+`services.json` lists the services that were started. A lock on `supervisor.lock` shows whether
+their supervisor is alive. The kernel releases the lock when the supervisor dies, so neither a
+crash, a reboot nor a reused process id can make a stale record look alive.
 """
 
 import fcntl
@@ -34,12 +34,12 @@ class ServiceRecord:
 
     Attributes:
         name: `mlflow`, `prefect`, `triton`, `deployments` or `webhook`.
-        address: where a person or a client reaches it; empty when it listens nowhere.
-        log: its log file.
-        pid: its process, or None while it waits for a restart.
-        started_at: seconds since the epoch of its last start.
-        restarts: starts after the first.
-        last_exit: exit status of the process before, negative for a signal.
+        address: the address for users and clients; empty if it listens nowhere.
+        log: the path of its log file.
+        pid: its process id; None while it waits for a restart.
+        started_at: the time of its last start, in seconds since the epoch.
+        restarts: the number of starts after the first.
+        last_exit: the exit status of its previous process, negative for a signal.
     """
 
     name: str
@@ -57,8 +57,8 @@ class RunRecord:
 
     Attributes:
         pid: process id of the supervisor.
-        started_at: seconds since the epoch.
-        services: in the order in which they were started.
+        started_at: the time of its start, in seconds since the epoch.
+        services: the services, in the order in which they were started.
     """
 
     pid: int
@@ -74,7 +74,7 @@ _ADAPTER = TypeAdapter(RunRecord)
 
 
 def read(run: Path) -> RunRecord | None:
-    """Return the record in the folder `run`, live or stale; None if there is none to read."""
+    """Return the record in the folder `run`, live or stale; None if it cannot be read."""
     try:
         return _ADAPTER.validate_json((run / RECORD).read_bytes())
     except (OSError, ValueError):
@@ -109,12 +109,12 @@ def is_supervisor_alive(run: Path) -> bool:
 
 
 def take_lock(run: Path, name: str = LOCK, seconds: float = 1.0) -> IO[bytes] | None:
-    """Take a lock and hold it until the returned file is closed.
+    """Acquire a lock that lasts until the returned file is closed.
 
     Args:
         run: the folder of the lock.
-        name: `LOCK`, which the supervisor holds for its life, or `STARTING`, held by an `up`.
-        seconds: how long to try; `is_supervisor_alive` holds the lock for a moment when it looks.
+        name: `LOCK`, which the supervisor holds while it lives, or `STARTING`, for `millrace up`.
+        seconds: how long to retry, because `is_supervisor_alive` holds the lock for a moment.
 
     Returns:
         The open file, or None if another process holds the lock.
@@ -135,16 +135,16 @@ def take_lock(run: Path, name: str = LOCK, seconds: float = 1.0) -> IO[bytes] | 
 def wait_for_start(run: Path, address: str, check: Callable[[], None]) -> None:
     """Check a service, and wait for it while `millrace up` is starting it.
 
-    The record of `up` exists before its services answer. So a command that began before `up`, and
-    reads MLflow's address only when it first needs it, gets one at which nothing listens yet.
+    `millrace up` writes its record before its services answer. So a command that began before `up`
+    may read an address of MLflow from the record at which nothing listens yet.
 
     Args:
         run: the folder `run` of the home.
-        address: where the service is.
-        check: raises a `TransientError` if the service does not answer.
+        address: the address of the service.
+        check: a function that raises a `TransientError` if the service does not answer.
 
     Raises:
-        TransientError: it does not answer, and no `up` of the last minute is starting it.
+        TransientError: the service does not answer, and no `up` of the last minute is starting it.
     """
     is_reported = False
     while True:

@@ -1,4 +1,4 @@
-"""Flow: batch inference with the approved version, for one date and for those that were missed."""
+"""Flow: batch inference with the approved version, for one date and, on request, missed dates."""
 
 import re
 from collections.abc import Callable, Collection, Sequence
@@ -29,7 +29,7 @@ from millrace.tasks.score import score_rows
 
 T = TypeVar("T")
 Score = Callable[[str | None, str, int | None], BatchReport]
-"""Scores a source into the partition of a date, with a version or the approved one."""
+"""Scores an input into the partition of a date, with a version; None: the approved version."""
 
 
 @flow(name="score_batch", retries=0, persist_result=False)
@@ -45,11 +45,11 @@ def score_batch(
 
     Args:
         pipeline_file: path of the YAML file.
-        input: the rows; None for the pipeline's own.
-        date: `YYYY-MM-DD`; None for yesterday in UTC, the day that a nightly job closes.
+        input: the rows to score; None: the pipeline's own input.
+        date: `YYYY-MM-DD`; None: yesterday in UTC, the day that a nightly job scores.
         catch_up: without a date, first score the missed dates of the last `batch.catch_up` days,
             the oldest first.
-        version: to score with, whether it is approved or not; None for the approved one.
+        version: the version to score with, approved or not; None: the approved version.
     """
     pipeline = load_pipeline(Path(pipeline_file))
     day = parse_date(date)
@@ -68,7 +68,7 @@ def score_batch(
         report = score(input, each, version)
         publish_batch(pipeline, report)
         if each != day:
-            log.info("made up for %s: %s", each, summarize(report))
+            log.info("scored the missed date %s: %s", each, summarize(report))
         return report
 
     def warn(each: str, error: MillraceError) -> None:
@@ -90,7 +90,7 @@ def summarize(report: BatchReport) -> str:
 def _choose_step(
     pipeline: Pipeline, file: Path, chosen: settings.Settings
 ) -> tuple[Score, AbstractContextManager[None]]:
-    """Return the step that scores, and the connection to Ray that it needs.
+    """Return the function that scores, and the connection to Ray that it needs.
 
     A job on a cluster connects to Ray itself.
     """
@@ -106,7 +106,7 @@ def parse_date(date: str | None) -> str:
     """Return the date of the partition, yesterday in UTC for None.
 
     Raises:
-        InputError: it is not a day of the calendar, written YYYY-MM-DD.
+        InputError: the date is not a calendar day, written YYYY-MM-DD.
     """
     if date is None:
         return (datetime.now(UTC) - timedelta(days=1)).date().isoformat()
@@ -119,14 +119,14 @@ def parse_date(date: str | None) -> str:
 
 
 def dates_to_do(committed: Collection[str], last: str, days: int) -> list[str]:
-    """Return the dates without a commit, the oldest first, and always the last.
+    """Return the dates to score: those without a commit, the oldest first, and always `last`.
 
     No date before the first commit counts as missed.
 
     Args:
         committed: the dates that have a commit, `YYYY-MM-DD`.
         last: the date that is due.
-        days: how many days before it are made up for.
+        days: the number of days before `last` to look back.
     """
     due = datetime.fromisoformat(last).date()
     first = min(committed, default=last)
@@ -142,12 +142,13 @@ def score_dates(
     """Return the result of scoring each date; a date that fails does not stop the later ones.
 
     Args:
-        dates: in the order to score them.
-        score: scores one.
-        on_failure: called with a date and its error when it fails.
+        dates: the dates, in the order to score them.
+        score: a function that scores one date.
+        on_failure: a function that is called with a date that failed and the error.
 
     Raises:
-        MillraceError: the first failure, after all dates; with several dates, it names the failed.
+        MillraceError: the first failure, after all dates; for several dates its message names the
+            failed ones.
     """
     results: list[T] = []
     failed: dict[str, MillraceError] = {}

@@ -1,7 +1,7 @@
 """The program of a batch job on a Ray cluster: `python -m millrace.flows.score_job REQUEST`.
 
-It does the work of the step `score_rows`, on the head of the cluster and without Prefect. The flow
-that submitted it follows its log, and reads the outcome there
+The job does the work of the step `score_rows` on the cluster's head node, without Prefect. The flow
+that submitted the job follows the job's log and reads the outcome from it
 (`serving/batch/cluster/job_log.py`).
 """
 
@@ -21,8 +21,8 @@ TERMINATED = 128 + signal.SIGTERM
 
 
 def main() -> None:
-    """Run the job of the command line, and end with the exit code of `millrace score`."""
-    # Ray ends a job by SIGTERM, and kills it 3 s later: time to mark the run in MLflow as ended.
+    """Run the job that the command line names, with the exit codes of `millrace score`."""
+    # Ray ends a job by SIGTERM and kills it 3 s later; in between the MLflow run is marked ended.
     signal.signal(signal.SIGTERM, _exit)
     log_to_stdout()
     request, code = JobRequest.read(sys.argv[1]), 0
@@ -35,7 +35,7 @@ def main() -> None:
 
 
 def _score(request: JobRequest) -> dict[str, Any]:
-    """Score, and return the report and the events for Prefect."""
+    """Score the rows of a request, and return the report and the events for Prefect."""
     from millrace.models.config.pipeline_file import load_pipeline
     from millrace.serving.batch.cluster.shared_storage import take_proof
 
@@ -43,7 +43,7 @@ def _score(request: JobRequest) -> dict[str, Any]:
     pipeline = load_pipeline(Path(request.file))
     take_proof(chosen.installation().table("predictions", pipeline.name), request.submission)
     installation = tool_variables.apply(chosen).installation()
-    # Imported after `apply`: these read the environment.
+    # Imported after `apply`, because these modules read the environment.
     from millrace.models.common.ray_cluster import connect_to_ray
     from millrace.tasks.batch.drift_report import Event
     from millrace.tasks.score import RunReporter, scored

@@ -1,7 +1,7 @@
 """The settings of one installation, read from environment variables here and nowhere else.
 
 `load()` reads them; `millrace.flows.tool_variables` passes them on to Prefect, MLflow and Ray.
-Importing this module imports none of these.
+Importing this module imports none of the three.
 """
 
 import os
@@ -24,7 +24,7 @@ DEFAULT_DEPLOYMENTS = Path(__file__).parents[1] / "infra" / "prefect.yaml"
 DEFAULT_PIPELINES = ("examples/digits.yaml",)
 
 MARK = "MILLRACE_SUPERVISED"
-"""Set for every process under the supervisor: `down` finds those that outlived their parent."""
+"""Set for every process under the supervisor, so that `down` finds those that outlived it."""
 
 PORTS = (
     *("mlflow_port", "prefect_port", "webhook_port", "openai_port"),
@@ -63,24 +63,24 @@ def absolute(path: Path) -> Path:
 
 
 def _absolute_tables(tables: str) -> str:
-    """Make a path absolute: services run in another folder than commands."""
+    """Make a path absolute, because services run in another folder than commands."""
     return tables if "://" in tables else str(absolute(Path(tables)))
 
 
 def _absolute_database(uri: str) -> str:
-    """Make the path of an SQLite database absolute, for the same reason."""
+    """Make the path of an SQLite database absolute, as `_absolute_tables` does."""
     scheme, prefix, path = uri.partition("sqlite:///")
     return uri if scheme or not prefix or not path else f"sqlite:///{absolute(Path(path))}"
 
 
 def _require_separable_login(address: str) -> str:
-    """Refuse an address whose login cannot be separated from the rest of it, and so not hidden."""
+    """Refuse an address whose login cannot be separated from it, because it could not be hidden."""
     if "@" not in address or address.startswith(("sqlite:", "file:")):
         return address
     is_odd = "://" not in address or any(c.isspace() or c in "'\"<>" for c in address)
     if is_odd or not _has_valid_port(address):
         raise ValueError(
-            "scheme://user:password@host:port, with %XX for what is no letter or digit"
+            "scheme://user:password@host:port, with %XX for other than letters and digits"
         )
     return address
 
@@ -95,10 +95,10 @@ def _has_valid_port(address: str) -> bool:
 
 
 def split_login(address: str | None) -> tuple[str | None, tuple[str, str] | None]:
-    """Return an http address without its user part, and user and password if it has them."""
+    """Return an http address without its login, and its user and password, or None."""
     try:
         parts = urlsplit(address or "")
-    except ValueError:  # whoever connects to it reports that
+    except ValueError:  # the client that connects to it reports this
         return address, None
     if parts.scheme not in ("http", "https") or "@" not in parts.netloc:
         return address, None
@@ -115,7 +115,7 @@ Address = Annotated[str, AfterValidator(_require_separable_login)]
 
 
 class Settings(BaseSettings):
-    """The settings, each with the variable that sets it.
+    """The settings of one installation, read from environment variables.
 
     `MLFLOW_TRACKING_URI`, `PREFECT_API_URL` and `MILLRACE_TRITON` are None unless the user chose
     them: a chosen server runs elsewhere, and `millrace up` does not start it.
@@ -184,7 +184,7 @@ class Settings(BaseSettings):
     def _ports_differ(self) -> "Settings":
         ports = [getattr(self, name) for name in PORTS]
         if len(set(ports)) < len(ports):
-            raise ValueError("two services have one port: " + ", ".join(map(str, ports)))
+            raise ValueError("two services have the same port: " + ", ".join(map(str, ports)))
         return self
 
     @property
@@ -204,7 +204,7 @@ class Settings(BaseSettings):
         )
 
     def mlflow_uri(self) -> str:
-        """Return MLflow's present address: the chosen one, that of `millrace up`, or SQLite."""
+        """Return MLflow's address: the user's choice, that of `millrace up`, or SQLite."""
         chosen, _ = split_login(self.mlflow_tracking_uri)
         return chosen or _running_address(self.run, "mlflow") or self.mlflow_database()
 
@@ -215,7 +215,7 @@ class Settings(BaseSettings):
 
     @property
     def has_mlflow_login(self) -> bool:
-        """Whether that server requires a login."""
+        """Whether the MLflow server of `millrace up` requires a login."""
         return self.mlflow_auth and self.is_mlflow_local
 
     def mlflow_database(self) -> str:
@@ -223,7 +223,7 @@ class Settings(BaseSettings):
         return f"sqlite:///{self.home / 'mlflow.db'}"
 
     def prefect_api(self) -> str | None:
-        """Return Prefect's present API: the chosen one, that of `millrace up`, or None."""
+        """Return the URL of Prefect's API: the user's choice, that of `millrace up`, or None."""
         server = _running_address(self.run, "prefect")
         return self.prefect_api_url or (f"{server}/api" if server else None)
 
@@ -251,7 +251,7 @@ class Settings(BaseSettings):
         """Return the pipeline files to schedule, absolute and in order.
 
         Raises:
-            InputError: a pattern that was chosen matches no file.
+            InputError: a pattern in MILLRACE_PIPELINES matches no file.
         """
         found: list[Path] = []
         for pattern in self.pipelines:
@@ -259,7 +259,7 @@ class Settings(BaseSettings):
             matches = sorted(Path(path.anchor).glob(str(path.relative_to(path.anchor))))
             if not matches and self.pipelines != DEFAULT_PIPELINES:
                 raise InputError(
-                    "MILLRACE_PIPELINES names no file",
+                    "a pattern in MILLRACE_PIPELINES matches no file",
                     seen=pattern,
                     valid="paths or globs of pipeline files, comma separated",
                 )
@@ -277,7 +277,7 @@ def load() -> Settings:
     """Read the settings from the environment.
 
     Raises:
-        InputError: a value is not valid, or a variable's name is nearly that of a setting.
+        InputError: a value is not valid, or a variable's name looks like a misspelt setting.
     """
     _refuse_typos()
     try:
@@ -325,7 +325,7 @@ def _refuse_typos() -> None:
         close = get_close_matches(name, known, n=1, cutoff=0.85)
         if close:
             raise InputError(
-                f"{name} is no setting",
+                f"{name} is not a setting",
                 seen=name,
                 valid=", ".join(known),
                 hint=f"did you mean {close[0]}?",
@@ -335,10 +335,10 @@ def _refuse_typos() -> None:
 def load_token(settings: Settings, owner: str) -> str:
     """Return the token of this home's own Ray clusters or Triton server, created once.
 
-    Every local Ray cluster requires it of its clients; Triton requires it for changes.
+    Every local Ray cluster requires the token from its clients; Triton requires it for changes.
 
     Args:
-        settings: of this home.
+        settings: the settings of this home.
         owner: `Ray` or `Triton`.
 
     Raises:

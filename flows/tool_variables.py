@@ -1,6 +1,6 @@
 """The environment variables that configure Prefect, MLflow and Ray for one installation.
 
-`apply()` must be called before any of them is imported. Importing this module imports none of them.
+`apply()` must be called before one of the three is imported. This module imports none of them.
 """
 
 import json
@@ -15,13 +15,13 @@ from millrace.models.common.printable import guard_logging, has_user_part
 from millrace.models.registry.signing import SigningKeys
 
 REPLACED = ("MLFLOW_TRACKING_URI", "PREFECT_API_URL", CLIENT_VARIABLE, SERVER_VARIABLE)
-"""Variables that no process inherits unchanged."""
+"""Variables that no child process inherits unchanged."""
 
 
 def installation_variables(settings: Settings) -> dict[str, str]:
     """Return the variables with the addresses, folders and logins of Prefect, MLflow and Ray.
 
-    They are facts of this installation and replace existing values; `preferences` does not.
+    These variables replace existing values; those of `preferences` do not.
     """
     prefect_api = settings.prefect_api()
     derived: dict[str, str] = {}
@@ -37,16 +37,16 @@ def installation_variables(settings: Settings) -> dict[str, str]:
         **dict.fromkeys((CLIENT_VARIABLE, SERVER_VARIABLE) if login else (), login),
         "MILLRACE_HOME": str(settings.home),
         "MILLRACE_DERIVED": json.dumps(derived | digest),
-        # A store that is opened in-process puts the artifacts of new experiments here; without it
-        # they land in ./mlruns. The server gets the same folder as --default-artifact-root.
+        # A store that is opened in-process puts the artifacts of new experiments here, not in
+        # ./mlruns. The server gets the same folder as --default-artifact-root.
         "_MLFLOW_SERVER_ARTIFACT_ROOT": str(settings.home / "artifacts"),
         **_mlflow_login(settings),
     }
     if settings.ray_address == EMBEDDED:
         environment["RAY_AUTH_MODE"] = "token"
-        # Nobody preempts this machine; the watcher would be one more process to start.
+        # This machine is never preempted, so Ray need not start the watcher's process.
         environment["RAY_TRAIN_ENABLE_PREEMPTION_WATCHER"] = "0"
-        # Despite its name it matters on Linux too: off, an embedded Ray listens on loopback only.
+        # On Linux too, despite its name: with 0 an embedded Ray listens on loopback only.
         environment["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
         environment["RAY_AUTH_TOKEN_PATH"] = str(settings.run / "ray.token")
     if settings.prefect_api_url is None:
@@ -64,7 +64,7 @@ def _mlflow_login(settings: Settings) -> dict[str, str]:
     uri, login = split_login(settings.mlflow_tracking_uri)
     if login is None:
         return {}
-    # Addresses are printed, logged and stored, so a login does not stay in one.
+    # Addresses are printed, logged and stored, so the login is removed from the address.
     names = ("MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD")
     return {"MLFLOW_TRACKING_URI": str(uri), **dict(zip(names, login, strict=True))}
 
@@ -82,24 +82,24 @@ def preferences() -> dict[str, str]:
         "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
         "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",
         "MLFLOW_DISABLE_TELEMETRY": "true",
-        # Its links open the UI in the mode for language-model applications; ours do not.
+        # MLflow's links open its UI in the mode for language-model applications; ours do not.
         "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
         "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
         "MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING": "true",
         "MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL": "5",
         "MLFLOW_SYSTEM_METRICS_SAMPLES_BEFORE_LOGGING": "1",
-        # The defaults, 120 s and 7 retries with pauses up to 2 minutes, make a quarter of an hour
-        # for one call of a silent server. 45 s are enough to store the largest upload, and the
+        # With the defaults, 120 s and 7 retries with pauses up to 2 minutes, one call to a silent
+        # server takes a quarter of an hour. 45 s are enough to store the largest upload, and the
         # pauses of 4 retries, half a minute, outlast a restart.
         "MLFLOW_HTTP_REQUEST_TIMEOUT": "45",
         "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "4",
         "RAY_USAGE_STATS_ENABLED": "0",
-        # A cluster has a token; its user sets RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH.
+        # A cluster requires a token; its user sets RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH.
         "RAY_AUTH_MODE": "token",
         # gRPC's fork handlers can hang the child that Ray forks while a client is open.
         "GRPC_ENABLE_FORK_SUPPORT": "0",
-        # A worker's report waits for the controller's next poll: at 2 s, the default, an epoch of
-        # a small model would take 2 s.
+        # A worker's report waits for the controller's next poll. With the default of 2 s, an epoch
+        # of a small model would take 2 s.
         "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",
     }
 
@@ -138,7 +138,7 @@ def _list_live_versions(settings: Settings) -> Iterator[tuple[str, int, str]]:
 
 
 def child_environment(settings: Settings) -> dict[str, str]:
-    """Return the whole environment of a child process that works with these settings."""
+    """Return the whole environment of a child process with these settings."""
     inherited = {name: value for name, value in os.environ.items() if name not in REPLACED}
     is_chosen = settings.prefect_api_url is not None
     return {
@@ -173,8 +173,9 @@ def chosen_variables(settings: Settings) -> dict[str, str]:
 def cluster_variables(settings: Settings) -> dict[str, str]:
     """Return the variables that give a job on a cluster its addresses.
 
-    Everyone who may see the cluster's jobs can read them, so no address with a login is among them:
-    the operator of the nodes sets those. The home is this machine's; another one creates its own.
+    Everyone who may see the cluster's jobs can read these variables, so addresses with a login are
+    left out: the operator of the nodes sets those. The home folder is passed only if the cluster is
+    on this machine; another machine creates its own.
     """
     installation = settings.installation()
     addresses = {

@@ -38,16 +38,16 @@ class TrainOutcome:
     """The result of a run of the flow.
 
     Attributes:
-        snapshot: what was learnt from.
-        candidates: the variants that were measured.
-        certificate: evidence of the chosen one.
+        snapshot: the snapshot of the dataset that the model was trained on.
+        candidates: the exported variants that were measured.
+        certificate: the measured evidence for the chosen variant.
         version: the registered version.
-        promotion: its aliases, and why.
+        promotion: the version's aliases, and why it got them.
         run: the MLflow run.
-        recoveries: the epochs or steps that were done at each recovery from a failure of workers.
-        failures: the same in words.
-        report: what the kind of model shows of it.
-        gates: keys of the pipeline file that refuse a candidate.
+        recoveries: for each recovery from a failure of workers, the epochs or steps done by then.
+        failures: the recoveries, described in words.
+        report: the report of the model's kind on the run.
+        gates: the keys of the pipeline file that may refuse a candidate.
     """
 
     snapshot: Snapshot
@@ -62,7 +62,7 @@ class TrainOutcome:
     gates: Sequence[str]
 
     def as_json(self) -> dict[str, Any]:
-        """Return what `--json` prints: no column statistics, and no paths that are gone by then."""
+        """Return what `--json` prints: no column statistics, and no paths of temporary files."""
         facts = ("name", "uri", "version", "digest", "rows", "created", "quarantined", "reasons")
         return {
             "snapshot": {name: getattr(self.snapshot, name) for name in facts},
@@ -86,7 +86,7 @@ def train_model(pipeline_file: str, overrides: list[str] | None = None) -> Train
 
     Args:
         pipeline_file: path of the YAML file.
-        overrides: `key=value` for single keys of it.
+        overrides: `key=value` for single keys of the file.
     """
     pipeline = load_pipeline(Path(pipeline_file), overrides or ())
     kind = kind_of_family(pipeline.model.family)

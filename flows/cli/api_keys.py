@@ -17,9 +17,9 @@ class NewKey:
     """A key that was just created.
 
     Attributes:
-        name: of a person or a program.
-        tokens_per_minute: tokens of prompts and answers together.
-        secret: what its owner sends; it is shown this once.
+        name: the person or program that owns the key.
+        tokens_per_minute: the limit on prompt and answer tokens together.
+        secret: the secret that the owner sends; it is shown only once.
         base_url: the address of the server.
     """
 
@@ -34,9 +34,9 @@ class KnownKey:
     """An existing key, without its secret.
 
     Attributes:
-        name: of a person or a program.
-        tokens_per_minute: tokens of prompts and answers together.
-        created: when, UTC.
+        name: the person or program that owns the key.
+        tokens_per_minute: the limit on prompt and answer tokens together.
+        created: the time of creation, ISO 8601 in UTC.
     """
 
     name: str
@@ -49,7 +49,7 @@ def add_key(settings: Settings, name: str, tokens_per_minute: int) -> NewKey:
 
     Raises:
         InputError: the name or the limit is not valid, or another key has the name.
-        WorkError: the file of the keys cannot be read or written.
+        WorkError: the key file cannot be read or written.
     """
     secret = create_secret()
     settings.installation().prepared()
@@ -61,17 +61,17 @@ def add_key(settings: Settings, name: str, tokens_per_minute: int) -> NewKey:
         now=time.time(),
     )
     api_key.update_keys(settings.home / KEYS_FILE, change)
-    # What the `openai` package takes as its `base_url`.
+    # The `base_url` argument of the `openai` package.
     base_url = f"http://{LOOPBACK}:{settings.openai_port}/v1"
     return NewKey(name, tokens_per_minute, secret, base_url)
 
 
 def revoke_key(settings: Settings, name: str) -> tuple[KnownKey, ...]:
-    """Revoke a key, and return those that are left.
+    """Revoke a key, and return the remaining keys.
 
     Raises:
-        InputError: there is none of this name.
-        WorkError: the file of the keys cannot be read or written.
+        InputError: there is no key of this name.
+        WorkError: the key file cannot be read or written.
     """
     settings.installation().prepared()
     change = partial(api_key.revoke_key, name=name)
@@ -79,10 +79,10 @@ def revoke_key(settings: Settings, name: str) -> tuple[KnownKey, ...]:
 
 
 def list_keys(settings: Settings) -> tuple[KnownKey, ...]:
-    """Return the keys, without their secrets, which are not stored.
+    """Return the keys without their secrets, because secrets are not stored.
 
     Raises:
-        WorkError: the file of the keys cannot be read.
+        WorkError: the key file cannot be read.
     """
     return _describe_keys(api_key.read_keys(settings.home / KEYS_FILE))
 
@@ -99,18 +99,18 @@ def _describe_keys(keys: Sequence[ApiKey]) -> tuple[KnownKey, ...]:
 
 
 def show_new_key(key: NewKey) -> None:
-    """Print the secret of a new key, and how it is used."""
+    """Print the secret of a new key, and how to use it."""
     print_piece(f"{key.secret}\n")
     print_hint(
-        f"{key.tokens_per_minute:,} tokens a minute; it is not shown again",
+        f"{key.tokens_per_minute:,} tokens a minute; the secret is not shown again",
         label=f"key of {key.name}",
     )
     print_hint(f"OPENAI_BASE_URL={key.base_url} OPENAI_API_KEY=… for the openai package")
 
 
 def show_keys(keys: Sequence[KnownKey]) -> None:
-    """Print the keys that there are."""
+    """Print the existing keys."""
     rows = [(key.name, f"{key.tokens_per_minute:,}", key.created) for key in keys]
     if not rows:
-        rows = [("no keys", "make one with `millrace keys add NAME`", "")]
+        rows = [("no keys", "create one with `millrace keys add NAME`", "")]
     print_table("API keys", ("name", "tokens a minute", "made"), rows)

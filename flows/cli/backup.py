@@ -1,12 +1,13 @@
-"""`millrace backup` and `restore`: write a home into one file, and restore it.
+"""`millrace backup` and `restore`: write the Millrace home folder into one file, and restore it.
 
 The file is a gzipped tar with `home.json` first. It holds what a home cannot recreate: MLflow's and
-Prefect's databases, artifacts, tables, the model repository, keys and logins. SQLite's own backup
-copies a database, and the log of a Delta table is copied before its data files, so `up` and jobs
-may go on: a restored table has the state of one of its commits. Data on a shared service, by
-`MLFLOW_TRACKING_URI` or `MILLRACE_TABLES`, is neither in the home nor in the file.
+Prefect's databases, artifacts, tables, the model repository, keys and logins. `up` and jobs may run
+during a backup: SQLite's own backup copies a database, and the log of a Delta table is copied
+before its data files, so that a restored table has the state of one of its commits. Data on a
+shared service (`MLFLOW_TRACKING_URI`, `MILLRACE_TABLES`) is neither in the home nor in the file.
 
-A home is restored at its own path, which MLflow's database and the signatures of versions name.
+A home is restored at its original path only, because MLflow's database and the signatures of
+versions contain that path.
 """
 
 import gzip
@@ -30,12 +31,12 @@ from millrace.tasks.progress import bar
 
 MANIFEST = "home.json"
 EXCLUDED = frozenset({"backends", "cache", "logs", "staging", "timing_caches", "training"})
-"""Folders of a home that are recreated when they are needed."""
+"""Folders of a home that are not backed up, because they are recreated when needed."""
 RUN_FILES = frozenset({"prefect.login", "ray.token", "triton.token"})
 """The files of the folder `run` that a backup holds."""
 SQLITE_MAGIC = b"SQLite format 3\0"
 JOURNAL_SUFFIXES = ("-wal", "-shm", "-journal")
-"""Of files beside a database; the copy of the database includes their content."""
+"""Suffixes of SQLite's journals; the copy of the database includes the journals' content."""
 MANIFEST_BYTES = 64 * 1024
 CHUNK_BYTES = 1024 * 1024
 
@@ -45,12 +46,12 @@ class Backup:
     """A backup that was written or read.
 
     Attributes:
-        file: the backup.
-        home: the path of its home, absolute.
-        layout: the version of the home's layout.
-        made: when, UTC, ISO 8601.
-        files: the number of files in it.
-        size_bytes: their size before compression.
+        file: the backup file.
+        home: the absolute path of the home folder.
+        layout: the layout version of the home folder.
+        made: the time of the backup, ISO 8601 in UTC.
+        files: the number of files in the backup.
+        size_bytes: the size of these files before compression.
     """
 
     file: Path
@@ -62,20 +63,23 @@ class Backup:
 
 
 def back_up(home: Path, file: Path) -> Backup:
-    """Write a home into a new file that only this user may read.
+    """Write a home folder into a new file that only this user may read.
 
     Raises:
-        InputError: there is no home, the file exists already, or it would be inside the home.
+        InputError: there is no home, or the file exists already or would be inside the home.
         WorkError: the file cannot be written.
     """
     if not home.is_dir():
-        raise InputError(f"there is no home {home}", hint="set MILLRACE_HOME to the one you mean")
+        raise InputError(
+            f"there is no Millrace home folder {home}",
+            hint="set MILLRACE_HOME to an existing home folder",
+        )
     require_version(home)
     if file.exists():
-        raise InputError(f"{file} is there already", hint="name a new file, or remove that one")
+        raise InputError(f"{file} exists already", hint="name a new file, or remove this one")
     if file.resolve().is_relative_to(home.resolve()):
         raise InputError(
-            f"the backup {file} would be inside the home {home}", valid="a file outside of it"
+            f"the backup {file} would be inside the home {home}", valid="a file outside that home"
         )
     members = list_files(home)
     size = sum(path.stat().st_size for path in members)
@@ -99,7 +103,7 @@ def back_up(home: Path, file: Path) -> Backup:
 
 
 def list_files(home: Path) -> list[Path]:
-    """Return the files of a home that a backup holds, logs of Delta tables before their data."""
+    """Return the files of a home to back up, logs of Delta tables before their data files."""
     files = []
     for folder, folders, names in os.walk(home):
         inside = Path(folder).relative_to(home)
@@ -114,11 +118,11 @@ def list_files(home: Path) -> list[Path]:
 
 
 def restore_home(home: Path, file: Path) -> Backup:
-    """Restore the home of a backup at its path, whole or not at all.
+    """Restore a home folder from a backup at its original path, completely or not at all.
 
     Raises:
-        InputError: the file is no backup, is of another home or of a layout that this code does not
-            read; or the home exists already.
+        InputError: the file is not a backup, is a backup of another home, or has a layout version
+            that this code does not read; or the home exists already.
         WorkError: the home cannot be written.
     """
     try:
@@ -133,15 +137,15 @@ def restore_home(home: Path, file: Path) -> Backup:
                     pass
                 require_version(staged)
                 with suppress(FileNotFoundError):
-                    home.rmdir()  # an empty one
+                    home.rmdir()  # an empty folder may be there
                 staged.rename(home)
             finally:
                 rmtree(staged, ignore_errors=True)
     except (tarfile.TarError, zlib.error, gzip.BadGzipFile, EOFError, ValueError) as error:
         raise InputError(
-            f"{file} is not a complete backup of a home",
+            f"{file} is not a complete backup of a Millrace home folder",
             seen=error,
-            valid="what millrace backup wrote",
+            valid="a file that `millrace backup` wrote",
         ) from error
     except FileNotFoundError as error:
         raise missing_file(file, "the backup") from error
@@ -161,7 +165,7 @@ def _write(archive: tarfile.TarFile, backup: Backup, members: list[Path]) -> Non
         copy = Path(folder, "database")
         for number, path in enumerate(members, 1):
             name = str(path.relative_to(backup.home))
-            with suppress(FileNotFoundError):  # a file that its owner has removed meanwhile
+            with suppress(FileNotFoundError):  # the file was removed meanwhile
                 if _is_database(path):
                     _copy_database(path, copy)
                     archive.add(copy, name)
@@ -172,7 +176,7 @@ def _write(archive: tarfile.TarFile, backup: Backup, members: list[Path]) -> Non
 
 
 def _copy_database(path: Path, copy: Path) -> None:
-    """Copy a SQLite database that others may be writing to; only this user may read the copy."""
+    """Copy a SQLite database that other processes may write; only this user may read the copy."""
     with (
         closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=60)) as source,
         closing(sqlite3.connect(copy)) as target,
@@ -195,11 +199,11 @@ def _is_journal(path: Path) -> bool:
 def _read_manifest(archive: tarfile.TarFile, file: Path) -> Backup:
     info = archive.next()
     if info is None or info.name != MANIFEST or not info.isfile() or info.size > MANIFEST_BYTES:
-        raise ValueError(f"it does not begin with {MANIFEST}")
+        raise ValueError(f"the archive does not begin with {MANIFEST}")
     stream = archive.extractfile(info)
     values: Any = json.loads(stream.read() if stream else b"")
     if not isinstance(values, dict) or not {"home", "layout", "made"} <= set(values):
-        raise ValueError(f"its {MANIFEST} does not say of which home it is")
+        raise ValueError(f"its {MANIFEST} lacks home, layout or made")
     return Backup(
         file,
         Path(str(values["home"])),
@@ -213,16 +217,17 @@ def _read_manifest(archive: tarfile.TarFile, file: Path) -> Backup:
 def _require_free_path(backup: Backup, home: Path) -> None:
     if backup.home != home.resolve():
         raise InputError(
-            f"{backup.file} is of another home",
+            f"{backup.file} is a backup of another Millrace home folder",
             seen=home.resolve(),
             valid=backup.home,
-            hint=f"set MILLRACE_HOME={backup.home}: its databases and signatures name that path",
+            hint=f"set MILLRACE_HOME={backup.home}, because the databases and signatures in the "
+            "backup contain that path",
         )
     if home.exists() and (not home.is_dir() or any(home.iterdir())):
         raise InputError(
-            f"the home {home} is there already",
-            valid="no home at that path, or an empty folder",
-            hint="stop what runs with millrace down, and move it away",
+            f"the Millrace home folder {home} exists already",
+            valid="no folder at that path, or an empty one",
+            hint="stop its services with `millrace down`, and move the folder away",
         )
 
 
@@ -232,7 +237,7 @@ def _extract(archive: tarfile.TarFile, backup: Backup, staged: Path) -> None:
             if member.name == MANIFEST:
                 continue
             if not member.isfile() or PurePosixPath(member.name).is_absolute():
-                raise ValueError(f"it holds {member.name!r}, which is no file of a home")
+                raise ValueError(f"the archive contains {member.name!r}, not a file of a home")
             archive.extract(member, staged, filter="data")
             (staged / member.name).chmod(member.mode & 0o700)
             progress.update(number)

@@ -1,10 +1,10 @@
-"""Runs a command in a child process, whose parent reports its end if the child cannot.
+"""Runs a command in a child process; the parent reports the child's end if the child cannot.
 
-Ray's core ends its process by `_Exit(1)`, without running any Python, when its raylet is gone; a
-kernel that is out of memory kills it. Then the parent prints the error, as JSON if JSON was
-requested, and ends the command's run in MLflow. Otherwise it only passes its signals on, and the
-child does not outlive it. The child has a process group of its own, so that a Ctrl-C reaches it
-once, whether it comes from the terminal or from `kill`.
+When its raylet is gone, Ray's core ends the process by `_Exit(1)`, without running any Python. When
+memory runs out, the kernel kills the process. In both cases the parent prints the error, as JSON if
+JSON was requested, and ends the command's run in MLflow. Otherwise the parent only forwards its
+signals to the child, which does not outlive it. The child has its own process group, so that a
+Ctrl-C reaches it once, whether it comes from the terminal or from `kill`.
 """
 
 import atexit
@@ -24,7 +24,7 @@ from millrace.models.common.ray_folder import ray_folders, ray_logs
 
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 CRASHES = (signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL)
-"""The signals that end a command which nobody meant to stop."""
+"""The signals that mean a crash, not a requested stop."""
 PR_SET_PDEATHSIG = 1
 REPORTED = b"."
 LOG_BYTES = 64 * 1024
@@ -35,12 +35,12 @@ def run_in_child(
     report: Callable[[MillraceError], None],
     clean_up: Callable[[], None],
 ) -> None:
-    """Run a command in a child process, and end as the child ends.
+    """Run a command in a child process, and exit as the child exits.
 
     Args:
-        command: returns or raises `SystemExit`, after it has reported its outcome.
+        command: reports its outcome, then returns or raises `SystemExit`.
         report: prints an error.
-        clean_up: ends the runs of a command that could not end them.
+        clean_up: ends the runs in MLflow and Prefect that a crashed command left open.
     """
     if not hasattr(os, "fork"):
         run_and_exit(command)
@@ -67,7 +67,7 @@ def run_in_child(
     error = None if has_reported or code == 0 else describe_end(code, _read_last_words(child))
     if error is not None:
         report(error)
-        sys.stdout.flush()  # what follows may take a while
+        sys.stdout.flush()  # `clean_up` may take a while
         clean_up()
         sys.exit(error.exit_code)
     if code < 0:
@@ -76,30 +76,30 @@ def run_in_child(
 
 
 def describe_end(code: int, words: str) -> MillraceError | None:
-    """Return the error of a child that ended without reporting; None if a signal stopped it.
+    """Return the error of a child that ended unreported; None if it was stopped, as by SIGTERM.
 
     Args:
-        code: its exit code; for a signal, the negative of its number.
-        words: the last message of native code, or nothing.
+        code: the child's exit code, or the negative number of the signal that ended it.
+        words: the last log line of Ray's core in the child; may be empty.
     """
     if code < 0 and -code not in CRASHES:
         return None
     ended = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-    why = "its Ray is gone" if code > 0 else "probably for want of memory"
+    why = "because its Ray is gone" if code > 0 else "probably because memory ran out"
     return WorkError(
-        f"the command's process was ended while it worked, {why}; nothing unfinished was published",
+        f"the command's process ended too early, {why}; nothing unfinished was published",
         seen=f"{ended}{f': {words}' if words else ''}",
-        valid="a machine with enough memory, and a Ray that lives as long as the command",
+        valid="a machine with enough memory, and a Ray that runs as long as the command",
         hint="run the same command again: a `score` resumes, a `run` starts over; "
         f"the reason is in {ray_logs()}",
     )
 
 
 def run_and_exit(command: Callable[[], None]) -> NoReturn:
-    """Run a command and end this process as it ends, without the exit handlers of native libraries.
+    """Run a command and exit with its exit code, without the exit handlers of native libraries.
 
-    Arrow's readers now and then abort in theirs (1 of 80 refused files on a busy machine), and the
-    exit code was 134 instead of 2.
+    Arrow's readers sometimes abort in their exit handlers (1 of 80 refused files on a busy
+    machine), which made the exit code 134 instead of 2.
     """
     try:
         command()
@@ -109,19 +109,19 @@ def run_and_exit(command: Callable[[], None]) -> NoReturn:
     threading._shutdown()  # type: ignore[attr-defined]  # joins the threads that are not daemons
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError):  # its reader may be gone
+        with suppress(OSError):  # the stream's reader may be gone
             stream.flush()
     os._exit(code)
 
 
 def _run(command: Callable[[], None], write: int) -> None:
-    """Run the command in the child, and signal that it ended by itself."""
+    """Run the command in the child, and tell the parent that it ended by itself."""
     try:
         command()
     finally:
         with suppress(OSError):  # the reader of stdout may be gone
             sys.stdout.flush()
-        # Only Python's own exit, and its exit handlers, follow.
+        # Only Python's exit, with its exit handlers, follows.
         os.write(write, REPORTED)
 
 
@@ -138,7 +138,7 @@ def _forward_signals(child: int) -> None:
         os.kill(os.getpid(), signal.SIGSTOP)
         os.killpg(child, signal.SIGCONT)  # reached when the shell continues this process
 
-    with suppress(OSError):  # the child has done it itself, or has ended
+    with suppress(OSError):  # the child has set its group itself, or has ended
         os.setpgid(child, child)
     for each in FORWARDED:
         signal.signal(each, forward)
@@ -146,10 +146,10 @@ def _forward_signals(child: int) -> None:
 
 
 def _die_with(parent: int) -> None:
-    """Have this process killed when its parent ends, if the system can."""
+    """Have the kernel kill this process when its parent ends; on Linux only."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # it has ended already
+        if os.getppid() != parent:  # the parent has ended already
             os._exit(1)
 
 
@@ -161,7 +161,7 @@ def _die_by(signum: int) -> NoReturn:
 
 
 def _read_last_words(child: int) -> str:
-    """Return the last log line of Ray's core in a process that it ended, without its prefix."""
+    """Return the last log line of Ray's core in the child, without its prefix; may be empty."""
     lines: list[str] = []
     name = f"session_*/logs/python-core-driver-*_{child}.log"
     for log in (log for folder in ray_folders() for log in folder.glob(name)):

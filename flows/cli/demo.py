@@ -1,4 +1,4 @@
-"""`make demo`: the whole line on an example, in one go."""
+"""`make demo`: runs the whole platform on an example with one command."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -30,7 +30,7 @@ LOAD_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class DemoSummary:
-    """What the demo saw, each part as its step returned it."""
+    """The results of the demo's steps."""
 
     training: TrainOutcome
     live_version: int | None
@@ -43,11 +43,12 @@ class DemoSummary:
 def run_demo(file: Path) -> DemoSummary:
     """Train, promote, serve, load and score.
 
-    Triton is the one of `millrace up` if that runs, else one for the length of the demo.
+    Uses the Triton of `millrace up` if it runs; otherwise runs its own until the demo ends.
     """
     installation = settings.load().installation()
     pipeline = load_pipeline(file)
-    # Ray first: it forks, and a fork while a gRPC client's threads run may never reach its exec.
+    # Ray is started first, because it forks: while threads of a gRPC client run, a fork may hang
+    # before its exec.
     with (
         connect_to_ray(installation.ray_address, pipeline.training.num_workers),
         triton_for(installation),
@@ -70,7 +71,7 @@ def run_demo(file: Path) -> DemoSummary:
 
 
 def show_demo(summary: DemoSummary) -> None:
-    """Print the one table of the demo."""
+    """Print the results of the demo as one table."""
     batch = summary.batch
     rows = [
         *training_rows(summary.training),
@@ -85,14 +86,14 @@ def show_demo(summary: DemoSummary) -> None:
     ]
     print_table("millrace demo", ("what", "value"), rows)
     print_hint(
-        "`.venv/bin/millrace up` serves it for good, with the MLflow and Prefect UIs; "
-        "the README's second part brings your own data"
+        "`.venv/bin/millrace up` keeps serving the model, with the MLflow and Prefect UIs; "
+        "the README's second part shows how to use your own data"
     )
 
 
 @contextmanager
 def triton_for(installation: Installation) -> Iterator[None]:
-    """Use the Triton that runs, or run one for the length of the block."""
+    """Use the running Triton, or run one while the block runs."""
     with TritonClient(installation.triton[0]) as client:
         ready = client.is_ready()
     if ready:

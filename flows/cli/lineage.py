@@ -20,9 +20,9 @@ class Lineage:
     """The lineage of one row.
 
     Attributes:
-        origin: its file, its job and the commit.
+        origin: the row's input file, batch job and commit.
         version: the model version's run and tags in the registry, or why they cannot be read.
-        data: the sources of the snapshot that it was trained on, with sizes and digests.
+        data: the sources of the snapshot that the version was trained on, with sizes and digests.
         releases: the events in which that version was released, the newest first.
     """
 
@@ -35,13 +35,13 @@ class Lineage:
 def trace_rows(
     installation: Installation, table: str, key: str, date: str | None = None
 ) -> list[Lineage]:
-    """Trace the rows of a key.
+    """Trace the rows that have a key.
 
     Args:
         installation: locates the tables and the registry.
         table: a model's name, or the URI of a table of predictions.
         key: the rows' `_key`.
-        date: of one partition; None for all.
+        date: the date of one partition; None: all partitions.
 
     Raises:
         InputError: there is no such table, or no such row in it.
@@ -71,7 +71,7 @@ def _read_version(installation: Installation, model: str, number: int) -> dict[s
     try:
         check_reachable(installation.tracking_uri)
         found = registry_of(installation).version(model, number)
-    except MillraceError as error:  # the rest of the lineage is still of use
+    except MillraceError as error:  # the rest of the lineage is still useful
         return {"model": model, "version": number, "unknown": error.what}
     tags = {name: found.tags.get(f"millrace.{name}") for name in TAGS}
     known = {name: value for name, value in tags.items() if value is not None}
@@ -79,7 +79,7 @@ def _read_version(installation: Installation, model: str, number: int) -> dict[s
 
 
 def _read_sources(installation: Installation, dataset: str) -> Mapping[str, Any]:
-    """Return the sources of a snapshot, by its tag in the registry, `NAME version N`."""
+    """Return the sources of a snapshot; `dataset` is the tag in the registry, `NAME version N`."""
     name, _, number = dataset.partition(" version ")
     if not number.isdigit():
         return {}

@@ -28,7 +28,7 @@ EXAMPLE = Path("examples/digits.yaml")
 """The pipeline of `demo`; it is installed with the code, for users without a checkout."""
 INTERRUPTED = 130
 RAY_COMMANDS = {"run", "score", "demo"}
-"""Commands that Ray may end: its core can end every process that is connected to it."""
+"""Commands that connect to Ray, whose core can end every process that is connected to it."""
 
 app = typer.Typer(
     name="millrace",
@@ -72,7 +72,7 @@ def check(file: PipelineFile, set_: Overrides = None, as_json: AsJson = False) -
 
 @app.command()
 def schema(as_json: AsJson = False) -> None:
-    """Print the JSON Schema of pipeline files, for an editor to complete by; always as JSON."""
+    """Print the JSON Schema of pipeline files, so that an editor can autocomplete; always JSON."""
     from millrace.models.config.pipeline_file import json_schema
 
     console.print_json(json_schema())
@@ -95,11 +95,11 @@ def run(file: PipelineFile, set_: Overrides = None, as_json: AsJson = False) -> 
 
 @app.command()
 def release(
-    watch: Annotated[bool, typer.Option("--watch", help="Go on until Ctrl-C.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Repeat until Ctrl-C.")] = False,
     interval: Annotated[float, typer.Option(min=1, help="Seconds between two checks.")] = 5.0,
     as_json: AsJson = False,
 ) -> None:
-    """Make what Triton serves equal to the registry's champions."""
+    """Make Triton serve the versions with the alias champion in the registry."""
     _prepare(is_flow=True)
     from millrace.flows.cli import show
     from millrace.flows.release_model import release_model
@@ -158,7 +158,7 @@ def lineage(
     ],
     row: Annotated[str, typer.Option(help="The row's _key.")],
     date: Annotated[
-        str | None, typer.Option(help="Of one partition, YYYY-MM-DD; all if left out.")
+        str | None, typer.Option(help="Date of one partition, YYYY-MM-DD; all if left out.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -197,13 +197,13 @@ def predict(
 
 @keys.command("add")
 def add_key(
-    name: Annotated[str, typer.Argument(help="Of a person or a program.")],
+    name: Annotated[str, typer.Argument(help="The person or program that owns the key.")],
     tokens_per_minute: Annotated[
-        int, typer.Option(min=1, help="Tokens of prompts and answers together.")
+        int, typer.Option(min=1, help="Limit on prompt and answer tokens together.")
     ] = 60_000,
     as_json: AsJson = False,
 ) -> None:
-    """Create a key, and print its secret, this once."""
+    """Create a key, and print its secret, which is not shown again."""
     from millrace.flows.cli import api_keys
 
     key = api_keys.add_key(settings.load(), name, tokens_per_minute)
@@ -221,7 +221,7 @@ def list_keys(as_json: AsJson = False) -> None:
 
 @keys.command("revoke")
 def revoke_key(
-    name: Annotated[str, typer.Argument(help="Of the key.")], as_json: AsJson = False
+    name: Annotated[str, typer.Argument(help="The key's name.")], as_json: AsJson = False
 ) -> None:
     """Revoke a key; the server refuses it within a second."""
     from millrace.flows.cli import api_keys
@@ -235,7 +235,7 @@ def certify(
     model: Annotated[str, typer.Argument(help="A model that Triton serves.")],
     as_json: AsJson = False,
 ) -> None:
-    """Certify the live version: its golden rows or prompts, and the test split."""
+    """Certify the live version, on its golden rows or prompts and the test split."""
     chosen = _prepare()
     from millrace.flows.cli import show
     from millrace.tasks.export import certify_live
@@ -297,10 +297,10 @@ def status(as_json: AsJson = False) -> None:
 @app.command()
 def sign(
     model: Annotated[str, typer.Argument(help="A registered model.")],
-    version: Annotated[int, typer.Argument(min=1, help="Of which version.")],
+    version: Annotated[int, typer.Argument(min=1, help="The version's number.")],
     as_json: AsJson = False,
 ) -> None:
-    """Sign a version without a signature that this home trusts, after checking its digests."""
+    """Check the digests of a version without a trusted signature, and sign the version."""
     chosen = _prepare()
     from millrace.flows.cli.sign_version import sign_version
 
@@ -309,10 +309,10 @@ def sign(
     if as_json:
         console.print_json(found)
         return
-    _report(f"signed {found.model} version {found.version}, which counted as: {found.before}")
+    _report(f"signed {found.model} version {found.version}, whose state was: {found.before}")
     for name, value in found.statement.items():
         _report(f"  {name}: {value}")
-    console.print_hint("millrace release, if it has the alias champion")
+    console.print_hint("`millrace release`, if the version has the alias champion")
 
 
 @app.command()
@@ -320,7 +320,7 @@ def backup(
     file: Annotated[Path, typer.Argument(help="The file to write, such as home.tar.gz.")],
     as_json: AsJson = False,
 ) -> None:
-    """Write the home into one file, also while `up` runs: versions, tables, keys, histories."""
+    """Write the home folder to one file, also while `up` runs: versions, tables, keys, history."""
     from millrace.flows.cli.backup import back_up
 
     console.set_up_logging()
@@ -328,8 +328,8 @@ def backup(
     if as_json:
         console.print_json(made)
         return
-    _report(f"{made.files:,} files, {made.size_bytes:,} bytes of {made.home} are in {made.file}")
-    console.print_hint("it holds the home's keys: keep it as private as the home")
+    _report(f"wrote {made.files:,} files, {made.size_bytes:,} bytes of {made.home}, to {made.file}")
+    console.print_hint("keep the backup as private as the home; it contains the home's keys")
 
 
 @app.command()
@@ -337,7 +337,7 @@ def restore(
     file: Annotated[Path, typer.Argument(help="A file that `millrace backup` wrote.")],
     as_json: AsJson = False,
 ) -> None:
-    """Restore the home of a backup at its path, whole or not at all."""
+    """Restore the home folder from a backup at its original path, completely or not at all."""
     from millrace.flows.cli.backup import restore_home
 
     console.set_up_logging()
@@ -345,14 +345,14 @@ def restore(
     if as_json:
         console.print_json(found)
         return
-    _report(f"{found.home} is as it was at {found.made}")
-    console.print_hint("millrace up, and millrace release, which brings Triton to its aliases")
+    _report(f"{found.home} is restored as of {found.made}")
+    console.print_hint("`millrace up`, then `millrace release`: Triton serves the champions again")
 
 
 @app.command()
 def history(
     model: Annotated[str, typer.Argument(help="A registered model.")],
-    limit: Annotated[int, typer.Option(min=1, help="Releases to print, the newest.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, help="Number of newest releases to print.")] = 20,
     as_json: AsJson = False,
 ) -> None:
     """Print the releases of a model: what went live or was refused, when, why, and who asked."""
@@ -392,7 +392,7 @@ def _prepare(
         file: the pipeline file.
         overrides: the values of `--set`.
         check_source: whether to check the source, its columns and the family as well.
-        is_flow: whether the command runs a flow of Prefect's.
+        is_flow: whether the command runs a Prefect flow.
     """
     from millrace.models.config.pipeline_file import load_pipeline
 
@@ -421,12 +421,12 @@ def _prepare(
 
 
 def _check_pinned_versions(pipeline: "Pipeline") -> None:
-    """Look up the registered versions that a file names, unless MLflow is away."""
+    """Look up the registered versions that a file names, unless MLflow cannot be reached."""
     from millrace.models.config.model_kind import kind_of_family
     from millrace.tasks.kinds.steps import steps_of
 
     steps = steps_of(kind_of_family(pipeline.model.family))
-    if not steps.names_versions(pipeline):  # then a file is checked without a home
+    if not steps.names_versions(pipeline):  # such a file can be checked without a home
         return
     with suppress(TransientError):
         steps.pin_versions(pipeline, tool_variables.apply(settings.load()).installation())
@@ -437,7 +437,7 @@ def _report(line: str) -> None:
 
 
 def main() -> None:
-    """Run a command; a user's mistake is an error message and exit code 2, never a stack trace."""
+    """Run a command; a user's mistake gives an error message and exit code 2, no stack trace."""
     as_json = "--json" in sys.argv
     command = partial(_run_command, as_json=as_json)
     if not RAY_COMMANDS & set(sys.argv[1:2]):
@@ -446,7 +446,7 @@ def main() -> None:
 
 
 def _end_left_runs() -> None:
-    """End the runs of this home's commands that are gone, in MLflow and in Prefect."""
+    """End the MLflow and Prefect runs of this home's commands whose processes are gone."""
     with suppress(Exception):  # the next command retries
         chosen = tool_variables.apply(settings.load())
         if any((chosen.run / open_runs.FOLDER).glob("*.json")):
@@ -464,20 +464,19 @@ def _run_command(*, as_json: bool) -> None:
             _report("stopped; nothing unfinished was published")
         raise
     except Exception as error:
-        # An error for the user, a known fault outside of Millrace, or our own fault as a last
-        # resort.
+        # A `MillraceError`, a known error of an external tool, or else a bug in Millrace.
         reported = explain_external_error(error) or _unexpected_error(error)
         console.print_error(reported, as_json=as_json)
         sys.exit(reported.exit_code)
 
 
 def _unexpected_error(error: Exception) -> MillraceError:
-    """Return the error of an unexpected fault, with the file that has its stack trace."""
+    """Return the error for an unexpected exception; its hint names the stack trace's file."""
     logs = None
     with suppress(MillraceError):  # a setting may be the cause
         logs = settings.load().installation().logs
     return MillraceError(
-        "an unexpected fault ended the command",
+        "an unexpected error ended the command",
         seen=f"{type(error).__name__}: {error}",
-        hint=f"run it again; if it stays, report it with {write_trace(error, logs)}",
+        hint=f"run it again; if the error stays, report it with {write_trace(error, logs)}",
     )

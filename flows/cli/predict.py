@@ -1,4 +1,4 @@
-"""One question to the version of a model that is live."""
+"""Sends one question to the live version of a model."""
 
 from typing import TYPE_CHECKING
 
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 
 
 def predict_live(installation: Installation, model: str, question: Question) -> Answer:
-    """Send a question to the version of a model that is live.
+    """Send a question to the live version of a model.
 
     Args:
         installation: where Triton and the registry are.
         model: the model.
-        question: rows, or a text to continue; a golden request where it is neither.
+        question: rows, or a text to continue; if it has neither, a golden request is sent.
 
     Raises:
-        InputError: the model is not served, or does not take the question.
+        InputError: the model is not served, or does not accept such a question.
         TransientError: Triton cannot be reached, or has not loaded the champion yet.
     """
     from millrace.models.registry.mlflow_registry import CHAMPION, registry_of
@@ -39,24 +39,24 @@ def predict_live(installation: Installation, model: str, question: Question) -> 
 def _not_served(
     installation: Installation, client: TritonClient, model: str, champion: "ModelVersion | None"
 ) -> InputError | TransientError:
-    """Return the error of a model that is not loaded: for now, refused, or wanted by nobody."""
+    """Return the error for a model that is not loaded: refused, not loaded yet, or no champion."""
     state = derive_state(ledger_of(installation).releases(model))
     if champion is not None and state.has_refused(
         DesiredVersion(champion.version, champion.digest)
     ):
         return InputError(
-            f"version {champion.version} of {model} is the champion, and was refused",
+            f"version {champion.version} of {model} is the champion, but its release was refused",
             seen=state.refused.reason if state.refused else None,
-            hint="move the alias champion; `millrace release` has this one tried again",
+            hint="move the alias champion, or retry this version with `millrace release`",
         )
     if champion is not None:
         return TransientError(
             f"version {champion.version} of {model} is the champion, but Triton has not loaded it",
-            hint="it loads within a minute of a start of Triton; `millrace release` does it now",
+            hint="it is loaded within a minute of Triton's start; `millrace release` loads it now",
         )
     return InputError(
         f"Triton does not serve {model!r}",
         valid=", ".join(sorted({m.name for m in client.index()})) or "no model is loaded",
         hint=nearest(model, [m.name for m in client.index()])
-        or "run `millrace release` after a version got the alias champion",
+        or "give a version the alias champion, then run `millrace release`",
     )

@@ -1,4 +1,4 @@
-"""The outcomes of commands as tables and notes, for people; `--json` prints them whole."""
+"""Prints the outcomes of commands as tables and notes; `--json` prints all of their data."""
 
 import re
 import shlex
@@ -28,33 +28,33 @@ def show_training(outcome: "TrainOutcome", *, is_up: bool) -> None:
     """Print the outcome of a training run, and the next step.
 
     Args:
-        outcome: of the run.
+        outcome: the outcome of the run.
         is_up: whether the services of this home run.
     """
     print_table(outcome.version.model, ("what", "value"), training_rows(outcome))
     version = f"{outcome.version.model} version {outcome.version.version}"
     if outcome.promotion.champion and is_up:
-        print_hint(f"`millrace status` tells when {version} is live; its release has begun")
+        print_hint(f"the release of {version} has begun; `millrace status` shows when it is live")
     elif outcome.promotion.champion:
-        print_hint(f"`millrace up` serves {version}; a Triton elsewhere, `millrace release`")
+        print_hint(f"`millrace up` serves {version}; for a Triton elsewhere run `millrace release`")
     elif outcome.promotion.challenger:
         start = "" if is_up else "`millrace up`, then "
         place = f"on its page, {url}" if (url := _version_page(outcome)) else "in the MLflow UI"
-        print_hint(f"{start}make {version} live by the alias champion, {place}")
+        print_hint(f"{start}give {version} the alias champion to make it live, {place}")
     elif outcome.promotion.release:
         print_hint(
-            f"{version} is not to be promoted: what is there is better. Train it otherwise, or "
-            "loosen promotion.require"
+            f"{version} should not be promoted, because the present version is better. Change the "
+            "training, or loosen promotion.require"
         )
     elif "no better than" in outcome.promotion.reason:
         print_hint(
-            f"{version} cannot be promoted: it has learnt nothing. Train it longer or with another "
-            "learning rate, or see whether the target is what dataset.task takes it for"
+            f"{version} cannot be promoted, because it has learnt nothing. Train it longer or with "
+            "another learning rate, or check whether dataset.task fits the target"
         )
     else:
         print_hint(
-            f"{version} cannot be promoted; loosen {_either(outcome.gates)}, name other "
-            "export.candidates, or train it otherwise"
+            f"{version} cannot be promoted; loosen {_either(outcome.gates)}, choose other "
+            "export.candidates, or change the training"
         )
 
 
@@ -64,7 +64,7 @@ def _either(keys: Sequence[str]) -> str:
 
 
 def show_certified(found: "LiveCertificate") -> None:
-    """Print the stages of a certificate up to the live server, and what does not hold."""
+    """Print the stages of a certificate up to the live server, and the faults that were found."""
     version = f"{found.version.model} version {found.version.version} at {found.endpoint}"
     _print(version, found.table())
     for fault in found.faults:
@@ -79,7 +79,7 @@ def _print(title: str, table: "Table") -> None:
 
 
 def show_release(outcomes: "Iterable[Outcome]") -> None:
-    """Print what is live, and what changed."""
+    """Print the live version of each model, and what changed."""
     rows = [
         (
             outcome.model,
@@ -95,7 +95,7 @@ def show_release(outcomes: "Iterable[Outcome]") -> None:
 
 
 def show_prediction(answer: "Answer") -> None:
-    """Print the answers of the live model, or the figures of one that was streamed."""
+    """Print the answers of the live model, or the statistics of a streamed answer."""
     table = answer.table()
     if not table.rows:
         print_piece("\n")
@@ -103,7 +103,7 @@ def show_prediction(answer: "Answer") -> None:
 
 
 def show_status(status: "Status") -> None:
-    """Print what runs, and what is live."""
+    """Print the state of each service."""
     rows = [
         (
             service.name,
@@ -125,7 +125,7 @@ def show_status(status: "Status") -> None:
 def describe_status(status: "Status") -> Iterator[str]:
     """Yield lines: where to promote models, how to log in to Prefect, and what is scheduled.
 
-    There are none if Millrace does not run.
+    Yields no lines if Millrace does not run.
     """
     if not status.running:
         return
@@ -136,7 +136,7 @@ def describe_status(status: "Status") -> Iterator[str]:
         command = f"cat {shlex.quote(status.prefect_login)}; echo"
         yield f"Prefect's UI asks each browser once for a password: the whole output of `{command}`"
     if status.schedules is None:
-        yield "scheduled: Prefect was not checked yet"
+        yield "scheduled: not known yet, because Prefect was not checked yet"
     else:
         yield from _describe_schedules(status.schedules)
 
@@ -151,11 +151,11 @@ def _describe_schedules(found: "Schedules") -> Iterator[str]:
     if not by_file:
         yield "scheduled: no pipeline file; name yours in MILLRACE_PIPELINES"
     for fault in found.faults:
-        yield f"not as it stands: {fault.file}: {fault.reason}"
+        yield f"present content not scheduled: {fault.file}: {fault.reason}"
     if not found.settled:
-        yield "Prefect does not hold these schedules at the moment; they are being put back"
+        yield "Prefect's deployments differ from these schedules; Millrace is restoring them"
     for each in found.put_back[-3:]:
-        yield f"put back: {each.deployment} at {each.at}; {each.what}"
+        yield f"restored: {each.deployment} at {each.at}; {each.what}"
 
 
 def _describe_schedule(schedule: "Schedule") -> str:
@@ -189,7 +189,7 @@ def show_history(model: str, releases: "Sequence[Release]") -> None:
 
 
 def _uptime(service: "ServiceStatus") -> str:
-    """Return how long a service is up and, on a line of its own, how often it was restarted."""
+    """Return how long a service has been up and, on its own line, how often it was restarted."""
     seconds, count = service.uptime_seconds, service.restarts
     up = "" if seconds is None else _duration(seconds)
     restarts = f"{count} restart{'s' if count > 1 else ''}" if count else ""
@@ -207,17 +207,17 @@ def _duration(seconds: float) -> str:
 
 
 def _circumstances(release: "Release") -> str:
-    """Return why it happened and, on a line of its own, what else is known of it."""
+    """Return the reason for a release and, on its own line, further facts about it."""
     facts = [f"took {release.seconds:.1f} s"]
     if release.previous is not None:
-        facts.append(f"before: {release.previous}")
+        facts.append(f"previous version: {release.previous}")
     if release.asked_by:
         facts.append(f"asked by {release.asked_by}")
     return "\n".join(filter(None, (release.reason, "; ".join(facts))))
 
 
 def training_rows(outcome: "TrainOutcome") -> list[Row]:
-    """Return the rows of the table of a training run."""
+    """Return the table rows for a training run."""
     snapshot, promotion = outcome.snapshot, outcome.promotion
     state = "new" if snapshot.created else "unchanged"
     rows: list[Row] = [
@@ -237,7 +237,7 @@ def training_rows(outcome: "TrainOutcome") -> list[Row]:
 
 
 def _promotion_rows(promotion: "Promotion") -> list[Row]:
-    """Return the version that a new one would replace, and what its release would report."""
+    """Return rows with the version that the new one would replace, and what a release would do."""
     rows: list[Row] = []
     if (other := promotion.beside) is not None:
         facts = [other.candidate] if other.candidate else []
@@ -250,7 +250,7 @@ def _promotion_rows(promotion: "Promotion") -> list[Row]:
 
 
 def _version_page(outcome: "TrainOutcome") -> str:
-    """Return the version's page in the MLflow UI; empty where no server shows one."""
+    """Return the URL of the version's page in the MLflow UI; empty if there is no MLflow server."""
     address, version = outcome.run.tracking_uri.rstrip("/"), outcome.version
     if not address.startswith(("http://", "https://")):
         return ""
@@ -286,14 +286,14 @@ def show_batch(report: "BatchReport") -> None:
 
 def _speed_rows(report: "BatchReport") -> list[Row]:
     if report.unchanged:
-        return [("done", "before: the same model, input and parameters; nothing was run")]
+        return [("done", "before, with the same model, input and parameters; nothing was run")]
     run = f"(a run of {report.seconds:.1f} s, end to end)"
     rows: list[Row] = [
         ("rows/s", f"{report.rows_per_second:,.0f}"),
         ("rows/day", f"{report.rows_per_day:,.0f} {run}"),
     ]
     if report.resumed:
-        rows.insert(0, ("resumed", f"{report.resumed:,} rows of a run that did not end"))
+        rows.insert(0, ("resumed", f"{report.resumed:,} rows of an earlier, unfinished run"))
     if report.tokens_in is not None and report.tokens_out is not None:
         rows += [
             ("input tokens", f"{report.tokens_in:,}"),
@@ -316,7 +316,7 @@ def _lineage_rows(found: "Lineage") -> Iterator[Row]:
     yield "row", _join(row)
     yield (
         "from",
-        f"row {origin.place:,} of {origin.file or 'a file that is not known'}, counted from 0",
+        f"row {origin.place:,} of {origin.file or 'an unknown file'}, counted from 0",
     )
     if origin.manifest or origin.source:
         yield "input", _join({**origin.source, **origin.manifest})
@@ -327,7 +327,7 @@ def _lineage_rows(found: "Lineage") -> Iterator[Row]:
     for file in found.data.get("files", [found.data] if found.data else []):
         yield "learnt from", _join(file)
     if not found.releases:
-        yield "release", "none: this version was not released from here"
+        yield "release", "none: this home has not released the version"
     for event in found.releases:
         yield "release", _join(event)
 
@@ -338,6 +338,6 @@ def _shorten(text: str) -> str:
 
 
 def _join(values: Mapping[str, Any]) -> str:
-    """Return names and values in one line, with shortened digests; `--json` has the whole ones."""
+    """Return names and values in one line, with shortened digests; `--json` prints full digests."""
     known = ((name, value) for name, value in values.items() if value not in ("", None))
     return ", ".join(f"{name} {_shorten(str(value))}" for name, value in known)

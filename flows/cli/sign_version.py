@@ -1,4 +1,4 @@
-"""`millrace sign`: a person vouches for a version that has no signature this home trusts."""
+"""`millrace sign`: lets a person sign a version without a signature that this home trusts."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -12,14 +12,14 @@ from millrace.models.registry.version_files import EVIDENCE_TAG, ModelVersion
 
 @dataclass(frozen=True)
 class Signed:
-    """What was signed.
+    """A version that was signed.
 
     Attributes:
-        model: registered model.
-        version: its number.
-        before: why it was not trusted before; `signed` if it was.
-        statement: what the signature covers: the run, the place of the files, and tags with their
-            digests.
+        model: the registered model.
+        version: the version's number.
+        before: why the version was not trusted before; `signed` if it was trusted.
+        statement: what the signature covers: the run, the location of the files, and tags with
+            their digests.
         key: the public key.
     """
 
@@ -31,9 +31,9 @@ class Signed:
 
 
 def sign_version(installation: Installation, model: str, number: int) -> Signed:
-    """Fetch a version, check that its files are those of its digests, and sign it.
+    """Fetch a version, check its files against their digests, and sign it.
 
-    A version that an earlier Millrace registered gets the digest of its evidence too.
+    A version from an earlier Millrace also gets the tag with the digest of its evidence.
 
     Raises:
         InputError: there is no such version, it was not made by Millrace, or its files are not

@@ -1,8 +1,9 @@
-"""Repairs, when the deployments' process starts, what happened while it was away.
+"""Cleans up lost and missed flow runs when the deployments' process starts.
 
-Runs whose process died unnoticed still hold their deployment's only slot; runs that fell due while
-nothing was up wait in a queue. `millrace.flows.deployments.schedule_loop` keeps the schedules. Only
-this home's deployments are changed: several homes may share one Prefect server.
+A run whose process died unnoticed still occupies its deployment's only slot. Runs that became due
+while `up` did not run wait in a queue. `millrace.flows.deployments.schedule_loop` keeps the
+schedules. Only this home's deployments are changed, because several homes may share one Prefect
+server.
 """
 
 import secrets
@@ -39,10 +40,10 @@ class MissedRun:
 def find_superseded(
     missed: Iterable[MissedRun], specs: Iterable[DeploymentSpec]
 ) -> tuple[UUID, ...]:
-    """Return the missed runs that need not be made up for.
+    """Return the missed runs to delete.
 
-    Of a deployment whose runs wait for each other, the newest missed run stays; of one whose runs
-    are dropped when they collide, none does.
+    A deployment with the collision strategy `ENQUEUE` keeps its newest missed run; one with
+    `CANCEL_NEW` keeps none.
     """
     waiting = {spec.name for spec in specs if spec.collision_strategy == "ENQUEUE"}
     runs = sorted(missed, key=lambda run: run.due)
@@ -53,8 +54,8 @@ def find_superseded(
 def home_id(settings: Settings) -> str:
     """Return the id of this home, created once and stored in it.
 
-    A path does not identify a home: two hosts can have the same one. Nor does a host name: a
-    container has another one after each start.
+    A path does not identify a home, because two hosts can have the same path. Nor does a host name,
+    because a container gets a new one at each start.
     """
     return read_or_create_secret(settings.home / "home.id", lambda: secrets.token_hex(4))
 
@@ -62,10 +63,10 @@ def home_id(settings: Settings) -> str:
 def assign_to_home(
     specs: Iterable[DeploymentSpec], settings: Settings
 ) -> tuple[DeploymentSpec, ...]:
-    """Tag deployments as this home's; on a server that the user chose, name them so too.
+    """Tag deployments with the home's id; on a server that the user chose, add it to names too.
 
-    On a server the name identifies a deployment: under one name two homes would take each other's
-    runs, and a release repairs only the Triton of its own home.
+    Prefect identifies a deployment by its name. With equal names two homes would start each other's
+    runs, but a release repairs only the Triton of its own home.
     """
     home = home_id(settings)
     suffix = f"-{home}" if settings.prefect_api_url is not None else ""
@@ -84,12 +85,12 @@ def is_of_another_home(tags: Iterable[str], home: str) -> bool:
 async def catch_up(
     client: "PrefectClient", settings: Settings, specs: tuple[DeploymentSpec, ...]
 ) -> None:
-    """Mark lost runs of this home's deployments as crashed, and delete superseded ones.
+    """Mark lost runs of this home's deployments as crashed, and delete superseded runs.
 
     Args:
-        client: of the Prefect server.
-        settings: of this home.
-        specs: what is served, as `assign_to_home` returns it.
+        client: the client of the Prefect server.
+        settings: the settings of this home.
+        specs: the served deployments, as `assign_to_home` returns them.
     """
     await _mark_lost_runs(client, settings)
     await _delete_superseded(client, specs)
@@ -108,12 +109,12 @@ async def _mark_lost_runs(client: "PrefectClient", settings: Settings) -> None:
     ours = _filter_deployments(tags=(f"{HOME_TAG}{home_id(settings)}",))
     for run in await _read_runs(client, ours, _filter_states(*active)):
         if str(run.id) not in alive:
-            message = "Its process ended without reporting it: a restart, or out of memory."
+            message = "The run's process ended without reporting it: a restart, or memory ran out."
             await client.set_flow_run_state(run.id, Crashed(message=message))
 
 
 async def _delete_superseded(client: "PrefectClient", specs: tuple[DeploymentSpec, ...]) -> None:
-    """Delete the runs of the past that nobody needs any more."""
+    """Delete the missed runs that need not be made up for."""
     from prefect.client.schemas import filters
     from prefect.client.schemas.objects import StateType
 

@@ -1,11 +1,11 @@
-"""Which deployments should exist, and what to change so that Prefect has them; no effects.
+"""Plans which deployments should exist and what to change in Prefect; has no side effects.
 
-They are those of `infra/prefect.yaml`, once for each pipeline file. Prefect is not imported here,
-so `millrace up` can refuse a bad file before it starts anything.
+The deployments are those of `infra/prefect.yaml`, once for each pipeline file. Prefect is not
+imported here, so `millrace up` can refuse a bad file before it starts anything.
 
-A deployment is registered as its spec says. A pause is somebody's choice and stays. Any other
-difference is reverted. A deployment that would run foreign code is deleted first, because an update
-of Prefect's keeps the fields that it does not name.
+A deployment is registered as its spec says. A pause that a user set stays. Any other difference is
+reverted. A deployment that would run foreign code is deleted first, because Prefect's update keeps
+the fields that it does not name.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -27,13 +27,13 @@ class DeploymentSpec:
 
     Attributes:
         name: `release`, or `train-NAME` and `score-NAME` for the pipeline NAME.
-        entrypoint: dotted, `millrace.flows.train_model.train_model`.
+        entrypoint: the flow's dotted path, such as `millrace.flows.train_model.train_model`.
         description: what a run does.
-        tags: for the UI's filters.
-        parameters: of every run.
-        cron: when to run; None for only on request.
-        timezone: of `cron`.
-        limit: runs at a time.
+        tags: the tags for the UI's filters.
+        parameters: the parameters of every run.
+        cron: when to run; None: only on request.
+        timezone: the time zone of `cron`.
+        limit: the maximum number of concurrent runs.
         collision_strategy: `ENQUEUE` or `CANCEL_NEW`: what happens to a run beyond the limit.
     """
 
@@ -51,10 +51,10 @@ class DeploymentSpec:
 def plan_deployments(
     pipeline_files: tuple[Path, ...], prefect_file: Path
 ) -> tuple[DeploymentSpec, ...]:
-    """Return the deployments of these pipeline files, as `prefect_file` declares them.
+    """Return the deployments that `prefect_file` declares, for these pipeline files.
 
     Raises:
-        InputError: a file cannot be read, or two pipelines have one name.
+        InputError: a file cannot be read, or two pipelines have the same name.
     """
     pipelines = tuple(read_pipeline(file) for file in pipeline_files)
     names = [pipeline.name for pipeline in pipelines]
@@ -63,7 +63,7 @@ def plan_deployments(
             raise InputError(
                 f"two pipeline files have the name {pipeline.name!r}",
                 seen=", ".join(str(each.file) for each in pipelines if each.name == pipeline.name),
-                valid="a name of its own for each pipeline of MILLRACE_PIPELINES",
+                valid="a different name for each pipeline in MILLRACE_PIPELINES",
             )
     return build_specs(pipelines, prefect_file)
 
@@ -71,9 +71,9 @@ def plan_deployments(
 def build_specs(
     pipelines: tuple[ScheduledPipeline, ...], prefect_file: Path
 ) -> tuple[DeploymentSpec, ...]:
-    """Return the deployments of these pipelines, as `prefect_file` declares them.
+    """Return the deployments that `prefect_file` declares, for these pipelines.
 
-    A deployment with the parameter `pipeline_file` is repeated for each pipeline, at its own time.
+    A deployment with the parameter `pipeline_file` is repeated for each pipeline and its schedule.
 
     Raises:
         InputError: the file cannot be read.
@@ -120,13 +120,15 @@ def _read_yaml(file: Path) -> dict[str, Any]:
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise InputError(f"{file} cannot be read", seen=error, valid="a YAML file") from error
     if not isinstance(raw, dict):
-        raise InputError(f"{file} is no mapping", seen=type(raw).__name__, valid="key: value lines")
+        raise InputError(
+            f"{file} is not a YAML mapping", seen=type(raw).__name__, valid="key: value lines"
+        )
     return raw
 
 
 @dataclass(frozen=True)
 class ExistingSchedule:
-    """One schedule of a deployment in Prefect; `cron` is None for one of another kind."""
+    """One schedule of a deployment in Prefect; `cron` is None if it is not a cron schedule."""
 
     id: UUID
     cron: str | None
@@ -139,17 +141,17 @@ class ExistingDeployment:
     """One deployment in Prefect.
 
     Attributes:
-        id: its id.
-        name: its name.
-        entrypoint: what it runs.
-        description: the text for people.
-        tags: sorted.
-        parameters: of every run.
-        limit: runs at a time.
+        id: the deployment's id.
+        name: the deployment's name.
+        entrypoint: the flow that it runs.
+        description: the description that the UI shows.
+        tags: the tags, sorted.
+        parameters: the parameters of every run.
+        limit: the maximum number of concurrent runs.
         collision_strategy: what happens to a run beyond the limit.
         has_pause: whether it is paused as a whole.
         schedules: when it runs.
-        foreign: fields that it has and ours never have, such as `pull_steps`.
+        foreign: fields that are set here, but never by Millrace, such as `pull_steps`.
     """
 
     id: UUID
@@ -166,7 +168,7 @@ class ExistingDeployment:
 
     @property
     def is_paused(self) -> bool:
-        """Whether somebody has paused it: as a whole, or every schedule."""
+        """Whether a user has paused the deployment as a whole, or every one of its schedules."""
         return self.has_pause or bool(
             self.schedules and not any(each.is_active for each in self.schedules)
         )
@@ -180,7 +182,7 @@ class RegisterDeployment:
         spec: the deployment as it should be.
         reason: what was different.
         is_paused: whether its schedule stays paused.
-        replaces: the deployment to delete first; None updates.
+        replaces: the deployment to delete first; None: update the present one.
     """
 
     spec: DeploymentSpec
@@ -205,13 +207,13 @@ def plan_changes(
     others: Sequence[ExistingDeployment] = (),
     paused: Collection[str] = (),
 ) -> tuple[Change, ...]:
-    """Return what to change; nothing when everything is as it should be.
+    """Return the changes to make in Prefect; empty if the deployments match the specs.
 
     Args:
         specs: the deployments that should exist.
-        existing: the deployments with the name and the flow of a spec.
-        others: this home's other deployments.
-        paused: names of deployments that were paused when last seen, in case they are gone.
+        existing: Prefect's deployments with the name and the flow of a spec, by name.
+        others: this home's other deployments in Prefect.
+        paused: names of deployments that were last seen paused; they are restored as paused.
     """
     changes: list[Change] = []
     for spec in specs:
@@ -219,24 +221,24 @@ def plan_changes(
         if found is None:
             changes.append(RegisterDeployment(spec, "it was missing", spec.name in paused))
         elif found.foreign:
-            reason = f"it had foreign {', '.join(found.foreign)}"
+            reason = f"it had fields that Millrace never sets: {', '.join(found.foreign)}"
             changes.append(RegisterDeployment(spec, reason, found.is_paused, found.id))
         elif different := _find_differences(spec, found):
-            reason = f"it had another {', '.join(different)}"
+            reason = f"it had a different {', '.join(different)}"
             changes.append(RegisterDeployment(spec, reason, found.is_paused))
     changes += [RemoveSchedules(other) for other in others if other.schedules]
     return tuple(changes)
 
 
 def _find_differences(spec: DeploymentSpec, existing: ExistingDeployment) -> list[str]:
-    """Return the names of the fields that are not as declared."""
+    """Return the names of the fields that differ from the spec."""
     crons = [(spec.cron, spec.timezone)] if spec.cron else []
     pairs = {
         "entrypoint": (spec.entrypoint, existing.entrypoint),
         "schedule": (crons, [(each.cron, each.timezone) for each in existing.schedules]),
         "parameters": (dict(spec.parameters), dict(existing.parameters)),
         "tags": (tuple(sorted(spec.tags)), existing.tags),
-        # Without a description Prefect takes the flow's.
+        # Without a description Prefect uses the flow's.
         "description": (spec.description or existing.description, existing.description),
         "limit": (spec.limit, existing.limit),
         "collision strategy": (spec.collision_strategy, existing.collision_strategy),

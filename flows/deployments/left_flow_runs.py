@@ -1,6 +1,6 @@
 """Marks as crashed the flow runs of commands that were killed, or ended by Ray's core.
 
-A run that a command starts has no deployment, so the deployments' process does not look after it.
+A run that a command starts has no deployment, so the deployments' process does not mark it.
 """
 
 import os
@@ -19,7 +19,7 @@ API = "PREFECT_API_URL"
 def record_flow_run(run: Path) -> Iterator[None]:
     """Keep a locked record of the flow run while the block runs.
 
-    A run of a temporary server has none: it ends with that server.
+    A run on a temporary Prefect server gets no record, because it ends with that server.
 
     Args:
         run: the folder `run` of the home.
@@ -58,5 +58,5 @@ def _mark_crashed(run_id: UUID) -> None:
     with suppress(ObjectNotFound), get_client(sync_client=True) as client:
         run = client.read_flow_run(run_id)
         if run.state is None or not run.state.is_final():
-            message = "Its process ended without reporting it: its Ray is gone, or it was killed."
+            message = "The run's process ended without reporting it: its Ray stopped, or a kill."
             client.set_flow_run_state(run.id, Crashed(message=message), force=True)

@@ -1,6 +1,6 @@
-"""Keeps the deployments in Prefect as the pipeline files and the setting declare them.
+"""Keeps the deployments in Prefect as the pipeline files and MILLRACE_PIPELINES declare them.
 
-`deployment_specs` decides; this reads the state and applies the changes.
+`deployment_specs` plans the changes; this module reads Prefect's state and applies the changes.
 """
 
 import os
@@ -48,20 +48,20 @@ MAX_CHECK_SECONDS = 60.0
 PAGE = 200
 MAX_PUT_BACK = 20
 FOREIGN_FIELDS = ("pull_steps", "job_variables", "work_pool_name", "storage_document_id")
-"""Fields that none of our deployments has: it would run other code, or run elsewhere."""
+"""Fields that Millrace never sets; they make a deployment run other code, or run elsewhere."""
 
 Register = Callable[[DeploymentSpec, bool], Awaitable[UUID]]
-"""Registers a deployment, its schedule paused or not, and returns its id."""
+"""Registers a deployment, paused if the flag is set, and returns its id."""
 
 
 class ScheduleLoop:
-    """Reads, decides and applies.
+    """Checks the deployments in Prefect again and again, and restores those that differ.
 
     Args:
-        settings: of this home.
-        client: of the Prefect server.
-        register: registers a deployment.
-        flow_name: returns the name of the flow of an entrypoint.
+        settings: the settings of this home.
+        client: the client of the Prefect server.
+        register: a function that registers a deployment.
+        flow_name: a function that returns the name of an entrypoint's flow.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class ScheduleLoop:
     def read_desired(
         self,
     ) -> tuple[tuple[DeploymentSpec, ...], tuple[str, ...], tuple[ScheduleFault, ...]]:
-        """Return the desired deployments, the patterns that declare them, and faults of files."""
+        """Return the desired deployments, the patterns of their files, and the files' faults."""
         settings = self._settings
         patterns = schedule_state.read_patterns(settings.run, settings.pipeline_patterns())
         files = read_pipeline_files(patterns)
@@ -99,13 +99,13 @@ class ScheduleLoop:
         return specs, patterns, faults
 
     async def check(self) -> float:
-        """Check once, and restore what is not as it should be.
+        """Check once, and restore the deployments that differ from their specs.
 
-        A Prefect that is away is reported once; the last state that was seen stays.
+        If Prefect does not answer, that is reported once and the last known state stays.
 
         Returns:
-            Seconds until the next check: what does not stay restored is checked less and less
-            often.
+            Seconds until the next check. The pause doubles, up to `MAX_CHECK_SECONDS`, while
+            checks keep finding differences.
         """
         import httpx
         from prefect.exceptions import PrefectException
@@ -155,7 +155,7 @@ class ScheduleLoop:
         return existing, tuple(others)
 
     async def _query(self, names: tuple[str, ...]) -> "list[DeploymentResponse]":
-        """Return the deployments of these names, and those with our tag."""
+        """Return the deployments in Prefect that have one of these names or Millrace's tag."""
         from prefect.client.schemas import filters
 
         wanted = filters.DeploymentFilter(
@@ -173,7 +173,7 @@ class ScheduleLoop:
                 return found
 
     def _is_ours(self, found: "DeploymentResponse") -> bool:
-        """Whether it is this home's; on the embedded server, one that names no home is too."""
+        """Return whether a deployment is this home's, or names no home on the embedded server."""
         home = home_id(self._settings)
         if found.work_pool_name is not None or TAG not in found.tags:
             return False
@@ -202,12 +202,12 @@ class ScheduleLoop:
         self._flows.clear()  # a flow may have been deleted with its deployments
 
     def _report(self, change: RegisterDeployment) -> None:
-        """Report a registered deployment; one whose spec did not change was put back."""
+        """Log a registered deployment; if its spec did not change, record that it was restored."""
         name = change.spec.name
         if self._applied.get(name) != change.spec:
             log.info("%s is registered: %s", name, change.spec.cron or "only on request")
             return
-        log.warning("%s was put back: %s", name, change.reason)
+        log.warning("%s was restored: %s", name, change.reason)
         now = datetime.now(UTC).isoformat(timespec="seconds")
         self._put_back = (*self._put_back, PutBack(name, change.reason, now))[-MAX_PUT_BACK:]
 

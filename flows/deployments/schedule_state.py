@@ -1,7 +1,7 @@
-"""What `up` and the deployments' process exchange, in files of the home's folder `run`.
+"""The files in the home's folder `run` that `up` and the deployments' process exchange.
 
-The newest `millrace up` writes the requested patterns to `pipelines.json`. The deployments' process
-writes what Prefect holds to `schedules.json`, after each check.
+The newest `millrace up` writes the requested patterns to `pipelines.json`. After each check, the
+deployments' process writes the schedules in Prefect to `schedules.json`.
 """
 
 import json
@@ -25,11 +25,11 @@ class Schedule:
     """One deployment in Prefect.
 
     Attributes:
-        deployment: its name.
-        file: the pipeline file; empty for a deployment that takes none.
-        cron: when it runs; None for only on request.
-        timezone: of `cron`.
-        paused: whether somebody has paused it in Prefect; it stays so.
+        deployment: the deployment's name.
+        file: the pipeline file; empty for a deployment without one.
+        cron: when it runs; None: only on request.
+        timezone: the time zone of `cron`.
+        paused: whether a user has paused it in Prefect; Millrace leaves it paused.
     """
 
     deployment: str
@@ -41,12 +41,12 @@ class Schedule:
 
 @dataclass(frozen=True)
 class PutBack:
-    """A deployment that somebody removed or changed, and that was restored.
+    """A deployment that was removed or changed in Prefect, and that Millrace restored.
 
     Attributes:
-        deployment: its name.
-        what: what was wrong with it.
-        at: when that was found, ISO 8601 in UTC.
+        deployment: the deployment's name.
+        what: the difference that was found.
+        at: the time of the repair, ISO 8601 in UTC.
     """
 
     deployment: str
@@ -59,13 +59,13 @@ class Schedules:
     """What is scheduled, as the deployments' process last saw it.
 
     Attributes:
-        pid: that process.
+        pid: the process id of the deployments' process.
         patterns: the files and globs that it schedules.
-        settled: whether Prefect holds what it should.
-        schedules: what Prefect holds.
+        settled: whether Prefect's deployments match the specs.
+        schedules: the deployments with their schedules.
         faults: files whose present content is not scheduled.
         put_back: the newest repairs.
-        kept: the name and the schedule of each file when it was last valid.
+        kept: for each file, the name and the schedule of its last valid content.
     """
 
     pid: int
@@ -77,7 +77,7 @@ class Schedules:
     kept: Mapping[str, Mapping[str, Any]] | None = None
 
     def last_valid(self) -> dict[str, ScheduledPipeline]:
-        """Return the content of each file when it was last valid."""
+        """Return the last valid content of each file, by path."""
         pipelines = {}
         for file, content in (self.kept or {}).items():
             with suppress(ValueError, KeyError, TypeError):
@@ -108,7 +108,7 @@ def write_patterns(run: Path, patterns: tuple[str, ...]) -> None:
 
 
 def read_patterns(run: Path, default: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the files and globs that were requested last."""
+    """Return the files and globs that were requested last, or `default`."""
     try:
         return tuple(str(each) for each in json.loads((run / PATTERNS_FILE).read_text()))
     except (OSError, ValueError, TypeError):
@@ -116,12 +116,12 @@ def read_patterns(run: Path, default: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def write(run: Path, state: Schedules) -> None:
-    """Replace the state, readable by this user only."""
+    """Replace the stored state; its file is readable by this user only."""
     replace_private(run / STATE_FILE, json.dumps(asdict(state), indent=1) + "\n")
 
 
 def read(run: Path) -> Schedules | None:
-    """Return the state that was written last; None if there is none to read."""
+    """Return the state that was written last; None if it cannot be read."""
     try:
         return _ADAPTER.validate_json((run / STATE_FILE).read_bytes())
     except (OSError, ValueError):

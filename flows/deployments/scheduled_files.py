@@ -31,7 +31,7 @@ class PipelineFile:
     Attributes:
         file: its path, or a pattern that matches no file.
         pipeline: its content; None if the file is gone or not valid.
-        reason: why it is not valid; empty for one that is gone.
+        reason: why the file is not valid; empty if it is gone.
     """
 
     file: str
@@ -85,7 +85,7 @@ def _read_file(file: Path) -> PipelineFile:
 
 @lru_cache(maxsize=1024)
 def _read_version(file: Path, version: tuple[int, ...]) -> PipelineFile:
-    """Read a file once for each version of it: the files are checked every few seconds."""
+    """Read a file, cached by its version, because files are checked every few seconds."""
     del version
     try:
         return PipelineFile(str(file), read_pipeline(file))
@@ -98,7 +98,7 @@ def _read_version(file: Path, version: tuple[int, ...]) -> PipelineFile:
 def select_pipelines(
     files: Sequence[PipelineFile], last_valid: Mapping[str, ScheduledPipeline]
 ) -> tuple[tuple[ScheduledPipeline, ...], tuple[ScheduleFault, ...]]:
-    """Select the pipelines to schedule, and the faults to report.
+    """Return the pipelines to schedule, and the faults to report.
 
     Args:
         files: the files in their present state.
@@ -110,15 +110,15 @@ def select_pipelines(
         pipeline = each.pipeline
         if pipeline is None and each.reason:
             pipeline = last_valid.get(each.file)
-            effect = "it has no schedule" if pipeline is None else "its last valid schedule holds"
+            effect = "it has no schedule" if pipeline is None else "its last valid schedule applies"
             faults.append(ScheduleFault(each.file, f"{each.reason}; {effect}"))
         elif pipeline is None:
-            faults.append(ScheduleFault(each.file, "there is no such file; it is not scheduled"))
+            faults.append(ScheduleFault(each.file, "there is no such file; nothing is scheduled"))
         if pipeline is None:
             continue
         first = pipelines.setdefault(pipeline.name, pipeline)
         if first is not pipeline:
-            why = f"{first.file} has the name {pipeline.name!r} as well; this one is not scheduled"
+            why = f"{first.file} has the name {pipeline.name!r} as well; this file is not scheduled"
             faults.append(ScheduleFault(each.file, why))
     return tuple(pipelines.values()), tuple(faults)
 

@@ -1,7 +1,7 @@
 """Serves the scheduled deployments: `python -m millrace.flows.deployments.serve`.
 
-The process keeps them registered with the Prefect server, polls for runs that are due and starts
-each in a process of its own, with its own environment.
+The process keeps the deployments registered with the Prefect server, polls for runs that are due
+and starts each run in its own process, with its own environment.
 """
 
 import asyncio
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 POLL_SECONDS = 3.0
 API_SECONDS = 120.0
 MAX_RUNS = 1000
-"""Flow runs at a time, of all deployments together; each has a limit of its own."""
+"""Maximum concurrent runs of all deployments together; each deployment has its own limit."""
 
 
 def build_deployment(spec: DeploymentSpec, is_paused: bool = False) -> "RunnerDeployment":
-    """Return the deployment in Prefect's form, its schedule paused or not.
+    """Return the Prefect deployment for a spec, with an active or paused schedule.
 
-    Imports the module of its flow.
+    Imports the flow's module.
     """
     from prefect.client.schemas.objects import ConcurrencyLimitConfig, ConcurrencyLimitStrategy
     from prefect.deployments.runner import RunnerDeployment
@@ -56,7 +56,7 @@ def build_deployment(spec: DeploymentSpec, is_paused: bool = False) -> "RunnerDe
         description=spec.description,
         tags=list(spec.tags),
     )
-    # An explicit None takes it back from a work pool that it was deployed to before.
+    # An explicit None removes the deployment from a work pool that it was in before.
     deployment.work_pool_name = None
     deployment.work_queue_name = None
     return deployment
@@ -64,14 +64,14 @@ def build_deployment(spec: DeploymentSpec, is_paused: bool = False) -> "RunnerDe
 
 @cache
 def _read_flow_name(entrypoint: str) -> str:
-    """Return the name of the flow of an entrypoint; imports its module."""
+    """Return the name of an entrypoint's flow; imports the flow's module."""
     from prefect.flows import load_flow_from_entrypoint
 
     return load_flow_from_entrypoint(entrypoint).name
 
 
 async def serve(settings: Settings) -> None:
-    """Keep the deployments registered and run what is due, until SIGTERM.
+    """Keep the deployments registered and start due runs, until SIGTERM.
 
     All deployments may run at the same time, so that a long training never delays a release.
 
@@ -100,7 +100,7 @@ async def serve(settings: Settings) -> None:
 
 
 async def _check_repeatedly(loop: ScheduleLoop, settings: Settings, pause: float) -> None:
-    """Check for ever; the ready file exists while Prefect holds what it should."""
+    """Check forever; the ready file exists while Prefect's deployments match the specs."""
     ready = deployments_ready_file(settings)
     while True:
         if not loop.state.settled:
@@ -112,7 +112,7 @@ async def _check_repeatedly(loop: ScheduleLoop, settings: Settings, pause: float
 
 
 async def _run_until_sigterm(runner: "Runner", checking: "asyncio.Task[None]") -> None:
-    """Run the runner until SIGTERM or a fault of the checks; then cancel what it runs.
+    """Run the runner until SIGTERM or until the checks fail; then cancel its flow runs.
 
     The runner's own handler calls its asynchronous `stop` without awaiting it, which would leave
     running flows behind.

@@ -29,8 +29,8 @@ POLL_SECONDS = 0.2
 FATAL_RESTARTS = 2
 TAIL_LINES = 15
 NO_GUARD = (
-    "MILLRACE_GUARD=off: Triton's HTTP has no guard; one request of another process, or of a web "
-    "page, can end the server"
+    "MILLRACE_GUARD=off: no guard checks requests to Triton's HTTP ports; one request from another "
+    "process or from a web page can end the server"
 )
 REQUESTED_EXITS = (0, -signal.SIGTERM)
 
@@ -47,11 +47,11 @@ class ServiceStatus:
         name: `mlflow`, `prefect`, `triton`, `guard`, `deployments`, `webhook` or `openai`.
         running: whether its process exists.
         healthy: whether its health check succeeds.
-        address: where to reach it; empty when it listens nowhere.
-        pid: its process.
-        uptime_seconds: since its last start.
-        restarts: starts after the first.
-        log: its log file.
+        address: the address for users and clients; empty if it listens nowhere.
+        pid: its process id.
+        uptime_seconds: the seconds since its last start.
+        restarts: the number of starts after the first.
+        log: the path of its log file.
         grpc: the `host:port` where it serves gRPC too; empty if it does not.
     """
 
@@ -68,19 +68,19 @@ class ServiceStatus:
 
 @dataclass(frozen=True)
 class Status:
-    """What runs for one home.
+    """The present state of the services of one home.
 
     Attributes:
         running: whether a supervisor is alive.
         home: the home folder.
-        pid: the supervisor's process.
-        uptime_seconds: since `millrace up`.
-        services: empty when nothing runs.
+        pid: the supervisor's process id.
+        uptime_seconds: the seconds since `millrace up`.
+        services: the services; empty when nothing runs.
         live_versions: what the callback `live_versions` returned.
-        orphans: processes that were left by a supervisor that was killed.
-        schedules: what is scheduled; None before the first check of Prefect.
-        prefect_login: the file of the password that Prefect's UI asks for; empty where the user
-            chose the server.
+        orphans: the number of processes that a killed supervisor left.
+        schedules: the schedules; None before the first check of Prefect.
+        prefect_login: the file with the password for Prefect's UI; empty if the user chose the
+            Prefect server.
     """
 
     running: bool
@@ -105,7 +105,7 @@ class DownResult:
 
     Attributes:
         was_running: whether a supervisor was alive.
-        ended: processes that had outlived their supervisor.
+        ended: descriptions of the ended processes that had outlived their supervisor.
     """
 
     was_running: bool
@@ -117,8 +117,9 @@ def up(settings: Settings, *, detach: bool = True, report: Report = lambda line:
 
     Args:
         settings: what to start, and where.
-        detach: leave it running; otherwise stay until it ends, Ctrl-C or SIGTERM, and stop it.
-        report: takes progress lines.
+        detach: whether to return and leave the services running; otherwise stay until the
+            supervisor ends, Ctrl-C or SIGTERM, and stop the services.
+        report: a function that receives progress lines.
 
     Raises:
         InputError: a pipeline file to schedule cannot be read.
@@ -138,19 +139,22 @@ def _start_if_down(settings: Settings, report: Report) -> Process | None:
     """Start the supervisor and its services; return None if a supervisor runs already."""
     lock = run_state.take_lock(settings.run, run_state.STARTING, 2 * HEALTHY_SECONDS)
     if lock is None:
-        raise WorkError("another `millrace up` is at work on this home", seen=settings.home)
+        raise WorkError(
+            "another `millrace up` is starting the services of this Millrace home folder",
+            seen=settings.home,
+        )
     with lock:
         if run_state.is_supervisor_alive(settings.run):
             report(f"already up for {settings.home}")
             _update_schedules(settings, report)
             if not status(settings).healthy:
-                report("not everything is healthy; see `millrace status`, and the logs in logs/")
+                report("some services are not healthy; see `millrace status` and the logs in logs/")
             return None
         return _start(settings, report)
 
 
 def _start(settings: Settings, report: Report) -> Process:
-    """Start the supervisor and wait until its services are healthy; else stop everything."""
+    """Start the supervisor and wait until its services are healthy; on failure stop everything."""
     _end_leftovers(settings, report)
     services = local_services(settings)
     _require_free_ports(services)
@@ -167,10 +171,10 @@ def _start(settings: Settings, report: Report) -> Process:
 
 
 def _update_schedules(settings: Settings, report: Report) -> None:
-    """Have the running services schedule these files, if any were chosen, and wait for it.
+    """Have the running services schedule the chosen pipeline files, if any, and wait for that.
 
     Raises:
-        WorkError: Prefect does not have them in time.
+        WorkError: Prefect does not have the schedules in time.
     """
     if "pipelines" not in settings.model_fields_set:
         return
@@ -183,9 +187,9 @@ def _update_schedules(settings: Settings, report: Report) -> None:
         if time.monotonic() > deadline:
             log = settings.installation().logs / "deployments.log"
             raise WorkError(
-                f"Prefect did not take the schedules within {SCHEDULED_SECONDS:.0f} s",
+                f"the schedules were not in Prefect within {SCHEDULED_SECONDS:.0f} s",
                 seen=f"the end of {log}\n{_read_tail(log)}",
-                hint="`millrace status` shows when it has; the earlier schedules still apply",
+                hint="the earlier schedules still apply; `millrace status` shows the present ones",
             )
         time.sleep(POLL_SECONDS)
 
@@ -199,7 +203,7 @@ def _stay_until_end(settings: Settings, supervisor: Process, report: Report) -> 
     """Stay until Ctrl-C or until the supervisor ends, and leave nothing running.
 
     Raises:
-        WorkError: the supervisor ended, and nobody had stopped it.
+        WorkError: the supervisor ended without being stopped.
     """
     try:
         report("running; Ctrl-C stops it")
@@ -212,7 +216,8 @@ def _stay_until_end(settings: Settings, supervisor: Process, report: Report) -> 
         log = settings.installation().logs / "supervisor.log"
         raise WorkError(
             f"the supervisor ended with status {exit_status}; everything is stopped",
-            hint=f"read {log}; status -9 often means that the kernel ran out of memory",
+            hint=f"read {log}; status -9 often means that the kernel killed the process because "
+            "memory ran out",
         )
 
 
@@ -227,7 +232,7 @@ def _sigterm_as_interrupt() -> Iterator[None]:
 
 
 def down(settings: Settings, *, report: Report = lambda line: None) -> DownResult:
-    """Stop everything that `up` started for this home; nothing to stop is no error.
+    """Stop everything that `up` started for this home, if anything runs.
 
     Raises:
         WorkError: a process could not be ended.
@@ -243,11 +248,11 @@ def down(settings: Settings, *, report: Report = lambda line: None) -> DownResul
 
 
 def status(settings: Settings, *, live_versions: LiveVersions | None = None) -> Status:
-    """Return what runs for this home.
+    """Return the state of this home's services.
 
     Args:
-        settings: of the home.
-        live_versions: returns what Triton serves; called if Triton is healthy.
+        settings: the home's settings.
+        live_versions: a function that returns what Triton serves; called if Triton is healthy.
     """
     record = run_state.read_live(settings.run)
     if record is None:
@@ -367,7 +372,7 @@ def _end_leftovers(settings: Settings, report: Report) -> tuple[str, ...]:
         raise WorkError(
             "some processes could not be ended",
             seen=", ".join(str(process.pid) for process in survivors),
-            hint="end them by hand",
+            hint="end them with `kill -9 PID`",
         )
     run_state.delete(settings.run)
     return described

@@ -1,4 +1,4 @@
-"""Health checks of services, and which process is frozen: alive, but no longer answering.
+"""Checks the health of services, and detects frozen processes: alive, but no longer answering.
 
 A process may be stopped by a signal, or wait for a lock that nobody releases; the kernel still
 reports it as running. Under heavy load a server answers late too, and must not be killed for that:
@@ -16,13 +16,13 @@ from millrace.flows.services.service_specs import Service, SocketUrl
 CHECK_SECONDS = 5.0
 ANSWER_SECONDS = 10.0
 MIN_FAILURES = 5
-"""Checks that must have failed, however long ago the first did: the supervisor may have stalled."""
+"""Minimum number of failed checks, over any time, because the supervisor may have stalled."""
 STARTUP_SECONDS = 60.0
-"""A process is left alone for this long after its start."""
+"""A process never counts as frozen for this long after its start."""
 
 
 def is_service_healthy(service: Service, pid: int | None, timeout: float = 2.0) -> bool:
-    """Return whether the service, run by process `pid`, reports within `timeout` s that it is."""
+    """Return whether the service's process `pid` reports within `timeout` s that it is healthy."""
     if isinstance(service.health, Path):
         try:
             return service.health.read_text().strip() == str(pid)
@@ -47,13 +47,13 @@ def is_url_healthy(url: str, timeout: float = 2.0) -> bool:
 
 @dataclass(frozen=True)
 class HealthHistory:
-    """What the health checks of one process have found.
+    """Results of the health checks of one process.
 
     Attributes:
         pid: the process; None before the first check.
         was_healthy: whether a check has succeeded.
-        failures: failed checks in a row up to the last one, excused ones left out.
-        failing_since: when the first of these ended, in seconds.
+        failures: the number of latest checks that failed in a row, without excused ones.
+        failing_since: when the first of these checks ended, in seconds.
     """
 
     pid: int | None = None
@@ -68,14 +68,14 @@ class HealthHistory:
     def add_check(
         self, pid: int, *, is_healthy: bool, now: float, is_excused: bool = False
     ) -> "HealthHistory":
-        """Return the history with one more check; another process starts a new one.
+        """Return the history with one more check; another process starts a new history.
 
         Args:
             pid: the process that was checked.
             is_healthy: whether the check succeeded.
-            now: seconds.
-            is_excused: whether a failure does not count, because a service that this one depends
-                on is not healthy itself.
+            now: the time in seconds.
+            is_excused: whether a failure does not count, because a service that the checked one
+                depends on is not healthy.
         """
         before = self if self.pid == pid else HealthHistory(pid)
         if is_healthy or is_excused:
@@ -89,8 +89,8 @@ class HealthHistory:
         Args:
             pid: the service's present process.
             uptime: seconds since its start.
-            now: seconds, of the clock of the checks.
-            patience: seconds for which it may fail.
+            now: the time in seconds, of the same clock as the checks.
+            patience: the seconds for which checks may fail.
         """
         if self.pid != pid or not self.was_healthy or uptime < STARTUP_SECONDS:
             return False

@@ -7,14 +7,14 @@ MLflow's own basic auth is switched on by one setting:
     HOME/mlflow_auth.db          MLflow's users and their permissions
     HOME/mlflow_flask.key        MLflow's key against forged forms
 
-Our own clients log in as `admin`, by environment variables that only this user can read.
+Millrace's clients log in as `admin`, by environment variables that only this user can read.
 
 Whoever may change a deployment can make Prefect run commands, so a Prefect API without a login is a
 shell for every process and every container that reaches the port. Prefect knows one login of the
-form `USER:PASSWORD`. Its clients send it by HTTP basic authentication; its UI asks for the whole of
-it. It is stored in a file of the home and passed on in the environment, never in an argument. A
-server that the user names by PREFECT_API_URL has a login of the user's own, given by
-PREFECT_API_AUTH_STRING: ours is never sent there.
+form `USER:PASSWORD`. Prefect's clients send the login by HTTP basic authentication; its UI asks for
+the whole string. The login is stored in a file of the home and passed on in the environment, never
+in an argument. A server that the user names by PREFECT_API_URL has the user's own login, given by
+PREFECT_API_AUTH_STRING; this home's login is never sent there.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ from millrace.models.common.private_files import read_or_create_secret, replace_
 
 ADMIN = "admin"
 CACHE_SECONDS = 60
-"""MLflow does not hash a correct password again for this long; its server is one process."""
+"""MLflow caches a correct password for this long; the cache works as its server is one process."""
 CLIENT_VARIABLE = "PREFECT_API_AUTH_STRING"
 SERVER_VARIABLE = "PREFECT_SERVER_API_AUTH_STRING"
 PREFECT_USER = "millrace"
@@ -40,8 +40,8 @@ class MlflowLogin:
     """The login of MLflow, as the environment variables of each side.
 
     Attributes:
-        client_variables: what MLflow's clients log in with.
-        server_variables: what the server needs to check it; of the server's process alone.
+        client_variables: the variables with which MLflow's clients log in.
+        server_variables: the variables with which the server checks the login; only it gets them.
     """
 
     client_variables: Mapping[str, str] = field(repr=False)
@@ -49,10 +49,10 @@ class MlflowLogin:
 
 
 def load_mlflow_login(settings: Settings) -> MlflowLogin | None:
-    """Return the login of the MLflow that runs here, created once; None where it needs none.
+    """Return the login of the MLflow that runs here, created once; None if it needs none.
 
     Raises:
-        WorkError: its files cannot be read or written.
+        WorkError: the login's files cannot be read or written.
     """
     if not settings.has_mlflow_login:
         return None
@@ -115,9 +115,10 @@ def inherit_prefect_login(
     """Return the variables of Prefect's login in `environment` that a child process may have.
 
     Args:
-        environment: that of this process.
-        derived: what Millrace put into it itself, the login as its digest.
-        is_chosen: whether the user chose the Prefect server; it gets no login of this home.
+        environment: the environment of this process.
+        derived: the variables that Millrace itself put into it, with the login's digest.
+        is_chosen: whether the user chose the Prefect server; such a server never gets this home's
+            login.
     """
     if not is_chosen:
         return {}

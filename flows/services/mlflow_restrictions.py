@@ -1,15 +1,15 @@
-"""What the MLflow server of `up` may open and reach, whatever its users ask for.
+"""Restricts what the MLflow server of `up` opens and reaches, whatever its users request.
 
 Artifacts: whoever may create an experiment names the location of its artifacts. MLflow reads and
 writes there as the user of its server, follows links, and opens object stores with that user's
-keys: an experiment in a folder with a link in it reveals, and changes, every file of that user. So
-this server opens artifacts in one folder only.
+keys. So an experiment in a folder that contains a link can reveal and change every file of that
+user. Therefore this server opens artifacts in one folder only.
 
-Webhooks: whoever may create a webhook names its address, and MLflow's test of it shows the answer.
-MLflow itself sends to public https addresses only, unless two variables let it send everywhere. Our
-receiver is on loopback, so its exact address is an exception, in both places: where an address is
-accepted, and where a webhook is sent, since an earlier server may have accepted an address and a
-redirect may name one.
+Webhooks: whoever may create a webhook names its address, and MLflow's webhook test shows the
+response. MLflow itself sends to public https addresses only, unless two variables let it send
+everywhere. Millrace's receiver is on loopback, so its exact address is an exception. The exception
+is checked both where an address is accepted and where a webhook is sent, because an earlier server
+may have accepted another address and a redirect may lead to one.
 
 Importing this module imports MLflow's server, which reads its environment at import.
 """
@@ -30,11 +30,11 @@ from requests.adapters import HTTPAdapter
 
 LOCAL_SCHEMES = ("", "file")
 INDIRECT_SCHEMES = ("runs", "models")
-"""Addresses that MLflow resolves to others, which it opens in the same way."""
+"""Schemes of addresses that MLflow resolves to another address and then opens in the same way."""
 
 
 def restrict_artifacts(root: Path) -> None:
-    """Let this process open no artifacts except those below a folder."""
+    """Let this process open only artifacts below a folder."""
     real_root = root.resolve()
 
     def open_local(artifact_uri: str, *args: Any, **options: Any) -> ArtifactRepository:
@@ -60,7 +60,7 @@ class _RestrictedArtifacts(LocalArtifactRepository):
 
 def _refuse(*_: Any, **__: Any) -> NoReturn:
     raise MlflowException(
-        "The artifacts of this server are in its own folder; it opens none elsewhere.",
+        "This server opens only artifacts in its own folder.",
         error_code=PERMISSION_DENIED,
     )
 
@@ -69,7 +69,7 @@ def restrict_webhooks(receiver: str) -> None:
     """Let this process send webhooks to one address that is not public.
 
     Args:
-        receiver: the whole address.
+        receiver: the full URL of the receiver.
     """
     validate, create_session = validation._validate_webhook_url, delivery._create_webhook_session
 
@@ -87,6 +87,6 @@ def restrict_webhooks(receiver: str) -> None:
 
     for module in (sqlalchemy_store, delivery):
         if module._validate_webhook_url is not validate:
-            raise RuntimeError(f"{module.__name__} validates webhooks in another way")
+            raise RuntimeError(f"{module.__name__} validates webhooks by another function")
         module._validate_webhook_url = validate_unless_ours  # type: ignore[attr-defined]
     delivery._create_webhook_session = create_session_for_ours

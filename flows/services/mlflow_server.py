@@ -21,17 +21,18 @@ from millrace.models.common.printable import guard_logging
 from millrace.serving.origin_check import OriginCheck, OriginPolicy, loopback_hosts
 
 SIGN_UP_FORM = "/api/2.0/mlflow/users/create-ui"
-"""MLflow's only form; it carries a token of its own against forgery."""
+"""MLflow's only form; it has its own token against forgery."""
 ASSISTANT = ("/ajax-api/3.0/mlflow/assistant", "/api/3.0/mlflow/assistant")
-"""MLflow's own assistant. Whoever reaches it may choose its language model, wherever that runs, and
-have it execute any command as the user of this server."""
+"""MLflow's own assistant. Whoever reaches the assistant may choose its language model, wherever
+that runs, and have it execute any command as the user of this server."""
 NO_PAGES = ("/api", "/ajax-api", "/graphql", "/get-artifact", "/model-versions", "/v1", "/gateway")
 
 
 def server_variables(settings: Settings) -> dict[str, str]:
     """Return the environment variables that `mlflow server` derives from its options.
 
-    One worker: the SQLite behind it takes one writer at a time, and each worker costs 300 MB.
+    The server has one worker, because its SQLite accepts one writer at a time and each worker needs
+    300 MB.
     """
     hosts = sorted(loopback_hosts(settings.mlflow_port))
     artifacts = str(settings.home / "artifacts")
@@ -48,17 +49,17 @@ def server_variables(settings: Settings) -> dict[str, str]:
         # MLflow's default also allows every private address.
         "MLFLOW_SERVER_ALLOWED_HOSTS": ",".join(hosts),
         "MLFLOW_SERVER_CORS_ALLOWED_ORIGINS": ",".join(f"http://{host}" for host in hosts),
-        # For the server alone: a client in this process would follow them too.
+        # Only for the server's process: a client in this process would use this address too.
         "MLFLOW_TRACKING_URI": database,
     }
 
 
 def request_policy(port: int) -> OriginPolicy:
-    """Return which requests this server accepts.
+    """Return the policy for the requests that this server accepts.
 
     MLflow 3.17 itself checks Host, and Origin only below /api/ and /ajax-api/, and accepts every
-    origin on localhost, whatever its port. Its artifacts are sent as octets, so a body need not be
-    JSON. All of its pages are at `/`, and with a login at `/signup`.
+    origin on localhost with any port. Artifacts are sent as octets, so a body need not be JSON. All
+    of MLflow's pages are at `/`, and with a login also at `/signup`.
     """
     return OriginPolicy(
         hosts=loopback_hosts(port),
@@ -70,10 +71,10 @@ def request_policy(port: int) -> OriginPolicy:
 
 
 def create_app(settings: Settings, login: MlflowLogin | None) -> ASGIApp:
-    """Return MLflow's application, with its basic auth where a login is given.
+    """Return MLflow's application, with its basic auth if a login is given.
 
     Raises:
-        WorkError: its database cannot be opened.
+        WorkError: MLflow's database cannot be opened.
     """
     variables = server_variables(settings)
     os.environ.update({**variables, **(login.server_variables if login else {})})
@@ -92,7 +93,7 @@ def create_app(settings: Settings, login: MlflowLogin | None) -> ASGIApp:
         raise WorkError(
             "the database of MLflow cannot be opened",
             seen=f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}",
-            hint="check MLFLOW_TRACKING_URI, or the file mlflow.db in the home",
+            hint="check MLFLOW_TRACKING_URI, or mlflow.db in the folder MILLRACE_HOME",
         ) from error
     if login is None:
         from mlflow.server.fastapi_app import app

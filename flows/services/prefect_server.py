@@ -1,13 +1,13 @@
-"""Prefect's servers behind our guard, that of `millrace up` and the temporary ones.
+"""Prefect's servers behind Millrace's origin check: that of `millrace up` and the temporary ones.
 
-`python -m millrace.flows.services.prefect_server` is what `prefect server start` runs in the
-foreground, with Prefect's application wrapped.
+`python -m millrace.flows.services.prefect_server` runs what `prefect server start` runs in the
+foreground, with the origin check around Prefect's application.
 
-A command has a temporary server where `millrace up` does not run. It is the command's child. In the
-command's session it would receive the terminal's Ctrl-C as well, and be gone when the flow reports
-its end, which the flow then retries for minutes; so it has a session of its own. Prefect ends it in
-the command's exit handlers, which SIGTERM and SIGKILL skip, so the server itself watches its
-command. Where even that fails, as with a server that was frozen, the next command ends it.
+If `millrace up` does not run, a command starts a temporary Prefect server as its child process. In
+the command's session the server would also receive the terminal's Ctrl-C and be gone when the flow
+reports its end, and the flow would retry for minutes. So the server has its own session. Prefect
+ends the server in the command's exit handlers, which SIGTERM and SIGKILL skip, so the server also
+watches its command. If even that fails, as with a frozen server, the next command ends the server.
 """
 
 import os
@@ -26,9 +26,9 @@ from millrace.flows.settings import LOOPBACK, load
 from millrace.serving.origin_check import OriginCheck, OriginPolicy
 
 COMMAND_VARIABLE = "MILLRACE_COMMAND"
-"""Holds the process id of the command that a temporary server works for."""
+"""Contains the process id of the command that started a temporary server."""
 TEMPORARY_VARIABLE = "PREFECT__SERVER_EPHEMERAL"
-"""Prefect sets it to 1 in the environment of a temporary server."""
+"""Prefect sets this variable to 1 in the environment of a temporary server."""
 HOME_VARIABLE = "MILLRACE_HOME"
 PREFECT_FACTORY = "prefect.server.api.server:create_app"
 GUARDED_FACTORY = "millrace.flows.services.prefect_server:create_temporary_app"
@@ -40,7 +40,7 @@ POLICY = OriginPolicy(
     no_links=("/api",),
     websockets=True,
 )
-"""Prefect requires its login on every path of its API but these two; a page could guess at it."""
+"""Prefect's API requires its login except on these two paths; a web page could guess the login."""
 
 
 class _GuardedSubprocess:
@@ -56,15 +56,15 @@ class _GuardedSubprocess:
             GUARDED_FACTORY if each == PREFECT_FACTORY else each for each in options.pop("args")
         ]
         assert GUARDED_FACTORY in argv, (
-            "Prefect starts its temporary server in another way: it would be unguarded"
+            "Prefect starts its temporary server in an unknown way, so it would be unguarded"
         )
         return subprocess.Popen(argv, **options, env=environment, start_new_session=True)
 
 
 def guard_temporary_server() -> None:
-    """Put our guard before the temporary server of this process, if Prefect starts one.
+    """Put the origin check before the temporary Prefect server of this process, if one is started.
 
-    The server also gets a session of its own, and ends with this process.
+    The server also gets its own session, and ends with this process.
     """
     from prefect.server.api import server
 

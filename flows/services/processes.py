@@ -18,7 +18,7 @@ def is_port_free(port: int, host: str = "127.0.0.1") -> bool:
 
 
 def describe_listener(port: int) -> str | None:
-    """Describe the process that listens on the port; None where it cannot be found."""
+    """Return a description of the process that listens on the port; None if it cannot be found."""
     with suppress(psutil.Error, OSError):
         for connection in psutil.net_connections("tcp"):
             if connection.status == psutil.CONN_LISTEN and connection.laddr[1:2] == (port,):
@@ -27,7 +27,7 @@ def describe_listener(port: int) -> str | None:
 
 
 def describe_process(pid: int | None) -> str | None:
-    """Return `pid NUMBER, COMMAND` of a process, or None."""
+    """Return `pid NUMBER, COMMAND` of a process; None if it cannot be read."""
     with suppress(psutil.Error):
         if pid is not None:
             command = " ".join(psutil.Process(pid).cmdline())
@@ -38,7 +38,7 @@ def describe_process(pid: int | None) -> str | None:
 def find_marked(name: str, value: str) -> list[psutil.Process]:
     """Return the processes that were started with the variable `name` set to `value`.
 
-    This also finds processes that have left their parent and their session. Left out are this
+    This also finds processes that have left their parent and their session. It leaves out this
     process and its ancestors, zombies, and the processes of other users.
     """
     this = psutil.Process()
@@ -52,7 +52,7 @@ def find_marked(name: str, value: str) -> list[psutil.Process]:
 
 
 def find_process(pid: int) -> psutil.Process | None:
-    """Return the process of this id, or None."""
+    """Return the process with this id, or None if there is none."""
     with suppress(psutil.NoSuchProcess):
         return psutil.Process(pid)
     return None
@@ -67,7 +67,7 @@ def is_running(process: psutil.Process) -> bool:
 
 
 def end_processes(processes: list[psutil.Process], seconds: float) -> list[psutil.Process]:
-    """Terminate the processes, kill those that run after `seconds`, and return the survivors."""
+    """Terminate processes, kill those that still run after `seconds`, and return the survivors."""
     for process in processes:
         with suppress(psutil.Error):
             process.terminate()
@@ -79,6 +79,6 @@ def end_processes(processes: list[psutil.Process], seconds: float) -> list[psuti
 
 
 def _wait_for_exit(processes: list[psutil.Process], seconds: float) -> list[psutil.Process]:
-    """Wait until all have ended, and return those that run; other parents must reap theirs."""
+    """Wait until all have ended, and return those that still run; zombies count as ended."""
     psutil.wait_procs([each for each in processes if is_running(each)], timeout=seconds)
     return [process for process in processes if is_running(process)]

@@ -21,7 +21,7 @@ from millrace.models.common.private_files import read_or_create_secret
 
 @dataclass(frozen=True)
 class SocketUrl:
-    """A health check over a Unix socket: the socket, and the path of a GET."""
+    """A health check over a Unix socket: the socket, and the path of a GET request."""
 
     socket: Path
     path: str
@@ -32,22 +32,23 @@ class Service:
     """One process to keep alive.
 
     Attributes:
-        name: its name, which is also that of its log.
-        argv: its command.
+        name: the service's name, also that of its log.
+        argv: its command with arguments.
         log: the file that its output goes to.
-        environment: its variables beside those that every service has.
-        is_isolated: whether `environment` is all that it gets.
-        address: where a person or a client reaches it; empty when it listens nowhere.
+        environment: its variables in addition to those that every service has.
+        is_isolated: whether it gets the variables of `environment` only.
+        address: the address for users and clients; empty if it listens nowhere.
         grpc: the `host:port` where it serves gRPC too; empty if it does not.
-        health: a URL that answers 200 when it is healthy, one of a Unix socket likewise, or the
-            file that it writes when it is ready, which holds its process id.
-        ports: the ports that it listens on, each by the setting that moves it.
-        grace: seconds that it may take to stop.
-        after: services that its first start waits for, until they are healthy.
-        patience: seconds for which it may fail every health check before it is killed and
-            restarted, if it was healthy before.
+        health: a URL or Unix socket that answers 200 when the service is healthy, or a file to
+            which the service writes its process id when it is ready.
+        ports: the ports that it listens on, by the name of the setting that changes the port.
+        grace: the seconds that it may take to stop.
+        after: the services that must be healthy before its first start.
+        patience: the seconds for which a service that was healthy may fail every health check
+            before it is killed and restarted.
         keeps_children: whether its children may finish their work after it has died.
-        clean_up: removes what an ended process left; called before every start and after the end.
+        clean_up: a function that removes what an ended process left; called before every start
+            and after the end.
     """
 
     name: str
@@ -67,7 +68,7 @@ class Service:
 
 
 def local_services(settings: Settings) -> tuple[Service, ...]:
-    """Return the services that run here; one whose address was set runs elsewhere."""
+    """Return the services that run here; a server whose address was set runs elsewhere."""
     return (
         *((mlflow_service(settings),) if settings.is_mlflow_local else ()),
         *(() if settings.prefect_api_url else (prefect_service(settings),)),
@@ -86,7 +87,7 @@ def mlflow_service(settings: Settings) -> Service:
         "millrace.flows.services.mlflow_server",
         environment={
             "MLFLOW_WEBHOOK_SECRET_ENCRYPTION_KEY": load_webhook_key(settings),
-            # Seconds for which a webhook that was added or changed may go unnoticed.
+            # Seconds until MLflow notices a webhook that was added or changed.
             "MLFLOW_WEBHOOK_CACHE_TTL": "1",
             # Jobs (LLM judges, scorers) would add several processes of 200 MB.
             "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
@@ -95,9 +96,10 @@ def mlflow_service(settings: Settings) -> Service:
 
 
 def prefect_service(settings: Settings) -> Service:
-    """Return the Prefect server over the embedded database, with a login and behind our guard.
+    """Return the Prefect server over the embedded database, with a login and an origin check.
 
-    Its CORS default lets every website that the user visits call the API; ours only its own UI.
+    Prefect's CORS default lets every website that the user visits call the API; this server allows
+    only its own UI.
     """
     port = settings.prefect_port
     return _python_server(
@@ -107,7 +109,7 @@ def prefect_service(settings: Settings) -> Service:
         health_path="/api/health",
         environment={
             "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": f"http://{LOOPBACK}:{port},http://localhost:{port}",
-            # In memory, the default, a restart forgets which run holds a deployment's only slot.
+            # By default leases are in memory, so a restart forgets which run has the only slot.
             "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": (
                 "prefect.server.concurrency.lease_storage.filesystem"
             ),
@@ -121,9 +123,9 @@ def _triton_services(settings: Settings) -> tuple[Service, ...]:
 
 
 def triton_service(settings: Settings) -> Service:
-    """Return the Triton server over the model repository; it gets none of our variables."""
+    """Return the Triton server over the model repository; it gets none of Millrace's variables."""
     from millrace.serving.guard.sockets import http_socket
-    from millrace.serving.triton import server as triton  # 0.3 s, which `status` need not wait
+    from millrace.serving.triton import server as triton  # 0.3 s, which `status` avoids
 
     installation, endpoint = settings.installation(), settings.local_triton
     argv, environment = triton.command(installation, endpoint, guarded=settings.guard)
@@ -176,12 +178,13 @@ def webhook_service(settings: Settings) -> Service:
         settings,
         "webhook",
         "millrace.flows.triggers.webhook",
-        # It retries a whole release; one call that is retried for minutes would delay that.
+        # The receiver retries whole releases; a call retried for minutes would delay that.
         environment={"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2"},
-        # It releases as soon as it runs, and would report services that are still starting as
-        # failures.
+        # The receiver releases as soon as it runs, and would report services that are still
+        # starting as failures.
         after=("mlflow", "prefect", "triton", "guard"),
-        # Its health check also says whether its watch runs: nothing else requests releases then.
+        # Its health check also fails when its watch stalls, because nothing else would then
+        # request releases.
         patience=60.0,
     )
 
@@ -222,9 +225,9 @@ def deployments_ready_file(settings: Settings) -> Path:
 
 
 def load_webhook_key(settings: Settings) -> str:
-    """Return the Fernet key that MLflow encrypts the webhooks' secrets with, created once.
+    """Return the Fernet key with which MLflow encrypts the webhooks' secrets; created once.
 
-    It must outlive the server: what is encrypted with a lost key is lost.
+    The key must outlive the server, because without it the encrypted secrets are lost.
     """
     from cryptography.fernet import Fernet
 
@@ -243,7 +246,7 @@ def _python_server(
     after: tuple[str, ...] = (),
     patience: float = Service.patience,
 ) -> Service:
-    """Return a server that is a Python module and listens on the port of the setting NAME_port."""
+    """Return a server that runs a Python module and listens on the port in setting NAME_port."""
     address, field_name = _local_address(settings, name), f"{name}_port"
     return Service(
         name=name,
@@ -277,10 +280,10 @@ def service_environment(settings: Settings, service: Service) -> dict[str, str]:
 
 
 def find_service(settings: Settings, names: list[str]) -> Service:
-    """Return the one service that is named.
+    """Return the service that is named.
 
     Raises:
-        InputError: none is named, or more than one, or one that does not run here.
+        InputError: not exactly one service is named, or it does not run here.
     """
     services = {service.name: service for service in local_services(settings)}
     if len(names) != 1 or names[0] not in services:
@@ -291,8 +294,8 @@ def find_service(settings: Settings, names: list[str]) -> Service:
 def unsupervised_environment(settings: Settings, service: Service) -> dict[str, str]:
     """Return the environment of a service that no supervisor starts.
 
-    Without a supervisor there is no record of what runs, in which releases and scheduled runs would
-    find the servers. So the addresses are given as if the user had chosen them, and every child
+    Without a supervisor there is no record from which releases and scheduled runs could read the
+    servers' addresses. So the addresses are set as if the user had chosen them, and every child
     process inherits them.
     """
     addresses = {}
@@ -303,13 +306,13 @@ def unsupervised_environment(settings: Settings, service: Service) -> dict[str, 
     environment = service_environment(settings, service)
     if service.name not in ("deployments", "webhook"):
         return environment
-    # The login belongs to the address: child processes must not take it for a stray one.
+    # Without this variable child processes keep the login, which belongs to the address.
     del environment["MILLRACE_DERIVED"]
     return environment | addresses
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Become the service that is named, without a supervisor."""
+    """Replace this process by the service that is named, without a supervisor."""
     with exit_on_error():
         settings = load()
         settings.installation().prepared()

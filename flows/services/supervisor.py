@@ -1,12 +1,11 @@
 """The supervisor behind `millrace up`: starts each service, and restarts it when it dies.
 
 honcho's manager ends every process when one ends. That suits development, but not a server that
-must come back by itself; so the loop is ours, and `infra/Procfile` holds the same commands for
-honcho. A process that is alive but frozen is killed, and so restarted too. Pure functions decide
-what to do; `Supervisor` does it.
+must come back by itself. So the supervisor has its own loop; `infra/Procfile` has the same commands
+for honcho. A process that is alive but frozen is killed and restarted too.
 
-Each service leads a session of its own and writes to its log itself, so that it neither dies nor
-blocks with the supervisor.
+Each service has its own session and writes to its log itself, so that it neither dies nor blocks
+with the supervisor.
 """
 
 import logging
@@ -41,25 +40,25 @@ FIRST_DELAY_SECONDS = 0.5
 LONGEST_DELAY_SECONDS = 30.0
 STRAY_SECONDS = 10.0
 AFTER_SECONDS = 60.0
-"""The longest that a first start waits for the services in `Service.after`."""
+"""Maximum time that a first start waits for the services in `Service.after`."""
 LOG_BYTES = 10 * 2**20
 
 log = logging.getLogger("millrace.supervise")
 
 
 def restart_delay(failures: int) -> float:
-    """Return how many seconds to wait before the start after the n-th failure in a row."""
+    """Return the seconds to wait before a start, by the number of failures in a row."""
     return float(min(FIRST_DELAY_SECONDS * 2 ** (failures - 1), LONGEST_DELAY_SECONDS))
 
 
 def count_failures(before: int, uptime: float) -> int:
-    """Count a death; one after a steady run restarts the count."""
+    """Return the number of failures after one more death; a steady run resets the count."""
     return 1 if uptime >= STEADY_SECONDS else before + 1
 
 
 @dataclass
 class Child:
-    """A service and its present process, or the time at which it is to be started."""
+    """A service with its present process, or with the time of its next start."""
 
     service: Service
     record: ServiceRecord
@@ -74,9 +73,9 @@ class Supervisor:
     """Keeps services alive until it is stopped.
 
     Args:
-        settings: of the home that holds the record and the logs.
-        services: what to run; started in this order, stopped in the reverse order.
-        clock: seconds, monotonic.
+        settings: the settings of the home, which has the record and the logs.
+        services: the services; started in this order, stopped in the reverse order.
+        clock: a monotonic clock, in seconds.
     """
 
     def __init__(
@@ -110,7 +109,7 @@ class Supervisor:
             run_state.delete(self.settings.run)
 
     def stop(self, signum: int = signal.SIGTERM, frame: FrameType | None = None) -> None:
-        """Ask `run` to end; may be called by a signal."""
+        """Ask `run` to end; may be called as a signal handler."""
         self.is_stopping = True
 
     def update(self, child: Child) -> None:
@@ -135,13 +134,13 @@ class Supervisor:
         self.write_record()
 
     def kill_if_frozen(self, child: Child, pid: int) -> None:
-        """Kill a process that is alive and no longer answers; `update` then sees its death."""
+        """Kill a process that is alive but no longer answers; `update` then restarts it."""
         service, history, now = child.service, child.history, self.clock()
         uptime = now - child.started
         if not history.is_frozen(pid, uptime=uptime, now=now, patience=service.patience):
             return
         log.warning(
-            "%s (pid %d) is alive and has failed %d health checks in a row: it is restarted",
+            "%s (pid %d) is alive but failed %d health checks in a row; it is being restarted",
             *(service.name, pid, history.failures),
         )
         child.history = HealthHistory()
@@ -200,7 +199,7 @@ class Supervisor:
         self.write_record()
 
     def stop_all(self) -> None:
-        """Stop the services, the last one first: scheduled runs still need the servers."""
+        """Stop the services, the last one first, because scheduled runs still need the servers."""
         for child in reversed(self.children):
             if child.process is None:
                 continue
@@ -222,7 +221,7 @@ class Supervisor:
         processes.end_processes(strays, STRAY_SECONDS)
 
     def write_record(self) -> None:
-        """Write the record of what runs."""
+        """Write the record of the services."""
         services = tuple(child.record for child in self.children)
         run_state.write(self.settings.run, RunRecord(os.getpid(), self.started_at, services))
 
@@ -250,7 +249,7 @@ def main() -> None:
     settings.installation().prepared()
     lock = run_state.take_lock(settings.run)
     if lock is None:
-        raise WorkError("another supervisor runs for this home", seen=settings.home)
+        raise WorkError("another supervisor runs for this Millrace home folder", seen=settings.home)
     with lock:
         supervisor = Supervisor(settings, local_services(settings))
         signal.signal(signal.SIGTERM, supervisor.stop)

@@ -1,1 +1,1 @@
-"""What starts a release: MLflow's webhook, and a watch."""
+"""The triggers of a release: MLflow's webhook, and a watch."""

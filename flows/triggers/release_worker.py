@@ -1,16 +1,16 @@
 """Releases what the webhook and the watch request, in threads of this process.
 
-A new process for each release would import for seconds. Never do two releases of one model run at a
-time. A release brings everything up to date, so the requests for a model that arrive during one
-need only one more release, which covers the last of them. A model whose release takes long delays
-no other.
+A new process for each release would need seconds for its imports. Two releases of one model never
+run at the same time. A release brings its models up to date, so all requests for a model that
+arrive during its release need only one more release. A slow release of one model does not delay
+another model.
 
-A flow run is created only when something is due, so that Prefect shows the releases that did
+A flow run is created only when something is due, so that Prefect shows only releases that did
 something. It is a run of the `release` deployment, created in the state Pending: a runner picks up
-scheduled runs only, and Prefect hands out the deployment's one slot on the way into Pending. So the
-run needs no slot, and leaves none taken if this process dies; a taken slot would block a release
-that was requested by hand for minutes. The lock of `millrace.serving.release.reconcile` ensures
-that no two releases work on one model.
+scheduled runs only, and Prefect assigns the deployment's one slot on the way into Pending. So the
+run needs no slot, and leaves none occupied if this process dies. An occupied slot would block a
+release that was requested by hand for minutes. The lock of `millrace.serving.release.reconcile`
+ensures that no two releases work on one model.
 """
 
 import threading
@@ -42,7 +42,7 @@ from millrace.tasks.run_names import release_name
 RETRY_SECONDS = (2.0, 5.0, 10.0, 20.0)
 """Pauses after transient failures in a row; after the last one the watch takes over."""
 MAX_RELEASES = 4
-"""Releases at a time; what is requested beyond waits, and is then released together."""
+"""Maximum concurrent releases; further requests wait, and are then released together."""
 
 Requests = Mapping[str | None, str]
 """The reason for a release of each model; under None, for a release of all models."""
@@ -50,7 +50,7 @@ Requests = Mapping[str | None, str]
 ENTRYPOINT = "millrace.flows.release_model.release_model"
 TAG = "webhook"
 RUN_SECONDS = 60.0
-"""Between two flow runs for the same work; an earlier retry has none of its own."""
+"""Minimum time between two flow runs for the same work; an earlier retry gets no flow run."""
 
 Due = Mapping[str, Action]
 """The first action of a release, by model."""
@@ -59,10 +59,12 @@ Due = Mapping[str, Action]
 class ReleaseWorker:
     """Runs the requested releases in daemon threads.
 
-    They are not a pool's threads, which Python joins at exit: a long release must not delay that.
+    A thread pool is not used, because Python joins its threads at exit and a long release would
+    delay the exit.
 
     Args:
-        release: runs one release; called with its reasons and the models, None for all.
+        release: a function that runs one release; its arguments are the reasons for the release
+            and the models, None for all.
         retry_seconds: the pauses after transient failures in a row.
     """
 
@@ -85,7 +87,7 @@ class ReleaseWorker:
             self._start_next()
 
     def stop(self, seconds: float) -> None:
-        """Start no further release, and wait for those that run."""
+        """Start no further release, and wait up to `seconds` for the running ones."""
         with self._changed:
             self._is_stopping = True
             self._changed.notify_all()
@@ -95,7 +97,7 @@ class ReleaseWorker:
             thread.join(max(deadline - time.monotonic(), 0))
 
     def _start_next(self) -> None:
-        """Start a release of the waiting models that no release works on; the lock is held."""
+        """Start a release of the waiting models that are not being released; needs the lock."""
         busy = {model for requests in self._running.values() for model in requests}
         free = {model: reason for model, reason in self._waiting.items() if model not in busy}
         if not free or self._is_stopping or len(self._running) >= MAX_RELEASES:
@@ -117,7 +119,7 @@ class ReleaseWorker:
             self._start_next()
 
     def _wait_for_newer(self, requests: Requests, seconds: float) -> Requests | None:
-        """Pause until there are newer requests for the same models; return None at the end."""
+        """Wait up to `seconds` for newer requests for these models; return None when stopping."""
         with self._changed:
             self._changed.wait_for(
                 lambda: self._waiting.keys() & requests.keys() or self._is_stopping, seconds
@@ -127,12 +129,12 @@ class ReleaseWorker:
             return None if self._is_stopping else newer
 
     def _fails_transiently(self, requests: Requests) -> bool:
-        """Release once; return whether it failed and is worth a retry before the watch's."""
+        """Release once; return whether it failed and should be retried before the watch retries."""
         asked_by = ", ".join(requests.values())
         models = None if None in requests else [model for model in requests if model is not None]
         try:
             self._release(asked_by, models)
-        except BaseException as error:  # Prefect's signals too: this thread must live
+        except BaseException as error:  # Prefect's signals too, because this thread must survive
             log.error("the release failed (%s): %s", asked_by, first_line(error))
             return not isinstance(error, MillraceError) or error.transient
         return False
@@ -143,7 +145,7 @@ class FailedRun:
     """A flow run that failed.
 
     Attributes:
-        at: seconds, monotonic.
+        at: the time of the failure, in seconds of a monotonic clock.
         run: the flow run.
     """
 
@@ -155,9 +157,9 @@ class Releaser:
     """Releases in this process, from any number of threads.
 
     Args:
-        settings: of this home.
-        find_due: returns the first action of a release, by model; by default from `ReleaseCheck`.
-        clock: seconds, monotonic.
+        settings: the settings of this home.
+        find_due: a function that returns the first due action by model; default `ReleaseCheck`.
+        clock: a monotonic clock, in seconds.
     """
 
     def __init__(
@@ -173,14 +175,14 @@ class Releaser:
         self._failed: dict[str, FailedRun] = {}
 
     def release(self, asked_by: str, models: list[str] | None) -> None:
-        """Release what is due, as a run of the deployment, and without Prefect if that fails.
+        """Release what is due as a run of the deployment, or without Prefect if that fails.
 
         Args:
-            asked_by: who or what requested it.
+            asked_by: who or what requested the release.
             models: the models to release; None for all.
 
         Raises:
-            MillraceError: a model could not be released; the others were.
+            MillraceError: a model could not be released; the other models were.
         """
         due = {m: each for m, each in self._find_due().items() if models is None or m in models}
         if not due:
@@ -195,10 +197,10 @@ class Releaser:
         self._release_as_run(asked_by, due, work)
 
     def _retry(self, asked_by: str, models: list[str], work: str, before: FailedRun) -> None:
-        """Retry what failed a moment ago; if that helps, mark the run that failed as completed."""
+        """Retry a release that just failed; on success, mark the failed run as completed."""
         self._release_without_run(asked_by, models)
         self._failed.pop(work, None)
-        message = "The first try failed; one that followed it did the work."
+        message = "The first try failed; a later try did the work."
         with suppress(Exception), get_client(sync_client=True) as client:
             client.set_flow_run_state(before.run, Completed(message=message), force=True)
 
@@ -207,7 +209,7 @@ class Releaser:
         try:
             run = self._create_run({"asked_by": asked_by, "models": models}, due)
         except Exception as error:
-            log.warning("released without Prefect: %s", first_line(error))
+            log.warning("releasing without Prefect: %s", first_line(error))
             self._release_without_run(asked_by, models)
             return
         if run is None:
@@ -248,13 +250,13 @@ class Releaser:
 
 
 def find_deployment(settings: Settings) -> DeploymentSpec | None:
-    """Return this home's deployment of the release; None if none is declared."""
+    """Return this home's `release` deployment; None if none is declared."""
     ours = assign_to_home(build_specs((), settings.deployments), settings)
     return next((spec for spec in ours if spec.entrypoint == ENTRYPOINT), None)
 
 
 def _mark_lost_runs(client: SyncPrefectClient, deployment_id: UUID) -> None:
-    """Mark as crashed the runs of a receiver that died: this one has started none yet."""
+    """Mark as crashed the runs of an earlier receiver that died; this one has started none yet."""
     active = filters.FlowRunFilterStateType(any_=[StateType.PENDING, StateType.RUNNING])
     lost = filters.FlowRunFilter(
         deployment_id=filters.FlowRunFilterDeploymentId(any_=[deployment_id]),
@@ -262,5 +264,5 @@ def _mark_lost_runs(client: SyncPrefectClient, deployment_id: UUID) -> None:
         state=filters.FlowRunFilterState(type=active),
     )
     for run in client.read_flow_runs(flow_run_filter=lost):
-        message = "The webhook receiver ended in the middle of it."
+        message = "The webhook receiver ended during this run."
         client.set_flow_run_state(run.id, Crashed(message=message), force=True)

@@ -1,9 +1,9 @@
 """Checks every few seconds whether a release is due, and requests one if so.
 
-A webhook announces a changed alias, but MLflow sends it only once, and a process that dies sends
-nothing at all: a Triton that restarted with no models, a backend whose process was killed. Nor is
-there an event for the end of a rollout's step, or of the minute that a model is served without its
-alias. The watch finds all of these, and requests nothing when nothing is due.
+A webhook announces a changed alias, but MLflow sends it only once. No event announces a Triton that
+restarted without models, a backend whose process was killed, the end of a rollout's step, or the
+end of the minute that a model is still served without its alias. The watch finds all of these, and
+requests nothing when nothing is due.
 
 `Watch` is a thread of the webhook's receiver; `watch_releases` is `millrace release --watch`.
 """
@@ -19,13 +19,13 @@ from millrace.serving.release.outcome import Outcome
 
 CHECK_SECONDS = 5.0
 LATE_SECONDS = 60.0
-"""A watch whose check is overdue by more than this no longer works."""
+"""A watch whose check is overdue by more than this counts as stalled."""
 MAX_CORE_SHARE = 0.05
-"""Checks may use this share of one core; where they use more, they run less often."""
+"""Checks may use this share of one core; if they use more, they run less often."""
 REPEAT_SECONDS, MAX_REPEAT_SECONDS = 60.0, 300.0
-"""The pause between two requests for the same thing doubles with each that did not help."""
+"""The pause between two requests for the same reason doubles each time, up to the second value."""
 IMMEDIATE_REPEATS = 3
-"""Releases that succeed and leave the same thing due, before the next one waits too."""
+"""Releases that succeed but leave the same reason due, before further requests wait too."""
 
 
 @dataclass(frozen=True)
@@ -34,8 +34,8 @@ class Request:
 
     Attributes:
         reason: what was due.
-        requested_at: when it was last requested, in seconds.
-        attempts: how often.
+        requested_at: the time of the last request, in seconds.
+        attempts: how often the release was requested for this reason.
         is_released: whether a release has succeeded since.
     """
 
@@ -53,17 +53,17 @@ class Request:
 
 
 class RequestThrottle:
-    """Selects what to request: a new reason at once, the same reason again after a pause."""
+    """Selects the releases to request: a new reason at once, the same reason after a pause."""
 
     def __init__(self) -> None:
         self._requests: dict[str, Request] = {}
 
     def select(self, due: Mapping[str, str], now: float) -> dict[str, str]:
-        """Return what to request now.
+        """Return the releases to request now: the reason, by model.
 
         Args:
-            due: what is due, by model.
-            now: seconds, monotonic.
+            due: the reason why a release is due, by model.
+            now: the time in seconds of a monotonic clock.
         """
         before, self._requests = self._requests, {}
         for model, reason in due.items():
@@ -78,7 +78,7 @@ class RequestThrottle:
         return {model: reason for model, reason in due.items() if model in new}
 
     def note_release(self, models: Collection[str] | None) -> None:
-        """Note that a release of models, or of all, succeeded."""
+        """Record that a release of models, or of all, succeeded."""
         self._requests = {
             model: replace(each, is_released=True) if models is None or model in models else each
             for model, each in self._requests.items()
@@ -109,18 +109,19 @@ class PollingThread(threading.Thread):
             pause = self.check()
 
     def stop(self) -> None:
-        """Check no more; does not wait."""
+        """Stop checking; does not wait for a check that runs."""
         self._stopped.set()
 
 
 class Watch(PollingThread):
-    """A thread that checks what is due, and requests it.
+    """A thread that checks which releases are due, and requests them.
 
     Args:
-        find_due: returns what is due, by model, leaving out models that a release works on.
-        request: requests a release: of which model, and why.
-        check_seconds: time between two checks.
-        clock: seconds, monotonic.
+        find_due: a function that returns why a release is due, by model, without the models that
+            are being released.
+        request: a function that requests a release, with the model and the reason.
+        check_seconds: the seconds between two checks.
+        clock: a monotonic clock, in seconds.
     """
 
     def __init__(
@@ -138,17 +139,17 @@ class Watch(PollingThread):
         self._next_at = clock() + check_seconds
 
     def start(self) -> None:
-        """Begin to check."""
+        """Start checking."""
         self._next_at = self._clock() + self._check_seconds
         super().start()
 
     def note_release(self, models: Collection[str] | None) -> None:
-        """Note that a release of models, or of all, succeeded: what is due now is new."""
+        """Record that a release of models, or of all, succeeded; a repeat may then be due."""
         self._throttle.note_release(models)
 
     @property
     def is_checking(self) -> bool:
-        """Whether it works: its next check is not overdue."""
+        """Whether the watch works: its next check is not overdue."""
         return self._clock() - self._next_at <= LATE_SECONDS
 
     def check(self) -> float:
@@ -156,7 +157,7 @@ class Watch(PollingThread):
         began = time.thread_time()
         try:
             due = self._find_due()
-        except Exception as error:  # a service that is away now is checked again
+        except Exception as error:  # a service that does not answer now is checked again
             self._warning.report(first_line(error))
         else:
             self._warning.report("")
@@ -175,14 +176,15 @@ def watch_releases(
 ) -> None:
     """Check every `interval` seconds until Ctrl-C, and release when something is due.
 
-    A failure of a server is logged, and the release retried after a minute or more. A fault of
-    ours, which would only recur, ends the loop.
+    If a server fails, the error is logged and the release retried after a minute or more. A bug in
+    Millrace ends the loop, because it would only recur.
 
     Args:
-        interval: seconds between two checks.
-        print_outcomes: called with the outcomes of a release that changed something.
-        find_due: returns what is due, by model.
-        release: releases the models of its argument `models`.
+        interval: the seconds between two checks.
+        print_outcomes: a function that is called with the outcomes of a release that changed
+            something.
+        find_due: a function that returns why a release is due, by model.
+        release: a function that releases the models in its argument `models`.
     """
     throttle = RequestThrottle()
     while True:
@@ -201,10 +203,10 @@ def watch_releases(
 
 
 def _is_server_failure(error: BaseException | None) -> bool:
-    """Return whether an error, or one that it was raised from, is a failure of a server.
+    """Return whether an error, or one of its causes, is a failure of a server.
 
-    Those are Millrace's own errors, and what the clients of MLflow and Prefect raise while their
-    server restarts; Prefect's client wraps some in a plain RuntimeError.
+    These are Millrace's own errors, and the errors of MLflow's and Prefect's clients while their
+    server restarts; Prefect's client wraps some of them in a plain RuntimeError.
     """
     import httpx
     from mlflow.exceptions import MlflowException

@@ -1,12 +1,12 @@
 """The receiver of MLflow's webhook and the watch: `python -m millrace.flows.triggers.webhook`.
 
 MLflow announces every changed alias; when a champion has changed, the receiver releases at once.
-MLflow keeps its events in memory and retries for some seconds only, so the webhook is a hint: the
-watch checks every few seconds and needs none.
+MLflow keeps its events in memory and retries for some seconds only, so the webhook is only a hint:
+the watch checks every few seconds without it.
 
-The webhook is registered in MLflow once, and repaired whatever happened to it. An event that
-occurred while either side was away is lost: whenever MLflow is back, or had lost our webhook, a
-release is requested.
+The webhook is registered in MLflow once, and restored if it was changed or removed. An event that
+occurs while MLflow or the receiver does not run is lost. So a release is requested whenever MLflow
+answers again, or had lost the webhook.
 """
 
 import asyncio
@@ -49,19 +49,19 @@ Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
 
 
 def mlflow_address(settings: Settings) -> str:
-    """Return the server that sends the webhooks: the one that was chosen, or that of `up`."""
+    """Return the address of the MLflow server that sends webhooks: the user's, or that of `up`."""
     own = f"http://{LOOPBACK}:{settings.mlflow_port}"
     return own if settings.is_mlflow_local else str(settings.mlflow_tracking_uri)
 
 
 @dataclass(frozen=True)
 class Subscription:
-    """Our webhook as it should be.
+    """Millrace's webhook as it should be registered in MLflow.
 
     Attributes:
-        name: identifies it in MLflow's list.
+        name: the name that identifies it in MLflow.
         url: the URL that MLflow posts to.
-        secret: the key of its signatures.
+        secret: the key of the deliveries' signatures.
     """
 
     name: str
@@ -70,21 +70,21 @@ class Subscription:
 
     @property
     def description(self) -> str:
-        """The text for people, with a digest of the secret, which MLflow never shows."""
+        """The description in MLflow, with a digest of the secret, because MLflow hides secrets."""
         digest = hashlib.sha256(self.secret.encode()).hexdigest()[:12]
         return f"Releases at once what the alias champion says. Secret {digest}."
 
     def is_same(self, webhook: "Webhook") -> bool:
-        """Return whether MLflow's entry is the same."""
+        """Return whether a webhook in MLflow equals this subscription."""
         events = {str(event) for event in webhook.events}
         ours = (self.url, self.description, set(EVENTS))
         return (webhook.url, webhook.description, events) == ours
 
 
 def register_webhook(store: "MlflowClient", wanted: Subscription) -> bool:
-    """Make MLflow's list hold the subscription once; return whether it had to be changed.
+    """Register the subscription in MLflow exactly once; return whether anything was changed.
 
-    One that a person has disabled stays disabled.
+    A webhook that a user has disabled stays disabled.
     """
     ours = [webhook for webhook in _list_webhooks(store) if webhook.name == wanted.name]
     for duplicate in ours[1:]:
@@ -112,12 +112,12 @@ def _list_webhooks(store: "MlflowClient") -> "Iterator[Webhook]":
 
 
 class Registrar(PollingThread):
-    """A thread that keeps the subscription in MLflow.
+    """A thread that keeps the subscription registered in MLflow.
 
     Args:
-        address: of the MLflow server.
+        address: the address of the MLflow server.
         wanted: the subscription.
-        catch_up: called with the reason when events may have been lost.
+        catch_up: a function that is called with the reason when events may have been lost.
     """
 
     def __init__(self, address: str, wanted: Subscription, catch_up: Callable[[str], None]) -> None:
@@ -125,7 +125,7 @@ class Registrar(PollingThread):
         self.is_registered = False
         self._address, self._wanted, self._catch_up = address, wanted, catch_up
         self._lost_events: str | None = "started"
-        self._warning = WarnOnce("MLflow does not take our webhook; the watch releases: %s")
+        self._warning = WarnOnce("cannot register the webhook in MLflow; the watch releases: %s")
 
     def check(self) -> float:
         """Register the webhook if MLflow answers; return seconds until the next check."""
@@ -133,7 +133,7 @@ class Registrar(PollingThread):
             check_reachable(self._address)
         except TransientError:
             self.is_registered = False
-            self._lost_events = self._lost_events or "MLflow was away"
+            self._lost_events = self._lost_events or "MLflow did not answer"
             return AWAY_SECONDS
         try:
             has_changed = register_webhook(client(self._address), self._wanted)
@@ -144,7 +144,7 @@ class Registrar(PollingThread):
             self.is_registered = True
             self._warning.report("")
             if has_changed:
-                log.info("MLflow sends changed aliases to %s", self._wanted.url)
+                log.info("MLflow sends changes of aliases to %s", self._wanted.url)
                 self._lost_events = self._lost_events or "MLflow had lost the webhook"
         if self._lost_events:
             self._catch_up(self._lost_events)
@@ -162,11 +162,13 @@ def create_app(
     """Return the web application.
 
     Args:
-        receiver: receives the deliveries.
-        is_registered: returns whether MLflow knows where to deliver.
-        lifespan: starts and stops what runs beside the application.
-        port: where it listens; requests for other hosts and from web pages are refused then.
-        is_watching: returns whether the watch works; if not, the health check fails.
+        receiver: the receiver of the deliveries.
+        is_registered: a function that returns whether the webhook is registered in MLflow.
+        lifespan: the context that starts and stops the threads beside the application.
+        port: the application's port; if given, requests for other hosts and from web pages are
+            refused.
+        is_watching: a function that returns whether the watch works; if not, the health check
+            fails.
     """
 
     async def health() -> Response:
@@ -184,9 +186,9 @@ def create_app(
 
 
 def serve(settings: Settings) -> None:
-    """Receive and release until SIGTERM; a running release then has a few seconds to end."""
-    # Import all that a release needs once, and before there are threads: threads that import MLflow
-    # at the same time see it half initialized.
+    """Receive and release until SIGTERM; a running release then gets a few seconds to end."""
+    # Import everything that a release needs before there are threads, because threads that import
+    # MLflow at the same time see it half initialized.
     import mlflow  # noqa: F401
 
     from millrace.flows.triggers.release_worker import Releaser, ReleaseWorker

@@ -1,10 +1,10 @@
 """Receives the deliveries of MLflow's webhook, and checks them.
 
-A delivery must be authentic, recent, not a replay, and of a champion.
+A delivery must be authentic, recent, not a replay, and about the alias champion.
 
-MLflow signs `id.timestamp.body` with a secret that it shares with us (HMAC-SHA256). It retries a
-delivery, under the same id, after a lost connection and after 429, 500, 502, 503 and 504 only, so
-none of the refusals here makes it retry.
+MLflow signs `id.timestamp.body` with a secret that it shares with Millrace (HMAC-SHA256). It
+retries a delivery, with the same id, after a lost connection and after 429, 500, 502, 503 and 504
+only, so none of the refusals here makes MLflow retry.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ class DeliveryResult:
         status: HTTP status.
         reason: the body of the response.
         model: the model to release; None if there is none.
-        change: what has changed about it.
+        change: the change of the model's alias.
     """
 
     status: int
@@ -53,18 +53,18 @@ class DeliveryResult:
 
     @property
     def is_authentic(self) -> bool:
-        """Whether the delivery came from MLflow, now and for the first time."""
+        """Whether the delivery is from MLflow, recent and not a replay."""
         return self.status < 300
 
 
 @dataclass
 class SeenDeliveries:
-    """The accepted deliveries, kept for as long as their timestamps would be accepted.
+    """The accepted deliveries, stored for as long as their timestamps would be accepted.
 
     Attributes:
-        since: deliveries that were signed before this second are too old. It begins at the start of
-            this process, which knows no earlier ids; the release at its start covers what those
-            announced. It moves when there are more ids than are kept.
+        since: the second before which a delivery's signature is too old. At first it is the start
+            of this process, which knows no earlier ids; the release at the start covers earlier
+            deliveries. It moves forward when there are more than `MAX_SEEN` ids.
     """
 
     since: int
@@ -77,11 +77,11 @@ class SeenDeliveries:
         return len(self._timestamps)
 
     def oldest(self, now: float) -> float:
-        """Return the earliest timestamp that is accepted."""
+        """Return the earliest accepted timestamp."""
         return max(self.since, now - WINDOW_SECONDS)
 
     def add(self, delivery: str, timestamp: int, now: float) -> None:
-        """Remember a delivery; forget those that are too old by now."""
+        """Store a delivery, and drop those that are too old by now."""
         self._timestamps[delivery] = timestamp
         if len(self._timestamps) > MAX_SEEN:
             self.since = min(self._timestamps.values()) + 1
@@ -90,7 +90,7 @@ class SeenDeliveries:
 
 
 def is_too_large(headers: Mapping[str, str], body: bytes) -> bool:
-    """Return whether a body is larger than MLflow's are, by its header or by what was read."""
+    """Return whether a body exceeds `MAX_BYTES`, by its header or by the bytes that were read."""
     declared = headers.get("content-length", "")
     return len(body) > MAX_BYTES or (declared.isdecimal() and int(declared[:20]) > MAX_BYTES)
 
@@ -101,9 +101,9 @@ def check_delivery(
     """Check a delivery; `seen` is not changed.
 
     Args:
-        headers: of the request, with lower-case names.
-        body: of the request, as it was signed.
-        now: seconds since the epoch.
+        headers: the headers of the request, with lower-case names.
+        body: the body of the request, as it was signed.
+        now: the time in seconds since the epoch.
         secret: the key of MLflow's signatures.
         seen: the deliveries that were accepted before.
     """
@@ -118,12 +118,12 @@ def check_delivery(
     if not seen.oldest(now) <= int(timestamp) <= now + WINDOW_SECONDS:
         return DeliveryResult(400, "the timestamp is too far from now")
     if delivery in seen:
-        return DeliveryResult(409, "this delivery was taken before")
+        return DeliveryResult(409, "this delivery was received before")
     return _read_event(body)
 
 
 def compute_signature(secret: str, delivery: str, timestamp: str, body: bytes) -> str:
-    """Return the signature that MLflow gives a delivery."""
+    """Return the signature with which MLflow signs a delivery."""
     signed = f"{delivery}.{timestamp}.".encode() + body
     digest = hmac.new(secret.encode(), signed, hashlib.sha256).digest()
     return "v1," + base64.b64encode(digest).decode()
@@ -139,7 +139,7 @@ def _read_event(body: bytes) -> DeliveryResult:
         is_created = event["action"] == "created"
         moved = f" → version {_one_line(data['version'])}" if is_created else " removed"
     except (ValueError, TypeError, KeyError, RecursionError):
-        return DeliveryResult(400, "the body is no event of MLflow")
+        return DeliveryResult(400, "the body is not an event from MLflow")
     return DeliveryResult(
         202, "released at once", model, f"{CHAMPION} of {_one_line(model)}{moved}"
     )
@@ -154,8 +154,8 @@ class Receiver:
 
     Args:
         secret: the key of MLflow's signatures.
-        request_release: called with the model and the reason.
-        clock: seconds since the epoch.
+        request_release: a function that requests a release, with the model and the reason.
+        clock: a function that returns seconds since the epoch.
     """
 
     def __init__(
@@ -173,7 +173,7 @@ class Receiver:
             async with asyncio.timeout(BODY_SECONDS):
                 body = await _read_body(request)
         except TimeoutError:
-            return Response("the body is too slow\n", 408)
+            return Response("the body arrived too slowly\n", 408)
         except ClientDisconnect:
             return Response(status_code=400)
         headers, now = request.headers, self._clock()
@@ -186,7 +186,7 @@ class Receiver:
 
 
 async def _read_body(request: Request) -> bytes:
-    """Read a body up to the limit, and nothing of one that declares itself too large."""
+    """Read a body up to `MAX_BYTES`; read nothing if its header declares more."""
     body = bytearray()
     if not is_too_large(request.headers, b""):
         async for chunk in request.stream():

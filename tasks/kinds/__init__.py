@@ -1,1 +1,1 @@
-"""What only one kind of model knows of the line."""
+"""The parts of the platform that are specific to one kind of model."""

@@ -1,4 +1,4 @@
-"""What a registered version says of itself: its certificate, its pipeline file, its snapshot."""
+"""Reads what belongs to a registered version: its certificate, pipeline file and snapshot."""
 
 from typing import TypeVar
 
@@ -20,10 +20,10 @@ def certificate_of(package: Package, of_kind: type[C]) -> C:
 
     Args:
         package: the version's files.
-        of_kind: the class of its kind's certificates.
+        of_kind: the certificate class of the version's kind.
 
     Raises:
-        InputError: it cannot be read.
+        InputError: the certificate cannot be read.
     """
     try:
         return of_kind.from_json(package.text("certificate.json"))
@@ -35,7 +35,7 @@ def pipeline_of(package: Package) -> Pipeline:
     """Return the pipeline file that made a version.
 
     Raises:
-        InputError: it cannot be read.
+        InputError: the pipeline file cannot be read.
     """
     try:
         return Pipeline.model_validate(bounded_yaml(package.text("pipeline.yaml")))
@@ -47,13 +47,13 @@ def certified_snapshot(installation: Installation, certificate: Certificate) -> 
     """Return the snapshot that a version was certified on.
 
     Raises:
-        InputError: there is none, or it is another one now.
+        InputError: there is no such snapshot, or its digest is not the certified one.
     """
     name, version = certificate.dataset, certificate.dataset_version
     snapshot = open_snapshot(installation, name, version)
     if snapshot.digest != certificate.dataset_digest:
         raise InputError(
-            f"version {version} of the dataset {name} is not the one that was certified",
+            f"version {version} of the dataset {name} has another digest than the certificate",
             seen=snapshot.digest,
             valid=certificate.dataset_digest,
             hint="run the pipeline again",

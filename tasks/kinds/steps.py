@@ -1,6 +1,6 @@
-"""What a kind of model answers at each step of the line, and what the steps hand on.
+"""The interface that each kind of model implements, and the types that its steps exchange.
 
-Flows and tasks know these types alone. Ray workers import kinds, so nothing here needs Prefect.
+Flows and tasks use only these types. Ray workers import kinds, so nothing here needs Prefect.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Prepared(Generic[T]):
-    """What training starts from.
+    """A training that is ready to start.
 
     Attributes:
-        job: what the workers run.
-        details: what only the kind knows of it.
-        epochs: how many there are to do; None where that is not known.
-        summary: what is trained on, in words.
-        weights: file or folder of a checkpoint that the run keeps, relative to it.
-        artifact: where the run keeps it.
-        tags: of the run.
+        job: the job that the workers run.
+        details: details that only the kind uses.
+        total: the number of epochs or rounds; None if it is not known.
+        summary: a short description of the training data.
+        weights: the file or folder that the run stores, relative to the checkpoint.
+        artifact: the artifact path under which the MLflow run stores it.
+        tags: tags of the MLflow run.
     """
 
     job: TrainJob
@@ -62,13 +62,13 @@ class Prepared(Generic[T]):
 
 @dataclass(frozen=True)
 class Trained(Generic[T]):
-    """What training left.
+    """The result of a training.
 
     Attributes:
-        prepared: what it started from.
-        checkpoint: folder of the last checkpoint.
-        history: metrics of every report.
-        recoveries: the epochs or steps that were done at each recovery from a failure.
+        prepared: the training, as it was prepared.
+        checkpoint: the folder of the last checkpoint.
+        history: the metrics of every report.
+        recoveries: for each recovery from a failure, the epochs or steps done by then.
     """
 
     prepared: Prepared[T]
@@ -78,12 +78,12 @@ class Trained(Generic[T]):
 
     @property
     def details(self) -> T:
-        """What only the kind knows of it."""
+        """Details that only the kind uses."""
         return self.prepared.details
 
     @property
     def weights(self) -> Path:
-        """The file or folder that the run keeps."""
+        """The file or folder of weights that the MLflow run stores."""
         return self.checkpoint / self.prepared.weights
 
 
@@ -92,14 +92,14 @@ class Export(Protocol):
 
     @property
     def gates(self) -> Gates:
-        """What a candidate may lose."""
+        """The limits that a candidate must stay within."""
         ...
 
     def candidates(self) -> Iterator[AnyCandidate]:
-        """Make and measure every candidate that is asked for, one at a time, its gates applied.
+        """Make and measure every requested candidate, one at a time, and check its gates.
 
         Raises:
-            MillraceError: nothing can be measured at all.
+            MillraceError: no candidate can be measured.
         """
         ...
 
@@ -112,29 +112,29 @@ class Export(Protocol):
         ...
 
     def evidence(self, chosen: Any, certificate: Any) -> Mapping[str, str | Path]:
-        """Return what lies beside them beyond certificate and pipeline file: texts or files.
+        """Return the evidence to register, beside certificate and pipeline file: texts or files.
 
         Raises:
-            WorkError: the chosen candidate does not answer what it must be certified with.
+            WorkError: the chosen candidate fails to answer the golden rows or prompts.
         """
         ...
 
     def reproduction(self) -> tuple[Path, ...]:
-        """Return what makes the candidates again: programs, their commands and what they read."""
+        """Return the files that reproduce the candidates: programs, their commands and inputs."""
         ...
 
 
 @dataclass(frozen=True)
 class Exported:
-    """What the export left.
+    """The result of an export.
 
     Attributes:
-        export: how it was made.
-        candidates: every variant that was asked for, measured or with the reason why not.
-        chosen: the one to register.
-        certificate: its evidence.
-        files: the files to register, by name.
-        evidence: the files that go beside them, by name.
+        export: the export that made the candidates.
+        candidates: every requested variant, with its measurements or the reason why it has none.
+        chosen: the candidate to register.
+        certificate: the certificate of the chosen candidate.
+        files: the model's files to register, by name.
+        evidence: the evidence files to register with them, by name.
     """
 
     export: Any
@@ -147,19 +147,19 @@ class Exported:
 
 @dataclass(frozen=True)
 class KindReport:
-    """What a kind shows of a run.
+    """A kind's report on a training run.
 
     Attributes:
-        metrics: of the run, beside those of training.
-        texts: files of the run, by path.
-        figures: pictures of the run, by path.
-        tags: of the version.
-        description: of the version's page, Markdown.
-        facts: of the run's page: what was learnt from.
-        sections: of the run's page: titles and Markdown.
-        rows: of the table on the terminal: what is to beat, and how good the model is.
-        json: what `--json` prints beside what every kind has.
-        files: kept in the run's `export/`, beside what makes the candidates again.
+        metrics: metrics of the MLflow run, in addition to those of training.
+        texts: text files of the run, by artifact path.
+        figures: pictures of the run, by artifact path.
+        tags: tags of the registered version.
+        description: the description of the version's page, in Markdown.
+        facts: rows on the training data for the run's page.
+        sections: sections of the run's page: titles and Markdown.
+        rows: rows of the printed table: the baselines, and the model's metrics.
+        json: keys that `--json` prints in addition to those of every kind.
+        files: files to store in the run's `export/`, with those that reproduce the candidates.
     """
 
     metrics: Mapping[str, float]
@@ -176,13 +176,13 @@ class KindReport:
 
 @dataclass(frozen=True)
 class Measured:
-    """What a version was certified with.
+    """The certified metric of a version.
 
     Attributes:
-        passed: whether its certificate is of this version, and says that it passed its gates.
-        metric: its metric on its test split; None if there is none.
-        name: of the metric.
-        smaller_is_better: of two metrics.
+        passed: whether the certificate is of this version, and says that it passed its gates.
+        metric: the version's metric on its test split; None if there is none.
+        name: the name of the metric.
+        smaller_is_better: whether a smaller metric is better.
     """
 
     passed: bool
@@ -192,10 +192,10 @@ class Measured:
 
 
 class VersionEvidence(Protocol):
-    """One version's files, as a release needs them."""
+    """The evidence of one version that a release needs."""
 
     def artifact(self) -> Artifact:
-        """Return what is staged.
+        """Return the artifact that a release copies into Triton's model repository.
 
         Raises:
             InputError: the files cannot be read.
@@ -203,7 +203,7 @@ class VersionEvidence(Protocol):
         ...
 
     def expected(self) -> VersionCheck:
-        """Return what the version must answer.
+        """Return the check that the loaded version must pass.
 
         Raises:
             InputError: the files cannot be read.
@@ -211,7 +211,7 @@ class VersionEvidence(Protocol):
         ...
 
     def measured(self) -> Measured:
-        """Return what it was certified with.
+        """Return the version's certified metric, and whether it passed its gates.
 
         Raises:
             InputError: the certificate cannot be read.
@@ -219,19 +219,20 @@ class VersionEvidence(Protocol):
         ...
 
     def metric_of(self, other: Package) -> float | None:
-        """Return another version's metric on the test split of this one; None if it has none.
+        """Return another version's metric on this version's test split; None if it has none.
 
         Raises:
-            MillraceError: the rows cannot be read, or the other cannot answer them.
-            KeyError: the rows lack a column that the other needs.
+            MillraceError: the rows cannot be read, or the other version cannot answer them.
+            KeyError: the rows lack a column that the other version needs.
         """
         ...
 
     def describe(self, difference: float | None) -> tuple[str, str]:
-        """Return the evidence as Markdown, and the certificate as JSON with the live stage in it.
+        """Return the evidence as Markdown, and the certificate with the live stage as JSON.
 
         Args:
-            difference: of the live Triton's answers from the certified ones; None if not measured.
+            difference: the difference of the live Triton's answers from the certified ones; None:
+                not measured.
 
         Raises:
             InputError: the certificate cannot be read.
@@ -241,13 +242,13 @@ class VersionEvidence(Protocol):
 
 @dataclass(frozen=True)
 class Table:
-    """A table for people.
+    """A table to print.
 
     Attributes:
-        head: names of the columns.
-        rows: cells.
-        notes: lines below it, each with its label.
-        numbers: the first column that is aligned to the right; 0 for none.
+        head: the names of the columns.
+        rows: the cells of each row.
+        notes: lines below the table, each with its label.
+        numbers: the index of the first right-aligned column; 0: none.
     """
 
     head: Sequence[str]
@@ -257,11 +258,11 @@ class Table:
 
 
 class LiveCertificate(Protocol):
-    """A certificate with its last stage, and what does not hold of it."""
+    """A certificate with the live server's answers as its last stage, and the faults found."""
 
     @property
     def certificate(self) -> Any:
-        """The certificate, with what the live server answers."""
+        """The certificate, with the stage of the live server."""
         ...
 
     @property
@@ -271,40 +272,40 @@ class LiveCertificate(Protocol):
 
     @property
     def endpoint(self) -> str:
-        """The server."""
+        """The address of the server."""
         ...
 
     @property
     def faults(self) -> tuple[str, ...]:
-        """What differs from the certificate; empty where all of it holds."""
+        """Differences from the certificate; empty if there are none."""
         ...
 
     def table(self) -> Table:
-        """Return the stages for people."""
+        """Return the stages as a table."""
         ...
 
 
 class Answer(Protocol):
-    """What the live model answered to `millrace predict`."""
+    """The live model's answer to `millrace predict`."""
 
     @property
     def title(self) -> str:
-        """Who answered, and how fast."""
+        """The version and the server that answered."""
         ...
 
     def table(self) -> Table:
-        """Return the answers for people; no rows where they were printed as they came."""
+        """Return the answers as a table; it has no rows if they were printed while streamed."""
         ...
 
 
 @dataclass(frozen=True)
 class Question:
-    """What `millrace predict` asks.
+    """The input of `millrace predict`. With neither rows nor text, a golden request is sent.
 
     Attributes:
-        rows: JSON Lines file, `-` for stdin; None for none.
-        text: `-` for stdin; None for none. With neither it is a golden request.
-        say: takes the pieces of an answer that comes as a stream.
+        rows: a JSON Lines file, or `-` for stdin; None: no rows.
+        text: the text to continue, or `-` for stdin; None: no text.
+        say: a function that receives the chunks of a streamed answer.
     """
 
     rows: str | None
@@ -317,10 +318,10 @@ class LiveSample:
     """How a batch job is compared with the live model.
 
     Attributes:
-        rows: of its input that are asked.
-        seconds: for all of them.
-        share: that may differ, where the pipeline file does not say.
-        obstacle: why nothing can be compared; empty where it can.
+        rows: the number of input rows to send to the live model.
+        seconds: the time limit for all of these rows.
+        share: the share of answers that may differ, unless the pipeline file sets it.
+        obstacle: why nothing can be compared; empty if it can.
     """
 
     rows: int
@@ -330,7 +331,7 @@ class LiveSample:
 
 
 class KindSteps(Protocol):
-    """What a kind of model answers at each step of the line: the functions of `ModelKind.steps`."""
+    """The steps that each kind of model implements: the functions of `ModelKind.steps`."""
 
     def names_versions(self, pipeline: Pipeline) -> bool:
         """Return whether a pipeline names a registered version."""
@@ -340,11 +341,11 @@ class KindSteps(Protocol):
         """Return the pipeline with the registered versions that it names pinned.
 
         Args:
-            pipeline: as the user wrote it.
-            installation: where the registry is; not asked where the pipeline names none.
+            pipeline: the pipeline, as the user wrote it.
+            installation: the installation with the registry; unused if no version is named.
 
         Raises:
-            InputError: one is not there, or cannot be what it is named as.
+            InputError: a version does not exist, or does not fit its use.
             TransientError: MLflow cannot be reached.
         """
         ...
@@ -352,15 +353,15 @@ class KindSteps(Protocol):
     def prepare(
         self, pipeline: Pipeline, installation: Installation, snapshot: Snapshot, run: TrackedRun
     ) -> Prepared[Any]:
-        """Return what training starts from.
+        """Prepare a training.
 
         Raises:
-            InputError: family, data and training do not fit.
+            InputError: family, data and training settings do not fit together.
         """
         ...
 
     def describe_progress(self, metrics: Mapping[str, Any]) -> str:
-        """Return in a few words how training goes, from the metrics of a report."""
+        """Return the progress of training as a short text, from the metrics of a report."""
         ...
 
     def export(
@@ -371,18 +372,18 @@ class KindSteps(Protocol):
         trained: Trained[Any],
         folder: Path,
     ) -> Export:
-        """Return what exports the trained model into an empty folder."""
+        """Return the export of the trained model into an empty folder."""
         ...
 
     def log_model(
         self, run: TrackedRun, files: Mapping[str, Path], evidence: Mapping[str, Path]
     ) -> Any:
-        """Log a model to a run, as MLflow's own tools read it where they can.
+        """Log a model to a run, in a form that MLflow's own tools can read if possible.
 
         Args:
             run: the open run.
             files: the model's files, by name.
-            evidence: what lies beside them, by name.
+            evidence: the evidence files, by name.
 
         Returns:
             MLflow's `ModelInfo`.
@@ -392,30 +393,30 @@ class KindSteps(Protocol):
     def report(
         self, pipeline: Pipeline, snapshot: Snapshot, trained: Trained[Any], exported: Exported
     ) -> KindReport:
-        """Return what is shown of a run."""
+        """Return the kind's report on a training run."""
         ...
 
     def evidence(self, package: Package, installation: Installation) -> VersionEvidence:
-        """Return a version's files as a release needs them."""
+        """Return the evidence of a version that a release needs."""
         ...
 
     def certify(
         self, installation: Installation, client: TritonClient, package: Package
     ) -> LiveCertificate:
-        """Ask the live version what it was certified to answer, and measure its files again.
+        """Check the live version's answers against its certificate, and measure its files again.
 
         Raises:
-            InputError: the snapshot is another one now.
+            InputError: the snapshot differs from the certified one.
             TransientError: Triton does not answer.
             WorkError: the model does not answer.
         """
         ...
 
     def predict(self, client: TritonClient, package: Package, question: Question) -> Answer:
-        """Ask the live version.
+        """Send a question to the live version.
 
         Raises:
-            InputError: the model does not take such a question.
+            InputError: the model does not accept such a question.
             TransientError: Triton cannot be reached, or is too busy.
         """
         ...
@@ -424,7 +425,7 @@ class KindSteps(Protocol):
         """Return a request for a load generator.
 
         Raises:
-            InputError: the model answers in streams.
+            InputError: the model streams its answers.
         """
         ...
 
@@ -435,21 +436,21 @@ class KindSteps(Protocol):
         installation: Installation,
         held: tuple[Column, ...],
     ) -> ScoringJob:
-        """Return what scores rows with a version.
+        """Return the batch job that scores rows with a version.
 
         Args:
-            pipeline: how.
+            pipeline: the pipeline with the batch settings.
             package: the version's files.
-            installation: where everything is; Ray must be connected.
-            held: columns as the dataset holds them; none where there is no dataset.
+            installation: the installation; Ray must be connected.
+            held: the columns with their types in the dataset; empty if there is no dataset.
 
         Raises:
-            InputError: Ray has not what the job needs.
+            InputError: Ray lacks resources that the job needs.
         """
         ...
 
     def with_bins(self, job: Any, snapshot: Snapshot) -> Any:
-        """Return the job with the distributions that the version learnt from.
+        """Return the job with the distributions of the version's training data.
 
         Raises:
             OSError: the snapshot's rows cannot be read.
@@ -457,7 +458,7 @@ class KindSteps(Protocol):
         ...
 
     def live_sample(self, job: Any) -> LiveSample:
-        """Return how a job is compared with the live model."""
+        """Return the sample of rows to compare with the live model."""
         ...
 
     def live_model(
@@ -468,7 +469,7 @@ class KindSteps(Protocol):
 
 
 class _Steps:
-    """The steps of one kind; each is imported when it is taken."""
+    """The steps of one kind; each is imported when it is first used."""
 
     def __init__(self, kind: ModelKind) -> None:
         self._functions = kind.steps
@@ -478,5 +479,5 @@ class _Steps:
 
 
 def steps_of(kind: ModelKind) -> KindSteps:
-    """Return what a kind answers at each step."""
+    """Return the steps of a kind."""
     return cast(KindSteps, _Steps(kind))

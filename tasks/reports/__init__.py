@@ -1,1 +1,1 @@
-"""What a run shows in MLflow and Prefect."""
+"""Reports on runs in MLflow and Prefect."""

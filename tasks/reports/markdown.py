@@ -1,4 +1,4 @@
-"""Markdown for MLflow and Prefect, and a run as one HTML page that needs no other file."""
+"""Markdown for MLflow and Prefect, and the report on a run as one self-contained HTML page."""
 
 import base64
 import re
@@ -24,12 +24,12 @@ img { max-width: 100%; }
 
 
 def html_page(title: str, markdown: str, pictures: Mapping[str, "Figure"]) -> str:
-    """Return a page that needs no other file.
+    """Return a self-contained HTML page.
 
     Args:
-        title: of the page.
-        markdown: its text; HTML in it is shown and not obeyed.
-        pictures: by their paths, in order, after the text; the name is the caption.
+        title: the title of the page.
+        markdown: the text of the page; HTML in it is escaped.
+        pictures: the pictures after the text, in order, by path; the file name is the caption.
     """
     body = MarkdownIt("commonmark", {"html": False}).enable("table").render(markdown)
     shown = "".join(
@@ -61,5 +61,5 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def key_of(*parts: str) -> str:
-    """Return an artifact key: Prefect takes small letters, digits and dashes."""
+    """Return a Prefect artifact key, which may have lower-case letters, digits and dashes only."""
     return re.sub(r"[^a-z0-9]+", "-", "-".join(parts)).strip("-")

@@ -16,12 +16,12 @@ def learning_curves(
 ) -> Figure:
     """Draw loss and metric by epoch or round, train and validation beside each other.
 
-    Where pruning or rounding began there is a line.
+    A vertical line marks where pruning or rounding began.
 
     Args:
-        history: metrics of every epoch, with `sparsity` and `quantized` where there was either.
-        metric: name of the task metric.
-        unit: what is counted.
+        history: the metrics of every epoch, with `sparsity` and `quantized` if there are any.
+        metric: the name of the task metric.
+        unit: the unit of the x-axis, `epoch` or `round`.
     """
     figure = Figure(figsize=(9, 3.6), layout="constrained")
     epochs = [entry[unit] for entry in history]
@@ -40,7 +40,7 @@ def learning_curves(
 
 
 def _beginnings(history: Sequence[dict[str, float]]) -> dict[str, float]:
-    """Return the first epoch with pruning, and with rounding, where there was one."""
+    """Return the first epoch with pruning and the first with rounding, if there are any."""
     names = {"sparsity": "pruning", "quantized": "rounding"}
     epochs = {
         what: [entry["epoch"] for entry in history if entry.get(name, 0.0) > 0]
@@ -50,12 +50,12 @@ def _beginnings(history: Sequence[dict[str, float]]) -> dict[str, float]:
 
 
 def confusion_matrix(predicted: Array, target: Array, labels: Sequence[str | int | bool]) -> Figure:
-    """Draw how often each class was taken for each other on the test split.
+    """Draw the confusion matrix of the test split.
 
     Args:
-        predicted: int `[rows]`, positions in `labels`.
-        target: int `[rows]`, likewise.
-        labels: the classes; only counts are written where there are at most 20.
+        predicted: the predicted classes, int `[rows]`, as positions in `labels`.
+        target: the true classes, int `[rows]`, as positions in `labels`.
+        labels: the classes; with more than 20, labels and counts are not written.
     """
     size = len(labels)
     counts = np.zeros((size, size), dtype=int)
@@ -92,13 +92,13 @@ class VariantPoint:
     """A variant of a model as a point.
 
     Attributes:
-        name: of the variant.
-        cost_ms: what speed is chosen by: the median of one row, or a row's share of a full batch.
-        metric: on the test split.
-        size_bytes: of its file.
-        in_front: whether no other variant is better in all of these.
+        name: the name of the variant.
+        cost_ms: the time per row: the median for a single row, or a row's share of a full batch.
+        metric: the metric on the test split.
+        size_bytes: the size of its file.
+        in_front: whether it is on the Pareto front.
         refused: whether it missed a gate.
-        chosen: whether it is the one that was registered.
+        chosen: whether it was registered.
     """
 
     name: str
@@ -111,12 +111,12 @@ class VariantPoint:
 
 
 def pareto_picture(variants: Sequence[VariantPoint], metric: str, cost: str) -> Figure:
-    """Draw metric against speed, the area of a point by its size; the front is filled.
+    """Draw metric against time; areas show file sizes, and points on the Pareto front are filled.
 
     Args:
         variants: every variant that was measured.
-        metric: its name.
-        cost: what the milliseconds are of.
+        metric: the name of the metric.
+        cost: the name of the time on the x-axis.
     """
     figure = Figure(figsize=(9, 5), layout="constrained")
     axes = figure.subplots()
@@ -134,7 +134,9 @@ def pareto_picture(variants: Sequence[VariantPoint], metric: str, cost: str) -> 
         axes.scatter(variant.cost_ms, variant.metric, s=area, **style)
         size = f"{variant.size_bytes / 1024:,.0f} KiB"
         label = f"{variant.name.removeprefix('onnx-')}, {size}{' ← chosen' * variant.chosen}"
-        axes.scatter([], [], s=60, label=label, **style)  # in the legend all have one size
+        axes.scatter(
+            [], [], s=60, label=label, **style
+        )  # all markers in the legend have the same size
     axes.set(xlabel=f"{cost}, ms", ylabel=metric, title="filled: Pareto front; ✕: refused")
     axes.margins(0.15)
     axes.grid(alpha=0.3)
@@ -150,12 +152,12 @@ class PerplexityPoint:
     """A variant of a language model as a point.
 
     Attributes:
-        name: of the variant.
-        perplexity: on the test split.
-        size_mib: of its files.
-        tokens_per_second: by the number of streams.
+        name: the name of the variant.
+        perplexity: the perplexity on the test split.
+        size_mib: the size of its files.
+        tokens_per_second: the tokens per second, by the number of concurrent streams.
         refused: whether it missed a gate.
-        chosen: whether it is the one that was registered.
+        chosen: whether it was registered.
     """
 
     name: str
@@ -167,10 +169,10 @@ class PerplexityPoint:
 
 
 def loss_curve(history: Sequence[dict[str, Any]], baselines: Mapping[str, float]) -> Figure:
-    """Draw perplexity by tokens: of the training batches and of the validation split.
+    """Draw perplexity against tokens: of the training batches and of the validation split.
 
     Args:
-        history: metrics of every report.
+        history: the metrics of every report.
         baselines: perplexities to compare with, by name; three at most.
     """
     figure = Figure(figsize=(7.5, 4.2), layout="constrained")

@@ -35,7 +35,8 @@ def publish_training(
 ) -> None:
     """Publish the result of a run: as a Prefect artifact, and as a page with pictures in MLflow.
 
-    Of the work this is the last and the least: an MLflow that does not take it fails nothing.
+    This is the last step: if MLflow fails to store the page, a warning is logged and the run
+    succeeds.
     """
     from mlflow.exceptions import MlflowException
 
@@ -59,11 +60,13 @@ def publish_training(
     try:
         run.log_text(html_page(title, text, report.figures), "report.html")
     except (MlflowException, OSError) as error:
-        log.warning("MLflow has no page of this run: %s", str(error).splitlines()[0])
+        log.warning(
+            "the report of this run could not be stored in MLflow: %s", str(error).splitlines()[0]
+        )
 
 
 def run_link() -> str:
-    """Return where the page of the flow run that is under way is; empty outside of one."""
+    """Return the URL of the current flow run's page; empty outside of a flow run."""
     from prefect.runtime import flow_run
 
     return str(flow_run.ui_url or "") if flow_run.id else ""
@@ -87,13 +90,13 @@ def publish_release(outcomes: "Iterable[Outcome]", served: "Iterable[Served]") -
 
 
 def _served_row(served: "Served") -> tuple[str, ...]:
-    """Return where a model stands, for people."""
+    """Return a served model as the cells of a table row."""
     version = "none" if served.version is None else str(served.version)
     return (served.model, version, served.replicas, served.since or "", served.note)
 
 
 def publish_batch(pipeline: Pipeline, report: "BatchReport") -> None:
-    """Publish what a batch job did."""
+    """Publish the result of a batch job."""
     facts = [
         ("date", report.date),
         ("model", f"{report.model} version {report.model_version}"),
@@ -107,7 +110,7 @@ def publish_batch(pipeline: Pipeline, report: "BatchReport") -> None:
     create_markdown_artifact(text, key=key_of(pipeline.name, "batch"), description="batch job")
 
 
-EVENTS = {"live": "went live; the tag millrace.status says what it is now"}
+EVENTS = {"live": "went live; the tag millrace.status shows its present state"}
 
 
 def release_table(release: "Release") -> str:

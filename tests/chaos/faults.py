@@ -86,7 +86,7 @@ def _badly_told(done: Done) -> Iterator[str]:
         yield f"a stack trace: {done.err[-600:]}"
     if not _is_json(done.out) or not done.json.get("what"):
         yield f"no JSON: {done.out[-300:]} {done.err[-300:]}"
-    elif "unexpected fault" in done.json["what"]:
+    elif "unexpected error" in done.json["what"]:
         yield f"not foreseen: {done.json['seen']} ({done.json['next']})"
 
 

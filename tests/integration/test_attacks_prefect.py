@@ -321,7 +321,7 @@ def test_schedules_follow_the_files_and_the_setting(site: Site) -> None:
     file, other = site.folder / "digits.yaml", site.folder / "penguins.yaml"
     file.write_text(PIPELINE.replace("0 2 1 1 *", "every night"))
     wait(lambda: site.state().faults, 60, "the invalid file is told")
-    assert "its last valid schedule holds" in site.state().faults[0].reason
+    assert "its last valid schedule applies" in site.state().faults[0].reason
     assert [each.cron for each in site.state().schedules] == ["0 3 1 1 *"]
     other.write_text(PIPELINE.replace("digits", "penguins").replace("0 2 1", "0 4 1"))
     schedule_state.write_patterns(site.settings.run, (str(other),))

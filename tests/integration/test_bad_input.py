@@ -135,7 +135,7 @@ def test_a_mistake_is_told_clearly_and_leaves_nothing(name: str, results: dict) 
     assert done.code == case.code, done.err
     assert "Traceback" not in done.err + done.out
     assert done.err.count("error:") == 1, done.err
-    assert "unexpected fault" not in done.err, done.err
+    assert "unexpected error" not in done.err, done.err
     for text in case.says:
         assert text in done.err
     assert not deltalake.DeltaTable.is_deltatable(str(home / "tables/datasets/bad")) or (

@@ -147,7 +147,7 @@ def test_its_champion_goes_live_and_goes_on_with_a_text(tales: Tales) -> None:
     assert streamed.out.rstrip("\n") == done.json["text"].rstrip("\n")
     rows = tales.home.run("predict", "tales", "--rows", "-")
     assert rows.code == 2
-    assert "tales does not take rows" in rows.err
+    assert "tales continues a text, and does not accept rows" in rows.err
 
 
 def test_prompts_are_scored_as_the_live_model_answers_them(tales: Tales, tmp_path: Path) -> None:

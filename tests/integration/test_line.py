@@ -108,7 +108,7 @@ def test_a_teacher_of_other_columns_is_refused(line: Line, examples: Path) -> No
     changes = ("--set", "training.distillation.teacher=digits/1")
     done = line.home.run("run", examples / "tabular.yaml", *changes)
     assert done.code == 2
-    assert "digits version 1 answers another question than this model" in done.err
+    assert "digits version 1 has other columns, classes or tokenizer than this model" in done.err
     assert "same columns and classes" in done.err
 
 

@@ -311,7 +311,7 @@ def test_without_prefect_it_releases_all_the_same(parts: Parts, tmp_path: Path) 
         alone.registered()
         alone.leave_a_trial()
         log = service_specs.webhook_service(chosen).log
-        _wait(lambda: "released without Prefect" in log.read_text(), 30, "it releases")
+        _wait(lambda: "releasing without Prefect" in log.read_text(), 30, "it releases")
         assert "failed" not in log.read_text()
         assert len(parts.mlflow.list_webhooks()) == 2
     finally:

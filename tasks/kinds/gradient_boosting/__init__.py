@@ -1,1 +1,1 @@
-"""Trees that are boosted, by XGBoost."""
+"""Gradient-boosted trees, by XGBoost."""

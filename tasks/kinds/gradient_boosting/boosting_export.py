@@ -1,4 +1,4 @@
-"""The export of boosted trees: to ONNX, measured and certified against XGBoost itself."""
+"""The export of boosted trees to ONNX, measured and certified against XGBoost's own answers."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -25,19 +25,19 @@ from millrace.tasks.kinds.graph.graph_train import GraphTraining
 from millrace.tasks.kinds.steps import Trained
 
 TOLERANCE = 1e-5
-"""Of the answers' range: float32 sums in another order differ by less."""
+"""Allowed share of the answers' range; float32 sums in another order differ by less."""
 PROGRAM = "millrace.tasks.kinds.gradient_boosting.boosting_onnx"
 
 
 class Trees(nn.Module):
-    """XGBoost's trees, asked as a module is: the measure of what is exported."""
+    """XGBoost's trees as a PyTorch module, whose answers exported models are compared with."""
 
     def __init__(self, booster: xgboost.Booster, encoding: Encoding) -> None:
         super().__init__()
         self.booster, self.encoding = booster, encoding
 
     def forward(self, features: Tensor) -> Tensor:
-        """Return answers float32 `[rows, outputs]`."""
+        """Return the answers, float32 `[rows, outputs]`."""
         return torch.from_numpy(answers_of_trees(self.booster, self.encoding, features.numpy()))
 
 
@@ -46,7 +46,7 @@ class TreesExport(GraphExport):
     """The export of boosted trees; an `Export`."""
 
     def candidates(self) -> Iterator[GraphCandidate]:
-        """Measure the graph, and refuse one whose answers are not those of XGBoost."""
+        """Measure the ONNX model, and refuse it if its answers differ from XGBoost's."""
         span = float(np.ptp(self.measured_on.test_answers))
         for each in super().candidates():
             difference = each.stage.test_difference if each.stage else None
@@ -80,7 +80,7 @@ def export_trees(
         served=trees,
         objective=objective,
         read=encoding.input,
-        calibration=lambda: (),  # nothing of trees is calibrated or searched for
+        calibration=lambda: (),  # no variant of trees needs calibration
         validation=lambda: evidence_of(pipeline, exporter, test, target),
         folder=folder,
         threads=pipeline.serving.intra_op_thread_count,
@@ -100,7 +100,7 @@ def export_trees(
 
 
 def _convert(booster: Path, width: int, output: str, pipeline: Pipeline, target: Path) -> None:
-    """Convert trees in a process of its own, with limits."""
+    """Convert trees to ONNX in a subprocess with time and memory limits."""
     words: list[str | Path] = [booster, target, str(width), output]
     run_in_subprocess(
         PROGRAM, words, pipeline.export.limits.of_process, what="its conversion", retry_killed=False

@@ -1,4 +1,4 @@
-"""The training of boosted trees, as every worker of Ray Train runs it."""
+"""The training of boosted trees that every Ray Train worker runs."""
 
 import json
 import os
@@ -31,16 +31,16 @@ class BoostingParams:
     """XGBoost's parameters, by the names of its scikit-learn interface.
 
     Attributes:
-        n_estimators: trees at most; of several classes, for each class.
-        early_stopping_rounds: rounds without a smaller validation loss after which training ends,
-            and the trees of the best round are kept; 0 for never.
-        learning_rate: by which every tree's answer is multiplied.
-        max_depth: of a tree; 0 for any.
-        subsample: share of the rows that each tree is trained on.
-        colsample_bynode: share of the columns that each split chooses from.
-        max_cat_to_onehot: a category with fewer values is split one value against the others, one
-            with more into two sets of values.
-        others: as XGBoost documents them.
+        n_estimators: the maximum number of trees; with several classes, for each class.
+        early_stopping_rounds: the rounds without a smaller validation loss after which training
+            ends with the trees of the best round; 0: never.
+        learning_rate: the factor on every tree's answer.
+        max_depth: the maximum depth of a tree; 0: no limit.
+        subsample: the share of the rows that each tree is trained on.
+        colsample_bynode: the share of the columns that each split chooses from.
+        max_cat_to_onehot: a category column with fewer values is split one value against the
+            others; a column with more is split into two sets of values.
+        others: further parameters, as XGBoost documents them.
     """
 
     n_estimators: int = 1000
@@ -55,12 +55,12 @@ class BoostingParams:
 
 @dataclass(frozen=True)
 class BoostingState:
-    """Where a run stands.
+    """The progress of a training run.
 
     Attributes:
-        round: rounds that are done.
-        best_round: those of them that gave the smallest validation loss.
-        best_loss: that loss.
+        round: the number of rounds done.
+        best_round: the number of rounds at the smallest validation loss.
+        best_loss: the smallest validation loss.
         ended: whether training is over.
     """
 
@@ -76,12 +76,12 @@ class BoostingJob(TableJob):
 
     Attributes:
         table: the rows.
-        encoding: rows to tensors.
-        train_rows: rows of the train split, over all workers.
-        params: how to train.
-        workers: that share the rows.
-        failures: of workers to recover from.
-        seed: of whatever is drawn.
+        encoding: the encoding of rows as arrays.
+        train_rows: the number of rows in the train split, over all workers.
+        params: XGBoost's parameters.
+        workers: the number of workers, which share the rows.
+        failures: the number of worker failures to recover from.
+        seed: the random seed.
     """
 
     table: Table
@@ -98,17 +98,17 @@ class BoostingJob(TableJob):
 
     @property
     def num_workers(self) -> int:
-        """Workers of the run."""
+        """The number of workers."""
         return self.workers
 
     @property
     def max_failures(self) -> int:
-        """How often workers may fail and start again."""
+        """The number of times that workers may fail and be restarted."""
         return self.failures
 
     @property
     def cache_bytes(self) -> int:
-        """Bytes of encoded rows that a worker keeps: XGBoost has them in memory in any case."""
+        """Bytes of encoded rows that a worker caches; XGBoost has them in memory anyway."""
         return 1 << 30
 
     def trainer(self) -> Any:
@@ -118,7 +118,7 @@ class BoostingJob(TableJob):
         return XGBoostTrainer
 
     def run(self, start: Path | None, report: Report) -> None:
-        """Boost for the rounds that are left, reporting every few."""
+        """Train the remaining rounds, with a report every few rounds."""
         import xgboost
 
         booster, state = None, BoostingState()
@@ -153,10 +153,10 @@ class BoostingJob(TableJob):
 
 
 def parameters_of(params: BoostingParams, encoding: Encoding) -> dict[str, Any]:
-    """Return XGBoost's parameters: the task's objective and metrics, and what the user chose.
+    """Return XGBoost's parameters: the task's objective and metrics, and the user's choices.
 
-    The first metric is the loss. With `seed_per_iteration` a run that resumes draws what it would
-    have drawn.
+    The first metric is the loss. With `seed_per_iteration` a resumed run draws the same random
+    numbers as an uninterrupted one.
     """
     own = {
         name: value
@@ -177,12 +177,12 @@ def parameters_of(params: BoostingParams, encoding: Encoding) -> dict[str, Any]:
 
 
 def matrix_of(encoding: Encoding, features: Array, target: Array | None = None) -> "DMatrix":
-    """Return encoded rows as XGBoost takes them: NaN is missing, a category is its code.
+    """Return encoded rows as XGBoost's matrix: NaN is a missing value, a category is its code.
 
     Args:
-        encoding: of the rows.
-        features: float32 `[rows, raw_width]`.
-        target: `[rows]`; None where it is not known.
+        encoding: the encoding of the rows.
+        features: the encoded rows, float32 `[rows, raw_width]`.
+        target: the target, `[rows]`; None if it is not known.
     """
     import xgboost
 
@@ -195,7 +195,7 @@ def matrix_of(encoding: Encoding, features: Array, target: Array | None = None) 
 
 
 def answers_of_trees(booster: "Booster", encoding: Encoding, features: Array) -> Array:
-    """Return float32 `[rows, outputs]`: probabilities, or the prediction."""
+    """Return the trees' answers, float32 `[rows, outputs]`: probabilities, or the prediction."""
     found = booster.predict(matrix_of(encoding, features))
     if len(encoding.labels) == 2:
         found = np.stack([1 - found, found], axis=1)
@@ -205,9 +205,10 @@ def answers_of_trees(booster: "Booster", encoding: Encoding, features: Array) ->
 def _round_log(
     job: BoostingJob, report: Report, state: BoostingState, target: Array, *, writes: bool
 ) -> Any:
-    """Return XGBoost's callback: it reports, stops early, and keeps the best round.
+    """Return the XGBoost callback that reports, stops early, and saves the best round.
 
-    Its class is made here: its base comes from xgboost, which a driver need not import.
+    Its class is defined in this function, because its base class is from xgboost, which the driver
+    need not import.
     """
     from xgboost.callback import TrainingCallback
 
@@ -260,7 +261,7 @@ def _writer(model: Any, state: BoostingState) -> Write:
 def _metrics(
     evals_log: Mapping[str, Mapping[str, Any]], encoding: Encoding, target: Array
 ) -> Iterator[tuple[str, float]]:
-    """Yield loss and task metric of both splits, after the last round."""
+    """Yield name and value of the loss and the task metric of both splits, after the last round."""
     spread: dict[str, float] = {
         TRAIN: encoding.target_std**2,
         VALIDATION: float(np.var(target)) or 1.0,

@@ -1,4 +1,4 @@
-"""The kind `gradient_boosting`: trees by XGBoost, which are served as an ONNX graph."""
+"""The kind `gradient_boosting`: trees by XGBoost, which are served as an ONNX model."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -17,13 +17,13 @@ OF_NETWORKS = (
     "max_grad_norm",
     "precision",
 )
-"""Keys of `training` that boosted trees have not."""
+"""Keys of `training` that do not exist for boosted trees."""
 
 
 class BoostingKind(GraphKind):
-    """Numbers, categories and vectors in; a class or a number out.
+    """Models with numbers, categories and vectors in; a class or a number out.
 
-    All but its training and its export is what a graph answers.
+    Everything except training, export and report is inherited from the kind `graph`.
     """
 
     name = "gradient_boosting"
@@ -46,7 +46,7 @@ class BoostingKind(GraphKind):
     folders = ("tasks/kinds/gradient_boosting",)
 
     def trains(self, family: str) -> bool:
-        """Return whether it is the family of this kind."""
+        """Return whether a family belongs to this kind."""
         return family in self.families
 
     def check_model(self, spec: ModelSpec, folder: Path) -> None:
@@ -54,13 +54,13 @@ class BoostingKind(GraphKind):
         require_extras(spec.family, "boosting")
 
     def find_misfits(self, family: str, parts: Mapping[str, Spec]) -> Iterator[str]:
-        """Yield keys of networks, which have other names here or none."""
+        """Yield a message for each key that only neural networks have."""
         yield from super().find_misfits(family, parts)
         for key in OF_NETWORKS:
             if is_set(parts["training"], key):
                 yield (
-                    f"training.{key} does not go with the family {family}; XGBoost's own "
+                    f"training.{key} is not supported for the family {family}; XGBoost's own "
                     "parameters are in model.params, such as n_estimators and learning_rate"
                 )
         if is_set(parts["model"], "pretrained"):
-            yield f"model.pretrained does not go with the family {family}"
+            yield f"model.pretrained is not supported for the family {family}"

@@ -1,4 +1,4 @@
-"""Trees to ONNX: `python -m …boosting_onnx BOOSTER TARGET WIDTH OUTPUT`, by onnxmltools."""
+"""Converts trees to ONNX by onnxmltools: `python -m …boosting_onnx BOOSTER TARGET WIDTH OUTPUT`."""
 
 import sys
 from pathlib import Path
@@ -9,7 +9,7 @@ from millrace.models.common.errors import WorkError
 from millrace.models.inference.model_input import FEATURES
 
 OPSET = 15
-"""The newest of onnxmltools 1.16."""
+"""The newest opset that onnxmltools 1.16 supports."""
 ROWS = "rows"
 
 
@@ -17,13 +17,13 @@ def convert_trees(booster: Path, target: Path, width: int, output: str) -> None:
     """Write trees as one ONNX file with one input and one output.
 
     Args:
-        booster: as XGBoost saved it.
-        target: where to write.
-        width: places of a row.
-        output: name of the output: `probabilities` or `prediction`.
+        booster: the trees' file, as XGBoost saved it.
+        target: the path of the ONNX file to write.
+        width: the number of values in an encoded row.
+        output: the name of the output: `probabilities` or `prediction`.
 
     Raises:
-        WorkError: onnxmltools cannot convert them.
+        WorkError: onnxmltools cannot convert the trees.
     """
     import xgboost
     from onnxmltools.convert import convert_xgboost
@@ -43,7 +43,7 @@ def convert_trees(booster: Path, target: Path, width: int, output: str) -> None:
 
 
 def _with_one_output(model: onnx.ModelProto, output: str) -> onnx.ModelProto:
-    """Return the graph with its last output alone, under the given name, and a dynamic batch."""
+    """Return the ONNX model with only its last output, renamed, and a dynamic batch dimension."""
     kept = model.graph.output[-1]
     for node in model.graph.node:
         for position, name in enumerate(node.output):

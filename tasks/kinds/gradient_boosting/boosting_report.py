@@ -1,4 +1,4 @@
-"""What is shown of boosted trees: what is shown of a graph, and which columns they use."""
+"""The report on boosted trees: that of the kind `graph`, and the importance of columns."""
 
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -22,7 +22,7 @@ MOST_COLUMNS = 20
 def report_trees(
     pipeline: Pipeline, snapshot: Snapshot, trained: Trained[GraphTraining], exported: Exported
 ) -> KindReport:
-    """Return what is shown of a run."""
+    """Return the report on a training run."""
     shown = report_graph(pipeline, snapshot, trained, exported)
     booster = xgboost.Booster(model_file=trained.weights)
     importance = importance_of(booster, trained.details.encoding)
@@ -37,10 +37,10 @@ def report_trees(
 
 
 def importance_of(booster: xgboost.Booster, encoding: Encoding) -> dict[str, float]:
-    """Return by column the share of the loss that its splits took away, the largest first.
+    """Return each column's share of the total loss reduction by splits, the largest first.
 
-    It is XGBoost's `total_gain`, summed over the places of a vector. A column that no tree uses
-    has none.
+    This is XGBoost's `total_gain`, summed over the elements of a vector. A column that no tree uses
+    is left out.
     """
     names = [feature.name for feature in encoding.features for _ in range(feature.width)]
     gains = dict.fromkeys(names, 0.0)

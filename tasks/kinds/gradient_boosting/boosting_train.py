@@ -1,4 +1,4 @@
-"""What the training of boosted trees starts from: their encoding and XGBoost's parameters."""
+"""Prepares the training of boosted trees: their encoding and XGBoost's parameters."""
 
 from collections.abc import Mapping
 from dataclasses import fields, replace
@@ -18,7 +18,7 @@ from millrace.tasks.kinds.steps import Prepared
 from millrace.tasks.progress import log
 
 MOST_CATEGORIES = 256
-"""Values of a category that are split into two sets: the ONNX converter makes a chain of all."""
+"""Maximum values of a category to split into two sets; the ONNX converter makes a chain of them."""
 PARAMS: Mapping[str, type] = {
     "n_estimators": int,
     "early_stopping_rounds": int,
@@ -41,7 +41,7 @@ PARAMS: Mapping[str, type] = {
     "max_cat_to_onehot": int,
     "max_cat_threshold": int,
 }
-"""What `model.params` may hold, and of which type."""
+"""The parameters that `model.params` may set, and their types."""
 
 
 def prepare_trees(
@@ -50,8 +50,8 @@ def prepare_trees(
     """Fit the encoding, and check the parameters.
 
     Raises:
-        InputError: a parameter is unknown, there is a text among the columns, or a split has too
-            few rows.
+        InputError: a parameter is unknown, one of the columns is text, or a split has too few
+            rows.
     """
     from millrace.models.training.table_job import Table
     from millrace.tasks.kinds.gradient_boosting.boosting_job import BOOSTER, BoostingJob
@@ -59,10 +59,10 @@ def prepare_trees(
     spec, shares = pipeline.training, pipeline.dataset.split
     if (text := text_column(snapshot.schema)) is not None:
         raise InputError(
-            f"the family {pipeline.model.family!r} does not read text",
+            f"the family {pipeline.model.family!r} does not support text columns",
             seen=f"{text}: text",
-            valid="numbers, categories and vectors",
-            hint="leave the text out of dataset.features, or set model.family: text_classifier",
+            valid="columns of numbers, categories and vectors",
+            hint="leave the column out of dataset.features, or set model.family: text_classifier",
         )
     rows = snapshots.count_rows(snapshot, "train", shares)
     require_rows(pipeline, snapshot, rows)
@@ -90,22 +90,22 @@ def prepare_trees(
 
 
 def params_of(given: Mapping[str, Any], encoding: Encoding) -> Any:
-    """Return XGBoost's parameters of a pipeline file.
+    """Return XGBoost's parameters for a pipeline file.
 
     Args:
         given: `model.params`.
-        encoding: of the rows; a category with more than 256 values is split one value against
-            the others, which the ONNX converter can write.
+        encoding: the encoding of the rows; a category with more than 256 values is split one value
+            against the others, which the ONNX converter can write.
 
     Raises:
-        InputError: one is unknown, or of another type.
+        InputError: a parameter is unknown, or has the wrong type.
     """
     from millrace.tasks.kinds.gradient_boosting.boosting_job import BoostingParams
 
     for name, value in given.items():
         if name not in PARAMS:
             raise InputError(
-                f"model.params.{name} is no parameter of the family gradient_boosting",
+                f"model.params.{name} is not a parameter of the family gradient_boosting",
                 seen=name,
                 valid=", ".join(PARAMS),
                 hint=nearest(name, list(PARAMS)),
@@ -116,7 +116,7 @@ def params_of(given: Mapping[str, Any], encoding: Encoding) -> Any:
             raise InputError(
                 f"model.params.{name} has the wrong type",
                 seen=repr(value),
-                valid={int: "a whole number", float: "a number", str: "a word"}[wanted],
+                valid={int: "an integer", float: "a number", str: "a string"}[wanted],
             )
     own = {each.name for each in fields(BoostingParams)}
     others = {name: value for name, value in given.items() if name not in own}
@@ -124,8 +124,8 @@ def params_of(given: Mapping[str, Any], encoding: Encoding) -> Any:
     many = max((len(f.categories) for f in encoding.features), default=0)
     if many > MOST_CATEGORIES and params.max_cat_to_onehot <= many:
         log.info(
-            "train: a column has %s categories: splits are one category against the others "
-            "(max_cat_to_onehot), which ONNX can hold",
+            "train: a column has %s categories, so each split is one category against the others "
+            "(max_cat_to_onehot), which can be converted to ONNX",
             f"{many:,}",
         )
         params = replace(params, max_cat_to_onehot=many + 1)
@@ -133,6 +133,6 @@ def params_of(given: Mapping[str, Any], encoding: Encoding) -> Any:
 
 
 def describe_rounds(metrics: Mapping[str, Any]) -> str:
-    """Return validation metrics and the best round."""
+    """Return the validation metrics and the best round as text."""
     shown = [f"{name} {value:.4f}" for name, value in metrics.items() if "validation" in name]
     return "  ".join([*shown, f"best round {metrics['best_round']:.0f}"])

@@ -1,1 +1,1 @@
-"""Models that answer rows with one tensor."""
+"""The kind `graph`: models that are one ONNX file and return one tensor for rows."""

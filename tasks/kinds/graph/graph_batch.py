@@ -1,4 +1,4 @@
-"""Batch scoring with a graph: the job, what its rows are compared with, and the live model."""
+"""Batch scoring with a `graph` model: the job, its drift reference, and the live model."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -37,19 +37,19 @@ from millrace.tasks.kinds.graph.graph_files import graph_files
 from millrace.tasks.kinds.steps import LiveSample
 
 CALL_ROWS = 1024
-"""Of one call of the model, where the pipeline file does not say."""
+"""Rows in one call of the model, unless the pipeline file sets `batch.batch_size`."""
 
 
 def row_job(
     pipeline: Pipeline, package: Package, installation: Installation, held: tuple[Column, ...]
 ) -> RowJob:
-    """Return what scores rows with a version.
+    """Return the batch job that scores rows with a version.
 
     Args:
-        pipeline: how.
+        pipeline: the pipeline with the batch settings.
         package: the version's files.
-        installation: not needed.
-        held: columns as the dataset holds them; none where there is no dataset.
+        installation: not used.
+        held: the columns with their types in the dataset; empty if there is no dataset.
     """
     files = graph_files(package)
     version, batch = files.version, pipeline.batch
@@ -66,7 +66,7 @@ def row_job(
 
 
 def with_row_bins(job: RowJob, snapshot: Snapshot) -> RowJob:
-    """Return the job with the bins of the features and of the predictions."""
+    """Return the job with the reference bins of the features and of the predictions."""
     features, target = bins_of(snapshot)
     bins = (*features, *bins_unless_gone(partial(text_bins, job), snapshot))
     answers = bins_unless_gone(partial(answer_bins, job), snapshot)
@@ -74,11 +74,11 @@ def with_row_bins(job: RowJob, snapshot: Snapshot) -> RowJob:
 
 
 def answer_bins(job: RowJob, snapshot: Snapshot) -> tuple[Bins, ...]:
-    """Return the bins of what the model predicts for the rows of the snapshot.
+    """Return the bins of the model's predictions for rows of the snapshot.
 
     Returns:
-        Nothing for a model of texts, which are slow to answer, and where it can answer no row of
-        the sample: predictions are then compared with the target.
+        Empty for a text model, because it is slow, and if the model can answer no row of the
+        sample. Predictions are then compared with the target.
     """
     if job.encoding.tokenizer is not None:
         return ()
@@ -94,10 +94,10 @@ def answer_bins(job: RowJob, snapshot: Snapshot) -> tuple[Bins, ...]:
 
 
 def text_bins(job: RowJob, snapshot: Snapshot) -> tuple[Bins, ...]:
-    """Return the bins of the lengths of texts in tokens, as the model reads them.
+    """Return the bins of the lengths of texts, in the tokens that the model reads.
 
     Returns:
-        None for a model that reads no text.
+        Empty for a model that reads no text.
     """
     if job.encoding.tokenizer is None:
         return ()
@@ -107,19 +107,19 @@ def text_bins(job: RowJob, snapshot: Snapshot) -> tuple[Bins, ...]:
 
 
 def sample_size(job: RowJob) -> LiveSample:
-    """Return how many rows are asked of the live model."""
+    """Return how many rows to compare with the live model, and how."""
     return LiveSample(rows=64, seconds=10.0, share=0.05)
 
 
 @dataclass(frozen=True)
 class LiveRows:
-    """A live graph.
+    """A live model of the kind `graph`.
 
     Attributes:
         job: the job that scored the rows.
-        ask: returns the outputs for a request, within seconds.
-        tolerance: largest difference, beside rounding, of two answers to the same row: int8 with
-            dynamic ranges depends on the other rows of the batch.
+        ask: a function that returns the outputs for a request, with a timeout in seconds.
+        tolerance: the largest allowed difference, in addition to rounding, of two answers to the
+            same row, because int8 with dynamic ranges depends on the other rows of the batch.
     """
 
     job: RowJob
@@ -128,11 +128,11 @@ class LiveRows:
 
     @property
     def answers(self) -> tuple[str, ...]:
-        """The prediction, and the probability of a class."""
+        """The output columns to compare: the prediction, and the probability of a class."""
         return ("prediction", "score")
 
     def difference(self, example: Example, seconds: float) -> Difference:
-        """Request an answer to one row alone, and compare."""
+        """Request the live answer to one row, and compare it with the job's answer."""
         encoding = self.job.encoding
         outputs = self.ask(self.job.request(example.row), seconds)
         live = outputs[answers_of(encoding).output][0]
@@ -145,11 +145,11 @@ class LiveRows:
 def live_rows(
     job: RowJob, package: Package, installation: Installation, client: TritonClient
 ) -> tuple[LiveRows, float]:
-    """Return the live model; of its answers none may differ by chance."""
+    """Return the live model, and the share of answers that may differ by chance: none."""
 
     def predict(request: Mapping[str, Array], seconds: float) -> Mapping[str, Array]:
         return client.predict(job.model, request, version=job.version, timeout=seconds)
 
     difference = graph_evidence(package, installation).expected().difference
-    # The job's answers and the live ones may both be so far from PyTorch's.
+    # Both the job's and the live answers may differ from PyTorch's by `difference`.
     return LiveRows(job, predict, 2 * difference), 0.0

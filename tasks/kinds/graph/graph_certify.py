@@ -1,4 +1,4 @@
-"""A graph's last stage: the golden batch and the whole test split, through the live server."""
+"""The last stage of a `graph` certificate: golden batch and test split, on the live server."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,7 +29,7 @@ from millrace.tasks.kinds.steps import Table
 from millrace.tasks.progress import bar, log
 
 OTHERWISE = 0.005
-"""Share of the test split that another processor's rounding may answer otherwise."""
+"""Allowed change of the metric on the test split by another processor's rounding."""
 FILE, LIVE = "file", "triton"
 
 Ask = Callable[[Array], Array]
@@ -37,14 +37,14 @@ Ask = Callable[[Array], Array]
 
 @dataclass(frozen=True)
 class LiveGraph:
-    """A graph's certificate with its last stage, and what does not hold of it.
+    """A certificate with the live server's answers as its last stage, and the faults found.
 
     Attributes:
-        certificate: with the stage `triton`.
-        version: the version that answer_rows.
-        endpoint: the server.
-        sizes: rows of the requests.
-        faults: what is otherwise than the certificate says; empty where all of it holds.
+        certificate: the certificate with the stage `triton`.
+        version: the version that answered.
+        endpoint: the address of the server.
+        sizes: the numbers of rows in the requests.
+        faults: differences from the certificate; empty if there are none.
     """
 
     certificate: GraphCertificate
@@ -54,7 +54,7 @@ class LiveGraph:
     faults: tuple[str, ...]
 
     def table(self) -> Table:
-        """Return the stages for people."""
+        """Return the stages as a table."""
         certificate = self.certificate
         rows = [
             (
@@ -73,10 +73,10 @@ class LiveGraph:
 
 
 def certify_graph(installation: Installation, client: TritonClient, package: Package) -> LiveGraph:
-    """Let the live version, and its file alone, answer the golden batch and the test split.
+    """Measure the live version and its ONNX file on the golden batch and the test split.
 
     Raises:
-        InputError: the snapshot is another one now.
+        InputError: the snapshot differs from the certified one.
         TransientError: Triton does not answer.
     """
     files = graph_files(package)
@@ -105,7 +105,7 @@ def certify_graph(installation: Installation, client: TritonClient, package: Pac
 
 
 class _Work:
-    """What a version is measured on, and how."""
+    """The rows that a version is measured on, and its measurements."""
 
     def __init__(self, installation: Installation, files: GraphFiles) -> None:
         self.encoding = files.encoding
@@ -122,25 +122,25 @@ class _Work:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Rows of the requests with golden rows."""
+        """The numbers of rows in the requests with golden rows."""
         parts = golden_requests(len(self.golden), self.most)
         return tuple(sorted({len(part) for part in parts}))
 
     @property
     def scale(self) -> float:
-        """The largest magnitude of an answer, 1 at least: float32 rounds relatively."""
+        """The largest magnitude of an answer, at least 1, because float32's error is relative."""
         return max(1.0, float(np.abs(self.answers).max(initial=0.0)))
 
     def golden_of_file(self) -> Ask:
-        """Return how the file alone answers golden rows."""
+        """Return the function that answers golden rows with the ONNX file, without the server."""
         return lambda part: self.session.answer(self.encoding.input.trimmed(self.golden[part]))
 
     def test_of_file(self) -> Array:
-        """Return the file's answers to the test split."""
+        """Return the ONNX file's answers to the test split."""
         return answer_rows(self.session.answer, self.features, self.encoding.input)
 
     def live(self, ask: Callable[[dict[str, Array]], Ask]) -> Array:
-        """Return the server's answers to the test split, in the largest batches."""
+        """Return the server's answers to the test split, in batches of the maximum size."""
         answer, found = ask(self.request), []
         with bar("certify", len(self.target), "rows") as shown:
             for start in range(0, len(self.target), self.most):
@@ -150,7 +150,7 @@ class _Work:
         return np.concatenate(found)
 
     def stage(self, name: str, golden: Ask, test: Array) -> GraphStage:
-        """Return a stage: the golden batch in every size against PyTorch, and the test split."""
+        """Return a stage: the golden batch in every request size against PyTorch, and metrics."""
         differences = [
             largest_difference(golden(part), self.answers[part])
             for part in golden_requests(len(self.golden), self.most)
@@ -168,12 +168,12 @@ class _Work:
 def faults_of(
     certificate: GraphCertificate, file: GraphStage, triton: GraphStage, scale: float
 ) -> Iterator[str]:
-    """Say what is otherwise than the certificate says.
+    """Yield a message for each difference from the certificate.
 
     Args:
-        certificate: as it was registered.
-        file: what the registered file answers now.
-        triton: what the live server answers.
+        certificate: the certificate, as it was registered.
+        file: the stage of the registered ONNX file, measured now.
+        triton: the stage of the live server.
         scale: the largest magnitude of an answer.
     """
     chosen = certificate.stage(certificate.candidate)
@@ -181,7 +181,7 @@ def faults_of(
         yield f"the certificate has no stage {certificate.candidate}"
         return
     allowed = chosen.golden_difference + TOLERANCE * scale
-    # measured with TensorRT, it is not what the file alone answers
+    # A variant certified with TensorRT answers differently than its ONNX file without TensorRT.
     for stage in (triton,) if chosen.ties else (file, triton):
         if not stage.golden_difference <= allowed:
             yield (
@@ -195,17 +195,17 @@ def faults_of(
                 f"and {certificate.candidate} was certified with {chosen.metric:.4f}"
             )
     if not certificate.passed:
-        yield f"{certificate.candidate} did not hold the gate when it was made"
+        yield f"{certificate.candidate} did not pass its gates when it was certified"
 
 
 def label_faults(wanted: Sequence[str], served: Mapping[int, str]) -> Iterator[str]:
-    """Say which class the live server calls otherwise than the version does.
+    """Yield a message for the first class that has another label on the live server.
 
     Args:
         wanted: the version's labels, in the order of the output.
-        served: what the server calls each column.
+        served: the server's label of each output column.
     """
     for place, label in enumerate(wanted):
         if (seen := served.get(place)) != label:
-            yield f"{LIVE}: its labels differ: column {place} is {seen!r}, and was {label!r}"
+            yield f"{LIVE}: its labels differ: column {place} is {seen!r} instead of {label!r}"
             return

@@ -1,4 +1,4 @@
-"""A graph's files as a release needs them."""
+"""The evidence of a `graph` version that a release needs."""
 
 from dataclasses import dataclass
 
@@ -23,15 +23,15 @@ class GraphEvidence:
     """A version that is one ONNX file; a `VersionEvidence`.
 
     Attributes:
-        files: its files.
-        installation: where snapshots are.
+        files: the version's files.
+        installation: the installation with the snapshots.
     """
 
     files: GraphFiles
     installation: Installation
 
     def artifact(self) -> Artifact:
-        """Return what is staged."""
+        """Return the artifact that a release copies into Triton's model repository."""
         encoding = self.files.encoding
         labels = tuple(str(label) for label in encoding.labels)
         tokenizer = encoding.tokenizer.json if encoding.tokenizer else None
@@ -41,7 +41,7 @@ class GraphEvidence:
         return artifact_of_graph(self.files.model, digest, labels, serving, tokenizer, rules, kind)
 
     def expected(self) -> GoldenBatch:
-        """Return its golden batch, and what was certified of it."""
+        """Return the golden batch with the answers and the difference that were certified."""
         files = self.files
         features, answers = files.golden()
         certificate = certificate_of(files.package, GraphCertificate)
@@ -56,7 +56,7 @@ class GraphEvidence:
         )
 
     def measured(self) -> Measured:
-        """Return what it was certified with."""
+        """Return the version's certified metric, and whether it passed its gates."""
         certificate = certificate_of(self.files.package, GraphCertificate)
         chosen = certificate.stage(certificate.candidate)
         return Measured(
@@ -66,7 +66,7 @@ class GraphEvidence:
         )
 
     def metric_of(self, other: Package) -> float | None:
-        """Return another version's metric on the test split that this one was certified on."""
+        """Return another version's metric on the test split that this version was certified on."""
         certificate = certificate_of(self.files.package, GraphCertificate)
         snapshot = open_snapshot(
             self.installation, certificate.dataset, certificate.dataset_version
@@ -75,7 +75,7 @@ class GraphEvidence:
         return metric_of(graph_files(other), pipeline, snapshot, certificate.metric_name)
 
     def describe(self, difference: float | None) -> tuple[str, str]:
-        """Return the stages as a table, and the certificate."""
+        """Return the stages as a Markdown table, and the certificate as JSON."""
         certificate = certificate_of(self.files.package, GraphCertificate)
         if difference is not None:
             certificate = certificate.with_stage(GraphStage("triton", difference))
@@ -83,12 +83,12 @@ class GraphEvidence:
 
 
 def graph_evidence(package: Package, installation: Installation) -> GraphEvidence:
-    """Return a version's files as a release needs them."""
+    """Return the evidence of a version that a release needs."""
     return GraphEvidence(graph_files(package), installation)
 
 
 def _caution(certificate: GraphCertificate) -> str:
-    """Say so where the variant was chosen on another kind of machine than serves it."""
+    """Return a warning if the variant was chosen on another kind of machine; empty if not."""
     chosen, here = certificate.stage(certificate.candidate), this_machine().kind
     if chosen and chosen.ties and chosen.ties != (ties := str(this_fingerprint() or here)):
         return f"it was certified with {chosen.ties}; this machine has {ties}"

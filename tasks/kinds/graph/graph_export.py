@@ -1,4 +1,4 @@
-"""The export of a graph: its network, the rows to calibrate and measure with, its certificate."""
+"""The export of a `graph` model: its network, calibration and test rows, and certificate."""
 
 import json
 import math
@@ -46,18 +46,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class GraphExport:
-    """The export of one graph; an `Export`.
+    """The export of one model of the kind `graph`; an `Export`.
 
     Attributes:
-        pipeline: what to export.
-        exporter: makes and measures variants.
+        pipeline: the pipeline of the model.
+        exporter: the exporter that makes and measures variants.
         measured_on: the golden batch and the test split, with PyTorch's answers.
         baseline: the constant answer that a model has to beat.
-        encoding: rows to tensors.
-        golden: the rows of the golden batch as the snapshot has them.
-        reference: the registered version that the certificate shows beside this one.
-        answers: a candidate's answers to the test split, `[rows, outputs]`, by name; known of the
-            one whose evidence was written.
+        encoding: the encoding of rows as tensors.
+        golden: the rows of the golden batch as they are in the snapshot.
+        reference: the registered version that the certificate compares this model with.
+        answers: the chosen candidate's answers to the test split, `[rows, outputs]`, by its name;
+            set by `evidence`.
     """
 
     pipeline: Pipeline
@@ -71,13 +71,15 @@ class GraphExport:
 
     @property
     def gates(self) -> Gates:
-        """What a candidate may lose."""
+        """The limits that a candidate must stay within."""
         return self.exporter.gates
 
     def candidates(self) -> Iterator[GraphCandidate]:
-        """Make and measure every variant, and refuse one that no constant answer is worse than."""
+        """Make and measure every variant, and refuse those that are no better than a constant."""
         if not self.baseline.is_telling:
-            log.warning("the test split has one answer only, and tells little of any model")
+            log.warning(
+                "the test split has only one distinct answer, so metrics say little about a model"
+            )
         latency_slo_ms = self.pipeline.serving.latency_slo_ms
         for each in self.exporter.candidates(self.measured_on, latency_slo_ms):
             yield beside_constant(each, self.measured_on, self.exporter, self.baseline)
@@ -85,7 +87,7 @@ class GraphExport:
     def certificate(
         self, header: Header, candidates: Sequence[GraphCandidate], chosen: GraphCandidate
     ) -> GraphCertificate:
-        """Return the certificate: PyTorch, every candidate, and the reference beside them."""
+        """Return the certificate: stages of PyTorch, every candidate and the reference version."""
         evidence = self.measured_on
         stages = (evidence.stage, *(s for each in candidates if (s := _with_size(each))))
         return GraphCertificate(
@@ -110,17 +112,17 @@ class GraphExport:
         self, chosen: GraphCandidate, certificate: GraphCertificate
     ) -> Mapping[str, str | Path]:
         """Return the encoding and the golden batch."""
-        # here, where there is time for it: a report is to be made in minutes
+        # computed here and not in the report, which must be made within minutes
         self.answers[chosen.name] = _answers(chosen.path or Path(), self.measured_on)
         golden = write_golden(self.exporter.folder, self.encoding, self.measured_on, self.golden)
         return {ENCODING: self.encoding.to_json(), GOLDEN: golden}
 
     def reproduction(self) -> tuple[Path, ...]:
-        """Return what makes the variants again."""
+        """Return the files that reproduce the variants."""
         return self.exporter.programs.reproduction()
 
     def _reference(self) -> GraphStage | None:
-        """Measure the registered version that the model is shown beside, as a candidate is."""
+        """Measure the registered version that the model is compared with, like a candidate."""
         files = self.reference
         if files is None:
             return None
@@ -130,7 +132,7 @@ class GraphExport:
         try:
             name = f"{in_words(files.version)}, {variant}"
             return _with_size(self.exporter.measure(name, file, self.measured_on))
-        except WorkError as error:  # no fault of the model that was trained
+        except WorkError as error:  # not a fault of the trained model
             log.warning("%s could not be measured: %s", in_words(files.version), error.what)
             return None
         finally:
@@ -168,7 +170,7 @@ def export_graph(
 def baseline_on(
     pipeline: Pipeline, snapshot: snapshots.Snapshot, encoding: Encoding, target: Array
 ) -> Baseline:
-    """Return the constant answer that the model has to beat on the test split."""
+    """Return the constant answer that the model must beat on the test split."""
     shares, name = pipeline.dataset.split, snapshot.schema.target
     train = snapshots.scan(snapshot, "train", shares, columns=(name,))
     targets = np.concatenate([encoding.encode_target(batch) for batch in train])
@@ -178,7 +180,7 @@ def baseline_on(
 def beside_constant(
     candidate: GraphCandidate, evidence: "Evidence", exporter: "Exporter", baseline: Baseline
 ) -> GraphCandidate:
-    """Return a candidate that passed its gates with the reason why not, if it beats no constant."""
+    """Return the candidate, refused with a reason if it is no better than a constant answer."""
     stage, path = candidate.stage, candidate.path
     if not candidate.passed or not candidate.is_served or stage is None or path is None:
         return candidate
@@ -207,15 +209,16 @@ def exporter_of(
     folder: Path,
     timing_caches: Path | None = None,
 ) -> "Exporter":
-    """Return what makes and measures the variants of trained weights.
+    """Return the exporter that makes and measures the variants of trained weights.
 
     Args:
-        pipeline: what to export.
-        snapshot: gives the rows for calibration and validation.
-        encoding: rows to tensors.
-        checkpoint: folder with the weights.
-        folder: an empty folder for the files.
-        timing_caches: folder, kept, of what speeds up the next build of an engine.
+        pipeline: the pipeline of the model.
+        snapshot: the snapshot with the rows for calibration and validation.
+        encoding: the encoding of rows as tensors.
+        checkpoint: the folder with the weights.
+        folder: an empty folder for the variants' files.
+        timing_caches: the permanent folder of TensorRT's timing caches, which speed up the next
+            build of an engine.
     """
     from millrace.export.onnx.onnx_exporter import Exporter
     from millrace.export.tensorrt.engine import axes_of
@@ -251,7 +254,7 @@ def exporter_of(
 
 
 def evidence_of(pipeline: Pipeline, exporter: "Exporter", rows: Array, target: Array) -> "Evidence":
-    """Answer rows with the network, as the measure of every variant."""
+    """Return the network's answers to rows, with which every variant is compared."""
     from millrace.export.onnx.measure_graph import gather_evidence
 
     return gather_evidence(
@@ -277,25 +280,25 @@ def _calibration(
 
 
 def _tensorrt(pipeline: Pipeline) -> dict[str, str] | None:
-    """Return the options of TensorRT where serving accelerates with it, if it can be had here."""
+    """Return TensorRT's options if serving uses TensorRT and this machine has a GPU, or None."""
     accelerator = pipeline.serving.accelerator
     if accelerator is None:
         return None
     if this_gpu() is None:
         log.warning(
-            "there is no NVIDIA GPU here: the variants are measured without serving.accelerator, "
-            "and a release may refuse answers that differ from those"
+            "this machine has no NVIDIA GPU, so the variants are measured without "
+            "serving.accelerator; a release may refuse answers that differ from the measured ones"
         )
         return None
     return provider_options(accelerator)
 
 
 def write_golden(folder: Path, encoding: Encoding, evidence: "Evidence", first: pa.Table) -> Path:
-    """Write the golden batch as the graph reads it, of a text also as a client sends it."""
+    """Write the golden batch as the ONNX model's input; for text, also as a client sends it."""
     arrays = {evidence.read.name: evidence.golden, "answers": evidence.golden_answers}
     if encoding.tokenizer is not None:
         sent = encoding.request(first)[TEXT].ravel().tolist()
-        # as JSON: NumPy's own text loses a NUL at the end
+        # as JSON, because NumPy's string type loses a NUL at the end
         arrays[TEXT] = np.array(json.dumps(sent))
     path = folder / "golden.npz"
     np.savez(path, **arrays)

@@ -1,4 +1,4 @@
-"""The files of a version that is one ONNX graph, and how MLflow keeps them."""
+"""The files of a `graph` version, which is one ONNX file, and their logging to MLflow."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,17 +23,17 @@ ENCODING, GOLDEN = "encoding.json", "golden.npz"
 
 @dataclass(frozen=True)
 class GraphFiles:
-    """A fetched version as what it is, a graph.
+    """The files of a fetched version of the kind `graph`.
 
     Attributes:
-        package: its files.
+        package: the fetched files.
     """
 
     package: Package
 
     @property
     def version(self) -> ModelVersion:
-        """Which version it is."""
+        """The model version."""
         return self.package.version
 
     @property
@@ -43,7 +43,7 @@ class GraphFiles:
 
     @cached_property
     def encoding(self) -> Encoding:
-        """Rows to tensors."""
+        """The encoding of rows as tensors."""
         with self.package.reading(ENCODING):
             return Encoding.from_json(self.package.text(ENCODING))
 
@@ -65,23 +65,23 @@ class GraphFiles:
 
 
 def graph_files(package: Package) -> GraphFiles:
-    """Return a version as what it is, a graph.
+    """Return the files of a version of the kind `graph`.
 
     Raises:
-        InputError: it is none.
+        InputError: the version is of another kind.
     """
     if ONNX_FILE in package.files:
         return GraphFiles(package)
     raise InputError(
         f"{package.version.model} version {package.version.version} is a "
         f"{package.version.kind.name} model",
-        valid="a version that takes rows and gives a class or a number",
+        valid="a model that predicts a class or a number from rows",
         hint="name another model",
     )
 
 
 def log_graph(run: TrackedRun, files: Mapping[str, Path], evidence: Mapping[str, Path]) -> Any:
-    """Log one ONNX file, as MLflow's own flavor `onnx` has it; return MLflow's `ModelInfo`."""
+    """Log one ONNX file in MLflow's flavor `onnx`; return MLflow's `ModelInfo`."""
     import mlflow.onnx
     import onnx
 
@@ -97,6 +97,6 @@ def log_graph(run: TrackedRun, files: Mapping[str, Path], evidence: Mapping[str,
         extra_files=[str(file) for file in evidence.values()],
         pip_requirements=["onnx", "onnxruntime"],
         onnx_execution_providers=execution_providers(),
-        # Else MLflow takes the run that is active in this thread, if there is one.
+        # Otherwise MLflow uses the run that is active in this thread, if there is one.
         run_id=run.run_id,
     )

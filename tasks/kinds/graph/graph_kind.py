@@ -1,4 +1,4 @@
-"""The kind `graph`: one ONNX file that answers rows with one tensor."""
+"""The kind `graph`: models that are one ONNX file and return one tensor for rows."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -18,7 +18,7 @@ HERE = "millrace.tasks.kinds.graph"
 
 
 class GraphKind(ModelKind):
-    """Numbers, categories, images or a text in; a class or a number out."""
+    """Models with numbers, categories, images or a text in; a class or a number out."""
 
     name = "graph"
     families: tuple[str, ...] = (*WITHOUT_TOKENS, OF_TEXT)
@@ -86,25 +86,25 @@ class GraphKind(ModelKind):
     )
 
     def trains(self, family: str) -> bool:
-        """Return whether a family is one of its own, or a class of the user's."""
+        """Return whether a family is one of this kind's, or a class of the user."""
         return family in self.families or ":" in family
 
     def check_dataset(self, spec: DatasetSpec, family: str) -> None:
-        """Refuse a text that is to be continued."""
+        """Refuse a dataset whose target is a text to be continued."""
         if not spec.continued:
             return
         declared = spec.columns.get(spec.target, ColumnSpec()).type
         raise InputError(
-            f"the family {family!r} does not continue a text",
+            f"the family {family!r} does not generate text",
             seen=f"dataset.target {spec.target}: {declared or 'text'}, "
-            + ("dataset.features: []" if spec.features == () else "to be answered"),
+            + ("dataset.features: []" if spec.features == () else "a text to generate"),
             valid="model.family: causal_lm",
-            hint="or name columns to learn from in dataset.features, and a target that is a number "
-            "or a category",
+            hint="or name the input columns in dataset.features, and a target that is a number or "
+            "a category",
         )
 
     def check_model(self, spec: ModelSpec, folder: Path) -> None:
-        """Load a family of the user's own; torch is imported only for that."""
+        """Load the user's own family, if it is one; torch is imported only for that."""
         if spec.family == OF_TEXT:
             require_extras(spec.family, "text")
         if spec.family not in self.families:
@@ -113,8 +113,8 @@ class GraphKind(ModelKind):
             family_of(spec, folder)
 
     def find_misfits(self, family: str, parts: Mapping[str, Spec]) -> Iterator[str]:
-        """Yield what belongs to models that read tokens or start from a registered version."""
+        """Yield a message for each key that only language or text models support."""
         if is_model_uri(getattr(parts["model"], "pretrained", None)):
-            yield f"model.pretrained: a registered version does not go with the family {family}"
+            yield f"model.pretrained: a registered version is not supported for the family {family}"
         if family in WITHOUT_TOKENS and is_set(parts["batch"], "max_num_batched_tokens"):
             yield f"batch.max_num_batched_tokens: a model of the family {family} reads no tokens"

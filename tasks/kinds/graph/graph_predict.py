@@ -1,4 +1,4 @@
-"""Rows, asked of the graph that is live."""
+"""Sends rows to a live model of the kind `graph`."""
 
 import json
 import sys
@@ -20,20 +20,20 @@ from millrace.tasks.kinds.graph.graph_files import graph_files
 from millrace.tasks.kinds.steps import Question, Table
 
 MAX_VALUES = 10
-"""Values of a category that an error names."""
+"""Maximum number of a category's values that an error lists."""
 
 
 @dataclass(frozen=True)
 class LiveAnswer:
-    """What the live model answered; an `Answer`.
+    """The live model's answer; an `Answer`.
 
     Attributes:
         model: the model.
         version: the version that answered.
-        endpoint: the server.
-        predictions: one for each row.
-        scores: probability of the predicted class, or the value.
-        milliseconds: of the request.
+        endpoint: the address of the server.
+        predictions: the prediction for each row.
+        scores: the probability of the predicted class, or the predicted value.
+        milliseconds: the duration of the request.
     """
 
     model: str
@@ -45,11 +45,11 @@ class LiveAnswer:
 
     @property
     def title(self) -> str:
-        """Who answered, and how fast."""
+        """The version and the server that answered, and the time."""
         return f"{self.model} version {self.version} at {self.endpoint}, {self.milliseconds:.1f} ms"
 
     def table(self) -> Table:
-        """Return predictions and scores."""
+        """Return predictions and scores as a table."""
         pairs = zip(self.predictions, self.scores, strict=True)
         rows = [(str(label), f"{score:.4f}") for label, score in pairs]
         return Table(("prediction", "score"), rows)
@@ -59,14 +59,14 @@ def predict_rows(client: TritonClient, package: Package, question: Question) -> 
     """Send rows to the live version.
 
     Raises:
-        InputError: it does not take a text, or a row cannot be encoded.
+        InputError: the question is a text, or a row cannot be encoded.
         TransientError: Triton cannot be reached.
     """
     files = graph_files(package)
     model, version = files.version.model, files.version.version
     if question.text is not None:
         raise InputError(
-            f"{model} does not take a text",
+            f"{model} predicts from rows, not from a text",
             seen=question.text,
             valid="rows: --rows FILE, or --rows - for stdin",
         )
@@ -98,7 +98,7 @@ def golden_row(package: Package) -> dict[str, Array]:
 
 
 def read_rows(encoding: Encoding, source: str) -> dict[str, Array]:
-    """Read JSON Lines and return them as a request; every row must hold every field."""
+    """Read JSON Lines and return them as a request; every row must have every field."""
     rows = _objects(encoding, source)
     _require_fields(encoding, rows)
     columns = {f.name: _column(f.name, [row[f.name] for row in rows]) for f in encoding.features}
@@ -133,7 +133,7 @@ def _unreadable(encoding: Encoding, seen: str) -> InputError:
         "the rows cannot be read",
         seen=seen,
         valid="JSON Lines with " + ", ".join(f.name for f in encoding.features),
-        hint="one JSON object a line",
+        hint="write one JSON object per line",
     )
 
 
@@ -151,10 +151,10 @@ def _require_fields(encoding: Encoding, rows: Sequence[Mapping[str, Any]]) -> No
 
 
 def _remedy(feature: Feature, unknown: list[str]) -> str:
-    """Return what to do about a field that is not there, where a row has others unknown to us."""
+    """Return a hint for a missing field, given the unknown fields of the row."""
     if meant := closest(feature.name, unknown):
         return f"did you mean {feature.name!r} by {meant!r}?"
-    return "write null where it is not known" if feature.nullable else "add it"
+    return "write null if it is not known" if feature.nullable else "add the field"
 
 
 def _column(name: str, cells: list[Any]) -> pa.Array:
@@ -162,7 +162,7 @@ def _column(name: str, cells: list[Any]) -> pa.Array:
         return pa.array(cells)
     except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
         raise InputError(
-            f"the values of {name!r} cannot be read together",
+            f"the values of {name!r} have different types",
             seen=error,
             hint="give the field the same type in every row",
         ) from error

@@ -1,4 +1,4 @@
-"""Registered versions that a training refers to: its teacher, and what it is compared with."""
+"""Registered versions that a training refers to: its teacher, and the version to compare with."""
 
 from typing import TYPE_CHECKING
 
@@ -18,18 +18,17 @@ if TYPE_CHECKING:
 
 
 def reference_of(spec: TrainingSpec, registry: Registry, encoding: Encoding) -> GraphFiles | None:
-    """Return the version that the model is shown beside: `compare`, else its teacher, else None.
+    """Return the version to compare the model with: `compare`, else its teacher, else None.
 
     Raises:
-        InputError: there is no such version to compare with, or none to learn from that takes the
-            same columns and has the same classes.
+        InputError: there is no such version, or the teacher has other columns or classes.
         TransientError: MLflow cannot be reached.
     """
     if spec.compare is not None:
         files = graph_files(registry.fetch(version_named(spec.compare, registry)))
         if (difference := _difference(files, encoding)) is None:
             return files
-        log.warning("nothing to compare with: %s", difference)  # the data may just have grown
+        log.warning("the model is not compared: %s", difference)  # the data may have grown
         return None
     if spec.distillation is not None:
         return registered(spec.distillation.teacher, registry, encoding)
@@ -42,10 +41,10 @@ def names_references(pipeline: Pipeline) -> bool:
 
 
 def pin_references(pipeline: Pipeline, installation: Installation) -> Pipeline:
-    """Look for the versions that a training names, before time is spent on anything else.
+    """Check early that the versions which a training names exist.
 
     Raises:
-        InputError: one is not there.
+        InputError: a version does not exist.
         TransientError: MLflow cannot be reached.
     """
     spec = pipeline.training
@@ -57,10 +56,10 @@ def pin_references(pipeline: Pipeline, installation: Installation) -> Pipeline:
 
 
 def teacher_of(spec: DistillationSpec, registry: Registry, encoding: Encoding) -> "Teacher":
-    """Return the registered version to learn from.
+    """Return the registered version that is the teacher in a distillation.
 
     Raises:
-        InputError: there is no such version, or it takes other columns or has other classes.
+        InputError: there is no such version, or it has other columns or classes.
         TransientError: MLflow cannot be reached.
     """
     from millrace.models.training.compression.distillation import Teacher
@@ -71,15 +70,15 @@ def teacher_of(spec: DistillationSpec, registry: Registry, encoding: Encoding) -
 
 
 def registered(name: str, registry: Registry, encoding: Encoding) -> GraphFiles:
-    """Return the version of that name, its digests checked.
+    """Return the files of the named version, after a check of its digests.
 
     Args:
         name: NAME for the champion, NAME@ALIAS or NAME/VERSION.
-        registry: where it is.
-        encoding: what rows and answers mean here.
+        registry: the registry of the version.
+        encoding: the encoding whose columns and classes the version must share.
 
     Raises:
-        InputError: there is no such version, or it takes other columns or has other classes.
+        InputError: there is no such version, or it has other columns or classes.
         TransientError: MLflow cannot be reached.
     """
     files = graph_files(registry.fetch(version_named(name, registry)))
@@ -88,21 +87,21 @@ def registered(name: str, registry: Registry, encoding: Encoding) -> GraphFiles:
             difference,
             seen=_encoding_in_words(files.encoding),
             valid=_encoding_in_words(encoding),
-            hint="name a version that was trained on the same columns and classes, and of a text "
-            "with the same tokenizer: model.tokenizer",
+            hint="name a version that was trained on the same columns and classes and, for text, "
+            "with the same model.tokenizer",
         )
     return files
 
 
 def _difference(files: GraphFiles, encoding: Encoding) -> str | None:
-    """Return that a version means something else by a row or an answer, in words, or None."""
+    """Return a message if a version has other columns, classes or tokenizer, else None."""
     if _meaning(files.encoding) == _meaning(encoding):
         return None
-    return f"{in_words(files.version)} answers another question than this model"
+    return f"{in_words(files.version)} has other columns, classes or tokenizer than this model"
 
 
 def _meaning(encoding: Encoding) -> tuple[object, ...]:
-    """Return what a row and an answer are, whatever the scales that belong to the graph."""
+    """Return the columns, target, classes and tokenizer, without the scaling of the columns."""
     columns = [(f.name, f.kind, f.width, f.categories) for f in encoding.features]
     return (columns, encoding.target, encoding.labels, encoding.tokenizer)
 

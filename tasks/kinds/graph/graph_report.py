@@ -1,4 +1,4 @@
-"""What is shown of a graph's run: metrics, tables and pictures."""
+"""The report on a training run of the kind `graph`: metrics, tables and pictures."""
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 GATES = Gates(0.0)
-"""Which candidate beats which does not depend on what they may lose."""
+"""Any limits do here, because the Pareto front does not depend on them."""
 
 
 def report_graph(
     pipeline: Pipeline, snapshot: Snapshot, trained: Trained[GraphTraining], exported: Exported
 ) -> KindReport:
-    """Return what is shown of a run."""
+    """Return the report on a training run."""
     certificate: GraphCertificate = exported.certificate
     stage: Any = exported.chosen.stage
     candidates = candidates_table(exported.candidates, certificate)
@@ -39,7 +39,7 @@ def report_graph(
         facts=(),
         sections=(("Candidates", candidates), ("Certificate", certificate_table(certificate))),
         rows=tuple(_rows(exported.candidates, certificate)),
-        # an engine is built for one GPU, and cannot be made again elsewhere
+        # A TensorRT engine is built for one GPU, and cannot be rebuilt on another machine.
         files=tuple(each.path for each in exported.candidates if each.path and not each.is_served),
     )
 
@@ -102,16 +102,16 @@ def _figures(
 
 
 def _rows(candidates: Sequence[GraphCandidate], certificate: GraphCertificate) -> Iterator[Row]:
-    """Yield the rows of the table on the terminal."""
+    """Yield the rows of the table that is printed."""
     name = certificate.metric_name
     yield f"test {name}", _number(certificate.stages[0].metric)
     if certificate.constant is not None:
-        yield "always the same", f"{name} {certificate.constant:.4f}"
+        yield "constant answer", f"{name} {certificate.constant:.4f}"
     for each in candidates:
         if each.stage is None or each.speed is None:
             yield each.name, each.reason or ""
             continue
-        verdict = "chosen" if certificate.passed else "the nearest"
+        verdict = "chosen" if certificate.passed else "closest to the limits"
         mark = f"  ← {verdict}" if each.name == certificate.candidate else ""
         yield (
             each.name,
@@ -121,11 +121,11 @@ def _rows(candidates: Sequence[GraphCandidate], certificate: GraphCertificate) -
         )
     if (reference := certificate.reference) is not None:
         size = "" if reference.size_bytes is None else f"{reference.size_bytes / 1024:,.0f} KiB, "
-        yield f"beside it: {reference.name}", f"{size}{name} {_number(reference.metric)}"
+        yield f"compared with {reference.name}", f"{size}{name} {_number(reference.metric)}"
 
 
 def certificate_table(certificate: GraphCertificate) -> str:
-    """Return the stages of a certificate, and what it is shown beside, as a Markdown table."""
+    """Return the stages of a certificate, and the version compared with, as a Markdown table."""
     rows = [
         (
             stage.name + (" (chosen)" if stage.name == certificate.candidate else ""),
@@ -135,8 +135,8 @@ def certificate_table(certificate: GraphCertificate) -> str:
         for stage in certificate.stages
     ]
     if (reference := certificate.reference) is not None:
-        # A difference from another model's answers would say nothing.
-        rows.append((f"beside it: {reference.name}", "", *_stage_cells(reference)))
+        # The difference from another model's answers has no meaning.
+        rows.append((f"compared with {reference.name}", "", *_stage_cells(reference)))
     metric = f"{certificate.metric_name} on {certificate.test_rows:,} test rows"
     text = table(("stage", "largest golden difference", metric, "loss", "size"), rows)
     if not certificate.batch_sizes:
@@ -154,7 +154,7 @@ def _stage_cells(stage: GraphStage) -> tuple[str, str, str]:
 
 
 def candidates_table(candidates: Sequence[GraphCandidate], certificate: GraphCertificate) -> str:
-    """Return every variant as a Markdown table; those on the Pareto front have a star."""
+    """Return every variant as a Markdown table; variants on the Pareto front have a star."""
     head = (
         *("candidate", "size", "p50", "p99", "rows/s", "memory"),
         *(certificate.metric_name, "95% interval", "worst class", "loss", "verdict"),
@@ -177,7 +177,7 @@ def candidates_table(candidates: Sequence[GraphCandidate], certificate: GraphCer
 def candidate_row(
     candidate: GraphCandidate, certificate: GraphCertificate, in_front: bool = False
 ) -> tuple[str, ...]:
-    """Return what was measured of a candidate, and its verdict, for people."""
+    """Return a candidate's measurements and verdict as the cells of a table row."""
     stage, speed = candidate.stage, candidate.speed
     if stage is None or speed is None:
         return (candidate.name, *[""] * 9, candidate.reason or "")

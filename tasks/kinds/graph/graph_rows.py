@@ -1,4 +1,4 @@
-"""The rows that a graph is measured on, and another version on the same ones."""
+"""The rows that a `graph` model is measured on, and a version's metric on them."""
 
 from typing import Literal
 
@@ -26,7 +26,7 @@ def split_rows(
     """Return a split as `(features [rows, raw_width], target [rows])`.
 
     Raises:
-        InputError: it has no rows.
+        InputError: the split has no rows.
     """
     features, targets = [], []
     columns = (*snapshot.schema.features, snapshot.schema.target)
@@ -37,9 +37,9 @@ def split_rows(
     if not features or not sum(len(part) for part in targets):
         raise InputError(
             f"the {split} split has no rows",
-            seen=f"{snapshot.rows} rows in all, {share:.0%} of them for {split}",
+            seen=f"{snapshot.rows} rows in total, {share:.0%} of them for {split}",
             valid="at least one row in each split",
-            hint=f"bring more rows, or raise dataset.split.{split}",
+            hint=f"provide more rows, or raise dataset.split.{split}",
         )
     return np.concatenate(features), np.concatenate(targets)
 
@@ -63,7 +63,7 @@ def metric_of(
 
 
 def first_rows(pipeline: Pipeline, snapshot: snapshots.Snapshot, rows: int) -> pa.Table:
-    """Return the first rows of the test split as the snapshot has them, features only."""
+    """Return the first rows of the test split, unencoded, features only."""
     batches, left = [], rows
     columns, shares = snapshot.schema.features, pipeline.dataset.split
     for batch in snapshots.scan(snapshot, "test", shares, columns=columns):

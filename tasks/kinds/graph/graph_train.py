@@ -1,4 +1,4 @@
-"""What the training of a graph starts from: its encoding, its network, its references."""
+"""Prepares the training of a `graph` model: its encoding, its network, its references."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,11 +21,11 @@ from millrace.tasks.progress import log
 
 @dataclass(frozen=True)
 class GraphTraining:
-    """What only a graph knows of its training.
+    """The parts of a training that only the kind `graph` has.
 
     Attributes:
-        encoding: rows to tensors, fitted on the train split.
-        reference: the registered version that the certificate shows beside this one.
+        encoding: the encoding of rows as tensors, fitted on the train split.
+        reference: the registered version that the certificate compares the model with.
     """
 
     encoding: Encoding
@@ -35,7 +35,7 @@ class GraphTraining:
 def prepare_network(
     pipeline: Pipeline, installation: Installation, snapshot: snapshots.Snapshot, run: TrackedRun
 ) -> Prepared[GraphTraining]:
-    """Fit the encoding and build the network once, before any worker is started."""
+    """Fit the encoding and check the network, before any worker is started."""
     from millrace.models.families.family import build_network
     from millrace.models.families.objective import objective_of
     from millrace.models.training.compression.compression import require_compressible
@@ -56,7 +56,7 @@ def prepare_network(
     reference = reference_of(spec, registry, encoding)
     teacher = teacher_of(spec.distillation, registry, encoding) if spec.distillation else None
     if teacher is not None:
-        log.info("train: learns from %s too", teacher.name)
+        log.info("train: distillation from the teacher %s", teacher.name)
     job = NetworkJob(
         *(pipeline.model, spec, encoding, pipeline.folder, rows, unused, teacher),
         table=Table(snapshot, shares),
@@ -75,14 +75,14 @@ def prepare_network(
 def fit_rows(
     pipeline: Pipeline, snapshot: snapshots.Snapshot, tokenizer: TextTokenizer | None = None
 ) -> Encoding:
-    """Return the encoding of the train split."""
+    """Return an encoding fitted on the train split."""
     columns = (*snapshot.schema.features, snapshot.schema.target)
     rows = snapshots.scan(snapshot, "train", pipeline.dataset.split, columns=columns)
     return fit_encoding(snapshot.schema, rows, tokenizer)
 
 
 def _tokenizer(pipeline: Pipeline, snapshot: snapshots.Snapshot) -> TextTokenizer | None:
-    """Return the tokenizer of the text that is learnt from; None where none is."""
+    """Return the tokenizer for the text column; None if there is no text column."""
     from millrace.models.families.pretrained import load_tokenizer
 
     column = text_column(snapshot.schema)
@@ -95,7 +95,7 @@ def _tokenizer(pipeline: Pipeline, snapshot: snapshots.Snapshot) -> TextTokenize
 
 
 def require_rows(pipeline: Pipeline, snapshot: snapshots.Snapshot, train_rows: int) -> None:
-    """Refuse a snapshot whose splits are too small to learn from and to judge by.
+    """Refuse a snapshot whose splits are too small for training and evaluation.
 
     Raises:
         InputError: a split has too few rows.
@@ -110,14 +110,14 @@ def require_rows(pipeline: Pipeline, snapshot: snapshots.Snapshot, train_rows: i
     if all(found[split] >= least[split] for split in least):
         return
     raise InputError(
-        "there are too few rows to train and to judge by",
+        "there are too few rows for training and evaluation",
         seen=", ".join(f"{split} {rows}" for split, rows in found.items()),
         valid=", ".join(f"{split} at least {rows}" for split, rows in least.items()),
-        hint="bring more rows with different keys, or change dataset.split",
+        hint="provide more rows with different keys, or change dataset.split",
     )
 
 
 def describe_epoch(metrics: Mapping[str, Any]) -> str:
-    """Return validation metrics and throughput."""
+    """Return the validation metrics and the throughput as text."""
     shown = [f"{name} {value:.4f}" for name, value in metrics.items() if "validation" in name]
     return "  ".join([*shown, f"{metrics['samples_per_second']:,.0f} samples/s"])

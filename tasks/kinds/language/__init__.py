@@ -1,1 +1,1 @@
-"""Steps of the line of a language model: tokens, training, variants, registry."""
+"""The kind `language`: its steps from tokens over training and variants to the registry."""

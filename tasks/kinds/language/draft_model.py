@@ -1,4 +1,4 @@
-"""The version that drafts for a language model: checked early, pinned by a run, brought live."""
+"""The draft model for speculative decoding: checked early, pinned by a run, and fetched."""
 
 from hashlib import sha256
 
@@ -16,16 +16,16 @@ from millrace.serving.triton.version_folder import Draft
 
 
 def names_base_or_draft(pipeline: Pipeline) -> bool:
-    """Return whether a pipeline starts from a registered version, or one drafts for it."""
+    """Return whether a pipeline names a registered version as its base or as its draft model."""
     draft = pipeline.serving.generation.draft
     return draft is not None or is_model_uri(pipeline.model.pretrained)
 
 
 def pin_base_and_draft(pipeline: Pipeline, installation: Installation) -> Pipeline:
-    """Pin the version that training starts from, and the one that drafts.
+    """Pin the registered versions of the base and of the draft model.
 
     Raises:
-        InputError: one is not there, or is not a language model.
+        InputError: a version does not exist, or is not a language model.
         TransientError: MLflow cannot be reached.
     """
     if is_model_uri(pipeline.model.pretrained):
@@ -36,7 +36,7 @@ def pin_base_and_draft(pipeline: Pipeline, installation: Installation) -> Pipeli
 
 
 def with_pinned_draft(pipeline: Pipeline, registry: Registry) -> Pipeline:
-    """Return the pipeline with its draft as NAME/VERSION, as it is kept with the version it makes.
+    """Return the pipeline with its draft model as NAME/VERSION, as the registry stores it.
 
     Raises:
         InputError: there is no such version, or it is not a language model.
@@ -52,17 +52,18 @@ def with_pinned_draft(pipeline: Pipeline, registry: Registry) -> Pipeline:
 
 
 def require_draft(pipeline: Pipeline, registry: Registry, tokenizer: bytes) -> None:
-    """Look whether the draft has these tokens, before time is spent on training.
+    """Check before the training that the draft model has the same tokenizer and enough context.
 
-    Of a pretrained model the context is not known yet.
+    The context of a pretrained model is not known yet, so it is not checked.
 
     Args:
-        pipeline: whose model is to be trained.
-        registry: where the draft is.
-        tokenizer: the model's `tokenizer.json`.
+        pipeline: the pipeline of the model to train.
+        registry: the registry of the draft model.
+        tokenizer: the content of the model's `tokenizer.json`.
 
     Raises:
-        InputError: it is not there, has other files than were registered, or does not fit.
+        InputError: the draft model does not exist, has other files than were registered, or does
+            not fit.
         TransientError: MLflow cannot be reached.
     """
     draft = draft_of(pipeline.serving.generation, registry)
@@ -73,11 +74,11 @@ def require_draft(pipeline: Pipeline, registry: Registry, tokenizer: bytes) -> N
 
 
 def draft_of(generation: GenerationSpec, registry: Registry) -> Draft | None:
-    """Bring the draft to this machine, its digests checked; None if there is none.
+    """Fetch the draft model and check its digests; return None if there is none.
 
     Raises:
-        InputError: it is not there, is not a language model, or has other files than were
-            registered.
+        InputError: the draft model does not exist, is not a language model, or has other files
+            than were registered.
         TransientError: MLflow cannot be reached.
     """
     if generation.draft is None:
@@ -92,7 +93,7 @@ def _version(name: str, registry: Registry) -> ModelVersion:
         raise InputError(
             f"{in_words(found)} is not a language model",
             seen=f"serving.generation.draft: {name}",
-            valid="a registered causal_lm",
-            hint="name another draft, or leave it out",
+            valid="a registered version of the family causal_lm",
+            hint="name another draft model, or leave serving.generation.draft out",
         )
     return found

@@ -1,4 +1,4 @@
-"""Batch scoring with a language model: the job, the lengths it learnt from, and the live model."""
+"""Batch scoring with a language model: the job, its drift reference, and the live model."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -44,27 +44,27 @@ from millrace.tasks.kinds.steps import LiveSample
 Continue = Callable[
     [str | stream_request.Messages, stream_request.Sampling, float], stream_request.Piece
 ]
-"""Continues one prompt, within seconds."""
+"""A function that continues one prompt, with a timeout in seconds."""
 COMPARED_TOKENS = 32
-"""Tokens of an answer that are compared: the live model has other clients to serve."""
+"""Tokens of an answer to compare; few, because the live model also serves other clients."""
 CALL_PROMPTS = 256
-"""Of one call of an engine, where the pipeline file does not say."""
+"""Prompts in one call of an engine, unless the pipeline file sets `batch.batch_size`."""
 SAMPLE = LiveSample(rows=8, seconds=30.0, share=0.25)
 
 
 def prompt_job(
     pipeline: Pipeline, package: Package, installation: Installation, held: tuple[Column, ...]
 ) -> PromptJob | VllmJob:
-    """Return what continues prompts with a version.
+    """Return the batch job that continues prompts with a version.
 
     Args:
-        pipeline: how.
+        pipeline: the pipeline with the batch settings.
         package: the version's files.
-        installation: where vLLM is, for a variant that it opens; Ray must be connected then.
-        held: columns as the dataset holds them; none where there is no dataset.
+        installation: the location of vLLM, for a vLLM variant; Ray must then be connected.
+        held: the columns with their types in the dataset; empty if there is no dataset.
 
     Raises:
-        InputError: Ray has too few GPUs for the variant, or no vLLM where its engines would be.
+        InputError: Ray has too few GPUs for the variant, or lacks vLLM on its GPU nodes.
     """
     files = language_files(package)
     version, batch, folder = files.version, pipeline.batch, files.folder
@@ -83,7 +83,7 @@ def prompt_job(
             cache_size_gib=generation.cache_size_gib,
             batch_size=batch_size,
         )
-    # first: without a GPU there is nobody to ask for the version of vLLM
+    # The GPUs are checked first, because without one the version of vLLM cannot be read.
     engines = engines_of(batch.num_actors, gpus_of_ray(), generation.tensor_parallel_size)
     return VllmJob(
         *prompts,
@@ -96,18 +96,18 @@ def prompt_job(
 
 
 def with_prompt_bins(job: Prompts, snapshot: Snapshot) -> Prompts:
-    """Return the job with the bins of the lengths that the version learnt from."""
+    """Return the job with the bins of the lengths in the training data."""
     return replace(job, output_bins=bins_unless_gone(partial(prompt_bins, job), snapshot))
 
 
 def prompt_bins(job: Prompts, snapshot: Snapshot) -> tuple[Bins, ...]:
-    """Return the bins of the lengths in tokens of instructions and of their answers.
+    """Return the bins of the lengths of instructions and of their answers, in tokens.
 
-    An answer of the job has no more than `max_tokens`, so no more are counted of one that was
-    learnt from.
+    Lengths of answers are cut to `max_tokens`, because the job's answers are not longer.
 
     Returns:
-        None for a model of a corpus or of chats, in which nothing is what a job's prompts are.
+        Empty for a model of a corpus or of chats, because their texts do not compare with the
+        job's prompts.
     """
     schema = snapshot.schema
     if kind_of(schema) != "instructions":
@@ -115,7 +115,7 @@ def prompt_bins(job: Prompts, snapshot: Snapshot) -> tuple[Bins, ...]:
     asked, answered = schema.features[0], schema.target
     rows = sample_rows(snapshot, (asked, answered), SAMPLE_ROWS)
     prompts = _lengths(job, rows[asked], special=True)
-    # The token that ends an answer is one of it.
+    # The end token counts as part of an answer.
     answers = pc.min_element_wise(
         pc.add(_lengths(job, rows[answered], special=False), 1), job.sampling.max_tokens
     )
@@ -123,7 +123,7 @@ def prompt_bins(job: Prompts, snapshot: Snapshot) -> tuple[Bins, ...]:
 
 
 def _lengths(job: Prompts, texts: pa.ChunkedArray, *, special: bool) -> pa.Array:
-    """Return how many tokens texts have, int64; those that the job would not read are left out."""
+    """Return the lengths of texts in tokens, int64, without texts that the job would not read."""
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_file(str(job.variant / "tokenizer.json"))
@@ -136,9 +136,9 @@ def _lengths(job: Prompts, texts: pa.ChunkedArray, *, special: bool) -> pa.Array
 
 
 def sample_prompts(job: Prompts) -> LiveSample:
-    """Return how the job is compared with the live model."""
+    """Return the sample of rows to compare with the live model."""
     if job.sampling.temperature > 0:
-        return replace(SAMPLE, obstacle="its answers are drawn by chance")
+        return replace(SAMPLE, obstacle="its answers are sampled at random")
     return SAMPLE
 
 
@@ -148,8 +148,8 @@ class LivePrompts:
 
     Attributes:
         job: the job that continued the prompts.
-        ask: continues one prompt, within seconds.
-        exact: whether an answer does not depend on what else the engine works on.
+        ask: a function that continues one prompt, with a timeout in seconds.
+        exact: whether an answer is independent of the engine's other requests.
     """
 
     job: Prompts
@@ -158,11 +158,11 @@ class LivePrompts:
 
     @property
     def answers(self) -> tuple[str, ...]:
-        """The answer."""
+        """The output column to compare: the completion."""
         return ("completion",)
 
     def difference(self, example: Example, seconds: float) -> Difference:
-        """Let the live model continue a prompt for some tokens, and compare."""
+        """Let the live model continue a prompt for some tokens, and compare the texts."""
         own = self.job.sampling
         sampling = stream_request.Sampling(
             temperature=0,

@@ -1,4 +1,4 @@
-"""A language model's last stage: golden prompts through the live server, and its files again."""
+"""A language model's last stage: golden prompts on the live server, and perplexity of its files."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -27,20 +27,22 @@ from millrace.tasks.progress import bar, log
 
 IN_FLIGHT = 32
 ROUNDING, OTHERWISE = 1e-4, 0.005
-"""By how much a perplexity may be another one, relatively: where answers are exact, and else."""
+"""Allowed relative difference of a perplexity: for exact variants, and for others."""
 
 
 @dataclass(frozen=True)
 class LiveLanguage:
-    """A language model's certificate with its last stage, and what does not hold of it.
+    """A certificate with the live server's answers as its last stage, and the faults found.
 
     Attributes:
-        certificate: with what the live Triton answers.
+        certificate: the certificate with the stage of the live Triton.
         version: the version that answered.
-        endpoint: the server.
-        as_certified: how many golden prompts it answers as certified, alone and beside others.
-        as_transformers: the same as by transformers; None if that was not kept.
-        faults: what is otherwise than the certificate says; empty where all of it holds.
+        endpoint: the address of the server.
+        as_certified: how many golden prompts are answered as certified, one at a time and
+            concurrently.
+        as_transformers: how many are answered as by transformers; None if its answers were not
+            stored.
+        faults: differences from the certificate; empty if there are none.
     """
 
     certificate: LanguageCertificate
@@ -51,7 +53,7 @@ class LiveLanguage:
     faults: tuple[str, ...]
 
     def table(self) -> Table:
-        """Return the stages for people: of each its perplexity, and how it answers prompts."""
+        """Return the stages as a table: perplexity, and agreement of the greedy answers."""
         certificate = self.certificate
         rows = [(stage.name, f"{stage.perplexity:,.4f}", "") for stage in certificate.stages]
         if (stage := certificate.stage(certificate.candidate)) is not None:
@@ -71,8 +73,9 @@ def certify_language(
     """Let the live version continue its golden prompts, and measure its files on held-out text.
 
     Raises:
-        InputError: the snapshot or its tokens are others now, or files cannot be read.
-        WorkError: it does not answer, or the files take more than the limits.
+        InputError: the snapshot or its tokens differ from the certified ones, or files cannot be
+            read.
+        WorkError: the model does not answer, or the files need more than the limits.
         TransientError: Triton does not answer, or is too busy.
     """
     files = language_files(package)
@@ -95,7 +98,7 @@ def certify_language(
 
 
 def at_once(files: LanguageFiles) -> int:
-    """Return how many prompts may be in flight: as many as it works on or lets wait, if fewer."""
+    """Return how many prompts to send concurrently, within the version's batch and queue size."""
     generation = pipeline_of(files.package).serving.generation
     return min(IN_FLIGHT, generation.max_num_seqs + generation.max_queue_size)
 
@@ -107,11 +110,11 @@ def certify_live_answers(
     in_flight: int,
     perplexity: float | None = None,
 ) -> LiveStage:
-    """Ask a loaded version all golden prompts, one after the other and then so many at a time.
+    """Send all golden prompts to a loaded version, one at a time and then `in_flight` at a time.
 
     Raises:
-        WorkError: it does not answer.
-        TransientError: the server went away, or is too busy.
+        WorkError: the version does not answer.
+        TransientError: the server does not answer, or is too busy.
     """
     found: list[list[str]] = []
     with bar("certify", 2 * len(golden.prompts), "prompts") as shown:
@@ -134,12 +137,12 @@ def certify_live_answers(
 
 
 def faults_of(certificate: LanguageCertificate, live: LiveStage, *, exact: bool) -> Iterator[str]:
-    """Say what is otherwise than the certificate says.
+    """Yield a message for each difference from the certificate.
 
     Args:
-        certificate: as it was registered.
-        live: what the live server answers, and the perplexity of the registered files.
-        exact: whether each answer is to be the certified one, and that of transformers.
+        certificate: the certificate, as it was registered.
+        live: the live server's answers, and the perplexity of the registered files.
+        exact: whether each answer must equal the certified one and that of transformers.
     """
     name = certificate.candidate
     stage = certificate.stage(name)
@@ -150,18 +153,18 @@ def faults_of(certificate: LanguageCertificate, live: LiveStage, *, exact: bool)
         yield from _inexact(name, live)
     elif not live.difference <= INEXACT:
         yield (
-            f"triton: {live.difference:.0%} of its answers are not those certified, of which "
-            f"{name} may give {INEXACT:.0%} otherwise"
+            f"triton: {live.difference:.0%} of the answers differ from the certified ones, and "
+            f"at most {INEXACT:.0%} may differ for {name}"
         )
     known, now = stage.perplexity, live.perplexity
     if now is not None and not abs(now - known) <= (ROUNDING if exact else OTHERWISE) * known:
         yield f"file: perplexity {now} on the held-out text, and {name} was certified with {known}"
     if not certificate.passed:
-        yield f"{name} did not hold the gate when it was made"
+        yield f"{name} did not pass its gates when it was certified"
 
 
 def _inexact(name: str, live: LiveStage) -> Iterator[str]:
-    """Say which answers of an exact variant are not what they must be."""
+    """Yield a message for each kind of wrong answers of an exact variant."""
     whole, rule = live.prompts, f"and {name} was certified for all of them"
     if min(live.certified_alone, live.certified_in_flight) < whole:
         yield f"triton: {live.as_certified} are answered as certified, {rule}"
@@ -186,7 +189,7 @@ def _open_held_out(
     """Return the text that the version's perplexity was certified on.
 
     Raises:
-        InputError: the snapshot is another one now, or its tokens are not there any more.
+        InputError: the snapshot differs from the certified one, or its tokens no longer exist.
     """
     certified_snapshot(installation, certificate)
     if not certificate.tokens_fingerprint or not certificate.stages:
@@ -203,7 +206,7 @@ def _open_held_out(
 def _perplexity(
     variant: Path, text: TokenPieces, limits: Limits, installation: Installation
 ) -> float | None:
-    """Return what the registered files come to; None where this machine has not their engine."""
+    """Return the perplexity of the registered files; None if this machine lacks their engine."""
     of_vllm = VariantFolder.read(variant).engine == "vllm"
     if of_vllm and (reason := lacking_vllm(installation.vllm_python)):
         log.warning("the perplexity of the files is not measured: %s", reason)

@@ -1,4 +1,4 @@
-"""A language model's files as a release needs them, and two of them by one perplexity."""
+"""The evidence of a language model that a release needs, and the comparison of perplexities."""
 
 import math
 from collections.abc import Iterator
@@ -25,11 +25,11 @@ from millrace.tasks.kinds.steps import Measured
 
 SAME = ("millrace.dataset_digest", "millrace.tokenizer_digest")
 CHARACTERS = 200_000
-"""Of the test split, on which two models are compared whose tokens are not the same."""
+"""Characters of the test split on which models with different tokenizers are compared."""
 
 
 def certified_perplexity(files: LanguageFiles) -> float | None:
-    """Return the perplexity of the variant that was registered; None if it was not measured."""
+    """Return the perplexity of the registered variant; None if it was not measured."""
     certificate = certificate_of(files.package, LanguageCertificate)
     chosen = certificate.stage(certificate.candidate)
     return chosen.perplexity if chosen else None
@@ -38,14 +38,14 @@ def certified_perplexity(files: LanguageFiles) -> float | None:
 def perplexity_beside(
     one: LanguageFiles, other: LanguageFiles, installation: Installation
 ) -> float | None:
-    """Return the other's perplexity on the test split of the one, by token of the one.
+    """Return the perplexity of `other` on the test split of `one`, per token of `one`.
 
-    The same text and the same tokens: as it was certified. Else both are asked for the likelihood
-    of the same text, and the ratio of the two, by token of the one, is what its certified
-    perplexity is multiplied by.
+    With the same dataset and tokenizer, this is the certified perplexity of `other`. Otherwise both
+    models compute the likelihood of the same text. Their ratio, per token of `one`, is multiplied
+    by the certified perplexity of `one`.
 
     Raises:
-        MillraceError: the text cannot be read, or a model cannot be asked.
+        MillraceError: the text cannot be read, or a model cannot be run.
     """
     if all(one.version.tags.get(tag) == other.version.tags.get(tag) for tag in SAME):
         return certified_perplexity(other)
@@ -61,7 +61,7 @@ def perplexity_beside(
 
 
 def beside(perplexity: float, mine: TextLoss, other: TextLoss) -> float:
-    """Return the other's perplexity by my tokens, from mine and the losses on one text."""
+    """Return the perplexity of `other` per token of `mine`, from the losses of both on one text."""
     return perplexity * math.exp((other.loss - mine.loss) / mine.tokens)
 
 
@@ -73,7 +73,7 @@ def _measure_loss(files: LanguageFiles, texts: list[str], installation: Installa
 
 
 def _texts(snapshot: Snapshot, pipeline: Pipeline) -> Iterator[str]:
-    """Yield texts of the test split; of a chat what was said, of an instruction the answer."""
+    """Yield texts of the test split: of a chat all messages, of an instruction the answer."""
     target, left = snapshot.schema.target, CHARACTERS
     chat = snapshot.schema.column(target).type == "messages"
     for rows in scan(snapshot, "test", pipeline.dataset.split, columns=(target,)):
@@ -88,7 +88,7 @@ def _texts(snapshot: Snapshot, pipeline: Pipeline) -> Iterator[str]:
 
 PERPLEXITY = "perplexity"
 PROMPTS = 8
-"""That a release asks, on a server that others ask too; `millrace certify` asks all."""
+"""Golden prompts that a release sends to a busy server; `millrace certify` sends all of them."""
 
 
 @dataclass(frozen=True)
@@ -96,15 +96,15 @@ class LanguageEvidence:
     """A version of a language model; a `VersionEvidence`.
 
     Attributes:
-        files: its files.
-        installation: where snapshots are.
+        files: the version's files.
+        installation: the installation with the snapshots.
     """
 
     files: LanguageFiles
     installation: Installation
 
     def artifact(self) -> Artifact:
-        """Return what is staged: the variant, and the version that drafts for it."""
+        """Return the artifact for Triton's model repository: the variant, and its draft model."""
         package = self.files.package
         serving = pipeline_of(package).serving
         draft = draft_of(serving.generation, registry_of(self.installation))
@@ -114,14 +114,14 @@ class LanguageEvidence:
         )
 
     def expected(self) -> GoldenPrompts:
-        """Return the golden prompts that a release asks, and their answers."""
+        """Return the golden prompts that a release sends, with their certified answers."""
         return self.golden().first(PROMPTS)
 
     def golden(self) -> GoldenPrompts:
         """Return all golden prompts and answers.
 
         Raises:
-            InputError: they cannot be read.
+            InputError: the golden prompts cannot be read.
         """
         slo = pipeline_of(self.files.package).serving.latency_slo_ms
         machine = _caution(certificate_of(self.files.package, LanguageCertificate))
@@ -130,16 +130,16 @@ class LanguageEvidence:
             golden = GoldenPrompts.of(self.files.golden(), slo, caution)
         except (ValueError, TypeError, KeyError, OSError) as error:
             raise InputError(
-                f"{self.files.version.model} version {self.files.version.version} has no "
-                "golden answers that can be read",
+                f"{self.files.version.model} version {self.files.version.version}: its golden "
+                "answers cannot be read",
                 seen=error,
                 hint="register the model again",
             ) from error
-        # Another kind of machine rounds otherwise, and a tie may fall otherwise.
+        # Another kind of machine rounds differently, so a tie may be decided differently.
         return replace(golden, exact=golden.exact and not machine)
 
     def measured(self) -> Measured:
-        """Return what it was certified with."""
+        """Return the version's certified perplexity, and whether it passed its gates."""
         certificate = certificate_of(self.files.package, LanguageCertificate)
         return Measured(
             certificate.passed and certificate.digest == self.files.version.digest,
@@ -149,28 +149,26 @@ class LanguageEvidence:
         )
 
     def metric_of(self, other: Package) -> float | None:
-        """Return another version's perplexity beside this one's."""
+        """Return another version's perplexity, comparable with this version's."""
         return perplexity_beside(self.files, language_files(other), self.installation)
 
     def describe(self, difference: float | None) -> tuple[str, str]:
-        """Return the variants as a table, and the certificate."""
+        """Return the variants as a Markdown table, and the certificate as JSON."""
         certificate = certificate_of(self.files.package, LanguageCertificate)
         text = variants_table(certificate.candidates, certificate)
         if difference is not None:
             certificate = certificate.with_live(LiveStage(difference))
-            text += (
-                f"\n\nThe live Triton answers {difference:.1%} of its golden answers differently."
-            )
+            text += f"\n\n{difference:.1%} of the live Triton's golden answers differ from before."
         return text, certificate.to_json()
 
 
 def language_evidence(package: Package, installation: Installation) -> LanguageEvidence:
-    """Return a version's files as a release needs them."""
+    """Return the evidence of a version that a release needs."""
     return LanguageEvidence(language_files(package), installation)
 
 
 def _caution(certificate: LanguageCertificate) -> str:
-    """Say so where the variant was chosen on another kind of machine than serves it."""
+    """Return a warning if the variant was chosen on another kind of machine; empty if not."""
     if certificate.machine_kind in ("", here := this_machine().kind):
         return ""
     return f"its variant was chosen on {certificate.machine}; this machine has {here}"

@@ -1,4 +1,4 @@
-"""The export of a language model: held-out text to measure on, golden texts, its certificate."""
+"""The export of a language model: held-out text to measure on, golden prompts, certificate."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -35,12 +35,12 @@ class LanguageExport:
     """The export of one language model; an `Export`.
 
     Attributes:
-        pipeline: what to export.
-        installation: where vLLM is.
-        exporter: makes and measures variants.
-        trained: what is exported.
-        texts: how each variant that a backend here serves continues the golden prompts, by name;
-            known when all were measured.
+        pipeline: the pipeline of the model.
+        installation: the installation, with the location of vLLM.
+        exporter: the exporter that makes and measures variants.
+        trained: the trained model to export.
+        texts: the answers to the golden prompts of each variant that can be served here, by the
+            variant's name; set when all variants were measured.
     """
 
     pipeline: Pipeline
@@ -51,24 +51,24 @@ class LanguageExport:
 
     @property
     def gates(self) -> Gates:
-        """What a candidate may lose."""
+        """The limits that a candidate must stay within."""
         return self.exporter.gates
 
     def candidates(self) -> Iterator[LanguageCandidate]:
-        """Make and measure every variant, and refuse one that has learnt nothing.
+        """Make and measure every variant, and refuse those that have learnt nothing.
 
         Raises:
-            InputError: there is no held-out text, or no prompt of it has one clear answer.
-            WorkError: transformers itself cannot answer.
+            InputError: there is no held-out text, or none of its prompts has a clear answer.
+            WorkError: transformers itself cannot run the model.
         """
-        # while it is there: the reference goes with the last variant that is measured
+        # read first, because the reference is deleted with the last measured variant
         stage, reference = self.exporter.stage, self.exporter.reference
         if not reference.texts:
             raise InputError(
-                "no prompt of the test split has one clear answer, which a release could ask for",
+                "no prompt of the test split has a clear answer that a release could check",
                 seen=f"perplexity {stage.perplexity:,.1f} on {stage.tokens:,} tokens",
                 valid="a model whose likeliest token is not tied with another",
-                hint="train it longer, or bring more text",
+                hint="train the model longer, or provide more text",
             )
         found = []
         for each in self.exporter.measure_candidates():
@@ -82,7 +82,7 @@ class LanguageExport:
         candidates: Sequence[LanguageCandidate],
         chosen: LanguageCandidate,
     ) -> LanguageCertificate:
-        """Return the certificate: transformers, and every variant."""
+        """Return the certificate with the stage of transformers."""
         return LanguageCertificate(
             **asdict(header),
             stages=(self.exporter.stage,),
@@ -100,27 +100,27 @@ class LanguageExport:
     def evidence(
         self, chosen: LanguageCandidate, certificate: LanguageCertificate
     ) -> Mapping[str, str | Path]:
-        """Return the golden prompts and answers."""
+        """Return the file of golden prompts and answers, by name."""
         return {GOLDEN: self.golden(chosen).to_json()}
 
     def golden(self, chosen: LanguageCandidate) -> Golden:
-        """Return what the chosen variant was asked and answered.
+        """Return the golden prompts and the chosen variant's answers to them.
 
         Raises:
-            WorkError: it does not continue the golden prompts.
+            WorkError: the variant failed to answer the golden prompts.
         """
         if chosen.name not in self.texts:
-            raise WorkError(f"{chosen.name} does not continue the golden prompts")
+            raise WorkError(f"the variant {chosen.name} failed to answer the golden prompts")
         return self.texts[chosen.name]
 
     def reproduction(self) -> tuple[Path, ...]:
-        """Return what makes the variants again."""
+        """Return the files that reproduce the variants."""
         return self.exporter.programs.reproduction()
 
     def _continued(
         self, candidates: Sequence[LanguageCandidate], reference: Reference
     ) -> Iterator[tuple[str, Golden]]:
-        """Yield how each variant continues the prompts; not one that fails at it."""
+        """Yield each variant's answers to the golden prompts, without variants that fail."""
         cores, python = this_machine().cores, self.installation.vllm_python
         for each in candidates:
             if each.path is None or not each.is_served:
@@ -129,7 +129,9 @@ class LanguageExport:
                 folder = VariantFolder.read(each.path)
                 yield each.name, make_golden(folder, reference, self.exporter.limits, cores, python)
             except WorkError as error:
-                log.warning("%s does not continue the golden prompts: %s", each.name, error)
+                log.warning(
+                    "the variant %s failed to answer the golden prompts: %s", each.name, error
+                )
 
 
 def export_language(
@@ -158,17 +160,17 @@ def export_language(
 
 
 def beside_unigram(candidate: LanguageCandidate, unigram: float) -> LanguageCandidate:
-    """Return a candidate that passed its gates with the reason why not, if it has learnt nothing.
+    """Return the candidate, refused with a reason if it has learnt nothing.
 
     Args:
-        candidate: measured, the gates applied.
-        unigram: perplexity on the test split of a model that looks at no other token.
+        candidate: the measured candidate, after its gates.
+        unigram: the perplexity of a unigram model on the test split.
     """
     stage = candidate.stage
     if not candidate.passed or stage is None or stage.perplexity < unigram:
         return candidate
     reason = (
         f"its perplexity of {stage.perplexity:,.1f} is no better than {unigram:,.1f}, that of a "
-        "model that looks at no other token"
+        "unigram model, which ignores the context"
     )
     return replace(candidate, reason=reason)

@@ -1,4 +1,4 @@
-"""The files of a version of a language model, and how MLflow keeps them."""
+"""The files of a language model's version, and their logging to MLflow."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,23 +13,23 @@ from millrace.models.registry.tracking import TrackedRun
 from millrace.models.registry.version_files import EXTRA, ModelVersion, Package
 
 FOLDER = "form"
-"""Of the model's files in a version."""
+"""The folder of the model's files in a version."""
 GOLDEN = "golden.json"
 
 
 @dataclass(frozen=True)
 class LanguageFiles:
-    """A fetched version as what it is, a language model.
+    """The files of a fetched version of a language model.
 
     Attributes:
-        package: its files.
+        package: the fetched files.
     """
 
     package: Package
 
     @property
     def version(self) -> ModelVersion:
-        """Which version it is."""
+        """The model version."""
         return self.package.version
 
     @property
@@ -38,21 +38,21 @@ class LanguageFiles:
         return self.package.folder / FOLDER
 
     def golden(self) -> Mapping[str, Any]:
-        """Return what it was asked and answered when it was certified."""
+        """Return the golden prompts and the certified answers."""
         return dict(bounded_json(self.package.text(GOLDEN)))
 
 
 def language_files(package: Package) -> LanguageFiles:
-    """Return a version as what it is, a language model.
+    """Return the files of a version of a language model.
 
     Raises:
-        InputError: it is none.
+        InputError: the version is not a language model.
     """
     if (package.folder / GOLDEN).exists():
         return LanguageFiles(package)
     raise InputError(
         f"{package.version.model} version {package.version.version} is not a language model",
-        valid="a version of a causal_lm",
+        valid="a version of the family causal_lm",
         hint="name another model",
     )
 
@@ -62,8 +62,8 @@ def log_language_model(
 ) -> Any:
     """Log the files of a language model; return MLflow's `ModelInfo`.
 
-    MLflow has no flavor for them, and its general one would pickle a class of Millrace. So it logs
-    an MLmodel that names the engine, and the files as they are.
+    MLflow has no flavor for these models, and its general flavor would pickle a class of Millrace.
+    So an MLmodel that names the engine is logged, with the files as they are.
 
     Args:
         run: the open run.
@@ -83,7 +83,7 @@ def log_language_model(
 
 
 class _Flavor:
-    """What MLflow calls a flavor: it writes a model's folder."""
+    """An MLflow flavor, which writes a model's folder."""
 
     def __init__(
         self, backend: str, files: Mapping[str, Path], evidence: Mapping[str, Path]

@@ -1,4 +1,4 @@
-"""The kind `language`: a decoder that continues a text, answers a prompt or a chat."""
+"""The kind `language`: decoder-only models that continue a text, answer a prompt or a chat."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -12,11 +12,11 @@ from millrace.models.config.model_kind import ModelKind, require_extras
 from millrace.models.config.training_spec import ModelSpec
 
 HERE = "millrace.tasks.kinds.language"
-PROMPT_HINT = "dataset.features: [] learns from the target alone, [prompt] answers a prompt by it"
+PROMPT_HINT = "dataset.features: [] trains on the target alone, [prompt] on prompt and answer"
 
 
 class LanguageKind(ModelKind):
-    """A text in, its continuation out, token by token."""
+    """Models with a text in and its continuation out, token by token."""
 
     name = "language"
     families = ("causal_lm",)
@@ -80,20 +80,20 @@ class LanguageKind(ModelKind):
     )
 
     def check_dataset(self, spec: DatasetSpec, family: str) -> None:
-        """Refuse a dataset whose target is no text to continue."""
+        """Refuse a dataset whose target is not a text."""
         declared = spec.columns.get(spec.target, ColumnSpec()).type
         if not spec.continued:
             raise InputError(
-                f"the family {family!r} continues a text, and dataset.target {spec.target!r} is "
-                "not said to be one",
+                f"the family {family!r} generates text, and dataset.target {spec.target!r} is "
+                "not declared as text",
                 seen=declared or "its type is left out",
                 valid=", ".join(TEXTS),
                 hint=f"dataset.columns: {{{spec.target}: {{type: text}}}}; {PROMPT_HINT}",
             )
         if declared not in (None, *TEXTS):
             raise InputError(
-                f"the family {family!r} continues a text, and dataset.target {spec.target!r} is "
-                "none",
+                f"the family {family!r} generates text, and dataset.target {spec.target!r} is "
+                "not text",
                 seen=declared,
                 valid=", ".join(TEXTS),
                 hint="choose another dataset.target, or fix its type in dataset.columns",
@@ -105,20 +105,20 @@ class LanguageKind(ModelKind):
         require_extras(spec.family, "language", "text")
 
     def find_misfits(self, family: str, parts: Mapping[str, Spec]) -> Iterator[str]:
-        """Yield an optimizer that does not go with the way in which workers share the model."""
+        """Yield a message for an optimizer that does not support how workers share the model."""
         training = parts["training"]
         sharded = getattr(training, "parallel", "") != "ddp"
         if getattr(training, "optimizer", "") == "muon" and sharded:
-            yield "training.optimizer: muon takes whole matrices, which training.parallel: ddp has"
+            yield "training.optimizer: muon needs whole matrices; set training.parallel: ddp"
 
 
 def _require_one_prompt(spec: DatasetSpec, declared: str | None) -> None:
     most = 0 if declared == "messages" else 1
     if spec.features is None or len(spec.features) > most:
         raise InputError(
-            "the messages of a chat hold the prompts already"
+            "the messages of a chat contain the prompts already"
             if spec.features and most == 0
-            else "a language model learns from one text, or from a prompt and its answer",
+            else "a language model is trained on one text, or on a prompt and its answer",
             seen="dataset.features: "
             + ("left out" if spec.features is None else ", ".join(spec.features)),
             valid="dataset.features: []" + (" or one column" if most else ""),

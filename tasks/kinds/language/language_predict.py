@@ -1,4 +1,4 @@
-"""One text, continued by the language model that is live."""
+"""Lets the live language model continue one text."""
 
 import sys
 import time
@@ -17,19 +17,19 @@ from millrace.tasks.kinds.steps import Question, Table
 
 @dataclass(frozen=True)
 class LiveText:
-    """How the live language model continued a text; an `Answer`.
+    """The live language model's continuation of a text; an `Answer`.
 
     Attributes:
         model: the model.
         version: the version that answered.
-        endpoint: the server.
-        prompt: the text that was given.
-        text: its continuation.
-        finish_reason: why it ends there: stop or length.
-        input_tokens: of the prompt.
-        output_tokens: of the answer.
-        first_token_ms: from the request to the first piece, milliseconds.
-        milliseconds: of the whole.
+        endpoint: the address of the server.
+        prompt: the text to continue.
+        text: the continuation.
+        finish_reason: why the continuation ended: `stop` or `length`.
+        input_tokens: the number of tokens in the prompt.
+        output_tokens: the number of tokens in the answer.
+        first_token_ms: the time from the request to the first chunk of text, in milliseconds.
+        milliseconds: the time of the whole request.
     """
 
     model: str
@@ -45,11 +45,11 @@ class LiveText:
 
     @property
     def title(self) -> str:
-        """Who answered."""
+        """The version and the server that answered."""
         return f"{self.model} version {self.version} at {self.endpoint}"
 
     def table(self) -> Table:
-        """Return the figures alone: the text was printed as it came."""
+        """Return only the statistics, because the text was printed while it was streamed."""
         rate = self.output_tokens / (self.milliseconds / 1000)
         said = (
             f"{self.input_tokens} tokens in, {self.output_tokens} out ({self.finish_reason}); "
@@ -62,14 +62,14 @@ def predict_text(client: TritonClient, package: Package, question: Question) -> 
     """Let a loaded version continue a text, greedily.
 
     Raises:
-        InputError: it does not take rows, or the text is too long, or empty.
+        InputError: the question has rows, or the text is too long or empty.
         TransientError: Triton cannot be reached, or is too busy.
     """
     files = language_files(package)
     model, version = files.version.model, files.version.version
     if question.rows is not None:
         raise InputError(
-            f"{model} does not take rows",
+            f"{model} continues a text, and does not accept rows",
             seen=question.rows,
             valid="a text to continue: --text TEXT, or --text - for stdin",
         )
@@ -92,10 +92,10 @@ def predict_text(client: TritonClient, package: Package, question: Question) -> 
 
 
 def refuse_load(package: Package) -> Mapping[str, Any]:
-    """Refuse a load generator's request: the model answers in streams."""
+    """Refuse a request for the load generator, because the model streams its answers."""
     raise InputError(
-        f"{package.version.model} answers in streams",
-        valid="a model that takes rows and gives a class or a number",
+        f"{package.version.model} streams its answers, which the load generator does not support",
+        valid="a model that predicts a class or a number from rows",
     )
 
 

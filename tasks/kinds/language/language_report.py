@@ -1,4 +1,4 @@
-"""What is shown of a language model's run: metrics, tables, pictures and samples."""
+"""The report on a language model's training run: metrics, tables, pictures and samples."""
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -34,7 +34,7 @@ def report_language(
     trained: Trained[DecoderTraining],
     exported: Exported,
 ) -> KindReport:
-    """Return what is shown of a run."""
+    """Return the report on a training run."""
     certificate: LanguageCertificate = exported.certificate
     details, tags = trained.details, _tags(pipeline, trained, exported)
     baselines = baselines_table(details.baselines, certificate)
@@ -139,7 +139,7 @@ def _rows(
     certificate: LanguageCertificate,
     tags: dict[str, str],
 ) -> Iterator[Row]:
-    """Yield the rows of the table on the terminal."""
+    """Yield the rows of the table that is printed."""
     simpler, perplexity = details.baselines, certificate.stages[0].perplexity
     counts = details.tokens.splits.items()
     yield "tokens", ", ".join(f"{split} {each.tokens:,}" for split, each in counts)
@@ -161,7 +161,7 @@ def _in_words(candidate: LanguageCandidate, certificate: LanguageCertificate) ->
         return candidate.reason or ""
     rates = " / ".join(f"{rate:,.0f}" for rate in speed.tokens_per_second.values())
     streams = " / ".join(map(str, speed.tokens_per_second))
-    verdict = "chosen" if certificate.passed else "the nearest"
+    verdict = "chosen" if certificate.passed else "closest to the limits"
     mark = f"  ← {verdict}" if candidate.name == certificate.candidate else ""
     return (
         f"{candidate.size_bytes / MIB:,.1f} MiB, perplexity {stage.perplexity:,.2f} "
@@ -172,7 +172,7 @@ def _in_words(candidate: LanguageCandidate, certificate: LanguageCertificate) ->
 
 
 def baselines_table(baselines: "Baselines", certificate: LanguageCertificate) -> str:
-    """Return the perplexities of simpler models and the base beside the trained one's."""
+    """Return a table of perplexities: simpler models, the base model, and the trained model."""
     rows = [
         ("unigram", f"{baselines.unigram:,.1f}"),
         ("trigram, Kneser-Ney", f"{baselines.trigram:,.1f}"),
@@ -185,7 +185,7 @@ def baselines_table(baselines: "Baselines", certificate: LanguageCertificate) ->
 def variants_table(
     candidates: Sequence[LanguageCandidate], certificate: LanguageCertificate
 ) -> str:
-    """Return every variant as a Markdown table; those on the Pareto front have a star."""
+    """Return every variant as a Markdown table; variants on the Pareto front have a star."""
     front = pareto_front(candidates, language_gates())
     rows = [variant_row(each, certificate, each.name in front) for each in candidates]
     star = "★ no other variant is better in perplexity, latency, tokens/s and size at once."
@@ -195,7 +195,7 @@ def variants_table(
 def variant_row(
     candidate: LanguageCandidate, certificate: LanguageCertificate, in_front: bool = False
 ) -> tuple[str, ...]:
-    """Return what was measured of a variant, and its verdict, for people."""
+    """Return a variant's measurements and verdict as the cells of a table row."""
     stage, speed = candidate.stage, candidate.speed
     if stage is None or speed is None:
         return (candidate.name, *[""] * (len(HEAD) - 2), candidate.reason or "")
@@ -215,7 +215,7 @@ def variant_row(
 
 
 def samples(export: LanguageExport, chosen: LanguageCandidate, most: int = 3) -> str:
-    """Return how each variant continues some prompts, side by side, as a Markdown table."""
+    """Return each variant's answers to some prompts as a Markdown table."""
     prompts = export.golden(chosen).prompts[:most]
     rows = [
         (f"`{name}`", *(code(golden.answers[number]) for number in range(len(prompts))))
@@ -225,6 +225,6 @@ def samples(export: LanguageExport, chosen: LanguageCandidate, most: int = 3) ->
 
 
 def code(text: str) -> str:
-    """Return a text as code in a cell of a Markdown table: in one line, ⏎ for a new one."""
+    """Return a text as code for a cell of a Markdown table, with ⏎ for line breaks."""
     line = "⏎ ".join(text.splitlines()) or " "
     return f"`` {line.replace('|', '¦').replace('``', 'ˋˋ')} ``"

@@ -1,4 +1,4 @@
-"""What the training of a decoder starts from: its base, its tokens, and what it has to beat."""
+"""Prepares the training of a language model: its base, its tokens, and its baselines."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -42,12 +42,12 @@ BASE_REVISION_TAG = "millrace.base_revision"
 
 @dataclass(frozen=True)
 class DecoderTraining:
-    """What only a language model knows of its training.
+    """The parts of a training that only a language model has.
 
     Attributes:
-        tokens: the token table that was learnt from.
-        baselines: what a unigram and a trigram model, and the base before training, reach on the
-            test split.
+        tokens: the token table that the model is trained on.
+        baselines: the perplexities on the test split of a unigram model, a trigram model, and the
+            base before training.
     """
 
     tokens: "TokenTable"
@@ -57,10 +57,10 @@ class DecoderTraining:
 def prepare_decoder(
     pipeline: Pipeline, installation: Installation, snapshot: Snapshot, run: TrackedRun
 ) -> Prepared[DecoderTraining]:
-    """Fetch the base, make the tokens, and measure what the decoder has to beat.
+    """Fetch the base model, make the token table, and measure the baselines.
 
     Raises:
-        InputError: the base or the draft is not there, or does not fit.
+        InputError: the base or the draft model does not exist, or does not fit.
         TransientError: MLflow or its artifact store does not answer.
     """
     from millrace.models.language.decoder_loop import EXPORTED, LanguageJob
@@ -90,14 +90,14 @@ def prepare_decoder(
 
 
 def fetch_base(pipeline: Pipeline, installation: Installation) -> Pipeline:
-    """Return the pipeline with its base as a folder, where that is a registered version.
+    """Fetch the base model if it is a registered version; return the pipeline with its folder.
 
     Args:
-        pipeline: its model pinned.
-        installation: where the registry is.
+        pipeline: the pipeline, with its model pinned.
+        installation: the installation with the registry.
 
     Raises:
-        InputError: the version's run keeps no checkpoint any more, or another one.
+        InputError: the version's run no longer has its checkpoint, or has another one.
         TransientError: MLflow or its artifact store does not answer.
     """
     found = fetched_base(pipeline.model, registry_of(installation))
@@ -109,18 +109,18 @@ def fetch_base(pipeline: Pipeline, installation: Installation) -> Pipeline:
 
 
 def base_tags(model: ModelSpec) -> dict[str, str]:
-    """Return the tags that tell what a model was trained from; none if from scratch.
+    """Return the tags that name the base model; empty for a model trained from scratch.
 
     Args:
-        model: pinned: of the hub its revision is a commit, of a registered version the digest of
-            its checkpoint.
+        model: the pinned model. Its revision is a commit on the hub, or the digest of a registered
+            version's checkpoint.
     """
     tags = {BASE_TAG: model.pretrained, BASE_REVISION_TAG: model.revision}
     return {name: value for name, value in tags.items() if value is not None}
 
 
 def make_tokens(pipeline: Pipeline, installation: Installation, snapshot: Snapshot) -> "TokenTable":
-    """Make the token table of a snapshot, or find the one there is."""
+    """Make the token table of a snapshot, or find the existing one."""
     from millrace.models.language.corpus.token_table import make_token_table
 
     shares, folder = pipeline.dataset.split, pipeline.folder
@@ -133,7 +133,7 @@ def make_tokens(pipeline: Pipeline, installation: Installation, snapshot: Snapsh
 
 
 def _to_beat(job: "LanguageJob", test: "StoredSequences") -> "Baselines":
-    """Return what simpler models reach on the test split, and the base before it is trained."""
+    """Return the perplexities on the test split of simpler models, and of the untrained base."""
     from millrace.models.language.corpus.ngram import baselines
     from millrace.models.language.held_out import base_perplexity
     from millrace.tasks.kinds.language.language_train import yield_measured_pieces
@@ -146,21 +146,21 @@ def _to_beat(job: "LanguageJob", test: "StoredSequences") -> "Baselines":
         measured = partial(yield_measured_pieces, test, job.decoder.context)
         found = replace(found, base=base_perplexity(job.decoder, measured))
         perplexities += f", {found.base:,.2f} of the base before training"
-    log.info("to beat on the test split: perplexity %s", perplexities)
+    log.info("baselines on the test split: perplexity %s", perplexities)
     return found
 
 
 def sequences_of(
     tokens: "TokenTable", split: "Split", installation: Installation
 ) -> "StoredSequences":
-    """Return the sequences of a split, from a copy on this machine."""
+    """Return the sequences of a split, from a local copy."""
     from millrace.models.language.corpus.stored_sequences import StoredSequences
 
     return StoredSequences.of(tokens, split, installation.home / "cache" / "sequences")
 
 
 def describe_steps(metrics: Mapping[str, Any]) -> str:
-    """Return loss, validation perplexity and throughput."""
+    """Return loss, validation perplexity and throughput as text."""
     shown = [f"loss {metrics['loss']:.3f}"]
     if "perplexity" in metrics:
         shown.append(f"validation perplexity {metrics['perplexity']:.1f}")
@@ -168,10 +168,10 @@ def describe_steps(metrics: Mapping[str, Any]) -> str:
 
 
 def decoder_of(pipeline: Pipeline, tokenizer: LanguageTokenizer) -> DecoderSpec:
-    """Return the decoder to train.
+    """Return the specification of the decoder to train.
 
     Raises:
-        InputError: there is no such folder.
+        InputError: the folder in model.pretrained does not exist.
     """
     model = pipeline.model
     return DecoderSpec(
@@ -188,17 +188,17 @@ def decoder_of(pipeline: Pipeline, tokenizer: LanguageTokenizer) -> DecoderSpec:
 
 
 def recipe_of(spec: TrainingSpec) -> Recipe:
-    """Return how it is trained.
+    """Return the recipe of the training.
 
     Raises:
-        InputError: its precision is none that decoders are trained in.
+        InputError: the precision is not supported for decoders.
     """
     if spec.precision == "fp16":
         raise InputError(
-            "a causal_lm is not trained in fp16",
+            "the family causal_lm cannot be trained in fp16",
             seen="training.precision: fp16",
             valid="auto, bf16, fp32",
-            hint="bf16 has the range of fp32, and needs no scaling",
+            hint="use bf16, which has the range of fp32 and needs no loss scaling",
         )
     return Recipe(
         epochs=spec.epochs,
@@ -233,7 +233,7 @@ def _resolve(pretrained: str | None, folder: Path) -> str | None:
 
 
 def select_pieces(sequences: "StoredSequences", tokens: int) -> TokenPieces:
-    """Return sequences, evenly apart, as pieces, about so many tokens of them."""
+    """Return about `tokens` tokens as documents, from evenly spaced sequences."""
     ids, lengths, answers = [np.empty(0, np.int64)], [np.empty(0, np.int64)], [np.empty(0, bool)]
     for position in spread_over(sequences, tokens):
         some, of_pieces, answer = sequences.sequence(int(position))
@@ -247,12 +247,12 @@ def select_pieces(sequences: "StoredSequences", tokens: int) -> TokenPieces:
 def yield_measured_pieces(
     test: "StoredSequences", context: int, vocab_size: int
 ) -> Iterator[Packed]:
-    """Yield the pieces that the variants of a model are measured on, each as a sequence of its own.
+    """Yield the held-out texts that variants are measured on, each as its own sequence.
 
     Args:
-        test: the test split.
-        context: tokens that the model sees at a time.
-        vocab_size: tokens that it chooses from.
+        test: the sequences of the test split.
+        context: the context length of the model, in tokens.
+        vocab_size: the vocabulary size of the model.
     """
     held_out = select_pieces(test, HELD_OUT_TOKENS)
     for ids, counted in Held().of(held_out, vocab_size, context).pieces():

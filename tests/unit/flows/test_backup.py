@@ -81,9 +81,9 @@ def test_what_is_there_is_not_overwritten(home: Path, tmp_path: Path) -> None:
     file = tmp_path / "b.tar.gz"
     back_up(home, file)
     before = file.read_bytes()
-    with pytest.raises(InputError, match="is there already"):
+    with pytest.raises(InputError, match="exists already"):
         back_up(home, file)
-    with pytest.raises(InputError, match="is there already"):
+    with pytest.raises(InputError, match="exists already"):
         restore_home(home, file)
     assert file.read_bytes() == before
     assert (home / "signing.key").read_text() == "secret"
@@ -92,7 +92,7 @@ def test_what_is_there_is_not_overwritten(home: Path, tmp_path: Path) -> None:
 def test_a_backup_inside_its_home_or_of_no_home_is_refused(home: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="would be inside the home"):
         back_up(home, home / "b.tar.gz")
-    with pytest.raises(InputError, match="there is no home"):
+    with pytest.raises(InputError, match="there is no Millrace home folder"):
         back_up(tmp_path / "none", tmp_path / "b.tar.gz")
     with pytest.raises(WorkError, match="cannot be written"):
         back_up(home, tmp_path / "no" / "folder" / "b.tar.gz")
@@ -100,7 +100,7 @@ def test_a_backup_inside_its_home_or_of_no_home_is_refused(home: Path, tmp_path:
 
 def test_a_home_goes_back_only_to_where_it_was(home: Path, tmp_path: Path) -> None:
     made = back_up(home, tmp_path / "b.tar.gz")
-    with pytest.raises(InputError, match="is of another home") as caught:
+    with pytest.raises(InputError, match="is a backup of another Millrace home folder") as caught:
         restore_home(tmp_path / "other", made.file)
     assert f"MILLRACE_HOME={home}" in str(caught.value)
     assert not (tmp_path / "other").exists()

@@ -48,13 +48,14 @@ def test_what_is_gone_is_made_and_stays_paused_if_it_was() -> None:
 def test_what_somebody_changed_is_put_back(change: dict[str, object], what: str) -> None:
     (made,) = plan_changes([SPEC], {"score-a": replace(EXISTING, **change)})
     assert isinstance(made, RegisterDeployment)
-    assert made.reason == f"it had another {what}"
+    assert made.reason == f"it had a different {what}"
     assert made.replaces is None
 
 
 def test_what_would_run_foreign_code_is_made_anew() -> None:
     (made,) = plan_changes([SPEC], {"score-a": replace(EXISTING, foreign=("pull_steps",))})
-    assert made == RegisterDeployment(SPEC, "it had foreign pull_steps", False, EXISTING.id)
+    reason = "it had fields that Millrace never sets: pull_steps"
+    assert made == RegisterDeployment(SPEC, reason, False, EXISTING.id)
 
 
 def test_a_pause_is_a_wish_and_outlasts_a_change_of_the_file() -> None:
@@ -68,7 +69,7 @@ def test_a_pause_is_a_wish_and_outlasts_a_change_of_the_file() -> None:
 def test_a_cron_that_went_away_is_taken_out_of_an_older_home() -> None:
     asked = replace(SPEC, cron=None)
     (made,) = plan_changes([asked], {"score-a": EXISTING})
-    assert made == RegisterDeployment(asked, "it had another schedule")
+    assert made == RegisterDeployment(asked, "it had a different schedule")
 
 
 def test_a_pipeline_that_is_not_scheduled_any_more_loses_its_schedule() -> None:

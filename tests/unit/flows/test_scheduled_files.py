@@ -34,7 +34,7 @@ def test_a_file_that_became_invalid_keeps_its_last_schedule_and_is_told(tmp_path
     before = {str(file): ScheduledPipeline("a", file, ScheduleSpec())}
     names, told = scheduled(file, kept=before)
     assert names == ["a"]
-    assert "its last valid schedule holds" in told
+    assert "its last valid schedule applies" in told
     names, told = scheduled(file)
     assert names == []
     assert "it has no schedule" in told
@@ -55,7 +55,7 @@ def test_a_file_that_a_run_would_refuse_is_not_scheduled_until_it_is_put_right(
 def test_a_file_that_is_gone_is_not_scheduled_and_is_told(tmp_path: Path) -> None:
     file = tmp_path / "a.yaml"
     before = {str(file): ScheduledPipeline("a", file, ScheduleSpec())}
-    assert scheduled(file, kept=before) == ([], "there is no such file; it is not scheduled")
+    assert scheduled(file, kept=before) == ([], "there is no such file; nothing is scheduled")
 
 
 def test_of_two_files_with_one_name_the_first_is_scheduled(tmp_path: Path) -> None:

@@ -34,4 +34,4 @@ def test_lineage_has_the_first_digits_of_digests_and_says_that_nothing_was_relea
     shown = capsys.readouterr().out
     assert "sha256 0123456789ab… " in shown
     assert digest not in shown
-    assert "none: this version was not released from here" in shown
+    assert "none: this home has not released the version" in shown

@@ -26,8 +26,8 @@ def test_status_says_what_is_wrong_with_the_schedules() -> None:
     schedules = Schedules(1, faults=(ScheduleFault("/b.yaml", "gone"),), put_back=(put_back,))
     said = "\n".join(describe_status(Status(True, "/h", schedules=schedules)))
     assert "/b.yaml: gone" in said
-    assert "being put back" in said
-    assert "put back: score-a" in said
+    assert "Millrace is restoring them" in said
+    assert "restored: score-a" in said
     assert "no pipeline file" in said
 
 

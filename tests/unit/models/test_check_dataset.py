@@ -42,12 +42,15 @@ def test_a_language_model_takes_a_text_an_answer_or_a_chat(dataset: dict[str, An
 @pytest.mark.parametrize(
     ("dataset", "words"),
     [
-        ({}, ["continues a text", "its type is left out", "dataset.columns: {t: {type: text}}"]),
-        ({"features": ["prompt"]}, ["not said to be one"]),
-        ({"features": [], "columns": {"t": {"type": "category"}}}, ["is none", "seen: category"]),
+        ({}, ["generates text", "its type is left out", "dataset.columns: {t: {type: text}}"]),
+        ({"features": ["prompt"]}, ["not declared as text"]),
+        (
+            {"features": [], "columns": {"t": {"type": "category"}}},
+            ["is not text", "seen: category"],
+        ),
         ({"columns": {"t": TEXT}}, ["dataset.features: left out"]),
         ({"columns": {"t": TEXT}, "features": ["a", "b"]}, ["a, b", "[] or one column"]),
-        ({"columns": {"t": CHAT}, "features": ["a"]}, ["hold the prompts already"]),
+        ({"columns": {"t": CHAT}, "features": ["a"]}, ["contain the prompts already"]),
     ],
 )
 def test_other_data_is_refused_for_a_language_model(
@@ -64,7 +67,7 @@ def test_other_data_is_refused_for_a_language_model(
 def test_a_text_to_continue_is_refused_for_every_other_family(
     family: str, dataset: dict[str, Any]
 ) -> None:
-    with pytest.raises(InputError, match="does not continue a text") as caught:
+    with pytest.raises(InputError, match="does not generate text") as caught:
         check_dataset(spec(**dataset), family)
     assert "model.family: causal_lm" in str(caught.value)
 
@@ -83,7 +86,7 @@ def test_check_and_ingestion_tell_it_alike(tmp_path: Path) -> None:
     wrong = pipeline(tmp_path, "mlp", features=[])
     installation = Installation(tmp_path / "home", "", str(tmp_path / "home" / "tables"))
     for attempt in (lambda: preflight(wrong), lambda: ingest.ingest(wrong, installation)):
-        with pytest.raises(InputError, match="the family 'mlp' does not continue a text"):
+        with pytest.raises(InputError, match="the family 'mlp' does not generate text"):
             attempt()
 
 

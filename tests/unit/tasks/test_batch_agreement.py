@@ -69,4 +69,4 @@ def test_a_server_that_says_nothing_is_not_waited_for(tmp_path: Path, silent: in
 
 
 def test_answers_that_are_drawn_are_not_compared(tmp_path: Path, closed: int) -> None:
-    assert reason_of(DRAWN, tmp_path, closed) == "its answers are drawn by chance"
+    assert reason_of(DRAWN, tmp_path, closed) == "its answers are sampled at random"

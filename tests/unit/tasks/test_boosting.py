@@ -121,9 +121,9 @@ def test_many_categories_are_split_one_against_the_others(
     ("given", "said"),
     [
         ({"n_estimator": 5}, "did you mean 'n_estimators'"),
-        ({"objective": "count:poisson"}, "no parameter of the family"),
-        ({"n_estimators": "many"}, "a whole number"),
-        ({"n_estimators": 2.5}, "a whole number"),
+        ({"objective": "count:poisson"}, "not a parameter of the family"),
+        ({"n_estimators": "many"}, "an integer"),
+        ({"n_estimators": 2.5}, "an integer"),
         ({"subsample": True}, "a number"),
     ],
 )

@@ -66,13 +66,13 @@ def test_a_tampered_stage_fails_the_certificate(tampered: GraphStage) -> None:
 
 def test_a_certificate_that_did_not_pass_is_told() -> None:
     (fault,) = faults(replace(CERTIFICATE, passed=False))
-    assert "did not hold the gate" in fault
+    assert "did not pass its gates" in fault
 
 
 def test_labels_in_another_order_are_a_fault() -> None:
     assert list(label_faults(("a", "b"), {0: "a", 1: "b"})) == []
     (fault,) = label_faults(("a", "b"), {0: "b", 1: "a"})
-    assert "column 0 is 'b', and was 'a'" in fault
+    assert "column 0 is 'b' instead of 'a'" in fault
     assert len(list(label_faults(("a", "b"), {}))) == 1
 
 

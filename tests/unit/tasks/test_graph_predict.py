@@ -30,7 +30,7 @@ def test_rows_are_encoded(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("[1]", ["row 2: [1]", "one JSON object a line"]),
+        ("[1]", ["row 2: [1]", "one JSON object per line"]),
         ("3", ["row 2: 3"]),
         ("{", ["row 2"]),
         (

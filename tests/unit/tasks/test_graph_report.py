@@ -86,7 +86,7 @@ def test_a_compressed_model_is_shown_beside_another_with_their_sizes() -> None:
     told = certificate_table(replace(CERTIFICATE, stages=(small,), reference=beside))
     *_, compressed, reference = told.splitlines()
     assert compressed.endswith("| 0.9877 | +1.23% | 2 KiB |")
-    assert reference == "| beside it: m version 3, onnx-fp32 |  | 0.9900 | +1.23% | 8 KiB |"
+    assert reference == "| compared with m version 3, onnx-fp32 |  | 0.9900 | +1.23% | 8 KiB |"
 
 
 def reported(
@@ -132,19 +132,19 @@ def test_its_rows_are_what_there_is_to_beat_and_every_candidate() -> None:
     figures = "2,048 KiB, 0.123 ms, 81,234 rows/s, accuracy 0.9877"
     assert rows == (
         ("test accuracy", "0.9900"),
-        ("always the same", "accuracy 0.1000"),
+        ("constant answer", "accuracy 0.1000"),
         ("fast", f"{figures}  ← chosen"),
         ("slow", f"{figures}, it is too slow"),
         ("int8", "nothing to quantize"),
-        ("beside it: m version 3, onnx-fp32", "8 KiB, accuracy 0.9900"),
+        ("compared with m version 3, onnx-fp32", "8 KiB, accuracy 0.9900"),
     )
 
 
 def test_where_none_passed_the_chosen_one_is_the_nearest() -> None:
     refused = replace(MEASURED, reason="it is too slow")
     rows = dict(reported(refused, passed=False).rows)
-    assert rows["fast"].endswith(", it is too slow  ← the nearest")
-    assert "always the same" not in rows
+    assert rows["fast"].endswith(", it is too slow  ← closest to the limits")
+    assert "constant answer" not in rows
 
 
 def test_its_tags_and_metrics_are_those_that_were_measured() -> None:

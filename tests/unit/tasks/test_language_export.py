@@ -114,7 +114,7 @@ def test_only_what_is_served_and_was_made_is_asked_to_write(
     assert continued == ["mute", "good"]
     assert made.texts.keys() == {"good"}
     assert caplog.messages == [
-        "mute does not continue the golden prompts: its golden answers crashed"
+        "the variant mute failed to answer the golden prompts: its golden answers crashed"
     ]
 
 
@@ -125,7 +125,7 @@ def test_the_evidence_is_what_the_chosen_one_writes(continued: list[str]) -> Non
     (name,) = made.evidence(GOOD, certificate)
     assert name == "golden.json"
     assert json.loads(str(made.evidence(GOOD, certificate)[name]))["answers"] == ["of good"]
-    with pytest.raises(WorkError, match="mute does not continue the golden prompts"):
+    with pytest.raises(WorkError, match="mute failed to answer the golden prompts"):
         made.evidence(MUTE, certificate)
 
 
@@ -138,7 +138,7 @@ def test_its_certificate_begins_with_transformers() -> None:
 
 def test_without_a_prompt_of_one_clear_answer_nothing_is_measured(continued: list[str]) -> None:
     made = export(GOOD, reference=Reference(10.0, 100, 1, 1))
-    with pytest.raises(InputError, match="no prompt of the test split has one clear answer"):
+    with pytest.raises(InputError, match="no prompt of the test split has a clear answer"):
         next(made.candidates())
 
 

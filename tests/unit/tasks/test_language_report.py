@@ -120,7 +120,7 @@ def test_its_rows_are_what_there_is_to_beat_and_every_variant(tmp_path: Path) ->
 
 def test_where_none_passed_the_chosen_one_is_the_nearest(tmp_path: Path) -> None:
     rows = dict(reported(tmp_path, certificate=replace(CERTIFICATE, passed=False)).rows)
-    assert rows[INT8].endswith("  ← the nearest")
+    assert rows[INT8].endswith("  ← closest to the limits")
 
 
 @pytest.mark.parametrize(("unigram", "told"), [(24.0, True), (24.1, False)])
