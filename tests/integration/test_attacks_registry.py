@@ -230,5 +230,5 @@ def test_a_pipeline_file_of_aliases_is_refused_in_seconds_even_if_it_is_signed(
     file.write_text(file.read_text() + "\n".join(lines) + "\n")
     seal(line.installation, planted)
     began = time.monotonic()
-    is_refused(line, live, planted, "values, its aliases written out")
+    is_refused(line, live, planted, "values, with aliases expanded")
     assert time.monotonic() - began < 60
