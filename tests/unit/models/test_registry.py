@@ -129,7 +129,7 @@ def test_a_version_of_a_kind_that_is_not_known_is_refused(
     squares: ModelVersion, registry: Registry
 ) -> None:
     later = replace(squares, tags={**squares.tags, KIND_TAG: "video"})
-    with pytest.raises(InputError, match="no kind of model 'video'") as told:
+    with pytest.raises(InputError, match="not know the kind of model 'video'") as told:
         registry.fetch_to_sign(later)
     assert told.value.valid == "graph, language, gradient_boosting"
 

@@ -167,7 +167,7 @@ def test_an_address_of_no_version_is_refused(uri: str) -> None:
 
 def test_a_registered_version_goes_with_language_models_only() -> None:
     values: dict[str, Any] = {"name": "p", "dataset": {"source": "r.jsonl", "target": "t"}}
-    with pytest.raises(ValidationError, match="does not go with the family text_classifier"):
+    with pytest.raises(ValidationError, match="is not supported for the family text_classifier"):
         Pipeline.model_validate(
             {**values, "model": {"family": "text_classifier", "pretrained": "models:/bases/1"}}
         )
