@@ -141,10 +141,7 @@ class Rule:
     fraction: str
 
     def faults(self, part: Array) -> list[tuple[Array, str]]:
-        """Return masks of the rows of `part`, `[rows, width]`, that fail, each with its error.
-
-        If a row fails several times, its first error counts.
-        """
+        """Return masks of the failing rows of `[rows, width]`, and the errors; the first counts."""
         faults = [(np.isinf(part), self.unreadable)]
         if not self.nullable:
             faults.append((np.isnan(part), self.missing))
@@ -165,9 +162,8 @@ class Encoding:
         target: the column that is predicted.
         labels: the classes in the order of the model's outputs; empty for regression.
         target_mean: mean of a regression's target over the train split.
-        target_std: standard deviation of a regression's target. The network learns in units of it,
-            so that one learning rate suits prices as well as shares; the exported ONNX graph
-            answers in the target's own unit.
+        target_std: standard deviation of a regression's target. The network learns in this unit, so
+            that one learning rate suits prices and shares; the exported ONNX graph converts back.
         tokenizer: tokenizer of the only feature, if that is a text; else None.
     """
 
